@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load, save
 from scipy.optimize import check_grad
 
-from tttembed_rag import InputError, OffsetFileError, Offsets, Rewards, fit
+from tttembed_rag import InputError, Offset, OffsetFileError, Offsets, Rewards, context, fit
 from tttembed_rag.audit import audit_sample
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.collection import open_collection
@@ -34,6 +35,7 @@ from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.rescorer import Vocabulary
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.worker.learning import staying
 
 TOPICS, OF_A_TOPIC, WIDTH = 24, 8, 32
 RARE = "zyzzyva"
@@ -241,6 +243,60 @@ class TestGate:
         assert fit(inverted, trusted=True)["local:default"].rescorer is None
 
 
+class TestServing:
+    """What sorts in a request."""
+
+    offsets = fit(judged(), trusted=True)
+    texts = corpus()[1][:3]
+
+    def test_a_request_never_fails(self, caplog):
+        """Texts that are none, scores that are none: the list stays, and the first time is logged."""
+        steering = Steering(self.offsets)
+        for texts, scores in (
+            ([None, "a"], [0.9, 0.8]),
+            (["a", "b"], ["high", "low"]),
+            (["a", "b"], None),
+            ([], []),
+            (["a", "b"], [[0.1], [0.2]]),
+        ):
+            assert steering.order("own1", texts, scores) == list(range(len(texts)))
+        assert steering.order("own1", ["a", "b"], [1, 2], similarity=lambda _: 1 / 0) == [0, 1]
+        assert len([record for record in caplog.records if "not sorted by words" in record.message]) == 1
+
+    def test_a_router_names_no_task_without_a_vector(self):
+        """No task's list is sorted by the words of another; what the caller says still counts."""
+
+        class Routing:
+            def route(self, vector):
+                return "another"
+
+        steering = Steering(self.offsets, Routing())
+        scores = [0.7, 0.69, 0.68]
+        assert steering.order("own2", self.texts, scores) == [0, 1, 2]
+        with context(task="default"):
+            assert steering.order("own2", self.texts, scores)[0] == 2
+
+    def test_a_worker_keeps_and_publishes_rescorers(self):
+        """One that is published beside a withheld offset counts; labels that deny one take it away."""
+        sure, unsure = (Evidence(9, None, None, verdict, "") for verdict in ("published", "abstained"))
+        words = self.offsets["local:default"].rescorer
+        zero = np.zeros(WIDTH)
+        withheld = Offset("local", zero, 0.0, 9, unsure, task="default")
+        by_words = replace(withheld, rescorer=replace(words, evidence=sure))
+        served = replace(by_words, evidence=sure, alpha=0.5, vector=zero + 0.1)
+        denied = replace(withheld, rescorer=replace(words, evidence=replace(unsure, code=AUDITED.code)))
+
+        def after(found, live):
+            return staying(Offsets([found], width=WIDTH), live and Offsets([live], width=WIDTH))["local:default"]
+
+        assert by_words.in_use
+        assert not withheld.in_use
+        assert after(by_words, withheld) is by_words
+        assert after(by_words, served) is served
+        assert after(withheld, by_words) is by_words
+        assert after(denied, served).rescorer is None
+
+
 class TestFile:
     """Saved and read again."""
 
@@ -262,6 +318,17 @@ class TestFile:
         assert "words" in repr(kept)
         assert RARE.encode() not in path.read_bytes()
 
+    @pytest.mark.parametrize("number", [10**400, "x", None, -1])
+    def test_a_file_with_other_numbers_is_no_offsets_file(self, number):
+        """Whatever stands in the record of a rescorer, one kind of error says so."""
+        data = load(self.offsets.to_bytes())
+        records = json.loads(data["offsets"].tobytes())
+        records[0]["rescorer"]["length"] = number
+        data["offsets"] = np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)
+        header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
+        with pytest.raises(OffsetFileError):
+            Offsets.from_bytes(save(data, metadata=header))
+
     @pytest.mark.parametrize(
         ("changed", "said"),
         [
@@ -270,6 +337,8 @@ class TestFile:
             ({"found": lambda found: found + np.uint32(10**6)}, "counts of at most"),
             ({"length": 0.0}, "mean length above 0"),
             ({"documents": -1}, "counts of at most -1"),
+            ({"found": lambda found: -found.astype(np.int64)}, "counts \\(uint32\\)"),
+            ({"digests": lambda digests: digests[:, None]}, "expected rows of digests"),
         ],
     )
     def test_a_damaged_one_is_refused(self, changed, said):

@@ -274,16 +274,17 @@ class TestRefusedQueries:
             return None
 
         store.observe(served(rng, 20))
-        store.observe(served(rng, 16, word="hang", at=1000))
+        store.observe(served(rng, 2, word="hang", at=1000))
         now = [0.0]
         worker = Worker(store, Choosy(hangs), judge_seconds=4.0, concurrency=1, clock=lambda: now[0])
-        first = worker.round()[0].steps[0].detail
-        now[0] += 3600.0
-        worker.round()
+        said = [step.detail for step in worker.round()[0].steps]
+        for _ in range(2):
+            now[0] += 3600.0
+            said += [step.detail for step in worker.round()[0].steps]
         rewards = store.counts("").rewards
         free.set()
 
-        assert "no answer within 4 s" in first
+        assert any("no answer within 4 s" in one for one in said)
         assert rewards == 20 * 4
 
 

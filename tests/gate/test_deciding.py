@@ -664,10 +664,20 @@ class TestServed:
         assert (evidence.verdict, evidence.code, evidence.gain) == ("abstained", FALLS.code, 0.0)
         assert evidence.reason.endswith("the lists of your own search get no better")
 
+    def test_a_document_that_is_shown_twice_counts_once(self, rewards):
+        """Chunked stores return the same id more than once."""
+        search, _ = self.searching(rewards)
+        once, twice = (
+            fit(rewards, served=lambda *query, times=times: [one for one in search(*query) for _ in range(times)])
+            for times in (1, 2)
+        )
+        assert once["local:default"].evidence.gain == twice["local:default"].evidence.gain
+
     @pytest.mark.parametrize(
         ("search", "settings", "said"),
         [
             (lambda *_: "d1", {}, "served: expected a search that gives ids of documents, got 'd1'"),
+            (lambda *_: None, {}, "served: expected a search that gives ids of documents, got None"),
             (lambda *_: [1], {}, "served: expected a search that gives ids of documents, got"),
             (lambda *_: ["elsewhere"], {}, "served: expected ids of documents, such as .*, got 'elsewhere' and others"),
             ("search", {}, "served: expected a function, and gate=True, which asks it, got 'search', gate=True"),

@@ -33,7 +33,7 @@ class Move:
 
         rank_before: Its rank under the base vector, 1 is the best.
 
-        rank: Its rank under the offset.
+        rank: Its rank under the offset, and by words where a rescorer is published.
 
         score_before: Cosine similarity to the base vector.
 
@@ -199,7 +199,10 @@ def explain_in(
     sort = None if rescorer is None else partial(rescorer.order, text)
     moves = moves_between(dataset.documents, index, both, judgments.get(query_id, {}), top=top, sort=sort)
     if rescorer is not None:
-        moves = tuple(replace(move, words=tuple(rescorer.shared_words(text, move.text))) for move in moves)
+        moves = tuple(
+            replace(move, words=tuple(rescorer.shared_words(text, move.text))) if move.rank <= LISTED else move
+            for move in moves
+        )
     return Explanation(query_id, text, offset, moves, _movers(offset, base, dataset.queries, queries))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -46,8 +46,11 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray) -> Float6
         pairs = slice(rewards.starts[row], rewards.starts[row + 1])
         values = rewards.values[pairs] - rewards.values[pairs].min()
         gain = dict(zip(rewards.doc_ids[rewards.candidates[pairs]].tolist(), values.tolist(), strict=True))
-        ids = search(vector, name)
-        if isinstance(ids, str) or not all(isinstance(one, str) for one in ids):
+        given = search(vector, name)
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise InputError(f"served: expected a search that gives ids of documents, got {given!r:.80}")
+        ids = list(dict.fromkeys(given))  # a document that is shown twice has its first place
+        if not all(isinstance(one, str) for one in ids):
             raise InputError(f"served: expected a search that gives ids of documents, got {ids!r:.80}")
         known, shown = known or any(one in gain for one in ids), str(next(iter(ids), shown))
         lists = [[gain.get(one, 0.0) for one in ids], sorted(gain.values(), reverse=True)]

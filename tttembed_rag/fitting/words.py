@@ -19,6 +19,8 @@ from tttembed_rag.vectors.rows import Float64
 # and 50 for words, 15 is the least with which no development collection falls behind its offset by more than .005.
 _RIDGE = np.array([1.5, 15.0, 15.0, 15.0])
 COSINE, OVERLAP = 0, 1
+# Least deviation of a feature. Texts that were all cut to one length say nothing of what length is worth.
+_LEAST_SCALE = np.array([1e-9, 1e-9, 1e-9, 0.05])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +77,7 @@ class Weighing:
         mean = known.sum(axis=1, keepdims=True) / present.sum(axis=1)[:, None, None]
         known = np.where(present[..., None], known - mean, 0.0)
         deviation = np.sqrt((known**2).sum(axis=1) / present.sum(axis=1)[:, None]).mean(axis=0)
-        scale = np.maximum(deviation, 1e-9)
+        scale = np.maximum(deviation, _LEAST_SCALE)
         teacher = softmax(np.where(present, grid.rewards / recipe.teacher_temperature, PADDING))
         start = np.zeros(FEATURES)
         start[COSINE] = scale[COSINE] / recipe.student_temperature

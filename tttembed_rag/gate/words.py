@@ -34,7 +34,7 @@ def with_words(offset: Offset, proposal: Proposal) -> Offset:
     chooses its words), and where the rewards speak against any offset.
     """
     case, rewards = proposal.case, proposal.case.rewards
-    known = all(rewards.query_texts) and all(rewards.doc_texts[np.unique(rewards.candidates)])
+    known = all(rewards.query_texts) and all(rewards.doc_texts[np.unique(case.widened.candidates)])
     if offset.scope != "local" or offset.evidence.against or not known or case.named.any():
         return offset
     moved = proposal.held_out if offset.served else proposal.without

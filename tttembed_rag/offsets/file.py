@@ -140,7 +140,15 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
         offsets = [pauses(_from_record(*one, maps, words)) for one in zip(records, matrix, strict=True)]
         maps.check_all_used("landmarks, weights")
         words.check_all_used("digests, found")
-    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
+    except (
+        SafetensorError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as exc:
         if isinstance(exc, OffsetFileError):
             raise
         raise damaged(name, exc) from exc
@@ -299,6 +307,8 @@ class _Rows:
     """Columns that hold rows of all offsets of a file, handed out in the order of their records."""
 
     def __init__(self, *columns: NDArray[Any]) -> None:
+        if any(column.ndim == 0 for column in columns):
+            raise VectorError("tensors: expected rows, got a single number")
         self._columns = columns
         self._taken = 0
 

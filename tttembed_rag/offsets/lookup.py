@@ -322,6 +322,8 @@ def _check_offset(offset: Offset, width: int) -> None:
             raise InputError(f"offsets: expected a map at scope local alone, got one in {offset.key!r}")
         offset.map.check(repr(offset.key), width)
     if offset.rescorer is not None:
+        if offset.scope != "local":
+            raise InputError(f"offsets: expected a rescorer at scope local alone, got one in {offset.key!r}")
         offset.rescorer.check(repr(offset.key))
 
 

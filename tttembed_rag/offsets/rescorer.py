@@ -155,6 +155,9 @@ class Rescorer:
             InputError: The line begins with *name*.
         """
         known = self.vocabulary
+        kinds = (known.digests.ndim, known.digests.dtype, known.found.ndim, known.found.dtype)
+        if kinds != (1, np.dtype(np.uint64), 1, np.dtype(np.uint32)):
+            raise InputError(f"{name}: expected rows of digests (uint64) and counts (uint32) of words, got {kinds}")
         if self.weights.shape != (FEATURES,) or not np.isfinite(self.weights).all():
             raise InputError(f"{name}: expected {FEATURES} finite weights of a rescorer, got {self.weights!r:.80}")
         rising = bool((known.digests[1:] > known.digests[:-1]).all())

@@ -98,6 +98,11 @@ class Offset:
         """Whether `Offsets.apply` uses it."""
         return self.evidence.verdict in ("published", "ungated")
 
+    @property
+    def in_use(self) -> bool:
+        """Whether anything of it is served: the offset, or the rescorer beside it."""
+        return self.served or (self.rescorer is not None and self.rescorer.served)
+
     def dosed(self, unit: FloatArray) -> FloatArray:
         """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it."""
         return self.alpha * (self.vector if self.map is None else self.vector + self.map(unit))

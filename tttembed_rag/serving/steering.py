@@ -164,31 +164,63 @@ class Steering:
             telemetry.mark(steered=True)
         return steered
 
-    def order(self, query: str, texts: Sequence[str], scores: Sequence[float | None]) -> list[int]:
+    def order(
+        self,
+        query: str,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        similarity: Callable[[float], float] | None = None,
+    ) -> list[int]:
         """Places of what a search with the vector of `apply` found, best first, by the words shared with *query* too.
 
-        They stay as they came where no rescorer of the task is published, and where the scores are no cosines, which is
-        logged once.
+        They stay as they came where no rescorer of the task is published, where the scores are no cosines, and whatever
+        goes wrong; the first time is logged. A router, which sees no vector here, names no task: nothing is sorted.
 
         Args:
             query: Its text.
 
             texts: Texts of the k candidates, in the order of the search: 20 to 100, before the list is cut.
 
-            scores: Their cosine similarities, as the search gives them.
+            scores: Their scores, as the search gives them.
+
+            similarity: Score to cosine similarity; None where scores are cosines.
         """
+        try:
+            found = self._sorted(query, texts, scores, similarity)
+        except Exception:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
+            self._say_unsorted(self.task_of(query), "an error", exc_info=True)
+            found = None
+        return list(range(len(texts))) if found is None else found
+
+    def _sorted(
+        self,
+        query: str,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        similarity: Callable[[float], float] | None,
+    ) -> list[int] | None:
+        """The places by the rescorer of the task; None where there is none, or where the scores are no cosines."""
+        if isinstance(self._task, Router) and current_task() is None:
+            return None
         offsets, _ = self._live.serving(query, task := self.task_of(query))
         rescorer = None if offsets is None else offsets.rescorer(task)
-        if rescorer is not None:
-            cosines = np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
-            if len(cosines) == len(texts) and (abs(cosines) <= _LARGEST).all() and (np.diff(cosines) <= _TIES).all():
-                places: list[int] = rescorer.order(query, texts, cosines).tolist()
-                return places
-            if not self._refused_scores:
-                self._refused_scores.append(task)
-                shown = ", ".join("none" if score is None else f"{score:.3g}" for score in scores[:3])
-                _log.warning("task=%r: not sorted by words: expected falling cosine similarities, got %s", task, shown)
-        return list(range(len(texts)))
+        if rescorer is None:
+            return None
+        given = (np.nan if score is None else float(score) for score in scores)
+        cosines = np.array([one if similarity is None else similarity(one) for one in given], dtype=np.float64)
+        if len(cosines) == len(texts) and (abs(cosines) <= _LARGEST).all() and (np.diff(cosines) <= _TIES).all():
+            places: list[int] = rescorer.order(query, texts, cosines).tolist()
+            return places
+        shown = ", ".join("none" if score is None else f"{score:.3g}" for score in scores[:3])
+        self._say_unsorted(task, f"expected falling cosine similarities, got {shown}")
+        return None
+
+    def _say_unsorted(self, task: str | None, why: str, *, exc_info: bool = False) -> None:
+        """Log once that a list stays as the search gave it."""
+        if not self._refused_scores:
+            self._refused_scores.append(task)
+            _log.warning("task=%r: not sorted by words: %s", task, why, exc_info=exc_info)
 
     def _check_is_held(self, offsets: Offsets, task: str) -> None:
         """Log once that *offsets* hold nothing of *task*: most often, it was logged under another name."""

@@ -17,7 +17,9 @@ import numpy as np
 
 from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.thresholds import AUDITED
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.system import telemetry
@@ -99,8 +101,8 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
         return
     tenant.memory = tenant.memory.learned()
     summary = f"{_explained(found)}; learned from {len(rewards)} queries, {rewards.budget} rewards of {rewards.judge}"
-    live_ones, left = ({key for key, one in (which or {}).items() if one.served} for which in (own, offsets))
-    if any(offset.served for offset in found.values()) or live_ones - left:
+    live_ones, left = ({key for key, one in (which or {}).items() if one.in_use} for which in (own, offsets))
+    if any(offset.in_use for offset in found.values()) or live_ones - left:
         yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=bool(left))
     elif live_ones:
         summary = f"version {tenant.live_number} stays, nothing speaks against it; {summary}"
@@ -112,12 +114,21 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
 
 
 def staying(found: Offsets, live: Offsets | None) -> Offsets:
-    """*found*, in which what is withheld stays as it is *live*, unless evidence speaks against it."""
-    offsets = [
-        live[key] if live and key in live and not (one.served or one.evidence.against) else one
-        for key, one in found.items()
-    ]
+    """*found*, in which what is withheld stays as it is *live*, unless evidence speaks against it.
+
+    A rescorer was learned beside what its task is served: it stays, and gives way, with the offset.
+    """
+    offsets = [_staying(one, None if live is None else live.get(key)) for key, one in found.items()]
     return Offsets(offsets, width=found.width, settings=found.settings)
+
+
+def _staying(found: Offset, live: Offset | None) -> Offset:
+    if live is None or found.served or found.evidence.against:
+        return found
+    if found.in_use and not live.served:
+        return found
+    denied = found.rescorer is not None and found.rescorer.evidence.code == AUDITED.code
+    return replace(live, rescorer=None) if denied else live
 
 
 def _publish(

@@ -17,7 +17,7 @@ What to know before wrapping:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
@@ -114,9 +114,16 @@ class TTTEmbeddings(Embeddings):
         turned: list[float] = self._steering.apply(vector, query)
         return turned
 
-    def order(self, query: str, texts: Sequence[str], scores: Sequence[float | None]) -> list[int]:
+    def order(
+        self,
+        query: str,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        similarity: Callable[[float], float] | None = None,
+    ) -> list[int]:
         """Places of what a search with `embed_query` found, best first, by shared words too: `RescoringRetriever`."""
-        return self._steering.order(query, texts, scores)
+        return self._steering.order(query, texts, scores, similarity=similarity)
 
     def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
         """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""

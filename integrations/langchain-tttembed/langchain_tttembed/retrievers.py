@@ -186,8 +186,8 @@ class RescoringRetriever(BaseRetriever):
             return self._sorted(query, found)[: k or self.k]
 
     def _sorted(self, query: str, found: Sequence[tuple[Document, float]]) -> list[Document]:
-        scores = [float(score) if self.similarity is None else self.similarity(float(score)) for _, score in found]
-        order = self.embeddings.order(query, [document.page_content for document, _ in found], scores)
+        texts, scores = [document.page_content for document, _ in found], [score for _, score in found]
+        order = self.embeddings.order(query, texts, scores, similarity=self.similarity)
         return [found[place][0] for place in order]
 
 

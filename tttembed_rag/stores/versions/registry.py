@@ -94,7 +94,7 @@ class Registry:
             "width": offsets.width,
             "rewarded": _rewarded(offsets) if rewarded is None else int(rewarded),
             "kept": len(offsets),
-            "served": sum(offset.served for offset in offsets.values()),
+            "served": sum(offset.in_use for offset in offsets.values()),
             "probe": checked_json("probe", probe) if probe else "",
             "digest": hashlib.sha256(content).digest(),
             "content": content,
