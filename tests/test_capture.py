@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from tttembed_rag import DataError, InputError, RewardError, context
+from tttembed_rag import DataError, InputError, RewardError, context, fit
 from tttembed_rag.capture import Known, RewardLog, StoreLog, TextVectors
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judging import Budget
@@ -406,3 +406,12 @@ def test_what_is_no_text_is_refused(query, document):
     """In one line, by whoever logs it."""
     with pytest.raises(InputError, match=r"^query, documents, source: expected texts, got (NoneType|dict)$"):
         RewardLog("judge").record(query, [document], [0.5])
+
+
+def test_captured_rewards_can_be_fitted():
+    """What a log gives is what fit takes."""
+    log = RewardLog("judge")
+    for number in range(6):
+        log.record(f"q{number}", ["a", "b", "c"], [0.9, 0.5, 0.1], task="t")
+
+    assert list(fit(log.rewards(vector, vectors), scope="task", gate=False)) == ["task:t"]
