@@ -274,8 +274,9 @@ def _outcomes(
     for scope, gated in plan.contestants:
         learned = fitted[_learned(scope), gated]
         offsets, rescorer = learned.offsets, learned.offsets.rescorer(task) if scope == "words" else None
-        measured, published = served(collection, offsets, task)
-        if rescorer is not None:
+        if rescorer is None:
+            measured, published = served(collection, offsets, task)
+        else:
             vectors = offsets.apply(collection.query_vectors, task=task)
             measured, published = collection.measure_rescored(vectors, rescorer), True
         reason = _reason(offsets, task, words=scope == "words")

@@ -300,7 +300,7 @@ def _verdict(proposal: Proposal) -> Evidence:
     evidence = Evidence(
         n,
         change.mean if change.freedom else None,
-        (change.below(LEVEL), change.above(LEVEL)) if change.freedom else None,
+        change.interval(LEVEL),
         "published",
         f"{proposal.name}, {n} held-out {proposal.unit}: " if n > 1 else f"{proposal.name}: ",
         code=PUBLISHED,

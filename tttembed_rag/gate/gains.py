@@ -73,6 +73,10 @@ class Gain:
         """The upper bound of the mean at one-sided *level*."""
         return self.mean + self._student(level) * self.error if self.freedom else math.inf
 
+    def interval(self, level: float) -> tuple[float, float] | None:
+        """The bounds of the mean, each at one-sided *level*; None where there is nothing to hold out."""
+        return (self.below(level), self.above(level)) if self.freedom else None
+
     def after(self, more: float) -> Gain:
         """What it would be with *more* times as many observations again, if the mean and the spread stay."""
         return replace(self, error=self.error / math.sqrt(1 + more), freedom=self.freedom * (1 + more))

@@ -77,10 +77,17 @@ def tune(
     chosen = np.array(best_without)[np.searchsorted(folds, case.fold)]
     changes = measured[chosen, np.arange(len(chosen))] - measured[0]
     change = Gain.measured(changes, case.voices, case.groups, most=float(case.voices.sum()))
-    interval = (change.below(LEVEL), change.above(LEVEL)) if change.freedom else None
     best = int(np.argmax(measured @ case.voices))
     said = f"a setting of the search, {case.questions} held-out queries: "
-    evidence = Evidence(case.questions, change.mean, interval, "abstained", said, code=FALLS.code, vouched=case.voucher)
+    evidence = Evidence(
+        case.questions,
+        change.mean,
+        change.interval(LEVEL),
+        "abstained",
+        said,
+        code=FALLS.code,
+        vouched=case.voucher,
+    )
     if case.voucher == "nobody":
         return Tuned(settings[0], replace(evidence, reason=said + "nobody vouches for the judge", code=MEANS.code))
     if change.below(LEVEL) <= 0:

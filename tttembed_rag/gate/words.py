@@ -58,7 +58,7 @@ def _rescorer(case: Case, moved: np.ndarray, voucher: str) -> Rescorer:
     evidence = Evidence(
         case.questions,
         change.mean if change.freedom else None,
-        (change.below(LEVEL), change.above(LEVEL)) if change.freedom else None,
+        change.interval(LEVEL),
         "abstained",
         "",
         vouched=voucher,
