@@ -290,7 +290,7 @@ def stop_before_changes(store, tell):
         return stopped
 
     store.leases.renew = renewed
-    store.registry.publish, store.rollback = stopping(store.registry.publish), stopping(store.registry.rollback)
+    store.registry.publish, store.registry.rollback = stopping(store.registry.publish), stopping(store.registry.rollback)
 
 
 def turned(offsets):
