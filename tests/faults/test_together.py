@@ -290,7 +290,8 @@ def stop_before_changes(store, tell):
         return stopped
 
     store.leases.renew = renewed
-    store.registry.publish, store.registry.rollback = stopping(store.registry.publish), stopping(store.registry.rollback)
+    store.registry.publish = stopping(store.registry.publish)
+    store.registry.rollback = stopping(store.registry.rollback)
 
 
 def turned(offsets):
