@@ -9,7 +9,8 @@ the callables of this Python's standard library, embedded here.
 The agent is simulated by the labels: of the first ten tools that it is shown (by the search before it learned anything)
 it calls those that are relevant, and they work. Every rival learns from these calls and from nothing else. A quarter of
 the tools is never called: requests that need one of them are only measured, as are a quarter of the other requests.
-The fused rivals add BM25 and the dense leg by reciprocal rank (k = 60).
+The fused rivals add BM25 and the dense leg by reciprocal rank (k = 60). "weight alone" is ours without its offsets;
+"ours and calls" favours tools that were called for near requests, which ours does not do.
 """
 
 from __future__ import annotations
@@ -33,9 +34,13 @@ from tttembed_rag.tools.learning import rewards_of_calls, usable
 SETS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf", "stdlib")
 COUNTS = (0, 25, 50, 100, 200, 400, 800)
 HERE = Path(__file__).resolve().parent
-RIVALS = ("bm25", "dense", "fused", "oats", "oats fused", "oats, our legs", "centroids", "adapter", "ours")
+RIVALS = ("bm25", "dense", "fused", "oats", "oats fused", "oats, our legs", "centroids", "adapter")
+OURS = ("weight alone", "ours", "ours and calls")
 # OATS: a tool's vector moves so far toward the mean of the requests that it served.
 _OATS = 0.3
+# "ours and calls" adds, in so many standard deviations, the share of a tool in the calls made for requests near this
+# one, by exp(_NEAR (cosine - 1)), with a Beta prior of so many calls of others.
+_SHARE, _NEAR, _OTHERS = 5.0, 5.0, 0.1
 
 
 class StoredVectors:
@@ -153,6 +158,15 @@ def moved_tools(tools: np.ndarray, queries: np.ndarray, calls: list[np.ndarray],
     return moved
 
 
+def share_of_calls(queries: np.ndarray, past: np.ndarray, calls: list[np.ndarray], tools: int) -> np.ndarray:
+    """(n, tools) how much of what was called for requests near each query went to each tool, in [0, 1]."""
+    worked = np.zeros((len(past), tools), dtype=np.float32)
+    for row, rows in zip(worked, calls, strict=True):
+        row[rows] = 1
+    near = np.exp(_NEAR * (queries @ past.T - 1))
+    return near @ worked / (near.sum(axis=1, keepdims=True) + _OTHERS)
+
+
 def compare(world: World, counts: tuple[int, ...]) -> Iterator[dict]:
     """A row for each rival and count: measures on all requests held out, on tools called before and never called."""
     search, held = world.search, world.held
@@ -186,7 +200,11 @@ def compare(world: World, counts: tuple[int, ...]) -> Iterator[dict]:
             "oats fused": by_rank(oats, keyword),
             "oats, our legs": fused(oats, keyword, WEIGHT),
             "centroids": queries @ centres.T,
+            "weight alone": fused(dense, keyword, lesson.weight),
         }
+        steered = queries if search.offsets is None else search.offsets.apply(queries)
+        called = share_of_calls(queries, past, calls[:count], len(index))
+        scores["ours and calls"] = fused(steered @ index.vectors.T, keyword, lesson.weight) + _SHARE * called
         requests = usable(search._memory.requests("", queries.shape[1]), index)  # noqa: SLF001 - the same calls
         if len(requests) >= 2:
             past_keyword = np.stack([index.keyword(one.query) for one in requests])
@@ -215,7 +233,7 @@ def table(rows: list[dict], part: str, measure: int, title: str) -> None:
     """Means over sets and seeds by rival and count; a count has the sets that have as many requests."""
     print(f"\n{title}")
     print(f"{'':<16}" + "".join(f"{count:>8}" for count in COUNTS))
-    for rival in RIVALS:
+    for rival in (*RIVALS, *OURS):
         cells = []
         for count in COUNTS:
             mine = [r for r in rows if (r["rival"], r["requests"]) == (rival, count) and r[part]]

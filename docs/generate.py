@@ -20,7 +20,6 @@ from tttembed_rag.fitting import scopes
 from tttembed_rag.gate import thresholds
 from tttembed_rag.gate.thresholds import Question
 from tttembed_rag.stores import schema
-from tttembed_rag.tools.learning import CONTRADICTED
 from tttembed_rag.vectors.copies import NEAR
 
 HERE = Path(__file__).parent
@@ -35,10 +34,10 @@ ANSWERS = (*thresholds.QUESTIONS, UNSOLVED)
 # How each question is answered, by its code.
 TESTS = {
     thresholds.COMPARE.code: (
-        "Two candidates of a query were judged, and their rewards differ; by the judge's rewards, the retriever's "
-        f"order has a mean nDCG@10 below {1 - thresholds.LEAST_HEADROOM:g}; they are a judge's, or of two sources or "
-        "more; and where nobody declares the judge there are two rewarded queries, of which those within cosine "
-        f"{NEAR:g} of each other are one."
+        "Two candidates of a query were judged, and their rewards differ; by the judge's rewards, the order that is "
+        f"served without offsets has a mean nDCG@10 below {1 - thresholds.LEAST_HEADROOM:g}; they are a judge's, or of "
+        "two sources or more; and where nobody declares the judge there are two rewarded queries, of which those "
+        f"within cosine {NEAR:g} of each other are one."
     ),
     thresholds.MEANS.code: (
         "The first of these that speaks decides: trusted labels of an audit; whoever declares the judge "
@@ -68,10 +67,6 @@ TESTS = {
         "labels on; fewer are told."
     ),
     UNSOLVED.code: "The gradient norm is below the tolerance.",
-    CONTRADICTED.code: (
-        "Requests that the offset was not learned from are searched with BM25 beside the dense leg: their mean "
-        "nDCG@10 does not fall by more than a standard error."
-    ),
 }
 # What the owner of an offset can do where a question decides against it.
 ADVICE = {
@@ -96,9 +91,6 @@ ADVICE = {
     ),
     thresholds.AUDITED.code: "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
     UNSOLVED.code: "Raise the ridge or the tolerance.",
-    CONTRADICTED.code: (
-        "Nothing: the search serves its first list for this task. More calls, of other requests, may decide otherwise."
-    ),
 }
 # What the docstring of a package says whose names may change.
 PRIVATE = "Private: may change without notice."
@@ -106,7 +98,7 @@ PRIVATE = "Private: may change without notice."
 
 def pages() -> dict[str, str]:
     """The generated pages by their paths below this folder."""
-    written = {f"verdicts/{question.code}.md": verdict(question) for question in (*ANSWERS, CONTRADICTED)}
+    written = {f"verdicts/{question.code}.md": verdict(question) for question in ANSWERS}
     written[f"verdicts/{thresholds.PUBLISHED}.md"] = PUBLISHED
     written["verdicts/index.md"] = index()
     written["explain/gate.md"] = gate()
@@ -117,21 +109,19 @@ def pages() -> dict[str, str]:
 
 
 def verdict(question: Question) -> str:
-    """The page of one answer of the gate, or of the search over tools."""
-    gate = "All questions, in the order in which they are asked: [the gate](../explain/gate.md)."
-    whole = "How the search over tools learns: [tools](../tools.md)." if question is CONTRADICTED else gate
+    """The page of one answer of the gate."""
     return (
         f"# {question.code}: {question.asks}\n\n"
         f"**What it means.** Nothing of this scope is served, because {sentence(question.answer)}.\n\n"
         f"**How it is tested.** {TESTS[question.code]}\n\n"
         f"**What to do.** {ADVICE[question.code]}\n\n"
-        f"{whole}\n"
+        "All questions, in the order in which they are asked: [the gate](../explain/gate.md).\n"
     )
 
 
 def sentence(answer: str) -> str:
     """The answer with words for the values that evidence fills in."""
-    said = {"norm": "too large", "found": "the labels say otherwise", "loss": "some"}
+    said = {"norm": "too large", "found": "the labels say otherwise"}
     return answer.format_map(Words(said, n="one"))
 
 
@@ -156,8 +146,7 @@ rewards keep testing it in [production](../how-to/production.md).
 
 def index() -> str:
     """The list of all verdicts."""
-    asked = (*ANSWERS, CONTRADICTED)
-    rows = [f"| [{one.code}]({one.code}.md) | {sentence(one.answer)} |" for one in asked]
+    rows = [f"| [{one.code}]({one.code}.md) | {sentence(one.answer)} |" for one in ANSWERS]
     return "\n".join(
         [
             "# Verdicts",

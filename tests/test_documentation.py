@@ -33,7 +33,6 @@ from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.scopes import UNSOLVED
 from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
 from tttembed_rag.tools import cards_of
-from tttembed_rag.tools.learning import CONTRADICTED
 
 REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))
@@ -399,7 +398,7 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
 
 def test_every_verdict_has_a_page() -> None:
     """A code of the gate or of the tools can be looked up, and no page is left of one that is gone."""
-    codes = {PUBLISHED, UNSOLVED, CONTRADICTED.code, *(question.code for question in QUESTIONS)}
+    codes = {PUBLISHED, UNSOLVED, *(question.code for question in QUESTIONS)}
 
     assert codes == {page.stem for page in (REPO / "docs" / "verdicts").glob("TTT-*.md")}
 

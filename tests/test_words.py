@@ -121,7 +121,7 @@ class TestWeighing:
         teacher = softmax(np.where(present, rng.standard_normal((3, 4)), -1e30))
         features = np.where(present[..., None], rng.standard_normal((3, 4, 4)), 0.0)
         weights = np.array([1.0, 0.5, 1.0])
-        problem = Weighing(features, np.ones(4), present, teacher, weights, np.ones(4))
+        problem = Weighing(features, np.ones(4), present, teacher, weights, np.ones(4), Vocabulary.of(["a"]))
         value, slope = (lambda t, side=side: problem._objective(t, weights)[side] for side in (0, 1))
         assert check_grad(value, slope, rng.standard_normal(4)) < 1e-5
         solved = problem.solved()
@@ -136,7 +136,7 @@ class TestWeighing:
         pairs = [[(1, 2), (0, 0), (-1, -2)], [(1, -1), (0, 0), (-1, 1)], [(1, 0), (0, 0), (-1, 0)]]
         features = np.concatenate([np.array(pairs, dtype=float), np.zeros((3, 3, 2))], axis=2)
         some = np.ones((3, 3))
-        problem = Weighing(features, np.ones(4), some.astype(bool), some / 3, np.ones(3), np.ones(4))
+        problem = Weighing(features, np.ones(4), some.astype(bool), some / 3, np.ones(3), np.ones(4), Vocabulary.of(["a"]))
         assert problem.agreement == pytest.approx(0.0)
         agrees = replace(problem, features=features[[0, 0, 2]])
         assert agrees.agreement == pytest.approx(2 / 3)

@@ -43,6 +43,8 @@ class Weighing:
         weights: (n,) w.
 
         start: (4,) the similarity alone, at the temperature of the student.
+
+        vocabulary: How rare words are in the candidates.
     """
 
     features: Float64
@@ -51,6 +53,7 @@ class Weighing:
     teacher: Float64
     weights: Float64
     start: Float64
+    vocabulary: Vocabulary
 
     @classmethod
     def of(cls, rewards: Rewards, grid: Grid, cosines: Float64, weights: Float64, recipe: Recipe) -> Weighing:
@@ -68,7 +71,7 @@ class Weighing:
             recipe: Temperatures.
         """
         present = grid.present
-        vocabulary = vocabulary_of(rewards)
+        vocabulary = Vocabulary.of(rewards.doc_texts[np.unique(rewards.candidates)].tolist())
         known = np.zeros((*present.shape, FEATURES))
         for row, query in enumerate(rewards.query_texts):
             listed = present[row]
@@ -81,7 +84,7 @@ class Weighing:
         teacher = softmax(np.where(present, grid.rewards / recipe.teacher_temperature, PADDING))
         start = np.zeros(FEATURES)
         start[COSINE] = scale[COSINE] / recipe.student_temperature
-        return cls(known / scale, scale, present, teacher, weights, start)
+        return cls(known / scale, scale, present, teacher, weights, start, vocabulary)
 
     def without_words(self) -> Weighing:
         """The problem of the similarity alone, whose weight is free: what words must be better than."""
@@ -127,8 +130,3 @@ class Weighing:
 
     def _log_student(self, theta: Float64) -> Float64:
         return log_softmax(np.where(self.present, self.scores(theta), PADDING))
-
-
-def vocabulary_of(rewards: Rewards) -> Vocabulary:
-    """How rare words are in the judged documents of *rewards*."""
-    return Vocabulary.of(rewards.doc_texts[np.unique(rewards.candidates)].tolist())

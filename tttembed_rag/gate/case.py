@@ -115,16 +115,16 @@ class Case:
         return judged_ndcg(self.judged, self.judged.base)
 
     @cached_property
-    def _served_base(self) -> Float64:
+    def served_base(self) -> Float64:
         """(n,) nDCG@10 of what the application's own search serves for the base vectors."""
         vectors = self.rewards.query_vectors
         return self._judged_base if self.search is None else served_ndcg(self.rewards, self.search, vectors)
 
     @cached_property
     def headroom(self) -> float:
-        """By how much the judge's own order of the judged candidates is better than the retriever's, in nDCG@10."""
+        """By how much the judge's own order is better than what is served for the base vectors, in nDCG@10."""
         differ = self.rewards.reach > 0
-        return float((1.0 - self._judged_base[differ]).mean()) if differ.any() else 0.0
+        return float((1.0 - self.served_base[differ]).mean()) if differ.any() else 0.0
 
     @cached_property
     def fold(self) -> IntArray:
@@ -193,7 +193,7 @@ class Case:
         if self.search is not None:
             vectors = self.rewards.query_vectors
             moved = shift(vectors, offsets.astype(vectors.dtype), self.rewards.query_norms)
-            return np.asarray(served_ndcg(self.rewards, self.search, moved) - self._served_base)
+            return np.asarray(served_ndcg(self.rewards, self.search, moved) - self.served_base)
         return judged_ndcg(self.judged, self.judged_under(offsets)) - self._judged_base
 
     def judged_under(self, offsets: Float64) -> Float64:

@@ -67,11 +67,13 @@ def tune(
     if len(settings) < 2:
         raise InputError(f"settings: expected today's and at least one more, got {len(settings)}")
     recipe = gated(Recipe(), rewards)
-    case = Case(rewards, recipe, trusted=rewards.trusted if trusted is None else trusted)
+    trusted = rewards.trusted if trusted is None else trusted
+    case = Case(rewards, recipe, trusted=trusted, search=partial(search, settings[0]))
     if refused := refused_by(case):
         return Tuned(settings[0], refused)
     vectors = case.rewards.query_vectors
-    measured = np.array([served_ndcg(case.rewards, partial(search, one), vectors) for one in settings])
+    others = [served_ndcg(case.rewards, partial(search, one), vectors) for one in settings[1:]]
+    measured = np.array([case.served_base, *others])
     folds = np.unique(case.fold)
     best_without = [int(np.argmax(measured[:, case.fold != one] @ case.voices[case.fold != one])) for one in folds]
     chosen = np.array(best_without)[np.searchsorted(folds, case.fold)]

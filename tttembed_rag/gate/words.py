@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.fitting.measures import judged_ndcg
-from tttembed_rag.fitting.words import Weighing, vocabulary_of
+from tttembed_rag.fitting.words import Weighing
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Proposal
@@ -77,4 +77,4 @@ def _rescorer(case: Case, moved: np.ndarray, voucher: str) -> Rescorer:
     else:
         said += "their loss falls" + ("" if believed else f" (p < {LEVEL:g})") + f"; vouched for by {voucher}"
         evidence = replace(evidence, verdict="published", reason=said, code=PUBLISHED)
-    return Rescorer(weighing.solved() / weighing.scale, vocabulary_of(case.rewards), evidence)
+    return Rescorer(weighing.solved() / weighing.scale, weighing.vocabulary, evidence)
