@@ -10,8 +10,8 @@ from tttembed_rag.tools.catalog import Card
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.words import keyword_index, words
 
-# Weight of BM25 beside the dense leg before anything was learned, and the weights that learning chooses from. With six
-# weights of .15 to 1 a better one is found later (`benchmarks/tools.py`, seal-tools: three of six times at 25 and 50).
+# Weight of BM25 beside the dense leg before anything was learned, and the weights that learning chooses from. Of six, a
+# better one is proven later than of three.
 WEIGHT = 0.35
 WEIGHTS = (WEIGHT, 0.15, 0.7)
 
