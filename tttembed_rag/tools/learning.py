@@ -2,8 +2,7 @@
 
 What is known of a request is which tools worked for it. To learn from that, a tool that worked is compared with the
 tools that the search lists first and nobody called: they count as no better, and only while offsets are fitted. What
-is kept of them is nothing: they stay unjudged. Where a judge was asked about one of them, its verdict counts instead;
-what is served is decided by calls alone.
+is kept of them is nothing: they stay unjudged. Where a judge was asked about one of them, its verdict counts instead.
 """
 
 from __future__ import annotations
