@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.thresholds import LISTED
 from tttembed_rag.gate.tuning import tune
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
@@ -96,7 +96,7 @@ def learn(
 
     def listed(weight: float, vector: FloatArray, query_id: str) -> list[str]:
         scores = fused(index.vectors @ vector, keyword[query_id], weight)
-        return [index.cards[row].key for row in best(scores, PLACES)]
+        return [index.cards[row].key for row in best(scores, LISTED)]
 
     weight = tune(rewards, listed, WEIGHTS).setting
     tried = [fit(rewards, scope=scope, served=partial(listed, weight)) for scope in _SCOPES]
