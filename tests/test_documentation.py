@@ -393,6 +393,12 @@ def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
         for title, *told in rows:
             method = names[max((name for name in names if title.startswith(name)), key=len)]
             assert told == [cell(part, method, count) for part, count in asked]
+    numbers = (REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8")
+    for title, of in found["repeats"].items():
+        told = [re.sub(r"^([+-])0\.", r"\1.", f"{of[name]:+.2f}") for name in ("local", "auto", "direct rerank")]
+        local, auto = (f"({of[f'{name}, share in %']:.0f} %)" for name in ("local", "auto"))
+        (row,) = re.findall(rf"^\| {title} .*", numbers, re.MULTILINE)
+        assert row.endswith(f"| {told[0]} {local} | {told[1]} {auto} | {told[2]} |")
     prose = " ".join("".join(tables).split()) + " ".join(
         (REPO / "docs" / "compare.md").read_text(encoding="utf-8").split()
     )
