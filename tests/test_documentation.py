@@ -32,6 +32,7 @@ from tttembed_rag.demo.tools import DemoRow
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.scopes import UNSOLVED
 from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
+from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE
 from tttembed_rag.tools import cards_of
 
 REPO = Path(__file__).resolve().parents[1]
@@ -398,7 +399,7 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
 
 def test_every_verdict_has_a_page() -> None:
     """A code of the gate or of the tools can be looked up, and no page is left of one that is gone."""
-    codes = {PUBLISHED, UNSOLVED, *(question.code for question in QUESTIONS)}
+    codes = {PUBLISHED, UNSOLVED, LOST, OTHER_JUDGE, *(question.code for question in QUESTIONS)}
 
     assert codes == {page.stem for page in (REPO / "docs" / "verdicts").glob("TTT-*.md")}
 
