@@ -24,6 +24,7 @@ from benchmarks.paper.design import (
 from benchmarks.paper.documentrivals import DocumentRival, document_rivals
 from benchmarks.paper.estimates import holm, paired_p, task_means
 from benchmarks.paper.rivals import RIVALS
+from benchmarks.paper.semanticcache import CACHES
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Judged, Workload
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
@@ -97,8 +98,8 @@ def baselines_study(workload: Workload, options: StudyOptions) -> Study:
 
 
 def contestants() -> list[str]:
-    """Everything that is measured on the same pairs: ours, the rivals, and those of them that move documents."""
-    return [*ALL, *RIVALS, *document_rivals()]
+    """Everything that is measured on the same pairs: ours, the rivals, caches, and rivals that move documents."""
+    return [*ALL, *RIVALS, *CACHES, *document_rivals()]
 
 
 def measured_all(design: Design, judged: Judged) -> Columns:
@@ -106,6 +107,8 @@ def measured_all(design: Design, judged: Judged) -> Columns:
     columns = design.scopes(judged, design.options.depth)
     for name, entrant in RIVALS.items():
         columns[name] = design.workload.measured(partial(_measured, design.options.depth, entrant.measure), judged)
+    for name, cache in CACHES.items():
+        columns[name] = design.workload.measured(partial(_measured, design.options.depth, cache), judged)
     for name, move in document_rivals().items():
         measure = partial(_searched, move)
         columns[name] = design.workload.measured(partial(_measured, design.options.depth, measure), judged)

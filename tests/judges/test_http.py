@@ -46,6 +46,8 @@ def judge_at(server, shape="cohere", **options):
 PROTOCOLS = {
     "cohere": ("/v2/rerank", {"results": ranked(), "meta": {"billed_units": {"search_units": 1}}}, "documents"),
     "jina": ("/v1/rerank", {"model": "m", "usage": {"total_tokens": 50}, "results": ranked()}, "documents"),
+    "voyage": ("/v1/rerank", {"object": "list", "data": ranked(), "usage": {"total_tokens": 50}}, "documents"),
+    "zeroentropy": ("/v1/models/rerank", {"results": ranked(), "total_bytes": 9, "total_tokens": 50}, "documents"),
     "vllm": ("/v1/rerank", {"usage": {"total_tokens": 50}, "results": ranked(document={"text": "t"})}, "documents"),
     "vllm-score": ("/v1/score", {"data": ranked("score", object="score")}, "text_2"),
     "tei": ("/rerank", ranked("score"), "texts"),
@@ -206,13 +208,14 @@ def test_requests_keep_to_the_rate(cohere, monkeypatch):
 def test_usage_is_what_the_server_says(serve):
     """Tokens and search units come from the answer."""
     found = []
-    for more in ({"meta": {"billed_units": {"search_units": 3}}}, {"usage": {"total_tokens": 41}}):
+    units = {"meta": {"billed_units": {"search_units": 3}}}
+    for more in (units, {"usage": {"total_tokens": 41}}, {"total_tokens": 43}):
         server = serve(lambda *_, said=ONE | more: (200, {}, said))
         with metered() as meter:
             judge_at(server).score("q", ["d"])
         found.append((meter.usage.requests, meter.usage.tokens))
 
-    assert found == [(3, 2), (1, 41)]  # tokens that are not told are estimated
+    assert found == [(3, 2), (1, 41), (1, 43)]  # tokens that are not told are estimated
 
 
 def test_an_answer_that_cannot_be_decoded_is_an_error(serve):
@@ -298,7 +301,7 @@ def test_gemini_has_its_own_header(serve):
         ("ftp://example.com", "cohere", {}, r"^url: expected http\(s\)://HOST without a password"),
         ("https://me:pw@example.com", "cohere", {}, r"^url: expected http\(s\)://HOST without a password"),
         ("http://127.0.0.1:9", "jina", {}, r"^scale: expected one for jina"),  # they mean what its model means
-        ("http://127.0.0.1:9", "voyage", {}, r"^shape: expected one of cohere, jina, .*, got 'voyage'$"),
+        ("http://127.0.0.1:9", "vertex", {}, r"^shape: expected one of cohere, jina, .*, got 'vertex'$"),
     ],
 )
 def test_what_cannot_be_asked_safely_is_an_error(url, shape, options, message):
@@ -397,11 +400,12 @@ def test_an_answer_that_is_compressed_unasked_is_read(serve, encoding):
 
 
 @pytest.mark.parametrize("tokens", [-(10**6), 10**400, 1e300, float("nan"), "many", True, [3]])
-@pytest.mark.parametrize("place", ["usage", "units"])
+@pytest.mark.parametrize("place", ["usage", "units", "top"])
 def test_a_usage_that_no_call_can_have_is_not_believed(serve, tokens, place):
     """The estimate counts instead: no server earns credit, and none ends a worker."""
-    used = {"usage": {"total_tokens": tokens}, "units": {"meta": {"billed_units": {"search_units": tokens}}}}[place]
-    server = serve(lambda *_: (200, {}, json.dumps({"results": ranked(), **used}).encode()))
+    counted = {"total_tokens": tokens}
+    used = {"usage": {"usage": counted}, "units": {"meta": {"billed_units": {"search_units": tokens}}}, "top": counted}
+    server = serve(lambda *_: (200, {}, json.dumps({"results": ranked(), **used[place]}).encode()))
     judge = judge_at(server)
     with metered() as meter:
         judge.score("q", DOCUMENTS)

@@ -174,6 +174,26 @@ class TestSpecs:
         ]
         assert cohere.asked[0][2]["model"] == "m"
 
+    @pytest.mark.parametrize(
+        ("vendor", "path", "answer", "address"),
+        [
+            ("cohere", "/v2/rerank", "results", "https://api.cohere.com/v2/rerank"),
+            ("jina", "/v1/rerank", "results", "https://api.jina.ai/v1/rerank"),
+            ("voyage", "/v1/rerank", "data", "https://api.voyageai.com/v1/rerank"),
+            ("zeroentropy", "/v1/models/rerank", "results", "https://api.zeroentropy.dev/v1/models/rerank"),
+        ],
+    )
+    def test_opens_rerankers_of_vendors(self, serve, monkeypatch, vendor, path, answer, address):
+        """The vendor's name says address, path, key and answer; only the model is named."""
+        monkeypatch.setenv(f"{vendor.upper()}_API_KEY", "k")
+        server = serve(lambda *_: (200, {}, {answer: [{"index": 0, "relevance_score": 0.25}]}))
+        judge = open_judge(f"{vendor}:rerank-1?url={server.url}&scale=probability")
+        at_home = open_judge(f"{vendor}:rerank-1?scale=probability")
+
+        assert (judge.score("q", ["document"]), at_home.endpoint.url) == ([0.25], address)
+        ((asked, headers, body),) = server.asked
+        assert (asked, headers["authorization"], body["model"]) == (path, "Bearer k", "rerank-1")
+
     def test_opens_gemini(self, serve, monkeypatch):
         """Gemini grades by rubric, at another address if told."""
         monkeypatch.setenv("GEMINI_API_KEY", "k")
@@ -205,8 +225,8 @@ class TestSpecs:
             ("yesno:", "^judge: expected yesno:MODEL, .*, got 'yesno:'$"),
             ("http+cohere://", "^judge: expected yesno:MODEL"),
             ("magic:8ball", "^judge: expected yesno:MODEL, .*, got 'magic:8ball'$"),
-            ("http+voyage://h", "^shape: expected one of cohere, "),
-            ("http+cohere://127.0.0.1?modle=x", "^judge: expected options key, model, .*, got modle$"),
+            ("http+vertex://h", "^shape: expected one of cohere, "),
+            ("http+cohere://127.0.0.1?modle=x", "^judge: expected options model, key, .*, got modle$"),
             ("http+cohere://127.0.0.1?characters=0", "^longest_document: expected at least 1, got 0$"),
             ("yesno:m?tokens=inf", "^judge: expected a whole number for tokens in .*, got inf$"),
             ("yesno:m?batch_tokens=1.5", "^judge: expected a whole number for batch_tokens in .*, got 1.5$"),

@@ -1,4 +1,7 @@
-"""Rerankers behind HTTP: Cohere, Jina, vLLM, TEI, SGLang, and decision endpoints (System One, vLLM, Gemini)."""
+"""Rerankers behind HTTP: Cohere, Jina, Voyage, ZeroEntropy, vLLM, TEI, SGLang, and decision endpoints.
+
+Decision endpoints are those of System One, vLLM and Gemini.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,8 @@ class Shape:
         header: Header that carries the key: ``authorization`` as a bearer token, any other as it is.
 
         at_once: Documents in a request.
+
+        host: The vendor's own; None where everybody has another.
     """
 
     path: str
@@ -53,10 +58,15 @@ class Shape:
     key: str | None = None
     header: str = "authorization"
     at_once: int = 100
+    host: str | None = None
 
 
 def _results(answer: Any) -> Any:
     return answer["results"] if isinstance(answer, dict) else answer
+
+
+def _data(answer: Any) -> Any:
+    return answer["data"]
 
 
 def _named(model: str | None, body: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +75,10 @@ def _named(model: str | None, body: dict[str, Any]) -> dict[str, Any]:
 
 def _rerank(model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
     return _named(model, {"query": query, "documents": documents, "top_n": len(documents)})
+
+
+def _voyage(model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
+    return _named(model, {"query": query, "documents": documents})
 
 
 def _quiet_rerank(model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
@@ -99,10 +113,15 @@ def _decided(answer: Any) -> Any:
 
 
 SHAPES = {
-    "cohere": Shape("/v2/rerank", _rerank, _results, "probability", "COHERE_API_KEY"),
-    "jina": Shape("/v1/rerank", _quiet_rerank, _results, None, "JINA_API_KEY"),
+    "cohere": Shape("/v2/rerank", _rerank, _results, "probability", "COHERE_API_KEY", host="api.cohere.com"),
+    "jina": Shape("/v1/rerank", _quiet_rerank, _results, None, "JINA_API_KEY", host="api.jina.ai"),
+    # A request holds 600,000 tokens, and a document with its query is cut at 32,000.
+    "voyage": Shape("/v1/rerank", _voyage, _data, "probability", "VOYAGE_API_KEY", at_once=18, host="api.voyageai.com"),
+    "zeroentropy": Shape(
+        "/v1/models/rerank", _rerank, _results, "probability", "ZEROENTROPY_API_KEY", host="api.zeroentropy.dev"
+    ),
     "vllm": Shape("/v1/rerank", _rerank, _results, "probability"),
-    "vllm-score": Shape("/v1/score", _pair_scores, lambda answer: answer["data"], "probability"),
+    "vllm-score": Shape("/v1/score", _pair_scores, _data, "probability"),
     "tei": Shape("/rerank", _tei, _results, "probability", at_once=32),
     "sglang": Shape("/v1/rerank", _instructed_rerank, _results, "probability"),
     "decision": Shape("/v1/systemone", _decision, _decided, "probability", at_once=1),
@@ -248,10 +267,10 @@ def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:
 
 
 def _used(answer: Any, estimate: Usage) -> Usage:
-    """The usage that a server reports, as tokens (Jina, vLLM) or search units (Cohere); the *estimate* for the rest."""
+    """The usage that a server reports, as tokens or (Cohere) as search units; the *estimate* for the rest."""
     if not isinstance(answer, dict):
         return estimate
-    tokens = (answer.get("usage") or {}).get("total_tokens")
+    tokens = (answer.get("usage") or answer).get("total_tokens")
     units = ((answer.get("meta") or {}).get("billed_units") or {}).get("search_units")
     return Usage(_counted(units, 1) or 1, _counted(tokens, estimate.tokens))
 

@@ -15,8 +15,8 @@ from tttembed_rag.models.options import Options, without_secrets
 # Kinds of judges that cost nothing: models on this machine.
 FREE = ("yesno", "cross-encoder", "rubric")
 KINDS = (
-    "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, openai:MODEL, anthropic:MODEL, gemini:MODEL, http+SHAPE://HOST "
-    "or python:MODULE:NAME"
+    "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, openai:MODEL, anthropic:MODEL, gemini:MODEL, cohere:MODEL, "
+    "jina:MODEL, voyage:MODEL, zeroentropy:MODEL, http+SHAPE://HOST or python:MODULE:NAME"
 )
 
 
@@ -24,9 +24,10 @@ def open_judge(spec: str) -> Judge:
     """The judge that *spec* names.
 
     `yesno:MODEL`, `cross-encoder:MODEL`, `rubric:MODEL` (a local chat model), `openai:MODEL` (any service that speaks
-    its chat completions, by `?url=`), `anthropic:MODEL`, `gemini:MODEL`, `http+SHAPE://HOST[:PORT][/PATH]` or
-    `https+SHAPE://...` or `python:MODULE:NAME` (a judge, a class or function that makes one, or a function from prompt
-    to answer); options follow as in an address: `cross-encoder:PATH?scale=logit&device=cuda`.
+    its chat completions, by `?url=`), `anthropic:MODEL`, `gemini:MODEL`, a vendor's reranker (`cohere:MODEL`,
+    `jina:MODEL`, `voyage:MODEL`, `zeroentropy:MODEL`), `http+SHAPE://HOST[:PORT][/PATH]` or `https+SHAPE://...` or
+    `python:MODULE:NAME` (a judge, a class or function that makes one, or a function from prompt to answer); options
+    follow as in an address: `cross-encoder:PATH?scale=logit&device=cuda`.
 
     Raises:
         InputError: No such kind or option.
@@ -55,7 +56,9 @@ def _open(spec: str, kind: str, target: str, options: Options) -> Judge:
         tokens = options.whole("tokens", 0)
         return CrossEncoderJudge.from_pretrained(target, scale=scale, max_tokens=tokens or None, **options.machine())
     if transport in ("http", "https") and shape:
-        return _http(f"{transport}:{target}", shape, options)
+        return _http(f"{transport}:{target}", shape, options.take("model", "") or None, options)
+    if kind in ("cohere", "jina", "voyage", "zeroentropy"):
+        return _http(options.take("url", ""), kind, target, options)
     if kind == "python":
         return _python(spec, target, options)
     if kind in ("rubric", "gemini", "openai", "anthropic"):
@@ -110,15 +113,16 @@ def _python(spec: str, target: str, options: Options) -> Judge:
     return judge
 
 
-def _http(url: str, shape: str, options: Options) -> Judge:
+def _http(url: str, shape: str, model: str | None, options: Options) -> Judge:
+    """The reranker at an address; without one, at its vendor's."""
     from tttembed_rag.judges.http import SHAPES, HttpJudge
 
     protocol = SHAPES.get(shape)
     key = options.key(protocol.key if protocol else None)
     return HttpJudge(
-        url,
+        url or f"https://{SHAPES[shape].host}",
         shape,
-        model=options.take("model", "") or None,
+        model=model,
         scale=options.take("scale", "") or None,
         key=key,
         instruction=options.take("instruction", INSTRUCTION),

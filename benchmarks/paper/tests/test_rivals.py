@@ -12,9 +12,11 @@ from benchmarks.paper import documentrivals, rivals
 from benchmarks.paper.baselines import _searched
 from benchmarks.paper.dart import dart
 from benchmarks.paper.rivals import RIVALS
+from benchmarks.paper.semanticcache import semantic_cache
 from tttembed_rag import Rewards, Scale
-from tttembed_rag.evaluate.collection import Collection, pooled_rewards
+from tttembed_rag.evaluate.collection import Collection, pooled_rewards, reordered
 from tttembed_rag.evaluate.datasets import Dataset
+from tttembed_rag.serving import in_reward_order
 
 DOCUMENTS, QUERIES, WIDTH = 60, 12, 8
 JUDGED = np.array([7, 2, 9, 4, 0])
@@ -319,3 +321,20 @@ def test_a_rival_that_reorders_keeps_to_the_first_hundred(collection: Collection
     outside = [q for q in range(QUERIES) if int(next(iter(few.dataset.qrels[f"q{q}"]))[1:]) not in few.base[q]]
     assert outside
     assert set(found[outside].tolist()) == {0.0}
+
+
+def test_a_near_query_is_answered_from_the_cache(collection: Collection, rewards: Rewards) -> None:
+    """A judged query hits itself, a near one gets the nearest judged one's list, a far one its own."""
+    near = unit(collection.query_vectors) @ unit(collection.query_vectors)[JUDGED].T
+    least = float(np.sort(near.max(axis=1))[2])  # of the other queries some are far
+
+    measured = semantic_cache(collection, JUDGED, rewards, reach=least)
+
+    asked = collection.measure_reranked(JUDGED, 10)
+    for query, row in enumerate(near):
+        owner = JUDGED[row.argmax()]
+        shown = reordered(collection.base[owner], *collection.candidates(owner, 10), in_reward_order)
+        hit = collection.graded(np.array([query]), shown[None])[0]
+        assert measured[query] == (hit if row.max() >= least else collection.raw[query])
+    assert np.array_equal(measured[JUDGED], asked[JUDGED])
+    assert np.flatnonzero(near.max(axis=1) < least).size == 2

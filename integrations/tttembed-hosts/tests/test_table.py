@@ -76,6 +76,16 @@ PROOF = {
         (f"{PROXY}/test_roles.py", "test_a_query_is_steered"),
         (f"{PROXY}/test_roles.py", "test_cohere_says_its_role_itself"),
     ),
+    "Elasticsearch, OpenSearch": (
+        (f"{PROXY}/test_faults.py", "test_other_requests_pass_as_they_came"),
+        (f"{PROXY}/test_search_engines.py", "test_an_engine_gets_steered_vectors_of_queries"),
+        (f"{PROXY}/test_roles.py", "test_all_else_is_the_answer_of_the_service"),
+    ),
+    "PostgreSQL": (
+        (BY_HAND, "test_captured_rewards_can_be_fitted"),
+        (f"{PROXY}/test_search_engines.py", "test_postgresql_steers_as_offsets_do"),
+        (f"{PROXY}/test_search_engines.py", "test_postgresql_steers_as_offsets_do"),
+    ),
     "anything with spans": (
         (TAPS, "test_both_taps_tell_the_same"),
         (SPANS, "test_a_steered_vector_is_marked_and_left_out"),
