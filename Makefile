@@ -10,9 +10,13 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py tests/scale \
 	tests/test_parquet.py tests/spans/test_files.py tests/tools/test_catalog.py integrations/tests \
 	'tests/test_documentation.py::test_pages_run[docs/tools.md]'
+# What `make test-lowest` installs beside the package, and the tests that it leaves out: those need adapters.
+TESTED_WITH := build celery fastapi hatchling hypothesis ir-measures matplotlib pgserver procrastinate pytest \
+	pytest-asyncio pytest-xdist
+ADAPTED := $(addprefix --ignore tests/,test_documentation.py tools/test_catalog.py)
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo docs test test-hosts test-quick check faults faults-processes faults-server faults-rest bench bench-all
+.PHONY: demo docs test test-hosts test-lowest test-quick check faults faults-processes faults-server faults-rest bench bench-all
 
 demo: .venv/demo
 	$(BIN)/tttembed demo
@@ -26,6 +30,10 @@ test-hosts: .venv/hosts
 
 test-quick: .venv/dev
 	$(PYTEST) -m "not slow"
+
+# The lowest versions of dependencies that the package promises, in an environment of their own.
+test-lowest: build/lowest
+	build/lowest/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m "not slow" $(ADAPTED) tests
 
 faults: .venv/hosts
 	$(MAKE) --jobs=3 --output-sync=target faults-processes faults-server faults-rest
@@ -62,6 +70,12 @@ docs: build/docs
 build/docs: docs/requirements.txt constraints.txt
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement docs/requirements.txt
+	touch $@
+
+build/lowest: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --no-compile --constraint constraints-lowest.txt $(TESTED_WITH) \
+		--editable '.[demo,embedders,gemini,local,postgres,ray,serve,telemetry]' --editable $(HOSTS)
 	touch $@
 
 bench: .venv/dev

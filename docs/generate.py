@@ -204,7 +204,7 @@ def index() -> str:
 def gate() -> str:
     """The page on the gate, with its questions in order."""
     rows = [
-        f"| [{one.code}](../verdicts/{one.code}.md) | {one.asks} | {TESTS[one.code]} |" for one in thresholds.QUESTIONS
+        f"- [{one.code}](../verdicts/{one.code}.md) **{one.asks}** {TESTS[one.code]}" for one in thresholds.QUESTIONS
     ]
     return "\n".join(
         [
@@ -217,8 +217,6 @@ def gate() -> str:
             "where only the data do, it must be proven. What the judge likes is generalised, not tested: clicks need",
             "randomised places or an audit.",
             "",
-            "| code | question | test |",
-            "|---|---|---|",
             *rows,
             "",
             "Gated offsets are learned with a softer teacher and student than the paper's, and learn that the nearest",
@@ -238,7 +236,7 @@ def command_line() -> str:
     parts = ["# The command line", ""]
     for name, command in sorted(commands().items()):
         with click.Context(command, info_name=f"tttembed {name}", max_content_width=100) as context:
-            parts += [f"## tttembed {name}", "", "```text", command.get_help(context), "```", ""]
+            parts += [f"## tttembed {name}", "", "```output", command.get_help(context), "```", ""]
     return "\n".join(parts)
 
 

@@ -13,10 +13,13 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import tttembed_rag
 
@@ -241,9 +244,25 @@ def test_adapters_have_the_version_of_the_package(adapter: Path) -> None:
     assert pinned == f"tttembed-rag=={tttembed_rag.__version__}"
 
 
+def test_the_lowest_versions_that_are_promised_are_those_that_are_tested() -> None:
+    """A dependency has one lower bound in all extras, and `make test-lowest` installs that version."""
+    table = project(REPO)
+    extras = [lines for name, lines in table["optional-dependencies"].items() if name != "dev"]
+    promised = {
+        (one.name.lower(), Version(bound.version))
+        for one in map(Requirement, chain(table["dependencies"], *extras))
+        for bound in one.specifier
+        if bound.operator == ">="
+    }
+    lines = (REPO / "constraints-lowest.txt").read_text(encoding="utf-8").splitlines()
+    tested = {(name, Version(version)) for name, _, version in (line.partition("==") for line in lines[1:])}
+
+    assert promised - tested == set()
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels, built once from copies of the sources, by distribution."""
+    """The wheels, each built once from the source distribution of a copy of the sources, by distribution."""
     sources, built = tmp_path_factory.mktemp("sources"), {}
     for file in tracked_files():
         target = sources / file.relative_to(REPO)
@@ -252,7 +271,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for distribution in DISTRIBUTIONS:
         out = tmp_path_factory.mktemp("wheel")
         folder = sources / distribution.relative_to(REPO)
-        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, folder]
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, folder]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         (built[distribution.name if distribution != REPO else "tttembed-rag"],) = out.glob("*.whl")
@@ -287,7 +306,7 @@ def listed(wheel: Path) -> set[str]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], distribution: str, source: Path) -> None:
-    """A wheel has every tracked file of its import package, no test and no other file."""
+    """A wheel has every tracked file of its import package, no test and no other file; so the sdist has them too."""
     expected = {str(file.relative_to(source.parent)) for file in tracked_files() if file.is_relative_to(source)}
 
     assert expected == listed(wheels[distribution])

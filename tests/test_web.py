@@ -48,7 +48,7 @@ def offsets_of(seed):
 @contextmanager
 def running(app):
     """The URL of *app* behind a real server."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, ws="none", log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -57,11 +57,13 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheels of all distributions."""
-    out = tmp_path_factory.mktemp("wheels")
-    folders = [REPO, *sorted(path.parent for path in (REPO / "integrations").glob("*/pyproject.toml"))]
+    """A folder with the wheels of all distributions, built from their source distributions, as pip would."""
+    sources, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheels")
+    for folder in (REPO, *sorted(path.parent for path in (REPO / "integrations").glob("*/pyproject.toml"))):
+        options = ["--sdist", "--no-isolation", "--outdir", sources]
+        subprocess.run([sys.executable, "-m", "build", *options, folder], check=True)
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", out]
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, *folders], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, *sources.iterdir()], check=True)
     return out
 
 

@@ -75,7 +75,7 @@ class GeminiHandler(BatchHandler):
 
     def respond(self, content):
         """Answer one request."""
-        path = self.path.partition("?")[0]
+        path = self.path.partition("?")[0].replace("/v1beta/", "/v1/")  # by the release of google-genai
         status = self.server.fault(self.command, path)
         headers, body = ({}, {"error": {"code": status, "message": "no"}}) if status else self.answer(path, content)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

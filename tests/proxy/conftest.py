@@ -125,7 +125,8 @@ class Service:
 def running(app, **options):
     """The address of an application while it runs in a thread, with these options of uvicorn."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    options = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": 1} | options
+    # Without WebSockets, as `tttembed serve`: of the libraries for them, some versions warn as they are loaded.
+    options = {"ws": "none", "log_level": "error", "access_log": False, "timeout_graceful_shutdown": 1} | options
     server = uvicorn.Server(uvicorn.Config(app, **options))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -134,7 +134,7 @@ def test_retrievers_that_embed_nothing_are_as_before(url):
     with context(task="billing"):
         found = InMemoryBM25Retriever(documents).run("wool")["documents"]
 
-    assert [one.content for one in found] == [TEXTS[0]]
+    assert found[0].content == TEXTS[0]  # by the release of Haystack, texts without the word follow
 
 
 def test_scores_of_a_ranker_become_rewards(url):
