@@ -22,11 +22,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from harm import HERE, NOISE, Bench, bench, judged
@@ -46,6 +46,32 @@ Order: TypeAlias = Callable[[str, list[str], list[float]], list[int]]
 
 REQUESTS, FOUND = 500, 100
 SIMILAR = (0.95, 0.9, 0.85, 0.8)
+CACHES = ("cache of texts", *(f"cache of vectors, {least}" for least in SIMILAR))
+LOSSES = ("labels", "judge", "labels_all", "judge_all")
+AXIS = (-0.1, -0.05, 0.0)
+SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 320" role="img" aria-labelledby="t d" \
+font-family="system-ui, sans-serif" font-size="13">
+  <title id="t">Calls saved, and what lists lose</title>
+  <desc id="d">Across: the share of calls of a reranker that are saved where 0, 30 and 60 % of requests \
+repeat judged ones. Down: nDCG@10 lost beside today's lists; less is better. The cascade saves as many calls as caches \
+or more, and its lists are better than today's; those of caches are equal to today's.</desc>
+  <style>
+    text {{ fill: #24292f; text-anchor: middle }} .left {{ text-anchor: end }} .zero {{ stroke: #8c959f }}
+    .bound {{ stroke: #cf222e; stroke-dasharray: 5 4 }} .ours {{ stroke: #0969da; fill: #0969da }}
+    .rival {{ stroke: #8c959f; fill: #8c959f }} path.ours, path.rival {{ fill: none }}
+    @media (prefers-color-scheme: dark) {{
+      text {{ fill: #e6edf3 }} .zero {{ stroke: #6e7681 }} .rival {{ stroke: #6e7681; fill: #6e7681 }}
+      .bound {{ stroke: #f85149 }} .ours {{ stroke: #4493f8; fill: #4493f8 }}
+    }}
+  </style>
+  {rule}{lines}{names}{axis}
+  <text x="340" y="312">calls of the reranker saved</text>
+  <text x="620" y="204" class="left">today's lists, and caches of them</text>
+  <text x="620" y="270" class="left">most that the certificate allows</text>
+  <text x="150" y="74">the cascade</text>
+  <text x="60" y="14">nDCG@10 lost</text>
+</svg>
+"""
 EDITS = (typos, prefixed, halved)
 # Collections with so many queries as a stream takes: the second half begins at SHIFTED_AT.
 SHIFTED = ("metatool", "bfcl-functions", "seal-tools")
@@ -61,12 +87,11 @@ class Table(Blocking):
     def __init__(self, scores: np.ndarray, queries: dict[str, int], documents: Sequence[str]) -> None:
         self.scores, self.queries = scores, queries
         self.column = {text: column for column, text in enumerate(documents)}
-        self.calls = self.pairs = 0
+        self.calls = 0
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """The scores in the table."""
         self.calls += 1
-        self.pairs += len(documents)
         return [float(self.scores[self.queries[query], self.column[text]]) for text in documents]
 
 
@@ -79,12 +104,10 @@ class Served:
 
         calls: Share of the requests that asked the reranker.
 
-        pairs: Pairs that were asked about, as a share of ten for each request.
     """
 
     lists: np.ndarray
     calls: float
-    pairs: float
 
 
 @dataclass(frozen=True)
@@ -93,8 +116,6 @@ class Row:
 
     Attributes:
         calls: Share of calls saved.
-
-        pairs: Share of pairs saved.
 
         labels: Loss by labels against the list of today.
 
@@ -112,7 +133,6 @@ class Row:
     repeats: float
     policy: str
     calls: float
-    pairs: float
     labels: float
     judge: float
     labels_all: float
@@ -166,9 +186,10 @@ class Ground:
 
     @classmethod
     def of(cls, ground: Bench, judge: str, seed: int) -> Ground:
-        """The ground of one cell."""
+        """The ground of one cell: documents of one text have one score, as a reranker reads no more than that."""
         texts = np.array(list(ground.collection.dataset.documents.values()), dtype=object)
-        return cls(ground, scores_of(ground, judge, seed), texts)
+        first = {text: column for column, text in reversed(list(enumerate(texts.tolist())))}
+        return cls(ground, scores_of(ground, judge, seed)[:, [first[text] for text in texts.tolist()]], texts)
 
     def found(self, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents (m, count) that a search finds, and their cosines."""
@@ -223,13 +244,13 @@ def measured(ground: Bench, source: str, count: int, seed: int, repeats: float, 
         cascade = Cascade(live, table, task=task, loss=loss, explore=asked)
         cell.through(cascade.order, None, before)
         live.publish(offsets)
-        table.calls = table.pairs = 0
+        table.calls = 0
         lists = cell.through(cascade.order, offsets, traffic)
-        return Served(lists, table.calls / len(lists), table.pairs / len(lists) / TODAY)
+        return Served(lists, table.calls / len(lists))
 
     policies = {"cascade": ours(0.1)}
     always = reranked(cell.through(Steering(offsets, task).order, offsets, traffic), scores, TODAY)
-    policies["always, steered"] = Served(always, 1.0, 1.0)
+    policies["always, steered"] = Served(always, 1.0)
     vectors = unit(ground.collection.query_vectors[known])
     cached = reranked(cell.found(vectors, TODAY)[0], cell.scores[known], TODAY)
     texts = {text: place for place, text in enumerate(before.texts)}
@@ -241,12 +262,12 @@ def measured(ground: Bench, source: str, count: int, seed: int, repeats: float, 
     for policy, hit in rivals.items():
         nearest = of[near.argmax(axis=1)]
         lists = np.where(hit[:, None], cached[nearest], today)
-        policies[policy] = Served(lists, 1 - float(hit.mean()), 1 - float(hit.mean()))
+        policies[policy] = Served(lists, 1 - float(hit.mean()))
     rows = []
     for policy, served in policies.items():
         losses = (*cell.losses(traffic, served.lists, today), *cell.losses(traffic, served.lists, always))
         means = [float(one.mean()) for one in losses]
-        rows.append(Row(task, source, count, seed, repeats, policy, 1 - served.calls, 1 - served.pairs, *means))
+        rows.append(Row(task, source, count, seed, repeats, policy, 1 - served.calls, *means))
     return rows
 
 
@@ -275,31 +296,64 @@ def shifted(ground: Bench, source: str, seed: int, explore: float, loss: float) 
             heard = len(log)
             rewards = log.rewards(known.__getitem__, lambda texts: [documents[text] for text in texts])
             live.publish(fit(rewards, trusted=True))
+    today = reranked(cell.found(traffic.vectors, TODAY)[0], cell.scores[traffic.rows], TODAY)
     halves = []
-    lost = cell.losses(traffic, np.array(lists), np.array(always))[0]
-    for name, part in (("before", slice(SHIFTED_AT // 2, SHIFTED_AT)), ("after", slice(SHIFTED_AT, None))):
-        halves.append(f"{lost[part].mean():+.4f} {name}")
+    for against, other in (("today", today), ("always", np.array(always))):
+        lost = cell.losses(traffic, np.array(lists), other)[0]
+        before, after = lost[SHIFTED_AT // 2 : SHIFTED_AT].mean(), lost[SHIFTED_AT:].mean()
+        halves.append(f"{before:+.4f} before and {after:+.4f} after against {against}")
     saved = cascade.counts["skipped"] / len(lists)
     return f"{task}, {explore:.0%} explored: {saved:.0%} of calls saved, lost by labels {', '.join(halves)}"
 
 
-def told(rows: list[Row], loss: float) -> str:
-    """One line on a policy."""
-    calls, pairs = (np.mean([getattr(row, name) for row in rows]) for name in ("calls", "pairs"))
-    against = "; ".join(
-        f"{of}: labels {np.mean(labels):+.4f}, judge {np.mean(judge):+.4f} (above {loss:g} in "
-        f"{sum(np.array(labels) > loss)} and {sum(np.array(judge) > loss)}, worst {max(labels):+.3f} and "
-        f"{max(judge):+.3f})"
-        for of, labels, judge in (
-            ("today", [row.labels for row in rows], [row.judge for row in rows]),
-            ("always", [row.labels_all for row in rows], [row.judge_all for row in rows]),
-        )
-    )
+def summed(rows: list[Row], loss: float) -> dict[str, Any]:
+    """The cells of one policy in numbers: means, how many lose more than *loss*, and the largest loss."""
     first = rows[0]
-    return (
-        f"{first.source} {first.count} judged, {first.repeats:.0%} repeats, {first.policy}, {len(rows)} cells: "
-        f"{calls:.1%} of calls and {pairs:.1%} of pairs saved; loss against {against}"
+    of = {name: np.array([getattr(row, name) for row in rows]) for name in ("calls", *LOSSES)}
+    broken = {f"{name} above": int((of[name] > loss).sum()) for name in LOSSES}
+    worst = {f"{name} worst": round(float(of[name].max()), 4) for name in LOSSES}
+    means = {name: round(float(values.mean()), 4) for name, values in of.items()}
+    cell = {"source": first.source, "judged": first.count, "repeats": first.repeats, "policy": first.policy}
+    return {**cell, "cells": len(rows), **means, **broken, **worst}
+
+
+def told(one: dict[str, Any]) -> str:
+    """One line on a policy."""
+    against = "; ".join(
+        f"{name} {one[name]:+.4f} (above in {one[f'{name} above']}, worst {one[f'{name} worst']:+.3f})"
+        for name in LOSSES
     )
+    return (
+        f"{one['source']} {one['judged']} judged, {one['repeats']:.0%} repeats, {one['policy']}, {one['cells']} cells: "
+        f"{one['calls']:.1%} of calls saved; loss: {against}"
+    )
+
+
+def drawn(table: list[dict[str, Any]], loss: float) -> str:
+    """An SVG of calls saved against what lists lose beside today's: each policy a line over the shares of repeats."""
+    asked = [one for one in table if one["judged"] == max(row["judged"] for row in table) and one["source"] in NOISE]
+    across, down, top, bottom = 560.0, 240.0, -0.1, 0.02
+    shown = {policy: [one for one in asked if one["policy"] == policy] for policy in ("cascade", *CACHES)}
+
+    def place(calls: float, lost: float) -> str:
+        return f"{60 + calls * across / 0.6:.0f} {30 + (lost - top) / (bottom - top) * down:.0f}"
+
+    lines, names = [], []
+    for policy, points in shown.items():
+        kind = "ours" if policy == "cascade" else "rival"
+        ways = " L".join(place(one["calls"], one["labels"]) for one in points)
+        lines.append(f'<path class="{kind}" d="M{ways}" fill="none" stroke-width="2"/>')
+        for one in points:
+            x, y = place(one["calls"], one["labels"]).split()
+            lines.append(f'<circle class="{kind} dot" cx="{x}" cy="{y}" r="4"/>')
+            if policy == "cascade":
+                names.append(f'<text x="{x}" y="{int(y) - 10}">{one["repeats"]:.0%} repeats</text>')
+    axis = [f'<text x="52" y="{float(place(0, at).split()[1]) + 4:.0f}" class="left">{at:+.2f}</text>' for at in AXIS]
+    axis += [f'<text x="{place(at, 0).split()[0]}" y="290">{at:.0%}</text>' for at in (0.0, 0.2, 0.4, 0.6)]
+    rule = "".join(
+        f'<path class="{kind}" d="M{place(0, at)} L{place(0.6, at)}"/>' for kind, at in (("zero", 0), ("bound", loss))
+    )
+    return SVG.format(rule=rule, lines="".join(lines), names="".join(names), axis="".join(axis))
 
 
 def main() -> None:
@@ -316,6 +370,7 @@ def main() -> None:
     )
     parser.add_argument("--loss", type=float, default=0.01)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
     parser.add_argument("--shift", action="store_true")
     args = parser.parse_args()
     if args.shift:
@@ -329,13 +384,17 @@ def main() -> None:
         for count, seed, repeats in product(args.judged, args.seeds, args.repeats):
             rows += measured(ground, source, count, seed, repeats, args.loss)
         print(f"{name}, {source}: done", flush=True)
+    table: list[dict[str, Any]] = []
     policies = list(dict.fromkeys(row.policy for row in rows))
     for source, count, repeats, policy in product(args.judges, args.judged, args.repeats, policies):
         asked = (source, count, repeats, policy)
         if mine := [row for row in rows if (row.source, row.count, row.repeats, row.policy) == asked]:
-            print(told(mine, args.loss))
+            table.append(summed(mine, args.loss))
+            print(told(table[-1]))
     if args.json:
-        args.json.write_text(json.dumps([asdict(row) for row in rows]))
+        args.json.write_text("[\n" + ",\n".join(map(json.dumps, table)) + "\n]\n")
+    if args.plot:
+        args.plot.write_text(drawn(table, args.loss))
 
 
 if __name__ == "__main__":
