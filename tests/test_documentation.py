@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +28,6 @@ from click.testing import CliRunner
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
-from tttembed_rag.demo import tools as tools_demo
-from tttembed_rag.demo.tools import DemoRow
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.scopes import UNSOLVED
 from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
@@ -40,7 +38,6 @@ REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))
 for_models = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "llms.py")))
 README = REPO / "README.md"
-DATA = REPO.parent / "shared" / "data"
 SKILLS = REPO / "tttembed_rag" / ".agents" / "skills"
 PAGES = [README, *sorted((REPO / "docs").rglob("*.md")), *sorted(SKILLS.rglob("*.md"))]
 NAMES = [str(page.relative_to(REPO)) for page in PAGES]
@@ -246,234 +243,6 @@ def test_commands_in_the_prose_exist(document: Path) -> None:
 def test_generated_pages_are_up_to_date(name: str) -> None:
     """A page that follows from the code says what the code says: `python docs/generate.py` writes it."""
     assert generated.pages()[name] == (REPO / "docs" / name).read_text(encoding="utf-8")
-
-
-@pytest.mark.data
-@pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "metatool").is_dir(), reason=f"{DATA / 'metatool'} is absent")
-def test_figures_of_the_readme_are_those_that_the_benchmark_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    """The two of `benchmarks/gain.py`, to the last digit; that of `benchmarks/harm.py` takes hours."""
-    gain = runpy.run_path(str(REPO / "benchmarks" / "gain.py"))
-    gain["shared_scopes"].__globals__.update(SETS=("metatool", "cranfield"), BUDGETS=(16, 200))
-    gain["shared_scopes"](DATA, None)
-    printed = {
-        line[:26].split()[0] + " " + line[12:26].strip(): line[26:] for line in capsys.readouterr().out.splitlines()
-    }
-
-    def change(row: str, column: int) -> str:
-        return re.sub(r"^([+-])0\.", r"\1.", re.findall(r"([+-]\S+) \(", printed[row])[column])
-
-    gained = change("metatool auto", 1)[1:]
-    assert f"200 judged queries of metatool gain {gained} with all-MiniLM-L6-v2:" in TEXT
-    assert change("cranfield auto", 0) == "+.000"
-    assert f"nothing changes. The same offset, served unasked, loses {change('cranfield plain rule', 0)[1:]}:" in TEXT
-
-
-NUMBERS = " ".join((REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8").split())
-RESULTS = REPO / "benchmarks" / "results"
-
-
-def digits(value: float, form: str = "+.3f") -> str:
-    """A number as documents print it: no zero before the point."""
-    return f"{value:{form}}".replace("0.", ".", 1)
-
-
-def test_figures_of_the_cascade_are_those_that_the_benchmark_wrote() -> None:
-    """`python benchmarks/cascade.py --json benchmarks/results/cascade.json` takes a quarter of an hour."""
-    found = json.loads((RESULTS / "cascade.json").read_text(encoding="utf-8"))
-    page = (REPO / "docs" / "how-to" / "rerank-less.md").read_text(encoding="utf-8")
-    of = {tuple(one[name] for name in ("source", "judged", "repeats", "policy")): one for one in found}
-    told = {"qrels+.05": "labels", "ce-minilm-multi": "cross-encoder"}
-    for (source, judged, repeats, policy), one in of.items():
-        if policy == "cascade":
-            rivals = [of[source, judged, repeats, name] for name in ("cache of texts", "cache of vectors, 0.95")]
-            saved = [f"{each['calls']:.0%}".replace("%", " %") for each in (one, *rivals)]
-            lost = [digits(one[name]) for name in ("labels", "judge", "labels_all", "judge_all")]
-            row = " | ".join([told[source], str(judged), f"{repeats:.0%}".replace("%", " %"), *saved, *lost])
-            assert f"| {row} |" in page
-    cascades = [one for key, one in of.items() if key[-1] == "cascade"]
-    cells, broken = (sum(one[name] for one in cascades) for name in ("cells", "labels above"))
-    first = digits(max(one["labels worst"] for one in cascades))
-    assert sum(one["judge above"] for one in cascades) == 0
-    above = sum(one["labels_all above"] for one in cascades)
-    worst = digits(max(one["labels_all worst"] for one in cascades))
-    assert f"broken in {broken} of {cells} cells by labels ({first}), and in none by" in page
-    assert f"above .01 in {above} of them, {worst} at worst" in " ".join(page.split())
-
-
-def test_figures_of_words_are_those_that_the_benchmark_wrote() -> None:
-    """`python benchmarks/words.py --json benchmarks/results/words.json` takes minutes; what it wrote is in the tree."""
-    found = json.loads((RESULTS / "words.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "how-to" / "words.md").read_text(encoding="utf-8").split())
-    columns = ("direct", "rank fusion", "v, data", "words, data", "v, declared", "words, declared")
-    for key, title in {
-        "minilm, qrels+.05": "MiniLM, labels",
-        "minilm, ce-minilm-multi": "MiniLM, a small cross-encoder",
-        "static, qrels+.05": "a static model, labels",
-        "static, ce-minilm-multi": "a static model, the cross-encoder",
-    }.items():
-        for first, (breadth, of) in enumerate(found[key]["judged queries"].items()):
-            told = [digits(of["means"][column]) for column in columns]
-            row = " | ".join(["" if first else title, breadth, *told])
-            assert f"| {row} |".replace("|  |", "| |") in page
-    worthless = [found[f"minilm, {judge}"] for judge in ("shuffled", "unasked", "inverted")]
-    means = found["minilm, qrels+.05"]["judged queries"]["64"]["means"]
-    gained, words, hybrid = (digits(means[column])[1:] for column in ("v, data", "words, data", "rank fusion"))
-    chosen = [found["minilm, qrels+.05"]["judged queries"][count]["means"] for count in ("64", "200")]
-    careful = " and ".join(digits(of["weight, data"]) for of in chosen)
-    assert f"the chosen weight gains {careful} at 64 and 200 judged queries" in page
-    assert f"nobody chose gains {digits(means['fixed weight'])} on the mean" in page
-    link = "[shared words count too](docs/how-to/words.md)"
-    assert f"64 judged queries gain {gained} on all nine, {words} where {link}, a hybrid search {hybrid}." in TEXT
-    counted = [(one["published"]["data"], one["cells"]) for one in worthless]
-    published, cells = map(sum, zip(*counted, strict=True))
-    assert f"in {published} of {cells} fits of worthless judges" in page
-
-
-def percent(value: float) -> str:
-    """A share as documents print it."""
-    return f"{100 * value:.0f} %"
-
-
-def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
-    """`python benchmarks/harm.py --json benchmarks/results/harm.json` takes minutes; what it wrote is in the tree."""
-    parts = json.loads((RESULTS / "harm.json").read_text(encoding="utf-8"))
-    names = {"four collections": "development", "five others": "confirmation", "nine, pooled": "pooled"}
-    first, second, pooled = (parts[name] for name in names.values())
-    single = first["cells"] + second["cells"]
-
-    def lost(rule: str, *some: Mapping[str, Any]) -> int:
-        return round(sum(part["cells"] * part["below -.01"][rule] for part in some))
-
-    rows = []
-    for title, part in zip(names, (first, second, pooled), strict=True):
-        for rule, named in (("task", "plain"), ("auto", "`auto`"), ("declared", "declared")):
-            told = [digits(part["mean"][rule]), percent(part["below -.01"][rule]), digits(part["worst"][rule])]
-            told += [
-                percent(part["of a reranker"][rule][count]) if rule != "task" else "" for count in ("16", "64", "200")
-            ]
-            head = [title, str(part["cells"])] if rule == "task" else ["", ""]
-            rows.append("|" + "|".join(f" {one} " if one else " " for one in (*head, named, *told)) + "|")
-    covered, agreed = (
-        " and ".join(
-            ", ".join(percent(part["intervals"][rule][name]) for part in (first, second, pooled))
-            for rule in ("auto", "declared")
-        )
-        for name in ("covered", "compatible")
-    )
-    lies = [
-        (part[f"{kind} tasks"], part[f"{kind} published"]) for part in parts.values() for kind in ("blind", "unasked")
-    ]
-    said = [
-        " ".join(rows),
-        f"in {lost('auto', first, second)} of {single} single-task cells and in {lost('auto', pooled)} of",
-        f"{pooled['cells']} pooled ones; with a declared judge in {lost('declared', first, second)} and "
-        + str(lost("declared", pooled)),
-        f"in {covered} of published cells",
-        f"interval and change agree in {agreed} of them",
-        f"nothing in {sum(tasks for tasks, _ in lies)} tasks",
-    ]
-
-    assert [sentence for sentence in said if sentence not in NUMBERS] == []
-    assert {published for _, published in lies} == {0.0}
-    ungated = [part["below -.01"]["task"] for part in parts.values()]
-    harmed = f"{100 * min(ungated):.0f} to {percent(max(ungated))} of"
-    worst = digits(min(part["worst"]["auto"] for part in (first, second)))
-    readme = (
-        f"By more than .01 in {lost('auto', first, second)} of {single} settings with one task (worst {worst}) and in "
-        f"{lost('auto', pooled)} of {pooled['cells']} with nine (worst {digits(pooled['worst']['auto'])}). Offsets "
-        f"that are served unasked do so in {harmed} settings:"
-    )
-    assert readme in " ".join(TEXT.split())
-    page = (REPO / "docs" / "how-it-works.md").read_text(encoding="utf-8")
-    assert f"lowers nDCG@10 by more than .01 in {harmed} settings" in " ".join(page.split())
-
-
-def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
-    """`python -m benchmarks.paper baselines` and `unseen` take minutes; the means that they wrote are in the tree."""
-    found = json.loads((RESULTS / "rivals.json").read_text(encoding="utf-8"))
-    shares = {"queries without rewards": "share", "other queries": "share, other queries"}
-    shares["unseen documents"] = "share, unseen documents"
-    names = {"`auto`": "auto", "`auto`, kept verdicts": "auto + judge", "`local`": "local", "`global`": "global"}
-    names |= {"linear": "linear adapter", "mean difference": "mean difference", "ReFIT": "ReFIT", "DART": "DART"}
-    names |= {"semantic cache": "semantic cache, cosine 0.9", "IBM": "IBM refinement", "Qdrant": "Qdrant feedback"}
-    names |= {"OATS": "OATS (documents)", "NUDGE-N": "NUDGE-N (documents)", "direct rerank": "direct rerank"}
-
-    def cell(part: str, method: str, count: str) -> str:
-        value, ours = (round(found[part][one][f"n={count}"], 2) for one in (method, "auto"))
-        told = re.sub(r"^([+-])0\.", r"\1.", f"{value:+.2f}")
-        if part in shares:
-            told += f" ({round(found[shares[part]][method][f'n={count}'])} %)"
-        return f"**{told}**" if value > ours and not method.startswith("auto") else told
-
-    tables = re.split(r"\n\n(?=\| \| (?:16|other))", (REPO / "docs" / "compare.md").read_text(encoding="utf-8"))[1:]
-    columns = [
-        [("all queries", count) for count in ("16", "64", "200", "all")],
-        [("queries without rewards", count) for count in ("16", "64", "200")],
-        [("other queries", "200"), ("unseen documents", "200")],
-    ]
-    for table, asked in zip(tables, columns, strict=True):
-        rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
-        for title, *told in rows:
-            method = names[max((name for name in names if title.startswith(name)), key=len)]
-            assert told == [cell(part, method, count) for part, count in asked]
-    numbers = (REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8")
-    for title, of in found["repeats"].items():
-        told = [re.sub(r"^([+-])0\.", r"\1.", f"{of[name]:+.2f}") for name in ("local", "auto", "direct rerank")]
-        local, auto = (f"({of[f'{name}, share in %']:.0f} %)" for name in ("local", "auto"))
-        (row,) = re.findall(rf"^\| {title} .*", numbers, re.MULTILINE)
-        assert row.endswith(f"| {told[0]} {local} | {told[1]} {auto} | {told[2]} |")
-    prose = " ".join("".join(tables).split()) + " ".join(
-        (REPO / "docs" / "compare.md").read_text(encoding="utf-8").split()
-    )
-    kept = " and ".join(
-        f"{round(found['share']['auto'][f'n={count}'])} % with {count}" for count in ("64", "200")
-    ).replace("with 64", "with 64 judged queries of each collection")
-    assert f"nobody judged offsets keep {kept}." in prose
-    said = (
-        ("semantic cache, cosine 0.9", "queries without rewards", "200"),
-        ("auto", "queries without rewards", "200"),
-    )
-    cached, moved = (cell(part, method, count).partition(" ")[0] for method, part, count in said)
-    assert f"gains new ones {cached} points of nDCG@10, offsets {moved}." in prose
-    assert (
-        f"{round(found['share']['auto']['n=64'])} % at 64 and {round(found['share']['auto']['n=200'])} % at 200"
-        in NUMBERS
-    )
-
-
-def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
-    """`tttembed demo --json benchmarks/results/demo.json` takes minutes; what it wrote last is in the tree."""
-    rows = [DemoRow(**row) for row in json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))]
-    counts = sorted({row.seen for row in rows})
-    start, *later = (tools_demo._line([row for row in rows if row.seen == count], rows) for count in counts)
-    found, change, worst = (
-        [digits(line[key], form) for line in later]
-        for key, form in (("first", ".3f"), ("change", "+.3f"), ("worst", "+.3f"))
-    )
-    moved = [line["moves"].partition("/")[0] for line in later]
-    parts = [
-        (name, digits(value, ".3f"), digits(value - start["ndcg10"]))
-        for name, value in tools_demo._parts([start, *later]).items()
-    ]
-    (_, _, by_weight), (_, _, by_offsets), (_, _, both) = parts[1:]
-    said = [
-        f"found first for {digits(start['first'], '.3f')} of them",
-        f"after {' / '.join(map(str, counts[1:]))} other requests were seen for {' / '.join(found)};",
-        f"nDCG@10 rises from {digits(start['ndcg10'], '.3f')} by {' / '.join(change)}",
-        f"(worst split {', '.join(worst)})",
-        f"served on {', '.join(moved[:-1])} and {moved[-1]} of the six splits",
-        f"Of the last {both} the offsets alone are {by_offsets}, the learned weight of BM25 alone is {by_weight}.",
-    ]
-    table = "".join(f"| {name} | {value} | {gain} |\n" for name, value, gain in parts[1:])
-    readme = (
-        f"told what worked for {counts[-1]} requests, it finds the right tool first for "
-        f"{percent(later[-1]['first'])} of others, instead of {percent(start['first'])}."
-    )
-
-    assert table in (REPO / "docs" / "tools.md").read_text(encoding="utf-8")
-    assert readme in " ".join(TEXT.split())
-    assert [sentence for sentence in said if sentence not in NUMBERS] == []
 
 
 def test_every_verdict_has_a_page() -> None:
