@@ -19,6 +19,7 @@ from tttembed_rag.cli import main
 from tttembed_rag.fitting import scopes
 from tttembed_rag.gate import thresholds
 from tttembed_rag.gate.thresholds import Question
+from tttembed_rag.serving import cascade
 from tttembed_rag.stores import schema
 from tttembed_rag.vectors.copies import NEAR
 
@@ -92,6 +93,27 @@ ADVICE = {
     thresholds.AUDITED.code: "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
     UNSOLVED.code: "Raise the ridge or the tolerance.",
 }
+# Why a cascade asks its reranker about every list although some were certified to need none.
+CASCADE = {
+    cascade.LOST: "the cascade lost more than was allowed",
+    cascade.OTHER_JUDGE: "the offsets were learned from another judge than the cascade asks",
+}
+CASCADE_MEANS = {
+    cascade.LOST: (
+        f"{cascade.WATCHED} texts came by that are reranked in any case. The lists of those that would have been "
+        "served as they are lost more nDCG@10 than was allowed: the mean loss has a lower bound above it, at "
+        f"one-sided level {thresholds.CERTIFIED_LEVEL:g}. What is asked is no longer what the certificate was learned "
+        "from. Every list is reranked, and every verdict kept, until the next version is served."
+    ),
+    cascade.OTHER_JUDGE: (
+        "By its fingerprint it is another model, revision or instruction. What lists lose without one judge says "
+        "nothing of another. Every list is reranked."
+    ),
+}
+CASCADE_ADVICE = {
+    cascade.LOST: "Nothing: the next version learns from what is asked now, and certifies anew.",
+    cascade.OTHER_JUDGE: "Learn offsets from the verdicts of the reranker that you serve.",
+}
 # What the docstring of a package says whose names may change.
 PRIVATE = "Private: may change without notice."
 
@@ -100,6 +122,7 @@ def pages() -> dict[str, str]:
     """The generated pages by their paths below this folder."""
     written = {f"verdicts/{question.code}.md": verdict(question) for question in ANSWERS}
     written[f"verdicts/{thresholds.PUBLISHED}.md"] = PUBLISHED
+    written |= {f"verdicts/{code}.md": of_cascade(code) for code in CASCADE}
     written["verdicts/index.md"] = index()
     written["explain/gate.md"] = gate()
     written["reference/api.md"] = api()
@@ -116,6 +139,16 @@ def verdict(question: Question) -> str:
         f"**How it is tested.** {TESTS[question.code]}\n\n"
         f"**What to do.** {ADVICE[question.code]}\n\n"
         "All questions, in the order in which they are asked: [the gate](../explain/gate.md).\n"
+    )
+
+
+def of_cascade(code: str) -> str:
+    """The page of what keeps a cascade from serving lists as they are."""
+    return (
+        f"# {code}: {CASCADE[code]}\n\n"
+        f"**What it means.** {CASCADE_MEANS[code]}\n\n"
+        f"**What to do.** {CASCADE_ADVICE[code]}\n\n"
+        "What a cascade is: [how much reranking do I need?](../how-to/rerank-less.md).\n"
     )
 
 
@@ -157,6 +190,12 @@ def index() -> str:
             "|---|---|",
             f"| [{thresholds.PUBLISHED}]({thresholds.PUBLISHED}.md) | published: held-out rewards say that it helps |",
             *rows,
+            "",
+            "A cascade logs why it asks its reranker about every list, although some were certified to need none.",
+            "",
+            "| code | why |",
+            "|---|---|",
+            *(f"| [{code}]({code}.md) | {title} |" for code, title in CASCADE.items()),
             "",
         ]
     )

@@ -29,7 +29,7 @@ ABOUT = {
     "how-to/choose-a-judge.md": "every judge by its spec, prices, budgets, batches, a judge of your own",
     "how-to/words.md": "BM25 beside vectors: weights learned from the same verdicts sort what a search found",
     "how-to/read-the-evidence.md": "each word of a line of `tttembed show`; audits by labels of a person",
-    "how-to/rerank-less.md": "`live.depth(task)`: how many documents a reranker must still look at, certified",
+    "how-to/rerank-less.md": "which requests need no reranker, and how deep it must look in others, both certified",
     "how-to/sources.md": "votes of users: name the source, what is kept, what it does",
     "how-to/production.md": "store, log, worker, follow; guards, tenants, upgrade, watching",
     "how-to/forget.md": "delete a query, a source or a tenant with all that was learned from it",

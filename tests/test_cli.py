@@ -24,6 +24,7 @@ from tttembed_rag.demo import tools
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.summary import conclusions
 from tttembed_rag.offsets import KernelMap
+from tttembed_rag.offsets.skips import Skips
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 MEANS = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction")
@@ -511,14 +512,19 @@ def test_show_prints_a_line_per_offset(saved: Path) -> None:
 def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
     """Below the line of an offset stands how much reranking it spares."""
     evidence = Evidence(99, 0.1, (0.05, 0.15), "published", "steady", lost=(0.2, 0.05, 0.004, 0.002))
-    offset = Offset("task", np.ones(2, np.float32), 0.9, 99, evidence, task="billing")
+    skips = Skips((3.0, 2.0), (0.004, 0.01))
+    offset = Offset("task", np.ones(2, np.float32), 0.9, 99, evidence, task="billing", skips=skips)
     Offsets([offset], width=2).save(path := tmp_path / "offsets.safetensors")
 
     told = tttembed("show", path).stdout.splitlines()
     record = json.loads(tttembed("show", path, "--json").stdout)
 
-    assert told[1:] == ["  rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs"]
+    assert told[1:] == [
+        "  rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs",
+        "  a cascade asks no reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)",
+    ]
     assert record["lost"] == [0.2, 0.05, 0.004, 0.002]
+    assert record["skips"] == {"leads": [3.0, 2.0], "lost": [0.004, 0.01]}
 
 
 def test_show_prints_json_lines(saved: Path) -> None:
@@ -537,6 +543,7 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "reason": "steady",
         "needed": None,
         "lost": [],
+        "skips": None,
         "sources": 0,
         "trust": 1.0,
         "judge": None,

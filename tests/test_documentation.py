@@ -33,6 +33,7 @@ from tttembed_rag.demo.tools import DemoRow
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.scopes import UNSOLVED
 from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
+from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE
 from tttembed_rag.tools import cards_of
 
 REPO = Path(__file__).resolve().parents[1]
@@ -277,6 +278,29 @@ def digits(value: float, form: str = "+.3f") -> str:
     return f"{value:{form}}".replace("0.", ".", 1)
 
 
+def test_figures_of_the_cascade_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/cascade.py --json benchmarks/results/cascade.json` takes a quarter of an hour."""
+    found = json.loads((RESULTS / "cascade.json").read_text(encoding="utf-8"))
+    page = (REPO / "docs" / "how-to" / "rerank-less.md").read_text(encoding="utf-8")
+    of = {tuple(one[name] for name in ("source", "judged", "repeats", "policy")): one for one in found}
+    told = {"qrels+.05": "labels", "ce-minilm-multi": "cross-encoder"}
+    for (source, judged, repeats, policy), one in of.items():
+        if policy == "cascade":
+            rivals = [of[source, judged, repeats, name] for name in ("cache of texts", "cache of vectors, 0.95")]
+            saved = [f"{each['calls']:.0%}".replace("%", " %") for each in (one, *rivals)]
+            lost = [digits(one[name]) for name in ("labels", "judge", "labels_all", "judge_all")]
+            row = " | ".join([told[source], str(judged), f"{repeats:.0%}".replace("%", " %"), *saved, *lost])
+            assert f"| {row} |" in page
+    cascades = [one for key, one in of.items() if key[-1] == "cascade"]
+    cells, broken = (sum(one[name] for one in cascades) for name in ("cells", "labels above"))
+    first = digits(max(one["labels worst"] for one in cascades))
+    assert sum(one["judge above"] for one in cascades) == 0
+    above = sum(one["labels_all above"] for one in cascades)
+    worst = digits(max(one["labels_all worst"] for one in cascades))
+    assert f"broken in {broken} of {cells} cells by labels ({first}), and in none by" in page
+    assert f"above .01 in {above} of them, {worst} at worst" in " ".join(page.split())
+
+
 def test_figures_of_words_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/words.py --json benchmarks/results/words.json` takes minutes; what it wrote is in the tree."""
     found = json.loads((RESULTS / "words.json").read_text(encoding="utf-8"))
@@ -454,7 +478,7 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
 
 def test_every_verdict_has_a_page() -> None:
     """A code of the gate or of the tools can be looked up, and no page is left of one that is gone."""
-    codes = {PUBLISHED, UNSOLVED, *(question.code for question in QUESTIONS)}
+    codes = {PUBLISHED, UNSOLVED, LOST, OTHER_JUDGE, *(question.code for question in QUESTIONS)}
 
     assert codes == {page.stem for page in (REPO / "docs" / "verdicts").glob("TTT-*.md")}
 

@@ -62,8 +62,8 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
     told.sort(key=lambda of_task: not of_task[0].served)
     for offset in chain.from_iterable(told[:_TASKS]):
         say(offset_line(offset))
-        if reranking := offset.evidence.reranking:
-            say(f"  {reranking}")
+        for line in offset.reranking:
+            say(f"  {line}")
     if left := told[_TASKS:]:
         served = sum(of_task[0].served for of_task in left)
         say(f"and {len(left)} more tasks, {served} of them served (--all lists them)")
@@ -95,6 +95,7 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         "sources": evidence.sources,
         "trust": evidence.trust,
         "lost": evidence.lost,
+        "skips": None if offset.skips is None else asdict(offset.skips),
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,

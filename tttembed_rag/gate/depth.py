@@ -1,4 +1,4 @@
-"""How deep a reranker must look at a list under an offset, by what kept verdicts say that it costs to look less deep.
+"""How deep a reranker must look at a list under an offset, and at which lists not at all, by what kept verdicts say.
 
 What is paid for today is the judged list in the judge's order. Against it stands the same list in the order of the
 offset, whose first places alone are reranked. The offset that orders a query was learned without it.
@@ -16,8 +16,12 @@ import numpy as np
 from tttembed_rag.fitting.measures import dcg
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, DEEPEST, TYPICAL_LOST
+from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, DEEPEST, FEWEST_CERTIFIED, MOST_LOST, TYPICAL_LOST
+from tttembed_rag.offsets.skips import SHARES, Skips
 from tttembed_rag.vectors.rows import Float64
+
+# Least discounted gain that is divided by, and minus the score of a candidate that is not there.
+_LEAST, _NOWHERE = 1e-12, 1e6
 
 
 def lost_by_depth(case: Case, offsets: Float64) -> tuple[float, ...]:
@@ -36,18 +40,66 @@ def lost_by_depth(case: Case, offsets: Float64) -> tuple[float, ...]:
         As many bounds as the median query has judged candidates, at most `DEEPEST`; none where rewards never differ, or
         where there are fewer than two questions.
     """
-    grid, scores = case.judged, case.judged_under(offsets)
-    gains = np.where(grid.present, grid.rewards - case.rewards.values.min(), 0.0)
-    paid = dcg(-np.sort(-gains, axis=1))
-    typical = float(case.voices @ paid / case.voices.sum())
-    if typical <= 0.0:
+    listed = _listed(case, case.judged_under(offsets))
+    if not listed.any():
         return ()
-    listed = np.take_along_axis(gains, grid.order(scores), axis=1)
-    bounds = list[float]()
-    for depth in range(1, min(int(np.median(case.rewards.depths)), DEEPEST) + 1):
-        reranked = np.concatenate([-np.sort(-listed[:, :depth], axis=1), listed[:, depth:]], axis=1)
-        # A query of which all that was judged is bad weighs less: there is little to lose.
-        lost = (paid - dcg(reranked)) / np.maximum(paid, typical)
-        mean = Gain.of(lost, case.voices, case.groups, typical=TYPICAL_LOST, most=float(case.voices.sum()))
-        bounds.append(mean.above(CERTIFIED_LEVEL))
+    depths = range(1, min(int(np.median(case.rewards.depths)), DEEPEST) + 1)
+    bounds = [_bound(case, lost_by(listed, case.voices, depth)) for depth in depths]
     return tuple(np.maximum.accumulate(bounds[::-1])[::-1].tolist()) if np.isfinite(bounds).all() else ()
+
+
+def skips_of(case: Case, scores: Float64) -> Skips | None:
+    """What is lost where lists are served as they are whose first candidate leads the second by so much.
+
+    The lists with the largest lead are looked at first, then more and more of them: a fixed sequence again, so that
+    whoever takes as many as lose little enough needs no correction.
+
+    Args:
+        case: n rewarded queries.
+
+        scores: (n, k) of judged candidates and their neighbours, by which lists are sorted, learned without the query.
+
+    Returns:
+        None below `FEWEST_CERTIFIED` questions, and where no list can be served so.
+    """
+    if case.questions < FEWEST_CERTIFIED or scores.shape[1] < 2:
+        return None
+    listed = _listed(case, scores[:, : case.judged.present.shape[1]])
+    lost = lost_by(listed, case.voices, 1)
+    best = -np.sort(np.where(case.grid.present, -scores, _NOWHERE), axis=1)[:, :2]
+    lead = best[:, 0] - best[:, 1]
+    leads = np.sort(lead)[::-1][np.arange(1, SHARES + 1) * len(lead) // SHARES - 1]
+    bounds = np.maximum.accumulate([_bound(case, np.where(lead >= least, lost, 0.0)) for least in leads])
+    kept = int((bounds <= MOST_LOST).sum())
+    return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept].tolist())) if kept else None
+
+
+def lost_by(listed: Float64, voices: Float64, depth: int) -> Float64:
+    """(n,) nDCG@10 that lists lose where their first *depth* are reranked and not all; 1 reranks none.
+
+    A query of which all that was judged is bad weighs less: there is little to lose.
+
+    Args:
+        listed: (n, k) gains of the candidates in the order of the list, 0 for the worst.
+
+        voices: (n,) how much each query counts.
+
+        depth: At least 1.
+    """
+    paid = dcg(-np.sort(-listed, axis=1))
+    typical = float(voices @ paid / voices.sum())
+    reranked = np.concatenate([-np.sort(-listed[:, :depth], axis=1), listed[:, depth:]], axis=1)
+    return np.asarray((paid - dcg(reranked)) / np.maximum(paid, max(typical, _LEAST)))
+
+
+def _listed(case: Case, scores: Float64) -> Float64:
+    """(n, k) gains of the judged candidates in the order of *scores* (n, k)."""
+    grid = case.judged
+    gains = np.where(grid.present, grid.rewards - case.rewards.values.min(), 0.0)
+    return np.asarray(np.take_along_axis(gains, grid.order(scores), axis=1))
+
+
+def _bound(case: Case, lost: Float64) -> float:
+    """The upper bound of the mean of *lost* (n,)."""
+    mean = Gain.of(lost, case.voices, case.groups, typical=TYPICAL_LOST, most=float(case.voices.sum()))
+    return mean.above(CERTIFIED_LEVEL)

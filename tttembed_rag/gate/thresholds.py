@@ -78,6 +78,9 @@ EXPECTED_FALL = 0.2
 TYPICAL_LOST = 0.1
 CERTIFIED_LEVEL = 0.1
 DEEPEST = 100
+# Queries below which no list is served without a reranker, and the loss above which it is not looked at.
+FEWEST_CERTIFIED = 60
+MOST_LOST = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.words import Weighing
 from tttembed_rag.gate.case import Case
+from tttembed_rag.gate.depth import skips_of
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Proposal
 from tttembed_rag.gate.thresholds import (
@@ -25,33 +26,41 @@ from tttembed_rag.gate.thresholds import (
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.offsets.values import Offset
+from tttembed_rag.vectors.rows import Float64
 
 
 def with_words(offset: Offset, proposal: Proposal) -> Offset:
     """The local *offset* of a *proposal* with a rescorer of what a search with it finds, published or not.
 
     It has none where texts are not known, where votes of sources are among the rewards (whoever writes a document
-    chooses its words), and where the rewards speak against any offset.
+    chooses its words), and where the rewards speak against any offset. Where the judge alone rewarded the one task,
+    whose search is not your own, the lists are looked through that are served so: which of them need no reranker.
     """
     case, rewards = proposal.case, proposal.case.rewards
     known = all(rewards.query_texts) and all(rewards.doc_texts[np.unique(case.widened.candidates)])
-    if offset.scope != "local" or offset.evidence.against or not known or case.named.any():
+    squares, products = case.moved(proposal.held_out if offset.served else proposal.without)
+    scores = products / np.sqrt(squares)[:, None]
+    if offset.scope == "local" and not offset.evidence.against and known and not case.named.any():
+        rescorer, sorted_by = _rescorer(case, scores, offset.evidence.vouched)
+        offset, scores = replace(offset, rescorer=rescorer), sorted_by if rescorer.served else scores
+    if offset.task is None or not offset.in_use or case.named.any() or case.search is not None:
         return offset
-    moved = proposal.held_out if offset.served else proposal.without
-    return replace(offset, rescorer=_rescorer(case, moved, offset.evidence.vouched))
+    return replace(offset, skips=skips_of(case, scores))
 
 
-def _rescorer(case: Case, moved: np.ndarray, voucher: str) -> Rescorer:
-    """The rescorer of what searches find that are *moved* (n, d) by what was not learned from them."""
-    squares, products = case.moved(moved)
-    cosines = products / np.sqrt(squares)[:, None]
+def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Float64]:
+    """The rescorer of what searches find, and the scores (n, k) of those that did not learn of the query.
+
+    Candidates are those of `Case.grid`, and their *cosines* (n, k) are to what moves the query, learned without it.
+    """
     weighing = Weighing.of(case.widened, case.grid, cosines, case.voices, case.recipe)
     held_out, alone = weighing.held_out(case.fold), weighing.without_words()
     falls = alone.losses(alone.held_out(case.fold)) - weighing.losses(held_out)
     most = float(case.voices.sum())
     fall = Gain.of(falls, case.voices, case.groups, typical=TYPICAL_FALL, most=most)
     depth = case.judged.present.shape[1]  # those that were judged come before their neighbours
-    before, after = cosines[:, :depth], weighing.scores(held_out)[:, :depth]
+    scores = weighing.scores(held_out)
+    before, after = cosines[:, :depth], scores[:, :depth]
     changes = judged_ndcg(case.judged, after) - judged_ndcg(case.judged, before)
     change = Gain.measured(changes, case.voices, case.groups, most=most)
     audited = case.audited_orders(before, after)
@@ -77,4 +86,4 @@ def _rescorer(case: Case, moved: np.ndarray, voucher: str) -> Rescorer:
     else:
         said += "their loss falls" + ("" if believed else f" (p < {LEVEL:g})") + f"; vouched for by {voucher}"
         evidence = replace(evidence, verdict="published", reason=said, code=PUBLISHED)
-    return Rescorer(weighing.solved() / weighing.scale, weighing.vocabulary, evidence)
+    return Rescorer(weighing.solved() / weighing.scale, weighing.vocabulary, evidence), scores

@@ -21,6 +21,7 @@ from tttembed_rag.errors import InputError, OffsetFileError, VectorError
 from tttembed_rag.offsets.evidence import Evidence, Verdict
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
+from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.offsets.values import Certificate, Offset
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -191,6 +192,9 @@ def _check_known(offset: Offset) -> None:
     if (rescorer := offset.rescorer) is not None:
         documents = rescorer.vocabulary.documents
         known += [*_known_of(rescorer.evidence), ("documents", documents, _is_count(documents), _COUNT)]
+    if (skips := offset.skips) is not None:
+        fits = len(skips.leads) == len(skips.lost) and _are_falling(skips.leads) and _are_falling(skips.lost[::-1])
+        known.append(("skips", skips, fits, "falling leads, and as many losses that never fall"))
     if certificate is not None:
         numbers = (certificate.objective, certificate.gradient_norm, certificate.evaluations, certificate.residual or 0)
         fits = all(map(_is_number, numbers)) and isinstance(certificate.converged, bool)
@@ -291,6 +295,8 @@ def _record(offset: Offset) -> dict[str, Any]:
             "length": words.length,
             "evidence": asdict(rescorer.evidence),
         }
+    if offset.skips is not None:
+        parts["skips"] = asdict(offset.skips)
     return {
         "scope": offset.scope,
         "task": offset.task,
@@ -332,7 +338,9 @@ def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Rows, wor
     map_ = _map_of(one, maps) if (one := record.get("map")) else None
     evidence = _evidence_of(record["evidence"])
     rescorer = _rescorer_of(one, words) if (one := record.get("rescorer")) else None
+    skips = Skips(tuple(one["leads"]), tuple(one["lost"])) if (one := record.get("skips")) else None
     offset = Offset(vector=vector, evidence=evidence, certificate=certificate, map=map_, rescorer=rescorer, **values)
+    offset = replace(offset, skips=skips)
     _check_known(offset)
     return offset
 

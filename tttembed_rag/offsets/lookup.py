@@ -20,6 +20,7 @@ from tttembed_rag.errors import InputError, UnknownKey, VectorError
 from tttembed_rag.offsets import file
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.rescorer import Rescorer
+from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.offsets.values import Offset, Scope
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.system.files import write_whole
@@ -166,6 +167,11 @@ class Offsets(Mapping[str, Offset]):
         offset = self._offsets.get(f"local:{task or DEFAULT_TASK}")
         found = None if offset is None else offset.rescorer
         return found if found is not None and found.served else None
+
+    def skips(self, task: str | None = None) -> Skips | None:
+        """Which lists of a task need no reranker, sorted by `rescorer` where there is one; None where nobody knows."""
+        offset = self._offsets.get(f"local:{task or DEFAULT_TASK}") or self.find_shared(task)
+        return offset.skips if offset is not None and offset.in_use else None
 
     @overload
     def apply(self, X: VectorT, task: Keys = None, query_id: Keys = None) -> VectorT: ...

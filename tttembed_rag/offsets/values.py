@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.rescorer import Rescorer
+from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -65,6 +66,8 @@ class Offset:
 
         rescorer: How the words that candidates share with a query sort what the task's search finds; None where the
             texts of what was judged were not known.
+
+        skips: Which of the lists that are served so need no reranker; None where that was not measured.
     """
 
     scope: Scope
@@ -77,6 +80,7 @@ class Offset:
     query_id: str | None = None
     map: KernelMap | None = None
     rescorer: Rescorer | None = None
+    skips: Skips | None = None
 
     @property
     def key(self) -> str:
@@ -102,6 +106,12 @@ class Offset:
     def in_use(self) -> bool:
         """Whether anything of it is served: the offset, or the rescorer beside it."""
         return self.served or (self.rescorer is not None and self.rescorer.served)
+
+    @property
+    def reranking(self) -> list[str]:
+        """How much reranking what is served still needs, in lines: how deep, and of which lists."""
+        skipped = self.skips.told(CERTIFIED_LOSS) if self.skips is not None and self.in_use else ""
+        return [line for line in (self.evidence.reranking, skipped) if line]
 
     def dosed(self, unit: FloatArray) -> FloatArray:
         """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it."""

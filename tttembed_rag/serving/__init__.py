@@ -1,5 +1,6 @@
 """Serving in a process: which task and tenant a query belongs to, which offsets are live, the vector that goes out."""
 
+from tttembed_rag.serving.cascade import Cascade
 from tttembed_rag.serving.context import (
     current_query_id,
     current_task,
@@ -21,6 +22,7 @@ from tttembed_rag.serving.twopass import (
 from tttembed_rag.system.failures import FailureLog
 
 __all__ = [
+    "Cascade",
     "CentroidRouter",
     "FailureLog",
     "FirstPass",

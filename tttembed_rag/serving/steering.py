@@ -9,13 +9,16 @@ shared offsets. Its private offset is found by the id that the caller said, else
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import current_task
 from tttembed_rag.serving.live import LiveOffsets, checked_offsets
@@ -87,6 +90,27 @@ def resolve_task(source: TaskSource, query: str, vector: Any = None) -> str | No
 def width_of(model: Any) -> int | None:
     """How wide the vectors of an embedding *model* are, where it says so; None elsewhere."""
     return next((value for name in _WIDTHS if type(value := getattr(model, name, None)) is int and value > 0), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """What a search found, as it is served.
+
+    Attributes:
+        places: Places in the list of the search, best first.
+
+        lead: By how much the first leads the second, in the scores that sort the list; not a number where it stays as
+            the search gave it.
+
+        skips: Which lists of the task need no reranker; None where nobody knows.
+
+        judge: The fingerprint of the judge whose verdicts say so.
+    """
+
+    places: list[int]
+    lead: float = math.nan
+    skips: Skips | None = None
+    judge: str = ""
 
 
 class Steering:
@@ -186,32 +210,47 @@ class Steering:
 
             similarity: Score to cosine similarity; None where scores are cosines.
         """
+        return self.ranked(query, texts, scores, similarity=similarity).places
+
+    def ranked(
+        self,
+        query: str,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        similarity: Callable[[float], float] | None = None,
+    ) -> Ranked:
+        """The same as `order`, with what is known of how sure the list is of its first place."""
         try:
-            found = self._sorted(query, texts, scores, similarity)
+            found = self._ranked(query, texts, scores, similarity)
         except Exception:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
             self._say_unsorted(self.task_of(query), "an error", exc_info=True)
             found = None
-        return list(range(len(texts))) if found is None else found
+        return found or Ranked(list(range(len(texts))))
 
-    def _sorted(
+    def _ranked(
         self,
         query: str,
         texts: Sequence[str],
         scores: Sequence[float | None],
         similarity: Callable[[float], float] | None,
-    ) -> list[int] | None:
-        """The places by the rescorer of the task; None where there is none, or where the scores are no cosines."""
+    ) -> Ranked | None:
+        """By the rescorer of the task or by similarity; None where nothing is known of the task, or of its scores."""
         if isinstance(self._task, Router) and current_task() is None:
             return None
         offsets, _ = self._live.serving(query, task := self.task_of(query))
-        rescorer = None if offsets is None else offsets.rescorer(task)
-        if rescorer is None:
+        if offsets is None:
+            return None
+        rescorer, skips = offsets.rescorer(task), offsets.skips(task)
+        if rescorer is None and skips is None:
             return None
         given = (np.nan if score is None else float(score) for score in scores)
         cosines = np.array([one if similarity is None else similarity(one) for one in given], dtype=np.float64)
         if len(cosines) == len(texts) and (abs(cosines) <= _LARGEST).all() and (np.diff(cosines) <= _TIES).all():
-            places: list[int] = rescorer.order(query, texts, cosines).tolist()
-            return places
+            found = cosines if rescorer is None else rescorer.scores(query, texts, cosines)
+            places = np.argsort(-found, kind="stable")
+            lead = float(found[places[0]] - found[places[1]]) if len(found) > 1 else math.inf
+            return Ranked(places.tolist(), lead, skips, str(offsets.settings.get("judge", "")))
         shown = ", ".join("none" if score is None else f"{score:.3g}" for score in scores[:3])
         self._say_unsorted(task, f"expected falling cosine similarities, got {shown}")
         return None

@@ -20,7 +20,7 @@ from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, context
 from tttembed_rag.capture import Known, Log, TextVectors
 from tttembed_rag.judges import Judge, checked_judge, checked_rewards
-from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
+from tttembed_rag.serving import Cascade, FailureLog, Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +141,8 @@ class RewardRetriever(BaseRetriever):
 class RescoringRetriever(BaseRetriever):
     """One search with the offset, and its documents sorted by what verdicts taught of similarity and shared words.
 
-    No judge is asked and nothing else is embedded: the words of *depth* documents are counted, in a millisecond or two.
-    Where no rescorer is published for the task, the documents come as the store has them.
+    Nothing else is embedded: the words of *depth* documents are counted, in a millisecond or two. Where no rescorer is
+    published for the task, the documents come as the store has them. No judge is asked but by a *cascade*.
     The task is the ``tttembed_task`` of the call's metadata, else as in `TTTEmbeddings`.
 
     Attributes:
@@ -155,9 +155,11 @@ class RescoringRetriever(BaseRetriever):
         depth: Documents found and sorted.
 
         similarity: Score of the store to cosine similarity, such as ``lambda distance: 1 - distance / 2`` for the
-            squared distances of FAISS; None where scores are cosines.
+            squared distances of FAISS; None where scores are cosines. A cascade has one of its own.
 
         search_kwargs: Passed to the search, such as a filter.
+
+        cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -168,6 +170,7 @@ class RescoringRetriever(BaseRetriever):
     depth: int = Field(default=50, ge=1)
     similarity: Callable[[float], float] | None = None
     search_kwargs: dict[str, Any] = Field(default_factory=dict)
+    cascade: Annotated[Cascade | None, SkipValidation] = None
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
@@ -175,7 +178,8 @@ class RescoringRetriever(BaseRetriever):
         with _context_of(run_manager.metadata):
             count = max(k or self.k, self.depth)
             found = self.vectorstore.similarity_search_with_score(query, k=count, **self.search_kwargs)
-            return self._sorted(query, found)[: k or self.k]
+            sort = self._words if self.cascade is None else self.cascade.order
+            return [found[place][0] for place in sort(query, *_columns(found))][: k or self.k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
@@ -183,12 +187,19 @@ class RescoringRetriever(BaseRetriever):
         with _context_of(run_manager.metadata):
             count = max(k or self.k, self.depth)
             found = await self.vectorstore.asimilarity_search_with_score(query, k=count, **self.search_kwargs)
-            return self._sorted(query, found)[: k or self.k]
+            texts, scores = _columns(found)
+            if self.cascade is None:
+                order = self._words(query, texts, scores)
+            else:
+                order = await self.cascade.aorder(query, texts, scores)
+            return [found[place][0] for place in order][: k or self.k]
 
-    def _sorted(self, query: str, found: Sequence[tuple[Document, float]]) -> list[Document]:
-        texts, scores = [document.page_content for document, _ in found], [score for _, score in found]
-        order = self.embeddings.order(query, texts, scores, similarity=self.similarity)
-        return [found[place][0] for place in order]
+    def _words(self, query: str, texts: list[str], scores: list[float]) -> list[int]:
+        return self.embeddings.order(query, texts, scores, similarity=self.similarity)
+
+
+def _columns(found: Sequence[tuple[Document, float]]) -> tuple[list[str], list[float]]:
+    return [document.page_content for document, _ in found], [score for _, score in found]
 
 
 def _context_of(metadata: dict[str, Any]) -> AbstractContextManager[None]:

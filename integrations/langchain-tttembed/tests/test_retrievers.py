@@ -4,6 +4,7 @@
 # ruff: noqa: D102
 
 import logging
+from dataclasses import replace
 from threading import Barrier
 
 import numpy as np
@@ -17,6 +18,8 @@ from tttembed_rag import Evidence, Offset, Offsets, Rescorer, context
 from tttembed_rag.capture import RewardLog
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.offsets.skips import Skips
+from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeJudge, FakeLog
 
 WIDTH = 12
@@ -235,13 +238,16 @@ def test_a_chat_judge_reads_documents_side_by_side():
 class TestRescoringRetriever:
     """One search, sorted by words too."""
 
-    def retriever(self, *, task="default", **settings):
-        """A retriever whose rescorer counts shared words ten times as much as similarity."""
+    def local(self, task="default"):
+        """A rescorer that counts shared words ten times as much as similarity, beside no offset."""
         evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
         rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(DOCUMENTS), evidence)
         zero = np.zeros(WIDTH)
-        local = Offset("local", zero, 0.0, 9, Evidence(9, None, None, "abstained", ""), task=task, rescorer=rescorer)
-        embeddings = TTTEmbeddings(Stored(), offsets=Offsets([local], width=WIDTH))
+        return Offset("local", zero, 0.0, 9, Evidence(9, None, None, "abstained", ""), task=task, rescorer=rescorer)
+
+    def retriever(self, *, task="default", **settings):
+        """A retriever that is sorted so."""
+        embeddings = TTTEmbeddings(Stored(), offsets=Offsets([self.local(task)], width=WIDTH))
         store = InMemoryVectorStore.from_texts(list(DOCUMENTS), embeddings)
         return RescoringRetriever(vectorstore=store, embeddings=embeddings, depth=60, **settings)
 
@@ -279,3 +285,23 @@ class TestRescoringRetriever:
         ]
         converted = plain.model_copy(update={"similarity": lambda distance: 1 - distance / 2})
         assert converted.invoke("find 17")[0].page_content == "document 17"
+
+    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
+        """A shared word leads by much, and nobody is asked; without one the judge puts the list in order."""
+        retriever = self.retriever(k=3)
+        local = replace(self.local(), skips=Skips((5.0,), (0.001,)))
+        judge = knowing()
+        certified = Offsets([local], width=WIDTH, settings={"judge": judge.fingerprint})
+        log = RewardLog.of(judge)
+        cascade = Cascade(certified, judge, task=retriever.embeddings, log=log, explore=1e-12)
+        retriever = retriever.model_copy(update={"cascade": cascade})
+
+        sure = [await retriever.ainvoke("find 17"), retriever.invoke("find 17")]
+        asked = [await retriever.ainvoke("anything"), retriever.invoke("anything at all")]
+
+        assert [found[0].page_content for found in sure] == ["document 17"] * 2
+        listed = [one.page_content for one in retriever.vectorstore.similarity_search("anything", k=10)]
+        best = sorted(listed, key=lambda text: -meant(None, text))[:3]
+        assert [[one.page_content for one in found] for found in asked] == [best] * 2
+        assert cascade.counts == {"repeated": 0, "skipped": 2, "reranked": 2, "explored": 0}
+        assert len(log) == 0

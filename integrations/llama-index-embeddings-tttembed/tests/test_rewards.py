@@ -4,6 +4,7 @@
 # ruff: noqa: D102
 
 import logging
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -28,6 +29,8 @@ from llama_index.retrievers.tttembed import RewardRetriever
 from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, Rescorer, context
 from tttembed_rag.capture import RewardLog, TextVectors
 from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.offsets.skips import Skips
+from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeJudge, FakeLog
 
 WIDTH = 12
@@ -398,13 +401,16 @@ async def test_any_llm_is_a_judge():
 class TestRescoringPostprocessor:
     """One search, sorted by words too."""
 
-    def query_engine_parts(self, task="default"):
-        """Sixty nodes of a search, and the model whose rescorer counts shared words ten times as much as similarity."""
+    def local(self, task="default"):
+        """A rescorer that counts shared words ten times as much as similarity, beside no offset."""
         evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
         rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(TEXTS), evidence)
         unserved = Evidence(9, None, None, "abstained", "")
-        local = Offset("local", np.zeros(WIDTH), 0.0, 9, unserved, task=task, rescorer=rescorer)
-        model = TTTEmbedding(Hashing(), offsets=Offsets([local], width=WIDTH))
+        return Offset("local", np.zeros(WIDTH), 0.0, 9, unserved, task=task, rescorer=rescorer)
+
+    def query_engine_parts(self, task="default"):
+        """Sixty nodes of a search, and the model whose rescorer sorts so."""
+        model = TTTEmbedding(Hashing(), offsets=Offsets([self.local(task)], width=WIDTH))
         index = VectorStoreIndex([TextNode(text=text, id_=text) for text in TEXTS], embed_model=model)
         return model, index.as_retriever(similarity_top_k=60).retrieve("find 17")
 
@@ -418,6 +424,20 @@ class TestRescoringPostprocessor:
         ):
             assert len(found) == 3
             assert found[0] == next(node for node in nodes if node.text == "passage 17")
+
+    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
+        """A shared word leads by much, and nobody is asked; without one the judge puts the nodes in order."""
+        model, nodes = self.query_engine_parts()
+        judge = FakeJudge(lambda _, text: float(text == "passage 3"), fingerprint="wants passage 3")
+        local = replace(self.local(), skips=Skips((5.0,), (0.001,)))
+        certified = Offsets([local], width=WIDTH, settings={"judge": judge.fingerprint})
+        cascade = Cascade(certified, judge, task=model, depth=60, explore=1e-12)
+        sorted_by = RescoringPostprocessor(model, top_n=3, cascade=cascade)
+
+        for query, first in (("find 17", "passage 17"), ("anything", "passage 3")):
+            assert sorted_by.postprocess_nodes(nodes, query_str=query)[0].text == first
+            assert (await sorted_by.apostprocess_nodes(nodes, query_str=query))[0].text == first
+        assert cascade.counts == {"repeated": 1, "skipped": 2, "reranked": 1, "explored": 0}
 
     def test_without_a_rescorer_or_scores_nodes_stand_as_they_came(self):
         """Also where nothing is asked."""

@@ -1,15 +1,17 @@
 """The components in real pipelines, with a real store: steered, recorded, saved and loaded."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 haystack = pytest.importorskip("haystack", reason="Haystack is not installed")
 
-from haystack import Document, Pipeline  # noqa: E402
+from haystack import Document, Pipeline, component  # noqa: E402
 from haystack.components.embedders import MockDocumentEmbedder, MockTextEmbedder  # noqa: E402
 from haystack.components.retrievers.in_memory import InMemoryBM25Retriever, InMemoryEmbeddingRetriever  # noqa: E402
+from haystack.core.serialization import component_from_dict  # noqa: E402
 from haystack.document_stores.in_memory import InMemoryDocumentStore  # noqa: E402
 from haystack_integrations.components.connectors.tttembed import TTTRecorder  # noqa: E402
 from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder  # noqa: E402
@@ -17,6 +19,7 @@ from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa:
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Rescorer, context  # noqa: E402
 from tttembed_rag.offsets.rescorer import Vocabulary  # noqa: E402
+from tttembed_rag.offsets.skips import Skips  # noqa: E402
 from tttembed_rag.stores import open_store  # noqa: E402
 
 WIDTH = 16
@@ -238,3 +241,37 @@ class TestRanker:
         assert ranker.run("past the mill", unscored, task="billing")["documents"] == unscored
         with pytest.raises(InputError, match="top_k: expected at least 1, got 0"):
             TTTRanker(store=store, top_k=0)
+
+    def test_a_ranker_behind_it_is_asked_where_the_first_leads_by_little(self, store):
+        """Its verdicts sort the list and are kept by its name; where words lead nobody is asked. It is saved, too."""
+        with open_store(store) as opened:
+            (local,) = opened.serving().version.offsets.values()
+            certified = replace(local, skips=Skips((5.0,), (0.001,)))
+            opened.registry.publish(Offsets([certified], width=WIDTH, settings={"judge": "vowels"}), by="test")
+        ranker = TTTRanker(store=store, task="billing", ranker=Vowels(), judge="vowels")
+        documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
+
+        sure = ranker.run("past the mill", documents)["documents"]
+        asked = ranker.run("zzz", documents)["documents"]
+        again = component_from_dict(TTTRanker, ranker.to_dict(), "ranker")
+
+        assert sure[0] == documents[2]
+        assert [one.content for one in asked] == sorted(TEXTS, key=lambda text: -vowels(text))
+        assert isinstance(again.ranker, Vowels)
+        assert (again.judge, again.scale) == ("vowels", "probability")
+
+
+def vowels(text):
+    """The share of letters that are vowels."""
+    return sum(letter in "aeiou" for letter in text) / len(text)
+
+
+@component
+class Vowels:
+    """A ranker that likes vowels."""
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, documents: list[Document]):
+        """The documents with their share of vowels, best first."""
+        ranked = [replace(one, score=vowels(one.content)) for one in documents]
+        return {"documents": sorted(ranked, key=lambda one: -one.score)}

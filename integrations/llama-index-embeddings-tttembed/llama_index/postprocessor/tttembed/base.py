@@ -16,7 +16,7 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 from tttembed_rag import InputError
 from tttembed_rag.capture import Log, TextVectors, checked_log
 from tttembed_rag.judges import Judge, Scores, checked_judge, checked_rewards
-from tttembed_rag.serving import FailureLog, FirstPass, TaskSource, checked_task, resolve_task
+from tttembed_rag.serving import Cascade, FailureLog, FirstPass, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
 
 
 class RescoringPostprocessor(BaseNodePostprocessor):
-    """Nodes sorted by what verdicts taught of similarity and shared words; no judge is asked.
+    """Nodes sorted by what verdicts taught of similarity and shared words; no judge is asked but by a *cascade*.
 
     Retrieve 20 to 100 nodes for it (``similarity_top_k=50``) from a store whose scores are cosine similarities. Where
     no rescorer is published for the task they stand as they came. Scores are not changed.
@@ -140,14 +140,17 @@ class RescoringPostprocessor(BaseNodePostprocessor):
 
         top_n: Nodes kept, >= 1; None keeps all.
 
+        cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
+
     Raises:
         InputError: *embed_model* is not wrapped, or *top_n* is below 1.
     """
 
     _embed_model: TTTEmbedding = PrivateAttr()
     _top_n: int | None = PrivateAttr()
+    _cascade: Cascade | None = PrivateAttr()
 
-    def __init__(self, embed_model: TTTEmbedding, *, top_n: int | None = None) -> None:
+    def __init__(self, embed_model: TTTEmbedding, *, top_n: int | None = None, cascade: Cascade | None = None) -> None:
         if not isinstance(embed_model, TTTEmbedding):
             raise InputError(f"embed_model: expected TTTEmbedding, got {type(embed_model).__name__}")
         if top_n is not None and top_n < 1:
@@ -155,6 +158,7 @@ class RescoringPostprocessor(BaseNodePostprocessor):
         super().__init__()
         self._embed_model = embed_model
         self._top_n = top_n
+        self._cascade = cascade
 
     @classmethod
     def class_name(cls) -> str:
@@ -166,8 +170,16 @@ class RescoringPostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if query_bundle is None:
             return nodes[: self._top_n]
-        scores = [node.score for node in nodes]
-        order = self._embed_model.order(query_bundle.query_str, read_texts(nodes), scores)
+        sort = self._embed_model.order if self._cascade is None else self._cascade.order
+        order = sort(query_bundle.query_str, read_texts(nodes), [node.score for node in nodes])
+        return [nodes[place] for place in order[: self._top_n]]
+
+    async def _apostprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if query_bundle is None or self._cascade is None:
+            return self._postprocess_nodes(nodes, query_bundle)
+        order = await self._cascade.aorder(query_bundle.query_str, read_texts(nodes), [node.score for node in nodes])
         return [nodes[place] for place in order[: self._top_n]]
 
 

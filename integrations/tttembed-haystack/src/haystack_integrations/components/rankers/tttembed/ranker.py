@@ -1,14 +1,17 @@
-"""A ranker that asks no model: what it knows was learned from the verdicts of one that was asked."""
+"""A ranker that asks no model, or another ranker where need be: what it knows was learned from that one's verdicts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
 
-from tttembed_rag import InputError, context
-from tttembed_rag.serving import Steering
-from tttembed_rag.serving.saved import checked_store, steering_of
+from tttembed_rag import InputError, Scale, context
+from tttembed_rag.capture import StoreLog
+from tttembed_rag.judges import Blocking, Scores
+from tttembed_rag.serving import Cascade, Steering
+from tttembed_rag.serving.saved import checked_store, steering_of, url_of
 
 __all__ = ["TTTRanker"]
 
@@ -31,24 +34,47 @@ class TTTRanker:
 
         fingerprint: That of the embedding model, as in `TTTTextEmbedder`.
 
+        ranker: A ranker that is asked about the contents of the first ten documents, where its answer may change the
+            list: see `tttembed_rag.serving.Cascade`. It returns ten documents at least. None asks none.
+
+        judge: The ranker's name, by which its verdicts are kept in the store, as in `TTTRecorder`; empty keeps none.
+
+        scale: What its scores mean: ``probability``, ``logit``, or ``rubric:LOW,HIGH``.
+
     Raises:
-        InputError: *store* may not be saved, or *top_k* is below 1.
+        InputError: *store* may not be saved, *top_k* is below 1, or there is no such scale.
     """
 
     def __init__(
-        self, *, store: str, top_k: int = 10, task: str | None = None, tenant: str | None = None, fingerprint: str = ""
+        self,
+        *,
+        store: str,
+        top_k: int = 10,
+        task: str | None = None,
+        tenant: str | None = None,
+        fingerprint: str = "",
+        ranker: Any = None,
+        judge: str = "",
+        scale: str = "probability",
     ) -> None:
         if top_k < 1:
             raise InputError(f"top_k: expected at least 1, got {top_k}")
+        self._judge = None if ranker is None else _Ranking(ranker, judge, scale)
+        self.ranker = ranker
+        self.judge = judge
+        self.scale = scale
         self.store = checked_store(store)
         self.top_k = top_k
         self.task = task
         self.tenant = tenant
         self.fingerprint = fingerprint
         self._steering: Steering | None = None
+        self._cascade: Cascade | None = None
 
     def warm_up(self) -> None:
-        """Read what was learned."""
+        """Load the ranker, and read what was learned."""
+        if hasattr(self.ranker, "warm_up"):
+            self.ranker.warm_up()
         self._ready()
 
     @component.output_types(documents=list[Document])
@@ -73,17 +99,15 @@ class TTTRanker:
 
             top_k: Documents kept; None is that of the component.
         """
-        steering, named = self._ready(), task if task is not None else self.task
-        if named is not None:
-            steering = steering.for_task(named)
-        with context(tenant=tenant):
-            order = steering.order(query, [one.content or "" for one in documents], [one.score for one in documents])
+        sort = self._ready()
+        with context(task=task if task is not None else self.task, tenant=tenant):
+            order = sort(query, [one.content or "" for one in documents], [one.score for one in documents])
         return {"documents": [documents[place] for place in order[: top_k or self.top_k]]}
 
     def to_dict(self) -> dict[str, Any]:
         """What a saved pipeline keeps."""
-        settings = {name: getattr(self, name) for name in ("store", "top_k", "task", "tenant", "fingerprint")}
-        kept: dict[str, Any] = default_to_dict(self, **settings)
+        names = ("store", "top_k", "task", "tenant", "fingerprint", "ranker", "judge", "scale")
+        kept: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
         return kept
 
     @classmethod
@@ -92,7 +116,27 @@ class TTTRanker:
         made: TTTRanker = default_from_dict(cls, data)
         return made
 
-    def _ready(self) -> Steering:
+    def _ready(self) -> Callable[[str, list[str], list[float | None]], list[int]]:
+        """What sorts a list."""
         if self._steering is None:
             self._steering = steering_of(self.store, tenant=self.tenant, embedder=self.fingerprint)
-        return self._steering
+            if self._judge is not None:
+                url = url_of(self.store)
+                log = StoreLog(url, self.judge, scale=self.scale, embedder=self.fingerprint) if self.judge else None
+                self._cascade = Cascade(self._steering, self._judge, log=log)
+        return self._steering.order if self._cascade is None else self._cascade.order
+
+
+class _Ranking(Blocking):
+    """A ranker as a judge: the scores that it gives documents of these contents."""
+
+    def __init__(self, ranker: Any, name: str, scale: str) -> None:
+        self.fingerprint = name
+        self.scale = Scale.parse(scale)
+        self._ranker = ranker
+
+    def score(self, query: str, documents: Sequence[str]) -> Scores:
+        """One score per document; None for one that the ranker left out."""
+        asked = [Document(id=str(place), content=text) for place, text in enumerate(documents)]
+        scores = {one.id: one.score for one in self._ranker.run(query=query, documents=asked)["documents"]}
+        return [scores.get(one.id) for one in asked]

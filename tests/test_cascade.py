@@ -1,0 +1,298 @@
+"""A cascade: which lists verdicts certify to need no reranker, and a reranker that is asked about the others."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.gate.test_depth import case_of, habit, losses
+from tttembed_rag import InputError, Offsets, context, fit
+from tttembed_rag.capture import RewardLog
+from tttembed_rag.errors import OffsetFileError
+from tttembed_rag.gate.depth import skips_of
+from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
+from tttembed_rag.judges import Blocking
+from tttembed_rag.offsets.skips import SHARES, Skips
+from tttembed_rag.scales import Scale
+from tttembed_rag.serving import Cascade, LiveOffsets
+from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE, WATCHED
+
+LOSS = 0.03
+
+
+class Reranker(Blocking):
+    """Knows the rewards of some texts, and counts its calls."""
+
+    scale = Scale()
+
+    def __init__(self, fingerprint="unnamed"):
+        self.fingerprint = fingerprint
+        self.rewards = {}
+        self.asked = []
+
+    def score(self, query, documents):
+        """The rewards of known texts."""
+        self.asked.append(query)
+        return [self.rewards[text] for text in documents]
+
+
+class Requests:
+    """Fresh queries of a habit: for each its text, and the texts and cosines of what a search with *offsets* finds."""
+
+    def __init__(self, offsets, n=300, seed=1):
+        rewards = habit(n, seed=seed)
+        moved = offsets.apply(rewards.queries.unit)
+        self.losses = losses(rewards, moved - rewards.queries.unit, 1)
+        self.of, self.rewards = {}, {}
+        for q, begin in enumerate(rewards.starts[:-1]):
+            documents = rewards.documents.rows(rewards.candidates[begin : begin + 10]).unit
+            cosines = documents @ (moved[q] / np.linalg.norm(moved[q]))
+            order = np.argsort(-cosines)
+            texts = [f"{seed} {q} {place}" for place in range(10)]
+            self.rewards |= dict(zip(texts, rewards.values[begin : begin + 10].tolist(), strict=True))
+            self.of[f"query {seed} {q}"] = [texts[one] for one in order], cosines[order].tolist()
+
+    def leads(self):
+        """By how much the first leads the second."""
+        return np.array([scores[0] - scores[1] for _, scores in self.of.values()])
+
+    def through(self, cascade):
+        """The lists by query."""
+        return {query: cascade.order(query, *found) for query, found in self.of.items()}
+
+
+@pytest.fixture(scope="module")
+def offsets():
+    """What 200 queries of the habit taught."""
+    return fit(habit(200), trusted=True)
+
+
+@pytest.fixture
+def reranker(offsets):
+    """The judge that the habit is of."""
+    found = Reranker()
+    found.rewards = Requests(offsets).rewards
+    return found
+
+
+@pytest.fixture
+def never(monkeypatch):
+    """No text is explored."""
+    monkeypatch.setattr("tttembed_rag.serving.cascade.secrets.token_bytes", bytes)
+    return {"explore": 1e-12}
+
+
+class TestCertificate:
+    """What is lost by asking no reranker about lists that lead, and what is published of it."""
+
+    def test_is_that_of_the_definition(self):
+        """Lists are taken by their lead; each bound is that of the mean loss by a loop, or of fewer lists."""
+        rewards = habit(80)
+        case = case_of(rewards)
+        scores = case.moved(np.zeros((80, 16)))[1]
+        lost = losses(rewards, np.zeros((80, 16)), 1)
+        best = [sorted(row[real], reverse=True) for row, real in zip(scores, case.grid.present, strict=True)]
+        lead = np.array([one[0] - one[1] for one in best])
+        expected, leads = [], []
+        for share in range(1, SHARES + 1):
+            leads.append(sorted(lead, reverse=True)[80 * share // SHARES - 1])
+            skipped = np.where(lead >= leads[-1], lost, 0.0)
+            expected.append(Gain.of(skipped, case.voices, case.groups, typical=TYPICAL_LOST).above(CERTIFIED_LEVEL))
+
+        skips = skips_of(case, scores)
+
+        kept = len(skips.leads)
+        assert 0 < kept < SHARES
+        np.testing.assert_allclose(skips.leads, leads[:kept], atol=1e-9)
+        np.testing.assert_allclose(skips.lost, np.maximum.accumulate(expected)[:kept], atol=1e-9)
+        assert np.maximum.accumulate(expected)[kept] > 0.05
+
+    def test_says_how_much_a_loss_buys(self):
+        """The deepest share whose bound is small enough, in words too."""
+        skips = Skips((3.0, 2.0, 1.0), (0.001, 0.01, 0.02))
+
+        assert (skips.lead(0.01), skips.share(0.01)) == (2.0, 2 / SHARES)
+        assert (skips.lead(0.0001), skips.told(0.0001)) == (np.inf, "")
+        assert skips.told(0.01) == "a cascade asks no reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)"
+
+    def test_needs_sixty_questions_and_what_is_served(self, offsets):
+        """Few queries, an offset that is withheld, votes and the searcher's own lists certify nothing."""
+        assert offsets.skips().share(LOSS) > 0
+        assert fit(habit(59), trusted=True).skips() is None
+        assert fit(replace(habit(200), values=np.full(2000, 0.5)), trusted=True).skips() is None
+        voted = replace(habit(200), sources=np.array([f"user {q % 40}" for q in range(200)]))
+        assert fit(voted).skips() is None
+        assert fit(habit(80), trusted=True, served=lambda _, __: ["0", "1"]).skips() is None
+
+    def test_holds_on_other_queries(self):
+        """Of twenty fits what is skipped loses more than is allowed on fresh queries in one of ten or so."""
+        broken, shares = 0, []
+        for seed in range(20):
+            found = fit(habit(80, seed=seed), trusted=True)
+            if (skips := found.skips()) is None:
+                continue
+            fresh = Requests(found, 400, seed=1000 + seed)
+            skipped = fresh.leads() >= skips.lead(LOSS)
+            shares.append(skipped.mean())
+            broken += (fresh.losses * skipped).mean() > LOSS
+
+        assert np.mean(shares) > 0.1
+        assert broken <= 4
+
+    def test_a_file_keeps_it_and_refuses_another(self, offsets, tmp_path):
+        """What is saved is what is loaded; numbers that cannot be are refused."""
+        offsets.save(tmp_path / "offsets.safetensors")
+
+        assert Offsets.load(tmp_path / "offsets.safetensors").skips() == offsets.skips()
+        for wrong in (Skips((1.0, 2.0), (0.1, 0.2)), Skips((2.0, 1.0), (0.2, 0.1)), Skips((1.0,), ())):
+            one = replace(offsets["local:default"], skips=wrong)
+            with pytest.raises(InputError, match="falling leads"):
+                Offsets([one], width=16).to_bytes()
+        data = offsets.to_bytes().replace(b'"leads": [', b'"leads": [9e9,', 1)
+        with pytest.raises(OffsetFileError):
+            Offsets.from_bytes(data)
+
+
+class TestCascade:
+    """The calls of a reranker behind a search."""
+
+    def test_asks_only_where_the_first_leads_by_too_little(self, offsets, reranker, never):
+        """Lists that lead stay as the search gave them, all others come in the order of the reranker."""
+        requests = Requests(offsets)
+        cascade = Cascade(offsets, reranker, loss=LOSS, **never)
+
+        lists = requests.through(cascade)
+
+        leading = requests.leads() >= offsets.skips().lead(LOSS)
+        assert reranker.asked == [query for query, leads in zip(requests.of, leading, strict=True) if not leads]
+        for leads, (query, (texts, _)) in zip(leading, requests.of.items(), strict=True):
+            rewards = [reranker.rewards[texts[place]] for place in lists[query]]
+            assert lists[query] == list(range(10)) if leads else rewards == sorted(rewards, reverse=True)
+        assert cascade.counts == {
+            "repeated": 0,
+            "skipped": leading.sum(),
+            "reranked": (~leading).sum(),
+            "explored": 0,
+        }
+
+    def test_logs_a_fair_sample(self, offsets, reranker):
+        """Without a certificate every verdict is kept; with one, those on the explored share alone."""
+        requests, live = Requests(offsets), LiveOffsets()
+        log = RewardLog.of(reranker)
+        cascade = Cascade(live, reranker, log=log, loss=LOSS, explore=0.3)
+
+        first = dict(list(requests.of.items())[:20])
+        for query, found in first.items():
+            cascade.order(query, *found)
+        live.publish(offsets)
+        rest = {query: found for query, found in requests.of.items() if query not in first}
+        for query, found in rest.items():
+            cascade.order(query, *found)
+
+        assert log.trusted
+        assert len(log) - 20 == cascade.counts["explored"] - explored_of(cascade, first)
+        assert 0.2 * len(rest) < len(log) - 20 < 0.4 * len(rest)
+
+    def test_a_text_that_comes_back_costs_no_call(self, offsets, reranker, never):
+        """Verdicts are used again where they know half of the list, by one tenant alone; no text is kept."""
+        requests = Requests(offsets)
+        cascade = Cascade(LiveOffsets(), reranker, **never)
+        query, (texts, scores) = next(iter(requests.of.items()))
+        other = [*texts[:6], "a", "b", "c", "d"]
+        reranker.rewards |= dict.fromkeys("abcdef", 0.5)
+
+        once = cascade.order(query, texts, scores)
+        again = cascade.order(query, texts, scores)
+        partly = cascade.order(query, other, scores)
+        strange = cascade.order(query, ["a", "b", "c", "d", "e", "f", *texts[:4]], scores)
+        with context(tenant="acme"):
+            cascade.order(query, texts, scores)
+
+        assert once == again
+        assert partly[6:] == [6, 7, 8, 9]
+        rewards = [reranker.rewards[other[place]] for place in partly[:6]]
+        assert rewards == sorted(rewards, reverse=True)
+        assert sorted(strange) == list(range(10))
+        assert cascade.counts["repeated"] == 2
+        assert len(reranker.asked) == 3
+        assert query not in repr(cascade._kept)
+        assert texts[0] not in repr(cascade._kept)
+
+    def test_another_judge_is_always_asked(self, offsets, reranker, never, caplog):
+        """What one judge's lists lose says nothing of another's."""
+        other = Reranker("another")
+        other.rewards = reranker.rewards
+        requests = Requests(offsets)
+
+        requests.through(Cascade(offsets, other, loss=LOSS, **never))
+
+        assert len(other.asked) == len(requests.of)
+        assert caplog.text.count(OTHER_JUDGE) == 1
+
+    def test_stops_where_explored_requests_lose_too_much(self, offsets, reranker, caplog):
+        """A reranker whose taste turns is asked about every list after a block of explored requests."""
+        requests = Requests(offsets)
+        reranker.rewards = {text: 1 - reward for text, reward in reranker.rewards.items()}
+        cascade = Cascade(offsets, reranker, loss=LOSS, explore=1.0)
+        requests.through(cascade)
+        assert caplog.text.count(LOST) == 1
+        assert f"{WATCHED} explored requests lost" in caplog.text
+
+        cascade._explore = 1e-12
+        more = Requests(offsets, seed=2)
+        reranker.rewards |= more.rewards
+        before = len(reranker.asked)
+        more.through(cascade)
+
+        assert len(reranker.asked) - before == len(more.of)
+
+    def test_goes_on_where_explored_requests_lose_little(self, offsets, reranker, caplog):
+        """The same requests with the taste that was learned stop nothing."""
+        cascade = Cascade(offsets, reranker, loss=LOSS, explore=1.0)
+
+        Requests(offsets).through(cascade)
+
+        assert LOST not in caplog.text
+
+    def test_serves_the_list_where_the_reranker_fails(self, offsets, reranker, never, caplog):
+        """A failure costs no request; it is one line a minute."""
+        reranker.rewards = {}
+        requests = Requests(offsets)
+
+        with caplog.at_level(logging.ERROR):
+            lists = requests.through(Cascade(LiveOffsets(), reranker, **never))
+
+        assert all(places == list(range(10)) for places in lists.values())
+        assert caplog.text.count("a list is served without the reranker") == 1
+        assert Cascade(LiveOffsets(), reranker).order(None, ["a"], [1.0]) == [0]
+
+    def test_is_the_same_without_blocking(self, offsets, reranker, never):
+        """Both doors lead to the same lists."""
+        requests = Requests(offsets)
+        lists = requests.through(Cascade(offsets, reranker, loss=LOSS, **never))
+        cascade = Cascade(offsets, reranker, loss=LOSS, **never)
+
+        async def ask():
+            return {query: await cascade.aorder(query, *found) for query, found in requests.of.items()}
+
+        assert asyncio.run(ask()) == lists
+
+    def test_refuses_what_is_no_option(self, offsets, reranker):
+        """A depth, a loss or a share that is none, and a log for another judge."""
+        for wrong in ({"depth": 0}, {"loss": 0.0}, {"explore": 0.0}, {"explore": 1.5}):
+            with pytest.raises(InputError, match=r"cascade: expected depth >= 1"):
+                Cascade(offsets, reranker, **wrong)
+        with pytest.raises(InputError, match="log: expected one for unnamed"):
+            Cascade(offsets, reranker, log=RewardLog("another"))
+
+
+def explored_of(cascade, queries):
+    """How many of *queries* the cascade explores."""
+    again = Cascade(LiveOffsets(), cascade._judge, explore=cascade._explore)
+    again._key = cascade._key
+    for query in queries:
+        again.order(query, ["a"], [1.0])
+    return again.counts["explored"]

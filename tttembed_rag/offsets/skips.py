@@ -1,0 +1,42 @@
+"""Which lists need no reranker: those whose first candidate leads the second by enough, by what kept verdicts say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# The shares of requests of which it is asked what they lose, each with those that lead by more.
+SHARES = 40
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Skips:
+    """What is lost where no reranker is asked about lists whose first candidate leads the second by so much.
+
+    Attributes:
+        leads: By how much the first leads in the 1/40, 2/40, ... of the lists with the largest lead, at least; in the
+            scores that sort the list: the rescorer's where the task has one, else cosines.
+
+        lost: Upper bounds (90 %) of the mean loss of nDCG@10 over all requests, of the judge, where these lists are
+            served as they are; never falling.
+    """
+
+    leads: tuple[float, ...]
+    lost: tuple[float, ...]
+
+    def lead(self, loss: float) -> float:
+        """The least lead that is certified to lose at most *loss*; infinite where none is."""
+        return self.leads[fits - 1] if (fits := self._fits(loss)) else math.inf
+
+    def share(self, loss: float) -> float:
+        """The share of judged queries whose lists lead by so much."""
+        return self._fits(loss) / SHARES
+
+    def told(self, loss: float) -> str:
+        """What *loss* buys, in words; empty where nothing is certified."""
+        if not self._fits(loss):
+            return ""
+        return f"a cascade asks no reranker in {self.share(loss):.0%} of requests: at most {loss:g} nDCG@10 lost (90 %)"
+
+    def _fits(self, loss: float) -> int:
+        return sum(one <= loss for one in self.lost)
