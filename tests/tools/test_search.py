@@ -50,6 +50,19 @@ def test_only_allowed_tools_are_found(search):
     assert search(request("redmail"), among=[]) == []
 
 
+def test_a_tool_that_is_named_to_the_letter_is_found(search):
+    """It takes the last place where the search would not list it; a plain word in a request is no name."""
+    query = f"{request('redmail')}, then zeta_bluefile. (not Acme_redmail)"
+    search.add([{"name": "handle", "description": "turns a door"}, {"name": "sendMail.now", "description": "posts"}])
+    unnamed = search(request("redmail"), k=2)
+
+    assert "zeta_bluefile" not in unnamed
+    assert search(query, k=2) == ["acme_redmail", "zeta_bluefile"]
+    assert {"sendMail.now", "zeta_bluefile"} == set(search("run sendMail.now, and zeta_bluefile", k=2))
+    assert search("zeta_bluefile", k=1, among=["acme_redmail"]) == ["acme_redmail"]
+    assert "handle" not in search(f"handle {request('redmail')}", k=1)
+
+
 def test_nothing_is_found_where_there_is_nothing(search):
     """A blank request, and an empty catalogue, find no tools."""
     assert search("  ") == []

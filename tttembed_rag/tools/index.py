@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,8 @@ from tttembed_rag.vectors.words import keyword_index, words
 # better one is proven later than of three.
 WEIGHT = 0.35
 WEIGHTS = (WEIGHT, 0.15, 0.7)
+# What may be a name in a request, and a name that is a plain word.
+_NAMES, _WORD = re.compile(r"[\w.:/-]+"), re.compile(r"[^\W\d_]?[^\W\d_A-Z]*")
 
 
 def standardized(scores: FloatArray) -> FloatArray:
@@ -66,6 +69,11 @@ class ToolIndex:
             return np.zeros(len(self.cards), dtype=np.float32)
         scores: FloatArray = self._bm25.get_scores(asked)
         return scores
+
+    def named(self, query: str) -> list[str]:
+        """The tools whose names stand in a request to the letter; names that are plain words may mean others."""
+        asked = (one.strip(".-:/") for one in _NAMES.findall(query))
+        return list(dict.fromkeys(one for one in asked if one in self.rows and not _WORD.fullmatch(one)))
 
     def scores(self, query: str, vector: FloatArray | None, weight: float) -> FloatArray:
         """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone."""

@@ -138,7 +138,9 @@ class LearnedToolSearch:
     ) -> list[str]:
         """Names of the best tools for a request, best first.
 
-        Where the embedding model fails, that is logged, and BM25 alone finds them.
+        A tool whose name of several words (``create_invoice``, ``createInvoice``, ``mail.send``) stands in the request
+        is always among them, in the last place where the search has not found it. Where the embedding model fails, that
+        is logged, and BM25 alone finds them.
 
         Args:
             query: The request.
@@ -341,7 +343,9 @@ class LearnedToolSearch:
             order = allowed[best(scores[allowed], k)] if len(allowed) else allowed
         else:
             order = best(scores, k)
-        return [index.cards[row].name for row in order]
+        found = [index.cards[row].name for row in order]
+        missed = [name for name in index.named(query) if name not in found and (among is None or name in among)][:k]
+        return [*found[: k - len(missed)], *missed]
 
     def _vector(self, query: str) -> FloatArray | None:
         """The base vector (d,) of a request, remembered for its outcomes; None where the model fails."""
