@@ -512,7 +512,7 @@ def test_show_prints_a_line_per_offset(saved: Path) -> None:
 def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
     """Below the line of an offset stands how much reranking it spares."""
     evidence = Evidence(99, 0.1, (0.05, 0.15), "published", "steady", lost=(0.2, 0.05, 0.004, 0.002))
-    skips = Skips((3.0, 2.0), (0.004, 0.01))
+    skips = Skips((3.0, 2.0), (0.004, 0.01), 10)
     offset = Offset("task", np.ones(2, np.float32), 0.9, 99, evidence, task="billing", skips=skips)
     Offsets([offset], width=2).save(path := tmp_path / "offsets.safetensors")
 
@@ -521,10 +521,10 @@ def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
 
     assert told[1:] == [
         "  rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs",
-        "  a cascade asks no reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)",
+        "  a cascade skips the reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)",
     ]
     assert record["lost"] == [0.2, 0.05, 0.004, 0.002]
-    assert record["skips"] == {"leads": [3.0, 2.0], "lost": [0.004, 0.01]}
+    assert record["skips"] == {"leads": [3.0, 2.0], "lost": [0.004, 0.01], "depth": 10}
 
 
 def test_show_prints_json_lines(saved: Path) -> None:

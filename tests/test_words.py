@@ -29,7 +29,7 @@ from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.deciding import nothing
 from tttembed_rag.gate.proposals import propose_local
 from tttembed_rag.gate.thresholds import AUDITED, FALLS, MEANS, PUBLISHED
-from tttembed_rag.gate.words import with_words
+from tttembed_rag.gate.words import with_lists
 from tttembed_rag.offsets import Rescorer
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.rescorer import Vocabulary
@@ -189,7 +189,7 @@ class TestGate:
             local = nothing(
                 case, "local", "default", Evidence(48, None, None, "abstained", "", vouched="trusted labels")
             )
-            assert with_words(local, propose_local(case)).rescorer.evidence.code == code
+            assert with_lists(local, propose_local(case)).rescorer.evidence.code == code
 
     def test_shared_words_never_count_against_a_document(self):
         """A judge that dislikes every document with the words of the query teaches to look at similarity alone."""

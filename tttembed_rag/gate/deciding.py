@@ -51,7 +51,7 @@ from tttembed_rag.gate.thresholds import (
     PUBLISHED,
     Question,
 )
-from tttembed_rag.gate.words import with_words
+from tttembed_rag.gate.words import with_lists
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset, Scope, check_scope
@@ -248,10 +248,10 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
     if refused:
         return nothing(case, scope, task, evidence)
     if evidence.verdict != "published":
-        return with_words(nothing(case, scope, task, evidence), proposal)
+        return with_lists(nothing(case, scope, task, evidence), proposal)
     if task is not None and not sources and case.search is None:  # of the application's own lists no order is known
         evidence = replace(evidence, lost=lost_by_depth(case, proposal.held_out))
-    return with_words(proposal.learn(evidence), proposal)
+    return with_lists(proposal.learn(evidence), proposal)
 
 
 def refused_by(case: Case) -> Evidence | None:

@@ -71,7 +71,8 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     leads = np.sort(lead)[::-1][np.arange(1, SHARES + 1) * len(lead) // SHARES - 1]
     bounds = np.maximum.accumulate([_bound(case, np.where(lead >= least, lost, 0.0)) for least in leads])
     kept = int((bounds <= MOST_LOST).sum())
-    return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept].tolist())) if kept else None
+    depth = int(np.median(case.rewards.depths))
+    return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept].tolist()), depth) if kept else None
 
 
 def lost_by(listed: Float64, voices: Float64, depth: int) -> Float64:

@@ -1,4 +1,4 @@
-"""Words beside vectors: whether a rescorer may be published, by the same voucher and the same loss as an offset."""
+"""Lists under an offset: whether a rescorer may sort them, by the offset's voucher and loss; which need no reranker."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ from tttembed_rag.offsets.values import Offset
 from tttembed_rag.vectors.rows import Float64
 
 
-def with_words(offset: Offset, proposal: Proposal) -> Offset:
-    """The local *offset* of a *proposal* with a rescorer of what a search with it finds, published or not.
+def with_lists(offset: Offset, proposal: Proposal) -> Offset:
+    """The *offset* of a *proposal* with what is known of the lists that it makes.
 
-    It has none where texts are not known, where votes of sources are among the rewards (whoever writes a document
-    chooses its words), and where the rewards speak against any offset. Where the judge alone rewarded the one task,
-    whose search is not your own, the lists are looked through that are served so: which of them need no reranker.
+    A local one has a rescorer of what a search with it finds, published or not. It has none where texts are not known,
+    where votes of sources are among the rewards (whoever writes a document chooses its words), and where the rewards
+    speak against any offset. Where the judge alone rewarded the task, and the search is not your own, the lists that
+    are served so are looked through: which of them need no reranker.
     """
+    if offset.task is None:
+        return offset
     case, rewards = proposal.case, proposal.case.rewards
     known = all(rewards.query_texts) and all(rewards.doc_texts[np.unique(case.widened.candidates)])
     squares, products = case.moved(proposal.held_out if offset.served else proposal.without)
@@ -43,7 +46,7 @@ def with_words(offset: Offset, proposal: Proposal) -> Offset:
     if offset.scope == "local" and not offset.evidence.against and known and not case.named.any():
         rescorer, sorted_by = _rescorer(case, scores, offset.evidence.vouched)
         offset, scores = replace(offset, rescorer=rescorer), sorted_by if rescorer.served else scores
-    if offset.task is None or not offset.in_use or case.named.any() or case.search is not None:
+    if not offset.in_use or case.named.any() or case.search is not None:
         return offset
     return replace(offset, skips=skips_of(case, scores))
 

@@ -194,7 +194,8 @@ def _check_known(offset: Offset) -> None:
         known += [*_known_of(rescorer.evidence), ("documents", documents, _is_count(documents), _COUNT)]
     if (skips := offset.skips) is not None:
         fits = len(skips.leads) == len(skips.lost) and _are_falling(skips.leads) and _are_falling(skips.lost[::-1])
-        known.append(("skips", skips, fits, "falling leads, and as many losses that never fall"))
+        expected = "falling leads, as many losses that never fall, and a depth"
+        known.append(("skips", skips, fits and _is_count(skips.depth), expected))
     if certificate is not None:
         numbers = (certificate.objective, certificate.gradient_norm, certificate.evaluations, certificate.residual or 0)
         fits = all(map(_is_number, numbers)) and isinstance(certificate.converged, bool)
@@ -338,9 +339,9 @@ def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Rows, wor
     map_ = _map_of(one, maps) if (one := record.get("map")) else None
     evidence = _evidence_of(record["evidence"])
     rescorer = _rescorer_of(one, words) if (one := record.get("rescorer")) else None
-    skips = Skips(tuple(one["leads"]), tuple(one["lost"])) if (one := record.get("skips")) else None
-    offset = Offset(vector=vector, evidence=evidence, certificate=certificate, map=map_, rescorer=rescorer, **values)
-    offset = replace(offset, skips=skips)
+    skips = Skips(tuple(one["leads"]), tuple(one["lost"]), one["depth"]) if (one := record.get("skips")) else None
+    learned = {"map": map_, "rescorer": rescorer, "skips": skips}
+    offset = Offset(vector=vector, evidence=evidence, certificate=certificate, **learned, **values)  # type: ignore[arg-type]
     _check_known(offset)
     return offset
 

@@ -170,8 +170,9 @@ class Offsets(Mapping[str, Offset]):
 
     def skips(self, task: str | None = None) -> Skips | None:
         """Which lists of a task need no reranker, sorted by `rescorer` where there is one; None where nobody knows."""
-        offset = self._offsets.get(f"local:{task or DEFAULT_TASK}") or self.find_shared(task)
-        return offset.skips if offset is not None and offset.in_use else None
+        offset = self._offsets.get(f"local:{task or DEFAULT_TASK}")
+        offset = offset if offset is not None and offset.in_use else self.find_shared(task)
+        return None if offset is None else offset.skips
 
     @overload
     def apply(self, X: VectorT, task: Keys = None, query_id: Keys = None) -> VectorT: ...

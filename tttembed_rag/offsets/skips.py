@@ -9,7 +9,7 @@ from dataclasses import dataclass
 SHARES = 40
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Skips:
     """What is lost where no reranker is asked about lists whose first candidate leads the second by so much.
 
@@ -19,10 +19,13 @@ class Skips:
 
         lost: Upper bounds (90 %) of the mean loss of nDCG@10 over all requests, of the judge, where these lists are
             served as they are; never falling.
+
+        depth: How deep the lists were judged: a deeper reranker loses more.
     """
 
     leads: tuple[float, ...]
     lost: tuple[float, ...]
+    depth: int
 
     def lead(self, loss: float) -> float:
         """The least lead that is certified to lose at most *loss*; infinite where none is."""
@@ -36,7 +39,9 @@ class Skips:
         """What *loss* buys, in words; empty where nothing is certified."""
         if not self._fits(loss):
             return ""
-        return f"a cascade asks no reranker in {self.share(loss):.0%} of requests: at most {loss:g} nDCG@10 lost (90 %)"
+        return (
+            f"a cascade skips the reranker in {self.share(loss):.0%} of requests: at most {loss:g} nDCG@10 lost (90 %)"
+        )
 
     def _fits(self, loss: float) -> int:
         return sum(one <= loss for one in self.lost)

@@ -11,16 +11,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
-from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
+from cachetools import LRUCache
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.gate.depth import lost_by
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL
@@ -39,12 +39,12 @@ _log = logging.getLogger(__name__)
 LOST, OTHER_JUDGE = "TTT-C01", "TTT-C02"
 # Explored requests after which a cascade looks at what it loses, each block anew.
 WATCHED = 100
-# Texts of queries whose verdicts are kept in memory.
-_KEPT = 10_000
+# Texts of queries whose verdicts are kept in memory, and tasks of versions that are watched, at most.
+_KEPT, _WATCHES = 10_000, 1_000
 _DIGEST = 16
 
 
-class Keeps(Protocol):
+class VerdictLog(Protocol):
     """What a cascade asks of a log: `tttembed_rag.capture.Log`."""
 
     def declare(self) -> None:
@@ -66,21 +66,19 @@ class Keeps(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _Request:
     """A list on its way through the cascade.
 
     Attributes:
         query: Its text.
 
-        task: Its task.
+        ranked: The list before it is reranked.
 
-        places: Of the documents in the list of the search, best first.
-
-        asked: Texts of those that the reranker is asked about; none where it is not.
+        asked: Texts of the documents that the reranker is asked about; none where it is not.
 
         about: What the cascade calls the tenant, the task and the text.
 
-        skips: What says which lists need no reranker; None where nothing is certified.
+        skips: What says which lists of the task need no reranker; None where nothing does.
 
         sure: Whether this one needs none.
 
@@ -88,8 +86,7 @@ class _Turn:
     """
 
     query: str
-    task: str | None
-    places: list[int]
+    ranked: Ranked
     asked: list[str]
     about: bytes = b""
     skips: Skips | None = None
@@ -101,10 +98,10 @@ class Cascade:
     """What a search found, in the order of a reranker, which is asked only where its answer may change the list.
 
     The list is sorted by shared words first, where a rescorer is published. Then, in this order: verdicts of this
-    process on the same text are used again, where they know half of the first documents; a text of the explored share
-    is reranked; a list whose first document leads by enough is served as it is; all others are reranked. Nothing is
-    skipped before a version certifies it, which takes 60 judged queries. Whatever fails is logged, and the list is
-    served as it is.
+    process on the same text are used again, where they know the first documents (half of them, once); a text of the
+    explored share is reranked; a list whose first document leads by enough is served as it is; all others are reranked.
+    Nothing is skipped before a version certifies it, which takes 60 judged questions. Whatever fails is logged, and the
+    list is served as it is.
 
     Args:
         offsets: What was learned; `LiveOffsets` where it is replaced while serving; or a `Steering`, which has a task.
@@ -121,10 +118,9 @@ class Cascade:
 
         explore: Share of texts that are reranked in any case, in (0, 1].
 
-        similarity: Score of the search to cosine similarity; None where scores are cosines.
-
     Raises:
-        InputError: An option is none, or the log is for another judge.
+        InputError: An option is none, the log is for another judge, or a router names the tasks: it needs base vectors,
+            which a cascade does not see.
     """
 
     def __init__(
@@ -133,32 +129,36 @@ class Cascade:
         judge: Judge,
         *,
         task: TaskSource = None,
-        log: Keeps | None = None,
+        log: VerdictLog | None = None,
         depth: int = 10,
         loss: float = CERTIFIED_LOSS,
         explore: float = 0.1,
-        similarity: Callable[[float], float] | None = None,
     ) -> None:
         if depth < 1 or not loss > 0 or not 0 < explore <= 1:
             raise InputError(
                 f"cascade: expected depth >= 1, loss > 0 and explore in (0, 1], got {depth}, {loss} and {explore}"
             )
         self._steering = offsets if isinstance(offsets, Steering) else Steering(offsets, task)
+        if self._steering.routes:
+            raise InputError("task: expected a key or a function of the text, got a router, which needs base vectors")
         self._judge: Judge = checked_judge(judge)
         if log is not None:
             log.check_is_for(judge)
             log.declare()
-        self._log_of_verdicts = log
-        self._depth, self._loss, self._explore, self._similarity = depth, loss, explore, similarity
+        self._verdicts = log
+        self._depth, self._loss, self._explore = depth, loss, explore
         self._key = secrets.token_bytes(16)
-        self._kept: OrderedDict[bytes, dict[bytes, float]] = OrderedDict()
-        # Both as long as the version is served.
-        self._seen: WeakKeyDictionary[Skips, list[tuple[list[float], bool]]] = WeakKeyDictionary()
-        self._stopped: WeakSet[Skips] = WeakSet()
-        self._refused = ""
+        self._kept: LRUCache[bytes, dict[bytes, float]] = LRUCache(_KEPT)
+        self._seen: LRUCache[tuple[str | None, Skips], list[tuple[list[float], bool]]] = LRUCache(_WATCHES)
+        self._stopped: LRUCache[tuple[str | None, Skips], bool] = LRUCache(_WATCHES)
+        self._refused: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._lock = Lock()
         self._failures = FailureLog(_log)
+
+    def __deepcopy__(self, memo: object) -> Cascade:
+        """Itself: hosts copy their components, and a copy shares the memory, the log and what is watched."""
+        return self
 
     @property
     def counts(self) -> dict[str, int]:
@@ -166,7 +166,14 @@ class Cascade:
         names = ("repeated", "skipped", "reranked", "explored")
         return {name: self._counts[name] for name in names}
 
-    def order(self, query: str, texts: Sequence[str], scores: Sequence[float | None]) -> list[int]:
+    def order(
+        self,
+        query: str,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        similarity: Callable[[float], float] | None = None,
+    ) -> list[int]:
         """Places of what a search found, best first.
 
         Args:
@@ -176,52 +183,63 @@ class Cascade:
                 as are served.
 
             scores: Their scores, as the search gives them.
+
+            similarity: Score to cosine similarity; None where scores are cosines.
         """
-        places = list(range(len(texts)))
+        request = self._request(query, texts, scores, similarity)
         try:
-            turn = self._turn(query, texts, scores)
-            places = turn.places
-            return self._reranked(turn, self._judge.score(query, turn.asked)) if turn.asked else places
+            return self._reranked(request, self._judge.score(query, request.asked) if request.asked else [])
         except Exception:  # noqa: BLE001 - whatever it is, the request goes on
             self._failures.exception("a list is served without the reranker")
-            return places
+            return request.ranked.places
 
-    async def aorder(self, query: str, texts: Sequence[str], scores: Sequence[float | None]) -> list[int]:
+    async def aorder(
+        self,
+        query: str,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        similarity: Callable[[float], float] | None = None,
+    ) -> list[int]:
         """`order`, without blocking the event loop."""
-        places = list(range(len(texts)))
+        request = self._request(query, texts, scores, similarity)
         try:
-            turn = self._turn(query, texts, scores)
-            places = turn.places
-            return self._reranked(turn, await self._judge.ascore(query, turn.asked)) if turn.asked else places
+            return self._reranked(request, await self._judge.ascore(query, request.asked) if request.asked else [])
         except Exception:  # noqa: BLE001 - whatever it is, the request goes on
             self._failures.exception("a list is served without the reranker")
-            return places
+            return request.ranked.places
 
-    def _turn(self, query: str, texts: Sequence[str], scores: Sequence[float | None]) -> _Turn:
+    def _request(
+        self,
+        query: str,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        similarity: Callable[[float], float] | None,
+    ) -> _Request:
         """What is asked about this list."""
-        ranked = self._steering.ranked(query, texts, scores, similarity=self._similarity)
-        task = self._steering.task_of(query)
+        ranked = self._steering.ranked(query, texts, scores, similarity=similarity)
         first = ranked.places[: self._depth]
-        about = self._digest(current_tenant() or "", task or "", query)
-        if known := self._kept.get(about):
-            rewards = {
-                place: known[digest] for place in ranked.places if (digest := self._digest(texts[place])) in known
-            }
-            if 2 * sum(place in rewards for place in first) >= len(first):
-                return self._counted(_Turn(query, task, in_reward_order(ranked.places, rewards), []), "repeated")
-        skips = self._certified(ranked)
-        sure = skips is not None and ranked.lead >= skips.lead(self._loss)
+        if len(first) < 2 or not isinstance(query, str):
+            return _Request(query, ranked, [])
+        about = self._digest(current_tenant(), ranked.task or "", query)
         # Whatever is known of it, a text is explored always or never, within one process.
         explored = int.from_bytes(self._digest(query)) < self._explore * 2 ** (8 * _DIGEST)
-        if sure and not explored:
-            return self._counted(_Turn(query, task, ranked.places, []), "skipped")
-        turn = _Turn(query, task, ranked.places, [texts[place] for place in first], about, skips, sure, explored)
-        return self._counted(turn, "reranked", *["explored"] * explored)
-
-    def _counted(self, turn: _Turn, *names: str) -> _Turn:
+        skips = self._certified(ranked)
+        sure = skips is not None and ranked.lead >= skips.lead(self._loss)
         with self._lock:
-            self._counts.update(names)
-        return turn
+            known = self._kept.get(about, {})
+            rewards = {place: known[one] for place in ranked.places if (one := self._digest(texts[place])) in known}
+            missing = sum(place not in rewards for place in first)
+            if not missing or (2 * missing <= len(first) and not explored):
+                if missing:  # once: the next time it is reranked, with the documents that are new
+                    del self._kept[about]
+                self._counts["repeated"] += 1
+                ranked.places = in_reward_order(ranked.places, rewards)
+                return _Request(query, ranked, [])
+            self._counts["skipped" if sure and not explored else "reranked"] += 1
+            self._counts["explored"] += explored
+        asked = [] if sure and not explored else [texts[place] for place in first]
+        return _Request(query, ranked, asked, about, skips, sure, explored)
 
     def _digest(self, *parts: str) -> bytes:
         """What the cascade calls texts, by a key that nobody else knows: it keeps none of them."""
@@ -229,56 +247,64 @@ class Cascade:
         return hashlib.blake2b(text, key=self._key, digest_size=_DIGEST).digest()
 
     def _certified(self, ranked: Ranked) -> Skips | None:
-        """What says which lists of the task need no reranker; None where every list does."""
+        """What says which lists of the task need no reranker: this one, and so deep."""
         skips = ranked.skips
-        if skips is None or not skips.share(self._loss) or skips in self._stopped:
+        if skips is None or self._depth > skips.depth or not skips.share(self._loss):
             return None
         if ranked.judge == self._judge.fingerprint:
-            return skips
-        if self._refused != ranked.judge:
-            self._refused = ranked.judge
+            return None if (ranked.task, skips) in self._stopped else skips
+        if ranked.judge not in self._refused:
+            self._refused.add(ranked.judge)
             _log.warning(
                 "%s: every list is reranked: what lists lose without %s was certified for %s",
                 OTHER_JUDGE,
                 self._judge.fingerprint,
-                ranked.judge,
+                ranked.judge or "a judge that is not known",
             )
         return None
 
-    def _reranked(self, turn: _Turn, scores: Scores) -> list[int]:
+    def _reranked(self, request: _Request, scores: Scores) -> list[int]:
         """The places by the verdicts, which are kept."""
+        ranked, asked = request.ranked, request.asked
+        if not asked:
+            return ranked.places
         rewards = checked_rewards(self._judge, scores).tolist()
-        judged = {place: reward for place, reward in zip(turn.places, rewards, strict=False) if not np.isnan(reward)}
-        if len(judged) == len(turn.asked):
-            with self._lock:
-                self._kept[turn.about] = dict(zip(map(self._digest, turn.asked), rewards, strict=True))
-                if len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-            if turn.explored and turn.skips is not None:
-                self._watch(turn, turn.skips, rewards)
-        if self._log_of_verdicts is not None and (turn.explored or turn.skips is None):
-            self._log_of_verdicts.record(turn.query, turn.asked, scores, task=turn.task, source="")
-        return in_reward_order(turn.places, judged)
+        first = zip(ranked.places[: len(asked)], asked, rewards, strict=True)
+        judged = {place: (text, reward) for place, text, reward in first if not np.isnan(reward)}
+        if not judged:
+            raise RewardError(f"judge: expected a score of one of {len(asked)} documents at least, got none")
+        with self._lock:
+            self._kept[request.about] = {self._digest(text): reward for text, reward in judged.values()}
+        if request.explored and request.skips is not None:
+            self._watch((ranked.task, request.skips), rewards, request.sure)
+        if self._verdicts is not None and (request.explored or request.skips is None):
+            try:
+                self._verdicts.record(request.query, asked, scores, task=ranked.task, source="")
+            except Exception:  # noqa: BLE001 - the list is reranked, whatever became of the log
+                self._failures.exception("verdicts were not kept")
+        return in_reward_order(ranked.places, {place: reward for place, (_, reward) in judged.items()})
 
-    def _watch(self, turn: _Turn, skips: Skips, rewards: list[float]) -> None:
+    def _watch(self, of: tuple[str | None, Skips], rewards: list[float], sure: bool) -> None:
         """Rerank every list until the next version, where the explored requests of the last block lost too much."""
         with self._lock:
-            seen = self._seen.setdefault(skips, [])
-            seen.append((rewards, turn.sure))
+            seen = self._seen.setdefault(of, [])
+            seen.append((rewards, sure))
             if len(seen) < WATCHED:
                 return
-            del self._seen[skips]
-        voices, depth = np.ones(len(seen)), max(len(one) for one, _ in seen)
-        least = min(min(one) for one, _ in seen)
-        gains = np.array([np.pad(np.array(one) - least, (0, depth - len(one))) for one, _ in seen])
+            del self._seen[of]
+        gains = np.full((len(seen), max(len(one) for one, _ in seen)), np.nan)
+        for row, (one, _) in enumerate(seen):
+            gains[row, : len(one)] = one
+        gains = np.nan_to_num(gains - np.nanmin(gains))  # what was not judged counts as the worst
+        voices = np.ones(len(seen))
         lost = np.where([sure for _, sure in seen], lost_by(gains, voices, 1), 0.0)
         mean = Gain.measured(lost, voices, np.arange(len(seen)))
         if mean.below(CERTIFIED_LEVEL) > self._loss:
-            self._stopped.add(skips)
+            self._stopped[of] = True
             _log.warning(
                 "%s: task=%r: every list is reranked until the next version: %d explored requests lost %.3f nDCG@10",
                 LOST,
-                turn.task,
+                of[0],
                 len(seen),
                 mean.mean,
             )

@@ -18,6 +18,7 @@ import numpy as np
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import current_task
@@ -87,12 +88,17 @@ def resolve_task(source: TaskSource, query: str, vector: Any = None) -> str | No
     return answer if isinstance(answer, str) else None
 
 
+def routes(source: TaskSource) -> bool:
+    """Whether *source* names tasks by base vectors: a router, or a wrapper with one."""
+    return isinstance(source, Router) or bool(getattr(source, "routes", False))
+
+
 def width_of(model: Any) -> int | None:
     """How wide the vectors of an embedding *model* are, where it says so; None elsewhere."""
     return next((value for name in _WIDTHS if type(value := getattr(model, name, None)) is int and value > 0), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ranked:
     """What a search found, as it is served.
 
@@ -104,13 +110,16 @@ class Ranked:
 
         skips: Which lists of the task need no reranker; None where nobody knows.
 
-        judge: The fingerprint of the judge whose verdicts say so.
+        judge: The fingerprint of the judge whose verdicts say so; empty where it is not known.
+
+        task: The task of the query; None where nothing named one.
     """
 
     places: list[int]
     lead: float = math.nan
     skips: Skips | None = None
     judge: str = ""
+    task: str | None = None
 
 
 class Steering:
@@ -154,6 +163,11 @@ class Steering:
         other._logged, other._missed = self._logged, self._missed
         other._refused_scores = self._refused_scores
         return other
+
+    @property
+    def routes(self) -> bool:
+        """Whether a router names the tasks, which needs base vectors; also behind a wrapped model."""
+        return routes(self._task)
 
     def task_of(self, query: str, vector: Any = None) -> str | None:
         """The task of *query*; None where nothing names one. A router needs its base *vector*."""
@@ -221,39 +235,45 @@ class Steering:
         similarity: Callable[[float], float] | None = None,
     ) -> Ranked:
         """The same as `order`, with what is known of how sure the list is of its first place."""
+        found = Ranked(list(range(len(texts))))
         try:
-            found = self._ranked(query, texts, scores, similarity)
+            found.task = self.task_of(query)
+            if self.routes and current_task() is None:
+                return found
+            offsets, offset = self._live.serving(query, found.task)
+            if offsets is None:
+                return found
+            found.judge = str(offsets.settings.get("judge", ""))
+            if offset is None or offset.query_id is None:  # of lists under private offsets nothing is certified
+                found.skips = offsets.skips(found.task)
+            rescorer = offsets.rescorer(found.task)
+            if rescorer is not None or found.skips is not None:
+                self._rank(found, rescorer, query, texts, scores, similarity)
         except Exception:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
-            self._say_unsorted(self.task_of(query), "an error", exc_info=True)
-            found = None
-        return found or Ranked(list(range(len(texts))))
+            self._say_unsorted(found.task, "an error", exc_info=True)
+        return found
 
-    def _ranked(
+    def _rank(
         self,
+        found: Ranked,
+        rescorer: Rescorer | None,
         query: str,
         texts: Sequence[str],
         scores: Sequence[float | None],
         similarity: Callable[[float], float] | None,
-    ) -> Ranked | None:
-        """By the rescorer of the task or by similarity; None where nothing is known of the task, or of its scores."""
-        if isinstance(self._task, Router) and current_task() is None:
-            return None
-        offsets, _ = self._live.serving(query, task := self.task_of(query))
-        if offsets is None:
-            return None
-        rescorer, skips = offsets.rescorer(task), offsets.skips(task)
-        if rescorer is None and skips is None:
-            return None
+    ) -> None:
+        """Put the places in order where the scores are cosines, and say by how much the first leads."""
         given = (np.nan if score is None else float(score) for score in scores)
         cosines = np.array([one if similarity is None else similarity(one) for one in given], dtype=np.float64)
         if len(cosines) == len(texts) and (abs(cosines) <= _LARGEST).all() and (np.diff(cosines) <= _TIES).all():
-            found = cosines if rescorer is None else rescorer.scores(query, texts, cosines)
-            places = np.argsort(-found, kind="stable")
-            lead = float(found[places[0]] - found[places[1]]) if len(found) > 1 else math.inf
-            return Ranked(places.tolist(), lead, skips, str(offsets.settings.get("judge", "")))
+            by = cosines
+            if rescorer is not None:
+                by = rescorer.scores(query, texts, cosines)
+                found.places = np.argsort(-by, kind="stable").tolist()
+            found.lead = float(by[found.places[0]] - by[found.places[1]]) if len(by) > 1 else math.inf
+            return
         shown = ", ".join("none" if score is None else f"{score:.3g}" for score in scores[:3])
-        self._say_unsorted(task, f"expected falling cosine similarities, got {shown}")
-        return None
+        self._say_unsorted(found.task, f"expected falling cosine similarities, got {shown}")
 
     def _say_unsorted(self, task: str | None, why: str, *, exc_info: bool = False) -> None:
         """Log once that a list stays as the search gave it."""

@@ -125,6 +125,11 @@ class TTTEmbeddings(Embeddings):
         """Places of what a search with `embed_query` found, best first, by shared words too: `RescoringRetriever`."""
         return self._steering.order(query, texts, scores, similarity=similarity)
 
+    @property
+    def routes(self) -> bool:
+        """Whether a router names the tasks, which needs base vectors."""
+        return self._steering.routes
+
     def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
         """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""
         return self._steering.task_of(query, vector)

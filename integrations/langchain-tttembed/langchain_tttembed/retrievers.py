@@ -155,7 +155,7 @@ class RescoringRetriever(BaseRetriever):
         depth: Documents found and sorted.
 
         similarity: Score of the store to cosine similarity, such as ``lambda distance: 1 - distance / 2`` for the
-            squared distances of FAISS; None where scores are cosines. A cascade has one of its own.
+            squared distances of FAISS; None where scores are cosines.
 
         search_kwargs: Passed to the search, such as a filter.
 
@@ -178,8 +178,8 @@ class RescoringRetriever(BaseRetriever):
         with _context_of(run_manager.metadata):
             count = max(k or self.k, self.depth)
             found = self.vectorstore.similarity_search_with_score(query, k=count, **self.search_kwargs)
-            sort = self._words if self.cascade is None else self.cascade.order
-            return [found[place][0] for place in sort(query, *_columns(found))][: k or self.k]
+            order = (self.cascade or self.embeddings).order(query, *_columns(found), similarity=self.similarity)
+            return [found[place][0] for place in order][: k or self.k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
@@ -187,15 +187,11 @@ class RescoringRetriever(BaseRetriever):
         with _context_of(run_manager.metadata):
             count = max(k or self.k, self.depth)
             found = await self.vectorstore.asimilarity_search_with_score(query, k=count, **self.search_kwargs)
-            texts, scores = _columns(found)
             if self.cascade is None:
-                order = self._words(query, texts, scores)
+                order = self.embeddings.order(query, *_columns(found), similarity=self.similarity)
             else:
-                order = await self.cascade.aorder(query, texts, scores)
+                order = await self.cascade.aorder(query, *_columns(found), similarity=self.similarity)
             return [found[place][0] for place in order][: k or self.k]
-
-    def _words(self, query: str, texts: list[str], scores: list[float]) -> list[int]:
-        return self.embeddings.order(query, texts, scores, similarity=self.similarity)
 
 
 def _columns(found: Sequence[tuple[Document, float]]) -> tuple[list[str], list[float]]:

@@ -289,7 +289,7 @@ class TestRescoringRetriever:
     async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
         """A shared word leads by much, and nobody is asked; without one the judge puts the list in order."""
         retriever = self.retriever(k=3)
-        local = replace(self.local(), skips=Skips((5.0,), (0.001,)))
+        local = replace(self.local(), skips=Skips((5.0,), (0.001,), 60))
         judge = knowing()
         certified = Offsets([local], width=WIDTH, settings={"judge": judge.fingerprint})
         log = RewardLog.of(judge)

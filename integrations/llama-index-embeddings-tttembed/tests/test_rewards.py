@@ -429,7 +429,7 @@ class TestRescoringPostprocessor:
         """A shared word leads by much, and nobody is asked; without one the judge puts the nodes in order."""
         model, nodes = self.query_engine_parts()
         judge = FakeJudge(lambda _, text: float(text == "passage 3"), fingerprint="wants passage 3")
-        local = replace(self.local(), skips=Skips((5.0,), (0.001,)))
+        local = replace(self.local(), skips=Skips((5.0,), (0.001,), 60))
         certified = Offsets([local], width=WIDTH, settings={"judge": judge.fingerprint})
         cascade = Cascade(certified, judge, task=model, depth=60, explore=1e-12)
         sorted_by = RescoringPostprocessor(model, top_n=3, cascade=cascade)

@@ -10,8 +10,8 @@ haystack = pytest.importorskip("haystack", reason="Haystack is not installed")
 
 from haystack import Document, Pipeline, component  # noqa: E402
 from haystack.components.embedders import MockDocumentEmbedder, MockTextEmbedder  # noqa: E402
+from haystack.components.rankers import MetaFieldRanker  # noqa: E402
 from haystack.components.retrievers.in_memory import InMemoryBM25Retriever, InMemoryEmbeddingRetriever  # noqa: E402
-from haystack.core.serialization import component_from_dict  # noqa: E402
 from haystack.document_stores.in_memory import InMemoryDocumentStore  # noqa: E402
 from haystack_integrations.components.connectors.tttembed import TTTRecorder  # noqa: E402
 from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder  # noqa: E402
@@ -243,22 +243,35 @@ class TestRanker:
             TTTRanker(store=store, top_k=0)
 
     def test_a_ranker_behind_it_is_asked_where_the_first_leads_by_little(self, store):
-        """Its verdicts sort the list and are kept by its name; where words lead nobody is asked. It is saved, too."""
+        """Its verdicts sort the list and are kept by its name, for its tenant; where words lead nobody is asked."""
         with open_store(store) as opened:
             (local,) = opened.serving().version.offsets.values()
-            certified = replace(local, skips=Skips((5.0,), (0.001,)))
+            certified = replace(local, skips=Skips((5.0,), (0.001,), 60))
             opened.registry.publish(Offsets([certified], width=WIDTH, settings={"judge": "vowels"}), by="test")
-        ranker = TTTRanker(store=store, task="billing", ranker=Vowels(), judge="vowels")
+        ranker = TTTRanker(store=store, task="billing", tenant="acme", ranker=Vowels(), judge="vowels")
         documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
 
         sure = ranker.run("past the mill", documents)["documents"]
         asked = ranker.run("zzz", documents)["documents"]
-        again = component_from_dict(TTTRanker, ranker.to_dict(), "ranker")
-
+        ranker._sorts._verdicts.close()
         assert sure[0] == documents[2]
         assert [one.content for one in asked] == sorted(TEXTS, key=lambda text: -vowels(text))
-        assert isinstance(again.ranker, Vowels)
-        assert (again.judge, again.scale) == ("vowels", "probability")
+        with open_store(store) as opened:
+            kept = {tenant: opened.counts(tenant=tenant).queries for tenant in ("acme", "")}
+        assert kept["acme"] > 0
+        assert kept[""] == 0
+
+    def test_a_ranker_behind_it_is_saved_and_needs_a_name(self, store):
+        """A pipeline keeps the ranker with its settings; verdicts of nobody could not be told from others'."""
+        pipeline = Pipeline()
+        ranker = TTTRanker(store=store, ranker=MetaFieldRanker(meta_field="year"), judge="newest", scale="logit")
+        pipeline.add_component("ranker", ranker)
+        again = Pipeline.loads(pipeline.dumps()).get_component("ranker")
+
+        assert isinstance(again.ranker, MetaFieldRanker)
+        assert (again.ranker.meta_field, again.judge, again.scale) == ("year", "newest", "logit")
+        with pytest.raises(InputError, match="judge: expected the name of the ranker, got none"):
+            TTTRanker(store=store, ranker=MetaFieldRanker(meta_field="year"))
 
 
 def vowels(text):

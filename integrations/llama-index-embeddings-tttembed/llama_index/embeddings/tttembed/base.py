@@ -115,6 +115,11 @@ class TTTEmbedding(BaseEmbedding):
         """Places of what a search with this model found, best first, by shared words too: `RescoringPostprocessor`."""
         return self._steering.order(query, texts, scores)
 
+    @property
+    def routes(self) -> bool:
+        """Whether a router names the tasks, which needs base vectors."""
+        return self._steering.routes
+
     def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
         """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""
         return self._steering.task_of(query, vector)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
+from haystack.core.serialization import component_to_dict
+from haystack.utils import deserialize_component_inplace
 
 from tttembed_rag import InputError, Scale, context
 from tttembed_rag.capture import StoreLog
@@ -37,12 +39,12 @@ class TTTRanker:
         ranker: A ranker that is asked about the contents of the first ten documents, where its answer may change the
             list: see `tttembed_rag.serving.Cascade`. It returns ten documents at least. None asks none.
 
-        judge: The ranker's name, by which its verdicts are kept in the store, as in `TTTRecorder`; empty keeps none.
+        judge: The ranker's name, by which its verdicts are kept, as in `TTTRecorder`, where *store* is a database.
 
         scale: What its scores mean: ``probability``, ``logit``, or ``rubric:LOW,HIGH``.
 
     Raises:
-        InputError: *store* may not be saved, *top_k* is below 1, or there is no such scale.
+        InputError: *store* may not be saved, *top_k* is below 1, the ranker has no name, or there is no such scale.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class TTTRanker:
     ) -> None:
         if top_k < 1:
             raise InputError(f"top_k: expected at least 1, got {top_k}")
+        if ranker is not None and not judge:
+            raise InputError("judge: expected the name of the ranker, got none")
         self._judge = None if ranker is None else _Ranking(ranker, judge, scale)
         self.ranker = ranker
         self.judge = judge
@@ -68,8 +72,7 @@ class TTTRanker:
         self.task = task
         self.tenant = tenant
         self.fingerprint = fingerprint
-        self._steering: Steering | None = None
-        self._cascade: Cascade | None = None
+        self._sorts: Steering | Cascade | None = None
 
     def warm_up(self) -> None:
         """Load the ranker, and read what was learned."""
@@ -100,31 +103,38 @@ class TTTRanker:
             top_k: Documents kept; None is that of the component.
         """
         sort = self._ready()
-        with context(task=task if task is not None else self.task, tenant=tenant):
+        with context(task=self.task if task is None else task, tenant=self.tenant if tenant is None else tenant):
             order = sort(query, [one.content or "" for one in documents], [one.score for one in documents])
         return {"documents": [documents[place] for place in order[: top_k or self.top_k]]}
 
     def to_dict(self) -> dict[str, Any]:
         """What a saved pipeline keeps."""
-        names = ("store", "top_k", "task", "tenant", "fingerprint", "ranker", "judge", "scale")
-        kept: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
+        names = ("store", "top_k", "task", "tenant", "fingerprint", "judge", "scale")
+        settings = {name: getattr(self, name) for name in names}
+        ranker = None if self.ranker is None else component_to_dict(self.ranker, "ranker")
+        kept: dict[str, Any] = default_to_dict(self, **settings, ranker=ranker)
         return kept
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TTTRanker:
         """The component that `to_dict` described."""
+        if data["init_parameters"].get("ranker"):
+            deserialize_component_inplace(data["init_parameters"], "ranker")
         made: TTTRanker = default_from_dict(cls, data)
         return made
 
     def _ready(self) -> Callable[[str, list[str], list[float | None]], list[int]]:
         """What sorts a list."""
-        if self._steering is None:
-            self._steering = steering_of(self.store, tenant=self.tenant, embedder=self.fingerprint)
+        if self._sorts is None:
+            steering = steering_of(self.store, tenant=self.tenant, embedder=self.fingerprint)
+            cascade = None
             if self._judge is not None:
-                url = url_of(self.store)
-                log = StoreLog(url, self.judge, scale=self.scale, embedder=self.fingerprint) if self.judge else None
-                self._cascade = Cascade(self._steering, self._judge, log=log)
-        return self._steering.order if self._cascade is None else self._cascade.order
+                url, log = url_of(self.store), None
+                if "://" in url:
+                    log = StoreLog(url, self.judge, scale=self.scale, embedder=self.fingerprint)
+                cascade = Cascade(steering, self._judge, log=log)
+            self._sorts = cascade or steering
+        return self._sorts.order
 
 
 class _Ranking(Blocking):
