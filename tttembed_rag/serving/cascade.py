@@ -15,10 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from cachetools import LRUCache
 
 from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.gate.depth import lost_by
@@ -42,6 +41,11 @@ WATCHED = 100
 # Texts of queries whose verdicts are kept in memory, and tasks of versions that are watched, at most.
 _KEPT, _WATCHES = 10_000, 1_000
 _DIGEST = 16
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+# What is watched: a task, and what says which of its lists need no reranker.
+_Watched: TypeAlias = tuple[str | None, Skips]
 
 
 class VerdictLog(Protocol):
@@ -148,9 +152,9 @@ class Cascade:
         self._verdicts = log
         self._depth, self._loss, self._explore = depth, loss, explore
         self._key = secrets.token_bytes(16)
-        self._kept: LRUCache[bytes, dict[bytes, float]] = LRUCache(_KEPT)
-        self._seen: LRUCache[tuple[str | None, Skips], list[tuple[list[float], bool]]] = LRUCache(_WATCHES)
-        self._stopped: LRUCache[tuple[str | None, Skips], bool] = LRUCache(_WATCHES)
+        self._kept: dict[bytes, dict[bytes, float]] = {}
+        self._seen: dict[_Watched, list[tuple[list[float], bool]]] = {}
+        self._stopped: dict[_Watched, bool] = {}
         self._refused: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._lock = Lock()
@@ -231,8 +235,9 @@ class Cascade:
             rewards = {place: known[one] for place in ranked.places if (one := self._digest(texts[place])) in known}
             missing = sum(place not in rewards for place in first)
             if not missing or (2 * missing <= len(first) and not explored):
-                if missing:  # once: the next time it is reranked, with the documents that are new
-                    del self._kept[about]
+                del self._kept[about]
+                if not missing:  # else it was used once more: the next time it is reranked, with what is new
+                    self._kept[about] = known
                 self._counts["repeated"] += 1
                 ranked.places = in_reward_order(ranked.places, rewards)
                 return _Request(query, ranked, [])
@@ -274,7 +279,7 @@ class Cascade:
         if not judged:
             raise RewardError(f"judge: expected a score of one of {len(asked)} documents at least, got none")
         with self._lock:
-            self._kept[request.about] = {self._digest(text): reward for text, reward in judged.values()}
+            _put(self._kept, request.about, {self._digest(text): reward for text, reward in judged.values()}, _KEPT)
         if request.explored and request.skips is not None:
             self._watch((ranked.task, request.skips), rewards, request.sure)
         if self._verdicts is not None and (request.explored or request.skips is None):
@@ -284,11 +289,11 @@ class Cascade:
                 self._failures.exception("verdicts were not kept")
         return in_reward_order(ranked.places, {place: reward for place, (_, reward) in judged.items()})
 
-    def _watch(self, of: tuple[str | None, Skips], rewards: list[float], sure: bool) -> None:
+    def _watch(self, of: _Watched, rewards: list[float], sure: bool) -> None:
         """Rerank every list until the next version, where the explored requests of the last block lost too much."""
         with self._lock:
-            seen = self._seen.setdefault(of, [])
-            seen.append((rewards, sure))
+            seen = [*self._seen.pop(of, []), (rewards, sure)]
+            _put(self._seen, of, seen, _WATCHES)
             if len(seen) < WATCHED:
                 return
             del self._seen[of]
@@ -300,7 +305,8 @@ class Cascade:
         lost = np.where([sure for _, sure in seen], lost_by(gains, voices, 1), 0.0)
         mean = Gain.measured(lost, voices, np.arange(len(seen)))
         if mean.below(CERTIFIED_LEVEL) > self._loss:
-            self._stopped[of] = True
+            with self._lock:
+                _put(self._stopped, of, True, _WATCHES)
             _log.warning(
                 "%s: task=%r: every list is reranked until the next version: %d explored requests lost %.3f nDCG@10",
                 LOST,
@@ -312,3 +318,11 @@ class Cascade:
     def __repr__(self) -> str:
         told = ", ".join(f"{count} {name}" for name, count in self.counts.items())
         return f"Cascade({self._steering!r}, {self._judge.fingerprint}, {told})"
+
+
+def _put(kept: dict[KeyT, ValueT], key: KeyT, value: ValueT, most: int) -> None:
+    """Keep *value* under *key*, and no more than *most*: the oldest goes."""
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]
