@@ -381,7 +381,8 @@ class TestCascade:
 
         assert all(places == list(range(10)) for places in lists.values())
         assert caplog.text.count("a list is served without the reranker") == 1
-        assert Cascade(LiveOffsets(), reranker).order(None, ["a"], [1.0]) == [0]
+        for query, texts in ((None, ["a", "b"]), ("q", [None, "b"])):
+            assert Cascade(LiveOffsets(), reranker).order(query, texts, [1.0, 0.5]) == [0, 1]
 
     def test_is_the_same_without_blocking(self, offsets, reranker):
         """Both doors lead to the same lists."""

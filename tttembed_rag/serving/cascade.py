@@ -223,24 +223,25 @@ class Cascade:
         """What is asked about this list."""
         ranked = self._steering.ranked(query, texts, scores, similarity=similarity)
         first = ranked.places[: self._depth]
-        if len(first) < 2 or not isinstance(query, str):
+        if len(first) < 2 or not all(isinstance(one, str) for one in (query, *texts)):
             return _Request(query, ranked, [])
         about = self._digest(current_tenant(), ranked.task or "", query)
         # Whatever is known of it, a text is explored always or never, within one process.
         explored = int.from_bytes(self._digest(query)) < self._explore * 2 ** (8 * _DIGEST)
         skips = self._certified(ranked)
         sure = skips is not None and ranked.lead >= skips.lead(self._loss)
-        with self._lock:
-            known = self._kept.get(about, {})
+        if known := self._kept.get(about):
             rewards = {place: known[one] for place in ranked.places if (one := self._digest(texts[place])) in known}
             missing = sum(place not in rewards for place in first)
             if not missing or (2 * missing <= len(first) and not explored):
-                del self._kept[about]
-                if not missing:  # else it was used once more: the next time it is reranked, with what is new
-                    self._kept[about] = known
-                self._counts["repeated"] += 1
+                with self._lock:
+                    self._counts["repeated"] += 1
+                    self._kept.pop(about, None)
+                    if not missing:  # else it was used once more: the next time it is reranked, with what is new
+                        self._kept[about] = known
                 ranked.places = in_reward_order(ranked.places, rewards)
                 return _Request(query, ranked, [])
+        with self._lock:
             self._counts["skipped" if sure and not explored else "reranked"] += 1
             self._counts["explored"] += explored
         asked = [] if sure and not explored else [texts[place] for place in first]
