@@ -242,24 +242,31 @@ class TestRanker:
         with pytest.raises(InputError, match="top_k: expected at least 1, got 0"):
             TTTRanker(store=store, top_k=0)
 
-    def test_a_ranker_behind_it_is_asked_where_the_first_leads_by_little(self, store):
-        """Its verdicts sort the list and are kept by its name, for its tenant; where words lead nobody is asked."""
+    def test_a_ranker_behind_it_is_asked_where_the_first_leads_by_little(self, store, monkeypatch):
+        """Its verdicts sort the list; where words lead nobody is asked, but about the tenth that is explored."""
+        monkeypatch.setattr("tttembed_rag.serving.cascade.secrets.token_bytes", bytes)  # which are not these two
         with open_store(store) as opened:
             (local,) = opened.serving().version.offsets.values()
             certified = replace(local, skips=Skips((5.0,), (0.001,), 60))
             opened.registry.publish(Offsets([certified], width=WIDTH, settings={"judge": "vowels"}), by="test")
-        ranker = TTTRanker(store=store, task="billing", tenant="acme", ranker=Vowels(), judge="vowels")
+        ranker = TTTRanker(store=store, task="billing", ranker=Vowels(), judge="vowels")
         documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
 
         sure = ranker.run("past the mill", documents)["documents"]
         asked = ranker.run("zzz", documents)["documents"]
-        ranker._sorts._verdicts.close()
         assert sure[0] == documents[2]
         assert [one.content for one in asked] == sorted(TEXTS, key=lambda text: -vowels(text))
+
+    def test_verdicts_of_a_ranker_behind_it_are_its_tenants(self, store):
+        """Nothing is certified for the task yet: all of them are kept, by the ranker's name."""
+        ranker = TTTRanker(store=store, task="legal", tenant="acme", ranker=Vowels(), judge="vowels")
+        documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
+        ranker.run("zzz", documents)
+        ranker._sorts._verdicts.close()
+
         with open_store(store) as opened:
-            kept = {tenant: opened.counts(tenant=tenant).queries for tenant in ("acme", "")}
-        assert kept["acme"] > 0
-        assert kept[""] == 0
+            kept = {tenant: opened.counts(tenant=tenant).rewards for tenant in ("acme", "")}
+        assert kept == {"acme": len(TEXTS), "": 0}
 
     def test_a_ranker_behind_it_is_saved_and_needs_a_name(self, store):
         """A pipeline keeps the ranker with its settings; verdicts of nobody could not be told from others'."""
