@@ -43,8 +43,9 @@ def lost_by_depth(case: Case, offsets: Float64) -> tuple[float, ...]:
     listed = _listed(case, case.judged_under(offsets))
     if not listed.any():
         return ()
+    paid = paid_for(listed, case.voices)
     depths = range(1, min(int(np.median(case.rewards.depths)), DEEPEST) + 1)
-    bounds = [_bound(case, lost_by(listed, case.voices, depth)) for depth in depths]
+    bounds = [_bound(case, lost_by(listed, depth, *paid)) for depth in depths]
     return tuple(np.maximum.accumulate(bounds[::-1])[::-1].tolist()) if np.isfinite(bounds).all() else ()
 
 
@@ -65,7 +66,7 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     if case.questions < FEWEST_CERTIFIED or scores.shape[1] < 2:
         return None
     listed = _listed(case, scores[:, : case.judged.present.shape[1]])
-    lost = lost_by(listed, case.voices, 1)
+    lost = lost_by(listed, 1, *paid_for(listed, case.voices))
     best = -np.sort(np.where(case.grid.present, -scores, _NOWHERE), axis=1)[:, :2]
     lead = best[:, 0] - best[:, 1]
     leads = np.sort(lead)[::-1][np.arange(1, SHARES + 1) * len(lead) // SHARES - 1]
@@ -75,8 +76,8 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept].tolist()), depth) if kept else None
 
 
-def lost_by(listed: Float64, voices: Float64, depth: int) -> Float64:
-    """(n,) nDCG@10 that lists lose where their first *depth* are reranked and not all; 1 reranks none.
+def paid_for(listed: Float64, voices: Float64) -> tuple[Float64, Float64]:
+    """(n,) DCG@10 of lists that are reranked whole, and (n,) what a loss of it is divided by.
 
     A query of which all that was judged is bad weighs less: there is little to lose.
 
@@ -84,13 +85,16 @@ def lost_by(listed: Float64, voices: Float64, depth: int) -> Float64:
         listed: (n, k) gains of the candidates in the order of the list, 0 for the worst.
 
         voices: (n,) how much each query counts.
-
-        depth: At least 1.
     """
     paid = dcg(-np.sort(-listed, axis=1))
     typical = float(voices @ paid / voices.sum())
+    return paid, np.maximum(paid, max(typical, _LEAST))
+
+
+def lost_by(listed: Float64, depth: int, paid: Float64, divided_by: Float64) -> Float64:
+    """(n,) nDCG@10 that lists lose where their first *depth* >= 1 are reranked and not all; see `paid_for`."""
     reranked = np.concatenate([-np.sort(-listed[:, :depth], axis=1), listed[:, depth:]], axis=1)
-    return np.asarray((paid - dcg(reranked)) / np.maximum(paid, max(typical, _LEAST)))
+    return np.asarray((paid - dcg(reranked)) / divided_by)
 
 
 def _listed(case: Case, scores: Float64) -> Float64:

@@ -37,18 +37,20 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
     speak against any offset. Where the judge alone rewarded the task, and the search is not your own, the lists that
     are served so are looked through: which of them need no reranker.
     """
-    if offset.task is None:
-        return offset
     case, rewards = proposal.case, proposal.case.rewards
+    if offset.task is None or case.named.any():
+        return offset
     known = all(rewards.query_texts) and all(rewards.doc_texts[np.unique(case.widened.candidates)])
+    sorts = offset.scope == "local" and not offset.evidence.against and known
+    if not sorts and not offset.served:
+        return offset
     squares, products = case.moved(proposal.held_out if offset.served else proposal.without)
     scores = products / np.sqrt(squares)[:, None]
-    if offset.scope == "local" and not offset.evidence.against and known and not case.named.any():
+    if sorts:
         rescorer, sorted_by = _rescorer(case, scores, offset.evidence.vouched)
         offset, scores = replace(offset, rescorer=rescorer), sorted_by if rescorer.served else scores
-    if not offset.in_use or case.named.any() or case.search is not None:
-        return offset
-    return replace(offset, skips=skips_of(case, scores))
+    looked_through = offset.in_use and case.search is None
+    return replace(offset, skips=skips_of(case, scores)) if looked_through else offset
 
 
 def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Float64]:

@@ -340,8 +340,15 @@ def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Rows, wor
     evidence = _evidence_of(record["evidence"])
     rescorer = _rescorer_of(one, words) if (one := record.get("rescorer")) else None
     skips = Skips(tuple(one["leads"]), tuple(one["lost"]), one["depth"]) if (one := record.get("skips")) else None
-    learned = {"map": map_, "rescorer": rescorer, "skips": skips}
-    offset = Offset(vector=vector, evidence=evidence, certificate=certificate, **learned, **values)  # type: ignore[arg-type]
+    offset = Offset(
+        vector=vector,
+        evidence=evidence,
+        certificate=certificate,
+        map=map_,
+        rescorer=rescorer,
+        skips=skips,
+        **values,
+    )
     _check_known(offset)
     return offset
 

@@ -14,8 +14,8 @@ class Skips:
     """What is lost where no reranker is asked about lists whose first candidate leads the second by so much.
 
     Attributes:
-        leads: By how much the first leads in the 1/40, 2/40, ... of the lists with the largest lead, at least; in the
-            scores that sort the list: the rescorer's where the task has one, else cosines.
+        leads: The least lead among the 1/40 of all lists that lead most, among the 2/40 that lead most, and so on; in
+            the scores that sort the list: the rescorer's where the task has one, else cosines.
 
         lost: Upper bounds (90 %) of the mean loss of nDCG@10 over all requests, of the judge, where these lists are
             served as they are; never falling.

@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from tttembed_rag.errors import InputError, RewardError
-from tttembed_rag.gate.depth import lost_by
+from tttembed_rag.gate.depth import lost_by, paid_for
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL
 from tttembed_rag.judges.contract import Judge, Scores, checked_judge, checked_rewards
@@ -303,7 +303,7 @@ class Cascade:
             gains[row, : len(one)] = one
         gains = np.nan_to_num(gains - np.nanmin(gains))  # what was not judged counts as the worst
         voices = np.ones(len(seen))
-        lost = np.where([sure for _, sure in seen], lost_by(gains, voices, 1), 0.0)
+        lost = np.where([sure for _, sure in seen], lost_by(gains, 1, *paid_for(gains, voices)), 0.0)
         mean = Gain.measured(lost, voices, np.arange(len(seen)))
         if mean.below(CERTIFIED_LEVEL) > self._loss:
             with self._lock:

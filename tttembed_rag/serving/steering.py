@@ -152,6 +152,7 @@ class Steering:
             )
         telemetry.start()
         self._task = checked_task(task)
+        self._routes = routes(self._task)
         self._logged: set[str | None] = set()
         self._held: tuple[Offsets | None, frozenset[str | None]] = None, frozenset()
         self._missed: set[str] = set()
@@ -167,7 +168,7 @@ class Steering:
     @property
     def routes(self) -> bool:
         """Whether a router names the tasks, which needs base vectors; also behind a wrapped model."""
-        return routes(self._task)
+        return self._routes
 
     def task_of(self, query: str, vector: Any = None) -> str | None:
         """The task of *query*; None where nothing names one. A router needs its base *vector*."""
