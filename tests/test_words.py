@@ -107,8 +107,16 @@ class TestRescorer:
         texts = ["red hen", "hen", "red fox", "hen"]
         assert rescorer.order("the red fox", texts, [0.9, 0.5, 0.1, 0.5]).tolist() == [2, 0, 1, 3]
         assert rescorer.shared_words("the red fox", "Red fox") == ["fox", "red"]
-        with pytest.raises(InputError, match="scores: expected 4 finite numbers, one per text, got shape"):
-            rescorer.order("fox", texts, [0.9, np.nan, 0.1, 0.5])
+        for query, documents, scores, said in (
+            ("fox", texts, [0.9, np.nan, 0.1, 0.5], "scores: expected finite numbers, got "),
+            ("fox", texts, [0.9, 0.1], "scores: expected 4, one per text, got shape"),
+            ("fox", texts, ["a", "b", "c", "d"], "scores: expected numbers"),
+            ("fox", "hens", [0.9, 0.8, 0.7, 0.6], "texts: expected a list of texts, got one text"),
+            ("fox", [{"text": "hen"}], [0.9], "texts: expected texts, got dict"),
+            (texts, "fox", [0.9, 0.8, 0.7], "query: expected a text, got list"),
+        ):
+            with pytest.raises(InputError, match=said):
+                rescorer.order(query, documents, scores)
 
 
 class TestWeighing:

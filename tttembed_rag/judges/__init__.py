@@ -8,8 +8,10 @@ from tttembed_rag.judges.contract import (
     Forecasting,
     Judge,
     Scores,
+    ascored,
     checked_judge,
     checked_rewards,
+    scored,
 )
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.ensemble import EnsembleJudge
@@ -44,10 +46,12 @@ __all__ = [
     "Scores",
     "Usage",
     "YesNoJudge",
+    "ascored",
     "check_judge",
     "checked_judge",
     "checked_rewards",
     "fingerprint_of",
     "open_judge",
     "pair_key",
+    "scored",
 ]

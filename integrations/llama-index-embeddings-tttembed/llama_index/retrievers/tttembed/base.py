@@ -15,9 +15,9 @@ from llama_index.embeddings.tttembed import TTTEmbedding, stored_vectors
 from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_text
 
-from tttembed_rag import InputError
 from tttembed_rag.capture import Known, Log, TextVectors, checked_log
-from tttembed_rag.judges import Judge, checked_judge, checked_rewards
+from tttembed_rag.errors import check_count
+from tttembed_rag.judges import Judge, ascored, checked_judge, checked_rewards, scored
 from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
@@ -74,8 +74,7 @@ class RewardRetriever(BaseRetriever):
             checked_log(log).check_is_for(judge)
             if source == "":
                 log.declare()
-        if top_n < 1:
-            raise InputError(f"top_n: expected at least 1, got {top_n}")
+        check_count("top_n", top_n)
         super().__init__(callback_manager=callback_manager)
         self._retriever = retriever
         self._embed_model = embed_model
@@ -91,7 +90,7 @@ class RewardRetriever(BaseRetriever):
         handlers = Handlers(
             embed=model.embed_query_base,
             search=lambda vector: self._retriever.retrieve(_bundle(query, vector)),
-            judge=partial(self._judge.score, query),
+            judge=partial(scored, self._judge, query),
             vectors=partial(model.document_vectors, vectors=self.vectors),
         )
         return drive(self._loop.steps(query), handlers)[: self._top_n]
@@ -101,7 +100,7 @@ class RewardRetriever(BaseRetriever):
         handlers = Handlers(
             embed=model.aembed_query_base,
             search=lambda vector: self._retriever.aretrieve(_bundle(query, vector)),
-            judge=partial(self._judge.ascore, query),
+            judge=partial(ascored, self._judge, query),
             vectors=partial(model.adocument_vectors, vectors=self.vectors),
         )
         return (await adrive(self._loop.steps(query), handlers))[: self._top_n]
