@@ -27,9 +27,9 @@ import numpy as np
 from benchmarks.paper.rivals import adapter
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.files import load_beir, load_vectors
-from tttembed_rag.tools import Card, LearnedToolSearch
-from tttembed_rag.tools.index import WEIGHT, fused
-from tttembed_rag.tools.learning import rewards_of_calls, usable
+from tttembed_rag.search import Card, LearnedToolSearch
+from tttembed_rag.search.index import WEIGHT, fused
+from tttembed_rag.search.learning import rewards_of_calls, usable
 
 SETS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf", "stdlib")
 COUNTS = (0, 25, 50, 100, 200, 400, 800)

@@ -24,11 +24,11 @@ from tttembed_rag.report import drawing
 from tttembed_rag.report.heldout import LISTED, HeldOut, Listed, Lists, extremes, summed_up, traffic_of
 from tttembed_rag.report.moving import shortened
 from tttembed_rag.report.rendering import held_out_drawings, rendered
-from tttembed_rag.tools.catalog import Card
-from tttembed_rag.tools.explaining import FoundTool, ToolExplanation
-from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
-from tttembed_rag.tools.learning import weight_of
-from tttembed_rag.tools.search import LearnedToolSearch
+from tttembed_rag.search.catalog import Card
+from tttembed_rag.search.explaining import FoundTool, ToolExplanation
+from tttembed_rag.search.index import WEIGHT, ToolIndex, best
+from tttembed_rag.search.learning import weight_of
+from tttembed_rag.search.tools import LearnedToolSearch
 from tttembed_rag.vectors.rows import Float64
 
 # Requests seen, up to half of all.

@@ -9,9 +9,9 @@ from sqlalchemy import LargeBinary, func
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
+from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.testing import FakeEmbedder, FakeJudge, eventually
-from tttembed_rag.tools import LearnedToolSearch
 from tttembed_rag.worker import Worker
 from tttembed_rag.worker.toolcalls import is_of_tools
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
-from tttembed_rag.tools.learning import weight_of
-from tttembed_rag.tools.memory import PastRequest
+from tttembed_rag.search.index import WEIGHT, ToolIndex, best
+from tttembed_rag.search.learning import weight_of
+from tttembed_rag.search.outcomes import PastRequest
 from tttembed_rag.vectors.checks import FloatArray
 
 # Earlier requests that are named for a tool.

@@ -17,16 +17,16 @@ from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.observations import TOOL_CALLS
-from tttembed_rag.stores import open_store
-from tttembed_rag.stores.work.states import TOOLS
-from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.tools import LearnedToolSearch, Turns
-from tttembed_rag.tools.index import WEIGHT, best, fused
-from tttembed_rag.tools.learning import (
+from tttembed_rag.search import LearnedToolSearch, Turns
+from tttembed_rag.search.index import WEIGHT, best, fused
+from tttembed_rag.search.learning import (
     learn,
     rewards_of_calls,
     usable,
 )
+from tttembed_rag.stores import open_store
+from tttembed_rag.stores.work.states import TOOLS
+from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.vectors.words import words
 
 from .conftest import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
@@ -117,7 +117,7 @@ def test_the_application_decides_what_is_logged():
     code = (
         "import logging; logging.basicConfig(level='INFO')\n"
         "from tttembed_rag.testing import FakeEmbedder\n"
-        "from tttembed_rag.tools import LearnedToolSearch\n"
+        "from tttembed_rag.search import LearnedToolSearch\n"
         "print(LearnedToolSearch({'a': 'one'}, FakeEmbedder())('one'))"
     )
 
@@ -216,7 +216,7 @@ def test_success_alone_teaches(search):
 @pytest.mark.parametrize("named", [True, False])
 def test_one_caller_takes_no_place_of_others(tmp_path, monkeypatch, kept, named):
     """Of more requests than are learned from, those of who calls most go first, with a name or without one."""
-    monkeypatch.setattr("tttembed_rag.tools.memory.LAST", 6)
+    monkeypatch.setattr("tttembed_rag.search.outcomes.LAST", 6)
     url = None if kept == "here" else f"sqlite:///{tmp_path / 'tools.db'}"
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
         for place, topic in enumerate(TOPICS[:12]):
@@ -299,7 +299,7 @@ def test_nothing_is_learned_twice(search):
 
 def test_learning_goes_on_beyond_the_last_requests(search, monkeypatch):
     """Where as many requests are remembered as ever can be, new ones are learned from all the same."""
-    monkeypatch.setattr("tttembed_rag.tools.memory.LAST", 20)
+    monkeypatch.setattr("tttembed_rag.search.outcomes.LAST", 20)
     teach(search, TOPICS[:20])
     search.learn()
     teach(search, TOPICS[20:21])
@@ -557,7 +557,7 @@ def test_two_processes_lose_no_outcome(tmp_path):
     url = f"sqlite:///{tmp_path}/tools.db"
     code = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from tools.conftest import *\n"
+        "from search.conftest import *\n"
         "with LearnedToolSearch(CATALOG, FakeEmbedder(), store=sys.argv[1]) as search:\n"
         "    teach(search, LEARNED[:15])"
     )
@@ -579,11 +579,11 @@ def test_one_process_learns_for_a_tenant_at_a_time(tmp_path, monkeypatch):
         fitted = learn
 
         def slow(*given):
-            monkeypatch.setattr("tttembed_rag.tools.search.learn", fitted)
+            monkeypatch.setattr("tttembed_rag.search.tools.learn", fitted)
             assert other.learn().reason == "another process learns for the tenant now"
             return fitted(*given)
 
-        monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
+        monkeypatch.setattr("tttembed_rag.search.tools.learn", slow)
 
         assert search.learn().published
         assert other.learn().reason == "no request is new"
@@ -605,7 +605,7 @@ def test_what_is_forgotten_while_it_is_learned_from_is_not_served(tmp_path, monk
             store.forget(tenant="acme", by="ann")
             return learn(*given)
 
-        monkeypatch.setattr("tttembed_rag.tools.search.learn", overtaken)
+        monkeypatch.setattr("tttembed_rag.search.tools.learn", overtaken)
         lesson = search.learn()
 
         assert not lesson.published
@@ -627,7 +627,7 @@ def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
                 store.registry.publish(Offsets([], width=offsets.width), by="ann")
             return offsets
 
-        monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
+        monkeypatch.setattr("tttembed_rag.search.tools.learn", slow)
 
         assert search.learn().reason == "another process published meanwhile"
         assert search.learn().published

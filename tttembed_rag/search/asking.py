@@ -17,9 +17,9 @@ from tttembed_rag.judges.contract import Judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.rewards.observations import Observation
-from tttembed_rag.tools.index import WEIGHT, ToolIndex
-from tttembed_rag.tools.learning import uncalled
-from tttembed_rag.tools.memory import LAST, PastRequest
+from tttembed_rag.search.index import WEIGHT, ToolIndex
+from tttembed_rag.search.learning import uncalled
+from tttembed_rag.search.outcomes import LAST, PastRequest
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store

@@ -20,8 +20,8 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
-from tttembed_rag.tools.index import WEIGHT, WEIGHTS, ToolIndex, best, fused
-from tttembed_rag.tools.memory import PastRequest
+from tttembed_rag.search.index import WEIGHT, WEIGHTS, ToolIndex, best, fused
+from tttembed_rag.search.outcomes import PastRequest
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 
 # Rewards of a tool that was called and worked, and of one that failed by its own error.

@@ -19,14 +19,14 @@ from tttembed_rag.errors import InputError, LeaseLost, check_text
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.search.asking import DAILY, ToolJudge
+from tttembed_rag.search.catalog import cards_of
+from tttembed_rag.search.explaining import ToolExplanation, explained
+from tttembed_rag.search.index import WEIGHT, ToolIndex, best
+from tttembed_rag.search.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
+from tttembed_rag.search.outcomes import CallMemory, InProcess, InStore, PastRequest
 from tttembed_rag.serving.context import context, current_task, current_tenant, said
 from tttembed_rag.system.background import Loop, checked_interval
-from tttembed_rag.tools.asking import DAILY, ToolJudge
-from tttembed_rag.tools.catalog import cards_of
-from tttembed_rag.tools.explaining import ToolExplanation, explained
-from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
-from tttembed_rag.tools.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
-from tttembed_rag.tools.memory import CallMemory, InProcess, InStore, PastRequest
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from tttembed_rag.capture.storelog import StoreLog
 from tttembed_rag.errors import InputError, LeaseLost, Superseded
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.observations import TOOL_CALLS
+from tttembed_rag.search.catalog import Card
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets
-from tttembed_rag.tools.catalog import Card
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tttembed_rag.tools.catalog import Card
+from tttembed_rag.search.catalog import Card
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.words import keyword_index, words
 
