@@ -6,9 +6,9 @@ import pytest
 
 from tttembed_rag import context
 from tttembed_rag.proxy import Caller, Callers
+from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.tools import LearnedToolSearch
 
 TOPICS = [f"{one}{two}" for one, two in itertools.product(("red", "blue", "green"), ("mail", "file", "note", "call"))]
 # Two suites handle each topic; one of them works here.

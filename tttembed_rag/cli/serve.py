@@ -15,8 +15,8 @@ from tttembed_rag.errors import require
 
 if TYPE_CHECKING:
     from tttembed_rag.proxy import Caller
+    from tttembed_rag.search import LearnedToolSearch
     from tttembed_rag.serving.live import LiveOffsets
-    from tttembed_rag.tools import LearnedToolSearch
 
 _EXTRA = "serve"
 _SWITCH = 0.0005
@@ -139,7 +139,7 @@ def _live(url: str | None, path: Path | None, embedder: str) -> LiveOffsets:
 
 def _searches(given: tuple[str, ...], embed: str, url: str | None) -> dict[str, LearnedToolSearch]:
     """The searches of NAME=PATH[,URL], by name."""
-    from tttembed_rag.tools import LearnedToolSearch
+    from tttembed_rag.search import LearnedToolSearch
 
     found: dict[str, tuple[Path, str | None]] = {}
     for one in given:

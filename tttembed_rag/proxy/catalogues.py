@@ -14,7 +14,7 @@ from tttembed_rag.serving.context import context
 
 
 class Search(Protocol):
-    """The part of `tttembed_rag.tools.LearnedToolSearch` that is offered."""
+    """The part of `tttembed_rag.search.LearnedToolSearch` that is offered."""
 
     @property
     def names(self) -> list[str]:

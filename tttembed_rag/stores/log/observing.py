@@ -14,7 +14,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, collate, func, or_, select, true
+from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, case, collate, func, or_, select, true
 
 from tttembed_rag.errors import VectorError
 from tttembed_rag.rewards.observations import MAX_DEPTH
@@ -176,7 +176,8 @@ def update_progress(connection: Connection, queries: Sequence[int], *, judge: in
 def _recount(*, of_one: bool) -> tuple[Any, Any]:
     """The statements that delete the progress of some queries, and that count it, for one judge or for all."""
     q, p, d, r, j = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.judges
-    progress, numbers = schema.progress, bindparam("some_queries", expanding=True)
+    progress = schema.progress
+    numbers: BindParameter[int] = bindparam("some_queries", expanding=True)
     waits = and_(q.c.text.is_not(None), d.c.text.is_not(None), r.c.query.is_(None), j.c.asks)
     old = progress.delete().where(progress.c.query.in_(numbers))
     counted = (
