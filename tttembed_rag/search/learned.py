@@ -329,6 +329,10 @@ class LearnedSearch:
             loop.wake()
             loop.join(30.0)
 
+    def flush(self) -> bool:
+        """Wait until all that was kept is written; gives whether it is, which it is not while the store is away."""
+        return self._memory.flush()
+
     def close(self) -> None:
         """Write what waits, and follow the store no longer."""
         self._memory.close()

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 LAST, _DEPTH = 2000, 200
 # Seconds that others wait for a process that was killed while it learned.
 _SECONDS = 60.0
+# Seconds that a caller waits at most until what it said is written.
+_WRITTEN = 5.0
 # Digests that are kept of requests that were learned from: searches over other items may share the store.
 _SEEN = 4 * LAST
 # Who publishes and forgets, in the audit trail of a store.
@@ -164,8 +166,12 @@ class InProcess:
             self._versions[tenant] = instead_of + 1
             return True
 
+    def flush(self) -> bool:
+        """True: nothing waits."""
+        return True
+
     def close(self) -> None:
-        """Nothing waits."""
+        """Nothing."""
 
 
 class InStore:
@@ -288,6 +294,10 @@ class InStore:
             return False
         follow(self.store, tenants=[tenant], embedder=self._embedder)  # this process need not wait for its next look
         return True
+
+    def flush(self) -> bool:
+        """Write what waits; gives whether all of it is written."""
+        return self._log.flush(_WRITTEN)
 
     def close(self) -> None:
         """Write what waits, and end."""
