@@ -115,7 +115,7 @@ def test_a_judge_that_fails_costs_nothing_but_its_verdicts(taught, judge, error,
     lesson = taught().learn()
 
     assert lesson.published
-    assert "tools that nobody called stay unjudged" in caplog.text
+    assert "items that nobody used stay unjudged" in caplog.text
 
 
 def test_a_judge_needs_a_store(judge):

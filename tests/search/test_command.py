@@ -69,7 +69,7 @@ def test_the_worker_leaves_calls_alone(store):
         assert [str(step.detail) for step in done.steps] == [
             "these are calls of tools: `tttembed tools learn` learns from them"
         ]
-        assert [one.by for one in store.registry.versions()] == ["tools"]
+        assert [one.by for one in store.registry.versions()] == ["search"]
         assert store.due.tenants() == []
 
 
@@ -116,7 +116,7 @@ def test_a_worker_with_a_judge_leaves_calls_alone(store, rewarded):
     after = alone if rewarded else ["nothing is new"]
     assert [[step.detail for step in one.steps] for one in (*before_learning, *done)] == [alone, after]
     assert judge.asked == []
-    assert [one.by for one in store.registry.versions()] == ["tools"]
+    assert [one.by for one in store.registry.versions()] == ["search"]
     assert store.judge_queue.spent().pairs == 0
 
 

@@ -40,11 +40,15 @@ def source_id(source: str) -> str:
     return f"\0{source}"
 
 
+def document_id(document: str) -> str:
+    """The id under which a document is forgotten."""
+    return f"\0\0{document}"
+
+
 def write_entries(connection: Connection, entries: Entries, salt: bytes, now: float) -> int:
     """Write entries, but for what was forgotten since it was served; gives how often its queries were served."""
     tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in entries.queries))
-    if late := _forgotten(connection, entries, tenants, salt):
-        entries.leave_out(late)
+    entries.leave_out(_forgotten(connection, entries, tenants, salt))
     if not entries.queries:
         return 0
     embedders = _embedders(connection, entries)
@@ -200,7 +204,7 @@ def _recount(*, of_one: bool) -> tuple[Any, Any]:
 def _forgotten(connection: Connection, entries: Entries, tenants: Mapping[str, int], salt: bytes) -> set[QueryKey]:
     """The queries of *entries* that were served, at least once, before they were forgotten.
 
-    Of those that stay, rewards by sources that were forgotten since are dropped.
+    Of those that stay, documents that were forgotten since are dropped, and rewards by such sources.
     """
     table = schema.forgotten
     first = min((query.first for query in entries.queries.values()), default=0.0)
@@ -216,11 +220,13 @@ def _forgotten(connection: Connection, entries: Entries, tenants: Mapping[str, i
     def is_late(tenant: str, name: str, at: float) -> bool:
         return any(at <= when.get((tenant, query), -math.inf) for query in (EVERYTHING, forgotten_id(salt, name)))
 
-    for key, query in entries.queries.items():
+    for (tenant, _, _), query in entries.queries.items():
+        late = {document for document in query.places if is_late(tenant, document_id(document), query.first)}
+        query.places = {document: place for document, place in query.places.items() if document not in late}
         query.rewards = {
             (document, source): reward
             for (document, source), reward in query.rewards.items()
-            if not (source and is_late(key[0], source_id(source), query.first))
+            if document not in late and not (source and is_late(tenant, source_id(source), query.first))
         }
     return {key for key, query in entries.queries.items() if is_late(key[0], key[2], query.first)}
 

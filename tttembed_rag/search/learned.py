@@ -1,0 +1,404 @@
+"""`LearnedSearch`: names of items for a request, better the more it was told of which of them helped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from cachetools import LRUCache
+
+from tttembed_rag.embedders.contract import Embedder
+from tttembed_rag.embedders.frameworks import FrameworkEmbedder
+from tttembed_rag.errors import InputError, LeaseLost, check_text
+from tttembed_rag.judges.contract import checked_judge
+from tttembed_rag.judging.spending import Budget, Price
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.search.asking import DAILY, UnusedJudge
+from tttembed_rag.search.catalog import Card
+from tttembed_rag.search.explaining import SearchExplanation, explained
+from tttembed_rag.search.index import WEIGHT, Index, Items, best
+from tttembed_rag.search.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
+from tttembed_rag.search.outcomes import InProcess, InStore, Outcomes, PastRequest
+from tttembed_rag.serving.context import context, current_task, current_tenant, said
+from tttembed_rag.system.background import Loop, checked_interval
+from tttembed_rag.vectors.checks import FloatArray
+
+if TYPE_CHECKING:
+    from tttembed_rag.judges import Judge
+    from tttembed_rag.offsets.lookup import Offsets
+    from tttembed_rag.stores import Store
+    from tttembed_rag.worker.holding import Holding
+
+_log = logging.getLogger(__name__)
+# Vectors of the last requests, which outcomes are kept with.
+_REMEMBERED = 5000
+# The share by which requests must have grown before the background learns again: every fit may take chance for a gain.
+GROWTH = 0.1
+_TOO_FEW = "expected at least 2 requests for which an item helped"
+
+
+class LearnedSearch:
+    """Finds the items for a request among many short texts, and learns from which of them helped.
+
+    Two searches are added: a dense one, moved by offsets, and BM25. What moves it is learned from uses (`used`), and
+    served only where uses that it was not learned from support it. Safe between threads; every method that waits has an
+    async twin. Whose requests they are, and of which task, the caller's ``with tttembed_rag.context(...)`` says.
+
+    Args:
+        items: The items: a dict from name to text, or `Card` values; `add` brings more.
+
+        embed: The embedding model: an `Embedder`, an object of LangChain or LlamaIndex, or the text of one as
+            `tttembed_rag.embedders.open_embedder` takes it. None is all-MiniLM-L6-v2 (``tttembed-rag[demo]``).
+
+        store: An open store, or its URL, shared by any number of processes; None learns in this process.
+
+        judge: Who says, while something is learned, whether some of the items that were listed for a request and that
+            nobody used would have served it: any judge, or the text of one as `tttembed judge` takes it. It needs a
+            store. None asks nobody.
+
+        budget: Caps on what judges of the store may cost in a day (UTC), over all processes.
+
+        price: What the judge's usage costs; needed where the budget caps money.
+
+    Raises:
+        InputError: The items, the model or the judge are not what was expected.
+        EmbedderError: The model cannot be loaded, or embeds no items.
+        StoreError: The store cannot be opened.
+    """
+
+    # What items are called in messages, and the state in which nobody has any.
+    _kind: ClassVar[str] = "items"
+    _nothing: ClassVar[Items] = Index()
+
+    def __init__(
+        self,
+        items: Any,
+        embed: Any = None,
+        *,
+        store: Store | str | None = None,
+        judge: Judge | str | None = None,
+        budget: Budget = DAILY,
+        price: Price | None = None,
+    ) -> None:
+        self._embedder = _embedder(embed)
+        self._adding = Lock()
+        self._items = self._nothing
+        self._width = 0
+        self.add(items)
+        self._memory: Outcomes = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
+        self._judge = None if judge is None else _asked(judge, self._memory, budget, price or Price())
+        self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
+        self._remembering = Lock()
+
+    def __repr__(self) -> str:
+        items = len(self._index)
+        return f"{type(self).__name__}({items} {self._kind}, {self._embedder.fingerprint}, {self._memory.live!r})"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all items."""
+        return list(self._index.rows)
+
+    @property
+    def offsets(self) -> Offsets | None:
+        """What is served to the caller's tenant, the learned weight of BM25 in its settings; None before anything."""
+        return self._memory.live.current
+
+    @property
+    def _index(self) -> Index:
+        """The items that the caller's tenant may find."""
+        return self._items.for_tenant(current_tenant())
+
+    def _cards(self, items: Any) -> list[Card]:
+        """Items as cards, one for each name."""
+        cards = [Card(*one) for one in items.items()] if isinstance(items, Mapping) else list(items)
+        for one in cards:
+            if not (isinstance(one, Card) and isinstance(one.text, str) and one.text.strip() and one.name):
+                raise InputError(f"items: expected Card values or a dict from name to text, got {one!r:.80}")
+        return list({one.name: one for one in cards}.values())
+
+    def add(self, items: Any) -> int:
+        """Add items, and renew those whose text has changed; gives how many were embedded.
+
+        Items that are there already, with the same text, cost nothing.
+        """
+        cards = self._cards(items)
+        with self._adding:
+            index = self._index
+            fresh = [
+                card for card in cards if card.name not in index.rows or index.cards[index.rows[card.name]] != card
+            ]
+            if fresh:
+                vectors = self._embedder.embed_documents([card.text for card in fresh])
+                self._width = vectors.shape[1]
+                self._items = self._items.having(current_tenant(), index.plus(fresh, vectors))
+            return len(fresh)
+
+    def remove(self, names: Collection[str]) -> None:
+        """Take items away; what was learned of them stays, and serves again where they come back."""
+        with self._adding:
+            self._items = self._items.having(current_tenant(), self._index.without(names))
+
+    # Searching
+
+    def __call__(
+        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
+    ) -> list[str]:
+        """Names of the best items for a request, best first.
+
+        An item whose name of several words (``create_invoice``, ``createInvoice``, ``mail.send``) stands in the request
+        is always among them, in the last place where the search has not found it. Where the embedding model fails, that
+        is logged, and BM25 alone finds them.
+
+        Args:
+            query: The request.
+
+            k: Names at most, >= 1.
+
+            task: The task key whose offset is served, a server or a namespace; None is the caller's `context`.
+
+            among: The names that may be found; None is all.
+        """
+        _check(query, k)
+        check_text("task", task)
+        if not query.strip() or not len(self._index):
+            return []
+        return self._found(query, self._vector(query), k, task, among)
+
+    async def asearch(
+        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
+    ) -> list[str]:
+        """The same, without holding up the event loop."""
+        return await asyncio.to_thread(self, query, k, task=task, among=among)
+
+    def explain(self, query: str, k: int = 10, *, task: str | None = None) -> SearchExplanation:
+        """Why these items are found: ranks before and after, and the earlier requests that moved them."""
+        _check(query, k)
+        index, vector = self._index, self._vector(query)
+        task = current_task() if task is None else task
+        if vector is None or not len(index):
+            raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
+        offsets, offset = self._memory.live.serving(query, task)
+        query_id = None if offset is None else offset.query_id
+        requests = self._memory.requests(current_tenant(), len(vector))
+        return explained(index, query, vector, offsets, requests, k=k, task=task, query_id=query_id)
+
+    # Learning
+
+    def used(
+        self,
+        query: str,
+        name: str,
+        succeeded: bool = True,
+        *,
+        task: str | None = None,
+        source: str | None = None,
+        at: float | None = None,
+    ) -> None:
+        """Keep that an item was used for a request, and whether it helped.
+
+        Say what happened alone: an item that was found and not used is not judged. A failure is one of the item's own,
+        not a service that is down.
+
+        Args:
+            query: The text of the request, as it was searched.
+
+            name: The name of the item.
+
+            succeeded: Whether it did what it was used for.
+
+            task: As for the search.
+
+            source: Who used it, such as a user or an agent, of whom none counts as more than one voice near a
+                request; None is the source of the caller's `context`. Without any, the request is a voice of its own.
+
+            at: When the request was searched, in Unix seconds: where it was forgotten since, nothing is kept. None is
+                now.
+
+        Raises:
+            InputError: There is no such item, the request is empty, or *succeeded* is neither True nor False.
+        """
+        _check(query, 1)
+        check_text("task", task)
+        check_text("source", source)
+        if succeeded not in (True, False):  # any other word would count as a success
+            raise InputError(f"succeeded: expected True or False, got {succeeded!r:.80}")
+        index = self._index
+        row = index.rows.get(name)
+        if row is None:
+            raise InputError(f"name: expected one of {len(index)} {self._kind}, got {name!r:.80}")
+        if not query.strip():
+            raise InputError(f"query: expected the text of the request, got {query!r}")
+        vector = self._vector(query)
+        if vector is None:
+            return  # logged
+        card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
+        task, source = current_task() if task is None else task, said("source") or "" if source is None else source
+        request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
+        self._memory.note(request, card, index.vectors[row], said("tenant"), time.time() if at is None else at)
+
+    async def aused(
+        self, query: str, name: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
+    ) -> None:
+        """The same, without holding up the event loop."""
+        await asyncio.to_thread(self.used, query, name, succeeded, task=task, source=source)
+
+    def learn(self, *, grown: float = 0.0) -> Lesson:
+        """Learn from all uses of the caller's tenant, and serve what they support.
+
+        Args:
+            grown: Learn only where the requests that no process has learned from are this share of the others, >= 0.
+
+        Raises:
+            StoreUnavailable: The store is away; what was served stays.
+        """
+        tenant = current_tenant()
+        try:
+            with self._memory.alone(tenant) as holding:
+                return self._learned(tenant, grown, holding)
+        except LeaseLost as exc:
+            return Lesson.of(0, self._memory.live.current, str(exc))
+
+    def _learned(self, tenant: str, grown: float, holding: Holding | None) -> Lesson:
+        """The same for *tenant*, while nobody else learns for it, and unless it is forgotten meanwhile."""
+        items, live, version = self._items, self._memory.live.current, self._memory.version(tenant)
+        requests = usable(self._memory.requests(tenant, self._width), items)
+        digests, seen = [one.digest for one in requests], self._memory.seen(tenant)
+        new = sum(one not in seen for one in digests)
+        if len(requests) < 2:
+            return Lesson.of(len(requests), live, _TOO_FEW)
+        if not new or new < grown * (len(requests) - new):
+            return Lesson.of(
+                len(requests), live, "no request is new" if not new else f"{new} requests are new, too few"
+            )
+        verdicts = self._judge.verdicts(requests, items, tenant, holding) if self._judge and holding else None
+        offsets = learn(requests, items, verdicts)
+        reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
+        lesson = Lesson.of(len(requests), offsets, reason, published=True)
+        if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
+            self._memory.see(digests, tenant, holding)
+            return Lesson.of(len(requests), live, reason)
+        note, rewarded = f"weight of BM25 {lesson.weight:g}; {reason}", len(requests)
+        publish = self._memory.publish
+        if not publish(offsets, tenant, holding=holding, note=note, rewarded=rewarded, instead_of=version):
+            return Lesson.of(len(requests), live, "another process published meanwhile")
+        self._memory.see(digests, tenant, holding)
+        return lesson
+
+    async def alearn(self, *, grown: float = 0.0) -> Lesson:
+        """The same, without holding up the event loop."""
+        return await asyncio.to_thread(self.learn, grown=grown)
+
+    def learn_for_all(self, *, grown: float = 0.0) -> dict[str, Lesson]:
+        """The same for every tenant, by name."""
+        lessons = {}
+        for tenant in self._memory.tenants():
+            with context(tenant=tenant):
+                lessons[tenant] = lesson = self.learn(grown=grown)
+            if lesson.published:
+                _log.info("%s of tenant %r: %s", self._kind, tenant, lesson)
+        return lessons
+
+    @contextmanager
+    def learning(self, every: float = 60.0) -> Iterator[Self]:
+        """Within the block, learn for every tenant from the background, whenever there is a tenth more to learn from.
+
+        Args:
+            every: Seconds between two passes, > 0.
+        """
+        checked_interval("every", every)
+        ended = False
+
+        def work() -> float | None:
+            if not ended:
+                self.learn_for_all(grown=GROWTH)
+            return None if ended else every
+
+        loop = Loop("tttembed-search", work, lambda: None)
+        loop.start()
+        try:
+            yield self
+        finally:
+            ended = True
+            loop.wake()
+            loop.join(30.0)
+
+    def flush(self) -> bool:
+        """Wait until all that was kept is written; gives whether it is, which it is not while the store is away."""
+        return self._memory.flush()
+
+    def close(self) -> None:
+        """Write what waits, and follow the store no longer."""
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _found(
+        self, query: str, vector: FloatArray | None, k: int, task: str | None, among: Collection[str] | None
+    ) -> list[str]:
+        index = self._index
+        task = current_task() if task is None else task
+        offsets, offset = self._memory.live.serving(query, task)
+        if vector is not None and offsets is not None:
+            vector = offsets.apply_found(vector, offset)
+        scores = index.scores(query, vector, weight_of(offsets))
+        if among is not None:
+            allowed = np.array([index.rows[name] for name in among if name in index.rows], dtype=np.intp)
+            order = allowed[best(scores[allowed], k)] if len(allowed) else allowed
+        else:
+            order = best(scores, k)
+        found = [index.cards[row].name for row in order]
+        missed = [name for name in index.named(query) if name not in found and (among is None or name in among)][:k]
+        return [*found[: k - len(missed)], *missed]
+
+    def _vector(self, query: str) -> FloatArray | None:
+        """The base vector (d,) of a request, remembered for its outcomes; None where the model fails."""
+        with self._remembering:
+            if (known := self._vectors.get(query)) is not None:
+                return known
+        try:
+            vector: FloatArray = self._embedder.embed_queries([query])[0]
+        except Exception:  # noqa: BLE001 - the caller's model: its failure must not fail the agent's search
+            _log.exception("a request was not embedded: BM25 alone finds its %s", self._kind)
+            return None
+        with self._remembering:
+            self._vectors[query] = vector
+        return vector
+
+
+def _embedder(embed: Any) -> Embedder:
+    if isinstance(embed, Embedder):
+        return embed
+    if embed is None or isinstance(embed, str):
+        from tttembed_rag.embedders.specs import open_embedder
+
+        return open_embedder(embed or "minilm")
+    return FrameworkEmbedder(embed)
+
+
+def _asked(judge: Any, memory: Outcomes, budget: Budget, price: Price) -> UnusedJudge:
+    """The judge, as it is asked about the requests of a store."""
+    if not isinstance(memory, InStore):
+        raise InputError("judge: expected a store beside it, which keeps what it answers and what it costs, got none")
+    if isinstance(judge, str):
+        from tttembed_rag.judges.specs import open_judge
+
+        judge = open_judge(judge)
+    return UnusedJudge(memory.store, checked_judge(judge), budget, price)
+
+
+def _check(query: str, k: int) -> None:
+    if not isinstance(query, str):
+        raise InputError(f"query: expected a text, got {type(query).__name__}")
+    if not (isinstance(k, int) and k >= 1):
+        raise InputError(f"k: expected at least 1, got {k!r}")
