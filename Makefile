@@ -8,12 +8,12 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 # Tests that need what `make test` does not install; there, they are skipped.
 HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py tests/scale \
-	tests/test_parquet.py tests/spans/test_files.py tests/tools/test_catalog.py integrations/tests \
+	tests/test_parquet.py tests/spans/test_files.py tests/search/test_catalog.py integrations/tests \
 	'tests/test_documentation.py::test_pages_run[docs/tools.md]'
 # What `make test-lowest` installs beside the package, and the tests that it leaves out: those need adapters.
-TESTED_WITH := build celery fastapi hatchling hypothesis ir-measures matplotlib pgserver procrastinate pytest \
-	pytest-asyncio pytest-xdist
-ADAPTED := $(addprefix --ignore tests/,test_documentation.py tools/test_catalog.py)
+TESTED_WITH := build celery fastapi hatchling hypothesis ir-measures matplotlib openapi-spec-validator pgserver \
+	procrastinate pytest pytest-asyncio pytest-xdist
+ADAPTED := $(addprefix --ignore tests/,test_documentation.py search/test_catalog.py)
 export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo docs test test-hosts test-lowest test-quick check faults faults-processes faults-server faults-rest bench bench-all

@@ -6,7 +6,8 @@ A service that answers from memory, the proxy and the caller are three processes
 times, each at its time however slow the last was, in turn to the service itself and to the proxy; the same request is
 sent either way, and a latency is counted from the time the request was due. `direct` is the service alone, so what a
 row adds is its percentile less that of the direct row above it. The processor time of the proxy depends less on what
-else the machine does.
+else the machine does. The last row is feedback, each of another user, on ten documents of another query: it is answered
+once it is in a store of SQLite beside the proxy.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import aiohttp
 import numpy as np
 
 from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag.stores import open_store
 
 SERVICE = """
 import base64, json, sys
@@ -67,23 +69,39 @@ def started(*arguments: str) -> tuple[subprocess.Popen, str]:
     return process, process.stdout.readline().split()[0]
 
 
-async def latencies(session: aiohttp.ClientSession, url: str, fields: dict, headers: dict, rate: float, n: int):
-    """Milliseconds of *n* requests from when they were due, one every 1 / rate seconds."""
-    taken = np.zeros(n)
-    body = json.dumps(fields).encode()
+async def latencies(session: aiohttp.ClientSession, url: str, bodies: list[bytes], headers: dict, rate: float):
+    """Milliseconds of a request with each body from when it was due, one every 1 / rate seconds."""
+    taken = np.zeros(len(bodies))
     began = time.perf_counter() + 0.05
 
     async def one(number: int) -> None:
         due = began + number / rate
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        async with session.post(f"{url}/v1/embeddings", data=body, headers=headers) as answer:
+        async with session.post(url, data=bodies[number], headers=headers) as answer:
             await answer.read()
             if answer.status != 200:
                 raise RuntimeError(f"status {answer.status}")
         taken[number] = 1e3 * (time.perf_counter() - due)
 
-    await asyncio.gather(*(one(number) for number in range(n)))
+    await asyncio.gather(*(one(number) for number in range(len(bodies))))
     return taken
+
+
+def feedback(first: int, n: int) -> list[bytes]:
+    """Bodies of feedback, each of another user on ten documents of another query."""
+    said = [("thumb", 1), *[("thumb", -1)] * 9]
+    return [
+        json.dumps(
+            {
+                "query": f"question {number}",
+                "documents": [
+                    {"text": f"answer {place} to {number}", signal: value} for place, (signal, value) in enumerate(said)
+                ],
+                "source": f"user {number}",
+            }
+        ).encode()
+        for number in range(first, first + n)
+    ]
 
 
 def processor_seconds(pid: int) -> float:
@@ -108,15 +126,22 @@ async def measure(service: str, proxy: str, pid: int, rate: float, seconds: floa
             busy = processor_seconds(pid)
             for _ in range(turns):
                 for way, url in (("direct", service), ("proxy", proxy)):
-                    taken[way].append(await latencies(session, url, fields, headers, rate, n))
+                    bodies = [json.dumps(fields).encode()] * n
+                    taken[way].append(await latencies(session, f"{url}/v1/embeddings", bodies, headers, rate))
             busy = 1e3 * (processor_seconds(pid) - busy) / (n * turns)
-            for way, parts in taken.items():
-                p50, p99 = np.percentile(np.concatenate(parts), [50, 99])
-                # The median of the turns: one turn in which the machine was busy elsewhere does not decide.
-                calm = float(np.median([np.percentile(part, 99) for part in parts]))
-                rows.append({"request": name, "way": way, "p50": p50, "p99": p99, "p99_of_turns": calm})
-                rows[-1]["processor"] = busy if way == "proxy" else None
+            rows += [row_of(name, way, parts, busy if way == "proxy" else None) for way, parts in taken.items()]
+        busy, url = processor_seconds(pid), f"{proxy}/v1/feedback"
+        parts = [await latencies(session, url, feedback(turn * n, n), {}, rate) for turn in range(turns)]
+        rows.append(row_of("feedback", "store", parts, 1e3 * (processor_seconds(pid) - busy) / (n * turns)))
     return rows
+
+
+def row_of(name: str, way: str, parts: list, processor: float | None) -> dict:
+    """What is shown of the latencies of all turns."""
+    p50, p99 = np.percentile(np.concatenate(parts), [50, 99])
+    # The median of the turns: one turn in which the machine was busy elsewhere does not decide.
+    calm = float(np.median([np.percentile(part, 99) for part in parts]))
+    return {"request": name, "way": way, "p50": p50, "p99": p99, "p99_of_turns": calm, "processor": processor}
 
 
 def main() -> None:
@@ -130,11 +155,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         vector = np.random.default_rng(1).normal(size=chosen.width).astype(np.float32) / 40
         offset = Offset("global", vector, 0.9, 64, Evidence(64, None, None, "ungated", "made for a benchmark"))
-        Offsets([offset], width=chosen.width).save(Path(folder) / "offsets.safetensors")
+        url = f"sqlite:///{folder}/store.db"
+        with open_store(url) as store:
+            store.registry.publish(Offsets([offset], width=chosen.width), by="benchmark")
         service, address = started("-c", SERVICE, str(chosen.width))
         proxy, steered = started(
             *("-m", "tttembed_rag", "serve", address, "--model", "small", "--port", "0"),
-            *("--offsets", str(Path(folder) / "offsets.safetensors")),
+            *("--store", url),
         )
         try:
             rows = asyncio.run(measure(address, steered, proxy.pid, chosen.rate, chosen.seconds))
@@ -142,12 +169,16 @@ def main() -> None:
             for process in (proxy, service):
                 process.send_signal(signal.SIGTERM)
                 process.wait(10)
+        with open_store(url) as store:
+            counts = store.counts("")
+    print(f"{counts.rewards:,} rewards of {counts.queries:,} queries are in the store")
     cores = len(os.sched_getaffinity(0))
     print(f"width {chosen.width}, {chosen.rate:g} requests a second, {cores} cores, ms (load {os.getloadavg()[0]:.1f})")
     print(f"{'request':<18}{'way':<8}{'p50':>8}{'p99':>8}{'p99, median turn':>18}{'added':>8}{'processor':>11}")
     direct = 0.0
     for row in rows:
         direct = row["p99_of_turns"] if row["way"] == "direct" else direct
+        direct = 0.0 if row["way"] == "store" else direct
         added = "" if row["way"] == "direct" else f"{row['p99_of_turns'] - direct:>8.2f}{row['processor']:>11.2f}"
         print(
             f"{row['request']:<18}{row['way']:<8}{row['p50']:>8.2f}{row['p99']:>8.2f}"

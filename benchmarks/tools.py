@@ -27,9 +27,9 @@ import numpy as np
 from benchmarks.paper.rivals import adapter
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.files import load_beir, load_vectors
-from tttembed_rag.tools import Card, LearnedToolSearch
-from tttembed_rag.tools.index import WEIGHT, fused
-from tttembed_rag.tools.learning import rewards_of_calls, usable
+from tttembed_rag.search import Card, LearnedToolSearch
+from tttembed_rag.search.index import WEIGHT, fused
+from tttembed_rag.search.learning import rewards_of_outcomes, usable
 
 SETS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf", "stdlib")
 COUNTS = (0, 25, 50, 100, 200, 400, 800)
@@ -172,7 +172,7 @@ def compare(world: World, counts: tuple[int, ...]) -> Iterator[dict]:
     search, held = world.search, world.held
     index = search._index  # noqa: SLF001 - rivals search the same catalogue
     right = [world.right[row] for row in held]
-    keyword = np.stack([index.keyword(world.texts[row]) for row in held])
+    keyword = np.stack([index.keywords.scores(world.texts[row]) for row in held])
     queries = world.vectors[held]
     # What the agent calls, of what the search shows before it learned anything.
     shown = [[index.rows[name] for name in search(world.texts[row], k=10)] for row in world.pool]
@@ -207,10 +207,7 @@ def compare(world: World, counts: tuple[int, ...]) -> Iterator[dict]:
         scores["ours and calls"] = fused(steered @ index.vectors.T, keyword, lesson.weight) + _SHARE * called
         requests = usable(search._memory.requests("", queries.shape[1]), index)  # noqa: SLF001 - the same calls
         if len(requests) >= 2:
-            past_keyword = np.stack([index.keyword(one.query) for one in requests])
-            matrix = adapter(
-                rewards_of_calls(requests, index, np.stack([one.vector for one in requests]), past_keyword)
-            )
+            matrix = adapter(rewards_of_outcomes(requests, index))
             scores["adapter"] = (queries @ matrix.T.astype(np.float32)) @ index.vectors.T
         else:
             scores["adapter"] = dense

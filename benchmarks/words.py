@@ -30,7 +30,7 @@ from benchmarks.harm import CONFIRMATION, DEVELOPMENT, HERE, HOLDOUT, STORED, Be
 from tttembed_rag import Offsets, Rewards, fit, tune
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
-from tttembed_rag.vectors.words import keyword_index, words
+from tttembed_rag.vectors.words import Keywords
 
 DEPTH = 10
 # Candidates of a search that are sorted anew, and held-out queries of a cell, at most.
@@ -49,8 +49,8 @@ VOUCHERS: Mapping[str, bool | None] = {"data": None, "declared": True}
 def keyword_scores(data: Path, cache: Path, name: str, embedder: str, source: str) -> np.ndarray:
     """(M, N) BM25 of every query and document of a collection, whose idf is of all its documents."""
     dataset = bench(data, cache, name, embedder, source).collection.dataset
-    index = keyword_index([words(text) for text in dataset.documents.values()], "eval")
-    return np.array([index.get_scores(words(query)) for query in dataset.queries.values()])
+    index = Keywords.of(list(dataset.documents.values()))
+    return np.array([index.scores(query) for query in dataset.queries.values()])
 
 
 @lru_cache(maxsize=32)

@@ -35,6 +35,7 @@ ABOUT = {
     "how-to/forget.md": "delete a query, a source or a tenant with all that was learned from it",
     "how-to/hosts.md": "spans, Phoenix, Pydantic AI, LanceDB, Chroma, sentence-transformers, DSPy, vectors of stores",
     "how-to/proxy.md": "`tttembed serve`: steer queries of clients in any language by HTTP",
+    "how-to/any-language.md": "feedback and search over tools by HTTP: curl, Vercel AI SDK, Spring AI, LangChain4j",
     "how-to/search-engines.md": "engines that embed by themselves, and offsets as a function in PostgreSQL",
     "how-to/testing.md": "fakes of judge, model, log and clock for your own tests",
     "how-to/measure.md": "`tttembed eval` on folders with labels, collections by name, mteb",

@@ -11,7 +11,7 @@ from inspect import iscoroutine
 import numpy as np
 import pytest
 
-from tests.gate.test_depth import case_of, habit, losses
+from tests.gate.test_depth import case_of, habit, labelled, losses
 from tests.test_words import judged
 from tttembed_rag import InputError, Offsets, context, fit
 from tttembed_rag.capture import RewardLog
@@ -136,6 +136,18 @@ class TestCertificate:
         voted = replace(habit(200), sources=np.array([f"user {q % 40}" for q in range(200)]))
         assert fit(voted).skips() is None
         assert fit(habit(80), trusted=True, served=lambda _, __: ["0", "1"]).skips() is None
+
+    def test_trusted_labels_prove_what_the_judge_does_not_see(self):
+        """A judge to whom all documents are much alike; labels that are its own change nothing, others do."""
+        case = case_of(habit(200))
+        scores = case.moved(np.zeros((200, 16)))[1]
+
+        agreeing, denying = (skips_of(labelled(case, power), scores) for power in (0.05, 2))
+        unaudited = skips_of(replace(labelled(case, 2), labels=None), scores)
+
+        assert agreeing == unaudited
+        assert denying.leads == unaudited.leads[: len(denying.leads)]
+        assert denying.share(LOSS) < unaudited.share(LOSS)
 
     def test_holds_on_other_queries(self):
         """Of a dozen fits what is skipped loses more than is allowed on fresh queries in one or two."""

@@ -31,8 +31,8 @@ from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.scopes import UNSOLVED
 from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
+from tttembed_rag.search import cards_of
 from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE
-from tttembed_rag.tools import cards_of
 
 REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))

@@ -58,7 +58,7 @@ LAYERS = (
     ("__init__",),
     ("capture", "worker"),
     ("proxy",),
-    ("evaluate", "testing", "tools"),
+    ("evaluate", "testing", "search"),
     ("report",),
     ("demo",),
     ("cli",),

@@ -138,7 +138,7 @@ class Library:
             "embed": self.query.tolist,
             "search": lambda: np.argsort(-(self.documents @ np.array(about)), kind="stable").tolist(),
             "judge": lambda: [float(self.scores[int(text)]) for text in about],
-            "vectors": lambda: self.documents[[int(text) for text in about]],
+            "vectors": lambda: self.documents[about],
         }[what]()
 
     def record(self, query, base, documents, scores):
@@ -186,6 +186,49 @@ async def test_the_loop_is_the_same_sync_and_async(case):
     assert library.found(depth=6) == await awaited.afound(depth=6) == expected
     assert library.asked == awaited.asked == ["embed", "search", "judge", "vectors", "again"]
     assert library.recorded == awaited.recorded == [("q", query.tolist(), once[:6], rewards[once[:6]].tolist())]
+
+
+class Odd:
+    """Sorts odd documents of the task before even ones."""
+
+    def __init__(self, published=True):
+        self.published = published
+        self.scores = []
+
+    def needs_scores(self, query):
+        """Whether there is anything to sort by."""
+        return self.published
+
+    def order(self, query, texts, scores):
+        """The places of odd documents, then the others."""
+        self.scores.append(scores)
+        return sorted(range(len(texts)), key=lambda place: int(texts[place]) % 2 == 0)
+
+
+async def test_words_sort_the_first_search_before_the_judge_reads(case):
+    """The judge is given the first of the sorted list; their similarities are those to the vector searched with."""
+    query, documents, rewards = case
+    library, awaited, words = Library(case), Library(case), Odd()
+    once = np.argsort(-(documents @ query), kind="stable").tolist()
+    odd = sorted(once, key=lambda row: row % 2 == 0)
+
+    found = library.found(depth=5, words=words, second_pass=False)
+
+    assert found == await awaited.afound(depth=5, words=words, second_pass=False)
+    assert library.recorded == awaited.recorded == [("q", query.tolist(), odd[:5], rewards[odd[:5]].tolist())]
+    assert library.asked == awaited.asked == ["embed", "search", "vectors", "judge"]
+    cosines = documents @ query / np.linalg.norm(query) / np.linalg.norm(documents, axis=1)
+    np.testing.assert_allclose(words.scores, [cosines[once]] * 2)
+
+
+def test_without_a_rescorer_no_vector_is_asked_for(case):
+    """What is not published costs nothing."""
+    library = Library(case)
+
+    assert library.found(depth=5, words=Odd(published=False), second_pass=False) == Library(case).found(
+        depth=5, second_pass=False
+    )
+    assert library.asked == ["embed", "search", "judge"]
 
 
 @pytest.mark.parametrize("settings", [{"second_pass": False}, {"depth": 1}])

@@ -1,16 +1,20 @@
 """kill -9 at a random moment: what was acknowledged is there, nothing is half-applied, the next process goes on."""
 
+import socket
 import threading
 import time
 
+import httpx
 import numpy as np
+import uvicorn
 
 from tests.traffic import JUDGE, traffic
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judges.examination import questions
 from tttembed_rag.judging import Budget
-from tttembed_rag.serving import Steering, follow
+from tttembed_rag.proxy import FeedbackWriter, proxy_app
+from tttembed_rag.serving import LiveOffsets, Steering, follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
@@ -41,6 +45,46 @@ def test_a_writer(child, store, store_url, rng, capture, unsound):
 
     assert acknowledged <= kept
     assert (counts.queries * 4, counts.queries * 4) == (counts.pairs, counts.rewards)
+    assert unsound(store) == []
+
+
+def test_a_server_of_feedback(child, store, store_url, rng, unsound):
+    """Everything that was answered is in the store, whoever else was in the middle of being written."""
+    listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+    port = listening.getsockname()[1]
+
+    def work(_):
+        app = proxy_app("http://127.0.0.1:9", LiveOffsets(), model="m", feedback=FeedbackWriter(store_url, JUDGE))
+        uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_level="error")).run(sockets=[listening])
+
+    def send(first):
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            for number in range(first, first + 10_000):
+                body = {"query": f"q{number}", "documents": [{"id": "a", "thumb": 1}, {"id": "b", "click": 0}]}
+                try:
+                    answer = client.post("/v1/feedback", json=body)
+                except httpx.TransportError:
+                    return
+                if answer.status_code == 200:
+                    answered.append(f"q{number}")
+
+    answered = []
+    server = child(work)
+    listening.close()
+    senders = [threading.Thread(target=send, args=(10_000 * place,)) for place in range(4)]
+    for one in senders:
+        one.start()
+    eventually(lambda: answered)
+    time.sleep(rng.uniform(0.0, 0.4))
+    server.kill()
+    server.wait()
+    for one in senders:
+        one.join(30)
+    given = store.history.verdicts("", judge=JUDGE)
+    texts = store.history.texts("")
+
+    assert set(answered) <= {texts[query] for query, _ in given}
+    assert len(given) == 2 * len(texts)
     assert unsound(store) == []
 
 

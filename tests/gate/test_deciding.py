@@ -1,6 +1,7 @@
 """The gate: publish what held-out rewards support, abstain with a reason otherwise."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -664,6 +665,34 @@ class TestServed:
         assert (evidence.verdict, evidence.code, evidence.gain) == ("abstained", FALLS.code, 0.0)
         assert evidence.reason.endswith("the lists of your own search get no better")
 
+    def test_lists_of_a_reranker_count_by_what_is_in_them(self, rewards):
+        """Their order is the reranker's; without one it is not."""
+        search, _ = self.searching(rewards)
+
+        def turned(*query):
+            return search(*query)[:3][::-1]
+
+        brought, read = (fit(rewards, served=turned, reranked=yes)["local:default"].evidence for yes in (True, False))
+        short = fit(rewards, served=lambda *query: search(*query)[:3], reranked=True)["local:default"].evidence
+        assert brought.verdict == "published"
+        assert brought.gain == short.gain > 0
+        assert brought.gain != read.gain
+
+    def test_lists_that_bring_a_reranker_all_that_it_likes_are_left_alone(self, rewards):
+        """All documents are in them, whatever is searched for."""
+        search, _ = self.searching(rewards)
+        found = fit(rewards, trusted=True, served=lambda *query: sorted(search(*query)), reranked=True)
+        evidence = found["local:default"].evidence
+        assert (evidence.verdict, evidence.reason) == ("abstained", "the reranker is brought all that it likes")
+
+    def test_lists_that_bring_a_reranker_no_more_are_left_alone(self, rewards):
+        """What the loss says is not enough where filters decide alone."""
+        search, _ = self.searching(rewards, weight=0.0)
+        cut = partial(fit, rewards, trusted=True, served=lambda *query: search(*query)[:20], reranked=True)
+        evidence = cut()["local:default"].evidence
+        assert (evidence.verdict, evidence.code, evidence.gain) == ("abstained", FALLS.code, 0.0)
+        assert evidence.reason.endswith("the lists of your own search bring the reranker no more")
+
     def test_a_document_that_is_shown_twice_counts_once(self, rewards):
         """Chunked stores return the same id more than once."""
         search, _ = self.searching(rewards)
@@ -683,6 +712,8 @@ class TestServed:
             (lambda *_: ["elsewhere"], {}, "your search: expected ids such as '.*', got 'elsewhere' and others"),
             ("search", {}, "served: expected a function, and gate=True, which asks it, got 'search', gate=True"),
             (lambda *_: [], {"gate": False, "scope": "task"}, "served: expected a function, and gate=True"),
+            (None, {"reranked": True}, "reranked: expected True or False, and served=, whose lists are reranked, got"),
+            (lambda *_: [], {"reranked": "yes"}, "reranked: expected True or False, and served=, .* got 'yes'"),
         ],
     )
     def test_what_is_no_search_is_refused(self, rewards, search, settings, said):

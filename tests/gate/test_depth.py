@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.audit import audit_sample
 from tttembed_rag.fitting import Recipe
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.depth import lost_by_depth
@@ -49,6 +50,30 @@ def losses(rewards, offsets, depth):
         kept.append(sum(g * w for g, w in zip(reranked, discount, strict=False)))
     paid = np.array(paid)
     return (paid - np.array(kept)) / np.maximum(paid, paid.mean())
+
+
+def labelled(case, power):
+    """The case of a judge to whom documents are much alike, with labels that are its rewards to the *power*."""
+    rewards = case.given
+    said = {}
+    for query, begin, end in zip(rewards.query_ids, rewards.starts[:-1], rewards.starts[1:], strict=True):
+        names = rewards.doc_ids[rewards.candidates[begin:end]].tolist()
+        said |= {(query, name): value for name, value in zip(names, rewards.values[begin:end].tolist(), strict=True)}
+    alike = replace(rewards, values=rewards.values**0.05)
+    labels = {pair: said[pair] ** power for pair in audit_sample(alike, 400)}
+    return replace(case_of(alike), labels=labels)
+
+
+def test_trusted_labels_prove_what_the_judge_does_not_see():
+    """Labels that are the judge's own change nothing; others raise what a small depth loses."""
+    case, none = case_of(habit(200)), np.zeros((200, 16))
+    agreeing, denying = labelled(case, 0.05), labelled(case, 2)
+    unaudited = lost_by_depth(replace(agreeing, labels=None), none)
+
+    assert lost_by_depth(agreeing, none) == unaudited
+    told = np.array(lost_by_depth(denying, none)) - unaudited
+    assert (told >= 0).all()
+    assert told[0] > 0.01
 
 
 @pytest.mark.parametrize("ragged", [False, True])

@@ -63,6 +63,20 @@ def test_documents_that_nobody_judged_count_as_nothing():
     assert tune(judged(), crowded, (0.0, 0.5), trusted=True).setting == 0.0
 
 
+def test_a_setting_in_front_of_a_reranker_counts_by_what_it_brings():
+    """A list that is turned round brings it as much."""
+
+    def tuned(step, **settings):
+        def brought(weight, vector, text):
+            return fused(weight, vector, text)[:2][::step]
+
+        return tune(judged(), brought, (0.0, 0.5), trusted=True, **settings)
+
+    assert tuned(-1, reranked=True).setting == 0.5
+    assert tuned(-1, reranked=True).evidence.gain == tuned(1, reranked=True).evidence.gain
+    assert tuned(-1).evidence.gain != tuned(1).evidence.gain
+
+
 @pytest.mark.parametrize(
     ("settings", "search", "said"),
     [

@@ -15,13 +15,14 @@ from click.testing import CliRunner
 
 from tttembed_rag.cli import main
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "proxy.md"
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 MODEL = "text-embedding-3-small"
 
 
-def examples(language):
-    """The code of the guide in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def examples(language, page="proxy.md"):
+    """The code of a guide in one language."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from tttembed_rag.errors import require
 
 if TYPE_CHECKING:
     from tttembed_rag.proxy import Caller
+    from tttembed_rag.search import LearnedToolSearch
     from tttembed_rag.serving.live import LiveOffsets
 
 _EXTRA = "serve"
+_SWITCH = 0.0005
 
 
 @main.command(short_help="Stand before an embedding service and steer vectors of queries.")
@@ -36,6 +39,15 @@ _EXTRA = "serve"
 @click.option(
     "--upstream-key", metavar="ENV", help="Send the key in ENV instead of theirs, for callers with a --key only."
 )
+@click.option("--judge", default="user feedback", show_default=True, metavar="NAME", help="Whose rewards feedback is.")
+@click.option(
+    "--catalog",
+    "catalogs",
+    multiple=True,
+    metavar="NAME=PATH[,URL]",
+    help="Search the tools of PATH at /v1/search/NAME, and keep what was learned in a store of its own at URL.",
+)
+@click.option("--embed", default="minilm", show_default=True, metavar="SPEC", help="Of --catalog, as for `data`.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", default=8787, show_default=True, type=click.IntRange(0, 65535), metavar="N", help="0: any.")
 @counted("--limit", 16, "Megabytes of a body up to which it is read; a longer one passes as it came.")
@@ -48,6 +60,9 @@ def serve(
     task: str | None,
     keys: tuple[str, ...],
     upstream_key: str | None,
+    judge: str,
+    catalogs: tuple[str, ...],
+    embed: str,
     host: str,
     port: int,
     limit: int,
@@ -56,10 +71,14 @@ def serve(
 
     Clients use http://ADDRESS:PORT in place of UPSTREAM. OpenAI's /v1/embeddings and Cohere's /v2/embed are steered
     where a request says that it holds queries: by the header X-TTT-Role: query, by input_type, or by the model
-    NAME@query. Everything else passes as it came. POST /v1/steer steers vectors that are handed in.
+    NAME@query. POST /v1/steer steers vectors that are handed in.
+
+    With --store, POST /v1/feedback keeps what users say of documents. With --catalog, POST /v1/search/NAME finds tools,
+    and POST /v1/used keeps which of them worked. GET /v1/openapi.json describes these. Everything else passes as it
+    came.
     """
     uvicorn = require("uvicorn", _EXTRA)
-    from tttembed_rag.proxy import Callers, proxy_app
+    from tttembed_rag.proxy import Callers, FeedbackWriter, proxy_app
 
     if (url is None) == (path is None):
         raise click.UsageError("expected either --store URL or --offsets FILE")
@@ -67,8 +86,18 @@ def serve(
     own_key = None if upstream_key is None else _secret("--upstream-key", upstream_key)
     if own_key is not None and not keys:
         raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")
+    searches = _searches(catalogs, embed, url)
     live = _live(url, path, embedder)
-    app = proxy_app(upstream, live, model=model, callers=callers, upstream_key=own_key, limit=limit * 1_000_000)
+    app = proxy_app(
+        upstream,
+        live,
+        model=model,
+        callers=callers,
+        upstream_key=own_key,
+        limit=limit * 1_000_000,
+        feedback=None if url is None else FeedbackWriter(url, judge),
+        searches=searches,
+    )
     # The upstream's own Server and Date go out; a kept connection outlives the pauses of usual clients; a request that
     # offers another protocol, as all of Java's clients do, is read with its body by h11 alone.
     config = uvicorn.Config(
@@ -87,6 +116,8 @@ def serve(
     listening = config.bind_socket()
     listening.listen(config.backlog)  # from here on callers wait instead of being refused
     shown = f"[{host}]" if ":" in host else host
+    # A thread that writes feedback holds the interpreter for so many seconds at most while callers wait for it.
+    sys.setswitchinterval(_SWITCH)
     # What was imported stays: later collections pass it over, which would make a caller wait for tens of milliseconds.
     gc.collect()
     gc.freeze()
@@ -104,6 +135,22 @@ def _live(url: str | None, path: Path | None, embedder: str) -> LiveOffsets:
     offsets = Offsets.load(str(path))
     learned_for = str(offsets.settings.get("embedder", ""))
     return LiveOffsets.of(Published({"": Snapshot(offsets, None, embedder=learned_for)}), embedder=embedder)
+
+
+def _searches(given: tuple[str, ...], embed: str, url: str | None) -> dict[str, LearnedToolSearch]:
+    """The searches of NAME=PATH[,URL], by name."""
+    from tttembed_rag.search import LearnedToolSearch
+
+    found: dict[str, tuple[Path, str | None]] = {}
+    for one in given:
+        name, _, rest = one.partition("=")
+        file, _, store = rest.partition(",")
+        if not (name and file) or name in found:
+            raise click.UsageError(f"--catalog: expected NAME=PATH[,URL] with different names, got {one!r}")
+        if store and store in (url, *(other for _, other in found.values())):
+            raise click.UsageError(f"--catalog: expected a store for {name} alone, got one that is used already")
+        found[name] = Path(file), store or None
+    return {name: LearnedToolSearch(file, embed, store=store) for name, (file, store) in found.items()}
 
 
 def _caller(given: str) -> tuple[str, Caller]:

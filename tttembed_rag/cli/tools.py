@@ -36,8 +36,8 @@ def learn(catalog: Path, store: str, embedder: str, grown: float, judge: str | N
     A tenant is learned for where requests that no process has learned from are at least a share --grown of the others.
     """
     from tttembed_rag.judging.spending import Budget, Price
+    from tttembed_rag.search.tools import LearnedToolSearch
     from tttembed_rag.stores import open_store
-    from tttembed_rag.tools.search import LearnedToolSearch
 
     caps, cost = Budget.parse(budget), Price.parse(price)
     with (

@@ -24,11 +24,11 @@ from tttembed_rag.report import drawing
 from tttembed_rag.report.heldout import LISTED, HeldOut, Listed, Lists, extremes, summed_up, traffic_of
 from tttembed_rag.report.moving import shortened
 from tttembed_rag.report.rendering import held_out_drawings, rendered
-from tttembed_rag.tools.catalog import Card
-from tttembed_rag.tools.explaining import FoundTool, ToolExplanation
-from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
-from tttembed_rag.tools.learning import weight_of
-from tttembed_rag.tools.search import LearnedToolSearch
+from tttembed_rag.search.catalog import Card
+from tttembed_rag.search.explaining import FoundItem, SearchExplanation
+from tttembed_rag.search.index import WEIGHT, Index, best
+from tttembed_rag.search.learning import weight_of
+from tttembed_rag.search.tools import LearnedToolSearch
 from tttembed_rag.vectors.rows import Float64
 
 # Requests seen, up to half of all.
@@ -77,13 +77,13 @@ class _Sample:
     """A request held out, the tool that works for it with its ranks, and what else is found."""
 
     title: str
-    right: FoundTool
-    found: ToolExplanation
+    right: FoundItem
+    found: SearchExplanation
 
     @property
-    def tools(self) -> tuple[FoundTool, ...]:
+    def tools(self) -> tuple[FoundItem, ...]:
         """The first tools that are found."""
-        return self.found.tools[:_SHOWN]
+        return self.found.items[:_SHOWN]
 
     def __str__(self) -> str:
         moved = f"#{self.right.rank_before} -> #{self.right.rank}"
@@ -124,7 +124,7 @@ def run_tool_demo(
     cards = [Card(name, text) for name, text in first.documents.items()]
     say(f"{len(cards)} tools of {first.name}, {len(first.queries)} requests; people used the right tool")
     say(f"Embedding tools and requests with {embedder.fingerprint} ...")
-    index = ToolIndex(cards, embedder.embed_documents([card.text for card in cards]))
+    index = Index().plus(cards, embedder.embed_documents([card.text for card in cards]))
     rows: list[DemoRow] = []
     samples: list[_Sample] = []
     held_out: HeldOut | None = None
@@ -175,14 +175,14 @@ class _Split:
 
     seed: int
     library: Dataset
-    index: ToolIndex
+    index: Index
     embedder: Embedder
     search: LearnedToolSearch
     seen: list[str]
     held: list[str]
 
     @classmethod
-    def of(cls, library: Dataset, index: ToolIndex, embedder: Embedder, seed: int) -> _Split:
+    def of(cls, library: Dataset, index: Index, embedder: Embedder, seed: int) -> _Split:
         """The halves that *seed* draws, and a search that has seen nothing."""
         order = np.random.default_rng(seed).permutation(list(library.queries)).tolist()
         middle = (len(order) + 1) // 2
@@ -268,7 +268,7 @@ def _samples(split: _Split, before: Found) -> list[_Sample]:
     }
     found = {title: search.explain(library.queries[query], len(search.names)) for title, query in titles.items()}
     return [
-        _Sample(title, next(tool for tool in found[title].tools if tool.name in library.qrels[query]), found[title])
+        _Sample(title, next(tool for tool in found[title].items if tool.name in library.qrels[query]), found[title])
         for title, query in titles.items()
     ]
 
@@ -331,7 +331,7 @@ def _lists(
     before_after: tuple[float, float],
 ) -> Lists:
     """The tools found *before* and *after*; learning also changes what BM25 weighs, so ranks stand in for scores."""
-    ranks = {tool.name: (tool.rank_before, tool.rank) for tool in search.explain(library.queries[query], LISTED).tools}
+    ranks = {tool.name: (tool.rank_before, tool.rank) for tool in search.explain(library.queries[query], LISTED).items}
     ranks |= {name: (place, LISTED + place) for place, name in enumerate(before, 1) if name not in after}
     return Lists(
         query_id=query,

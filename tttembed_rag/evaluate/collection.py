@@ -21,7 +21,7 @@ from tttembed_rag.scales import Scale
 from tttembed_rag.serving.twopass import in_fused_order, in_reward_order
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
-from tttembed_rag.vectors.words import keyword_index, words
+from tttembed_rag.vectors.words import Keywords
 
 # The rows of a list in another order, given the rewards of some of them.
 Order: TypeAlias = Callable[[Sequence[int], Mapping[int, float]], list[int]]
@@ -212,17 +212,15 @@ class Collection:
 
     def measure_hybrid(self) -> Float64:
         """nDCG@10 (M,) of reciprocal rank fusion of the base lists and those of BM25, a hundred documents each."""
-        keywords = keyword_index([words(text) for text in self.dataset.documents.values()], "eval")
+        keywords = Keywords.of(list(self.dataset.documents.values()))
         lists = []
         for query, base in zip(self.dataset.queries.values(), self.base, strict=True):
             fused = np.zeros(len(self.index))
             fused[base] = 1.0 / (_FUSION + np.arange(1, len(base) + 1))
-            asked = words(query)
-            if keywords is not None and asked:
-                scores = keywords.get_scores(asked)
-                found = np.argsort(-scores, kind="stable")[:LISTED]
-                found = found[scores[found] > 0]
-                fused[found] += 1.0 / (_FUSION + np.arange(1, len(found) + 1))
+            scores = keywords.scores(query)
+            found = np.argsort(-scores, kind="stable")[:LISTED]
+            found = found[scores[found] > 0]
+            fused[found] += 1.0 / (_FUSION + np.arange(1, len(found) + 1))
             lists.append(np.argsort(-fused, kind="stable")[: len(base)])
         return self._measured(np.arange(len(self.raw)), np.array(lists))
 

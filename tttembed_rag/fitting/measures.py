@@ -1,4 +1,4 @@
-"""nDCG@10 of judged candidates, by their rewards."""
+"""nDCG@10 of judged candidates, and of what an application serves, by their rewards."""
 
 from __future__ import annotations
 
@@ -32,10 +32,20 @@ def judged_ndcg(grid: Grid, scores: Float64) -> Float64:
     return np.asarray(dcg(np.take_along_axis(rewards, grid.order(scores), axis=1)) / np.where(ideal > 0, ideal, 1.0))
 
 
-def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray) -> Float64:
+def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, reranked: bool = False) -> Float64:
     """(n,) nDCG@10 of what *search* serves for query *vectors* (n, d), by the rewards of what was judged.
 
     Gains are those of `judged_ndcg`; a document that was not judged has none.
+
+    Args:
+        rewards: n judged queries.
+
+        search: The application's own.
+
+        vectors: (n, d) what it is asked with.
+
+        reranked: Whether the judge sorts what *search* gives. Then a list counts by what is in it, whatever its order:
+            where one document is good, that is recall at the length of the list.
 
     Raises:
         InputError: *search* gives no list of ids, or none that the rewards know.
@@ -52,7 +62,8 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray) -> Float6
             raise InputError(f"your search: expected a list of ids of documents, got {given!r:.80}")
         ids = list(dict.fromkeys(listed))  # a document that is shown twice has its first place
         known, shown = known or any(one in gain for one in ids), str(next(iter(ids), shown))
-        lists = [[gain.get(one, 0.0) for one in ids], sorted(gain.values(), reverse=True)]
+        gains = [gain.get(one, 0.0) for one in ids]
+        lists = [sorted(gains, reverse=True) if reranked else gains, sorted(gain.values(), reverse=True)]
         served, ideal = (float(dcg(np.array(one)[None])[0]) for one in lists)
         found[row] = served / ideal if ideal > 0 else 0.0
     if not known:

@@ -41,6 +41,8 @@ class Case:
         together: What the rewards of all tasks say of the judge; None where these are all.
 
         search: The application's own search, through which changes are measured; None ranks what was judged.
+
+        reranked: Whether a reranker sorts what *search* gives.
     """
 
     given: Rewards
@@ -50,6 +52,7 @@ class Case:
     trusted: bool | None = None
     together: Signal | None = None
     search: Search | None = None
+    reranked: bool = False
 
     @cached_property
     def heard(self) -> Voices:
@@ -117,8 +120,11 @@ class Case:
     @cached_property
     def served_base(self) -> Float64:
         """(n,) nDCG@10 of what the application's own search serves for the base vectors."""
-        vectors = self.rewards.query_vectors
-        return self._judged_base if self.search is None else served_ndcg(self.rewards, self.search, vectors)
+        return self._judged_base if self.search is None else self._served(self.search, self.rewards.query_vectors)
+
+    def _served(self, search: Search, vectors: FloatArray) -> Float64:
+        """(n,) nDCG@10 of what the application's own *search* serves for *vectors* (n, d)."""
+        return served_ndcg(self.rewards, search, vectors, reranked=self.reranked)
 
     @cached_property
     def headroom(self) -> float:
@@ -193,7 +199,7 @@ class Case:
         if self.search is not None:
             vectors = self.rewards.query_vectors
             moved = shift(vectors, offsets.astype(vectors.dtype), self.rewards.query_norms)
-            return np.asarray(served_ndcg(self.rewards, self.search, moved) - self.served_base)
+            return np.asarray(self._served(self.search, moved) - self.served_base)
         return judged_ndcg(self.judged, self.judged_under(offsets)) - self._judged_base
 
     def judged_under(self, offsets: Float64) -> Float64:

@@ -79,6 +79,7 @@ def fit(
     audit: Labels | None = None,
     trusted: bool | None = None,
     served: Search | None = None,
+    reranked: bool = False,
 ) -> Offsets:
     """Offsets learned from *rewards*, each published only if held-out rewards support it.
 
@@ -125,6 +126,9 @@ def fit(
             where no text is known) to ids of documents in the order in which they are served. Then the gain is that of
             its lists for held-out queries, and nothing is published where they get no better. The gate alone asks.
 
+        reranked: True where a reranker sorts what *served* gives. Its lists count by what is in them then, whatever
+            their order: nDCG@10 once they are sorted by reward, which is recall where one document is good.
+
     Returns:
         One offset per scope key; where the gate abstained it is zero and says why. With ``auto`` that is a local one
         per task and, from `MIN_TASKS` tasks on, the global one that tasks get whose rewards do not speak against it.
@@ -143,12 +147,14 @@ def fit(
     check_asked(scope, gate=gate, source_voices=source_voices, audit=audit, trusted=trusted)
     if served is not None and not (gate and callable(served)):
         raise InputError(f"served: expected a function, and gate=True, which asks it, got {served!r:.80}, gate={gate}")
+    if reranked not in (True, False) or (reranked and served is None):
+        raise InputError(f"reranked: expected True or False, and served=, whose lists are reranked, got {reranked!r}")
     check_rewards(rewards)
     rewards = rewards.bounded(MOST_CANDIDATES)
     trusted = rewards.trusted if trusted is None else trusted
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
-        everything = Case(rewards, recipe, source_voices, audit, trusted, search=served)
+        everything = Case(rewards, recipe, source_voices, audit, trusted, search=served, reranked=reranked)
         return collect(list(_decided(everything, scope)), rewards, recipe, scope)
     return fit_scope(rewards, scope, recipe)
 
@@ -275,7 +281,8 @@ def refused_by(case: Case) -> Evidence | None:
     elif case.voucher == "nobody" and not case.labels:
         question, found = MEANS, _unbelieved(case)
     elif case.headroom < LEAST_HEADROOM:
-        found = "the judge repeats the retriever's order"
+        brought = "the reranker is brought all that it likes"
+        found = brought if case.reranked else "the judge repeats the retriever's order"
     elif case.trust <= 0:
         question, against = AUDITED, True
         found = question.answer.format(found="they contradict the judge's order of what was judged")
@@ -320,7 +327,8 @@ def _verdict(proposal: Proposal) -> Evidence:
         needed = _needed(n, fall)
         return replace(_withheld(evidence, FALLS, "the improvement is within its error" + said), needed=needed)
     if case.search is not None and change.mean <= 0:
-        return _withheld(evidence, FALLS, "the lists of your own search get no better" + said)
+        kept = "bring the reranker no more" if case.reranked else "get no better"
+        return _withheld(evidence, FALLS, f"the lists of your own search {kept}{said}")
     if by_labels and audited is not None and not audited.confirms(AUDIT_LEVEL):
         return replace(_withheld(evidence, AUDITED, AUDITED.answer.format(found=audited)), against=True)
     told = f"their loss falls (p < {LEVEL:g})" if not believed else "their loss is expected to fall"

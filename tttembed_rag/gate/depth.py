@@ -12,6 +12,7 @@ and broke the certificate: rewards that were judged at the end of other lists ar
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.fitting.measures import dcg
 from tttembed_rag.gate.case import Case
@@ -22,6 +23,8 @@ from tttembed_rag.vectors.rows import Float64
 
 # Least discounted gain that is divided by, and minus the score of a candidate that is not there.
 _LEAST, _NOWHERE = 1e-12, 1e6
+# By so much less than rewards count scores.
+_TIES = 1e9
 
 
 def lost_by_depth(case: Case, offsets: Float64) -> tuple[float, ...]:
@@ -29,7 +32,8 @@ def lost_by_depth(case: Case, offsets: Float64) -> tuple[float, ...]:
 
     Each is an upper bound of the mean loss at one-sided level `CERTIFIED_LEVEL`, and no less than those of the depths
     below it in the list: whoever takes the first that is small enough has tested them from the deepest on, in a fixed
-    sequence (Angelopoulos et al. 2021), and needs no correction for having tested several.
+    sequence (Angelopoulos et al. 2021), and needs no correction for having tested several. Where trusted labels prove
+    that more is lost than the judge says, it is what they prove.
 
     Args:
         case: n rewarded queries.
@@ -40,12 +44,13 @@ def lost_by_depth(case: Case, offsets: Float64) -> tuple[float, ...]:
         As many bounds as the median query has judged candidates, at most `DEEPEST`; none where rewards never differ, or
         where there are fewer than two questions.
     """
-    listed = _listed(case, case.judged_under(offsets))
+    scores = case.judged_under(offsets)
+    listed, place = _listed(case, scores), np.argsort(case.judged.order(scores), axis=1)
     if not listed.any():
         return ()
     paid = paid_for(listed, case.voices)
     depths = range(1, min(int(np.median(case.rewards.depths)), DEEPEST) + 1)
-    bounds = [_bound(case, lost_by(listed, depth, *paid)) for depth in depths]
+    bounds = [max(_bound(case, lost_by(listed, one, *paid)), _proven(case, scores, place < one)) for one in depths]
     return tuple(np.maximum.accumulate(bounds[::-1])[::-1].tolist()) if np.isfinite(bounds).all() else ()
 
 
@@ -53,7 +58,8 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     """What is lost where lists are served as they are whose first candidate leads the second by so much.
 
     The lists with the largest lead are looked at first, then more and more of them: a fixed sequence again, so that
-    whoever takes as many as lose little enough needs no correction.
+    whoever takes as many as lose little enough needs no correction. Where trusted labels prove that more is lost than
+    the judge says, it is what they prove.
 
     Args:
         case: n rewarded queries.
@@ -65,15 +71,18 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     """
     if case.questions < FEWEST_CERTIFIED or scores.shape[1] < 2:
         return None
-    listed = _listed(case, scores[:, : case.judged.present.shape[1]])
+    judged = scores[:, : case.judged.present.shape[1]]
+    listed = _listed(case, judged)
     lost = lost_by(listed, 1, *paid_for(listed, case.voices))
     best = -np.sort(np.where(case.grid.present, -scores, _NOWHERE), axis=1)[:, :2]
     lead = best[:, 0] - best[:, 1]
     leads = np.sort(lead)[::-1][np.arange(1, SHARES + 1) * len(lead) // SHARES - 1]
-    bounds = np.maximum.accumulate([_bound(case, np.where(lead >= least, lost, 0.0)) for least in leads])
-    kept = int((bounds <= MOST_LOST).sum())
+    asked = [lead < least for least in leads]
+    bounds = [max(_bound(case, np.where(one, 0.0, lost)), _proven(case, judged, one[:, None])) for one in asked]
+    bounds = np.maximum.accumulate(bounds).tolist()
+    kept = sum(one <= MOST_LOST for one in bounds)
     depth = int(np.median(case.rewards.depths))
-    return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept].tolist()), depth) if kept else None
+    return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept]), depth) if kept else None
 
 
 def paid_for(listed: Float64, voices: Float64) -> tuple[Float64, Float64]:
@@ -95,6 +104,16 @@ def lost_by(listed: Float64, depth: int, paid: Float64, divided_by: Float64) -> 
     """(n,) nDCG@10 that lists lose where their first *depth* >= 1 are reranked and not all; see `paid_for`."""
     reranked = np.concatenate([-np.sort(-listed[:, :depth], axis=1), listed[:, depth:]], axis=1)
     return np.asarray((paid - dcg(reranked)) / divided_by)
+
+
+def _proven(case: Case, scores: Float64, asked: NDArray[np.bool_]) -> float:
+    """What trusted labels prove to be lost, at the least, where a reranker is *asked* (n, k) about the first of some
+    lists in the order of *scores* (n, k), and not about all of them.
+    """
+    by_scores = scores / (_TIES * max(float(np.abs(scores).max()), _LEAST))  # which decide where rewards are equal
+    reranked = 1.0 + case.judged.rewards + by_scores
+    audited = case.audited_orders(reranked, np.where(asked, reranked, by_scores))
+    return -audited.interval(CERTIFIED_LEVEL)[1] if audited is not None and audited.decides else -np.inf
 
 
 def _listed(case: Case, scores: Float64) -> Float64:

@@ -41,7 +41,12 @@ class Tuned(Generic[SettingT]):
 
 
 def tune(
-    rewards: Rewards, search: Tunable[SettingT], settings: Sequence[SettingT], *, trusted: bool | None = None
+    rewards: Rewards,
+    search: Tunable[SettingT],
+    settings: Sequence[SettingT],
+    *,
+    trusted: bool | None = None,
+    reranked: bool = False,
 ) -> Tuned[SettingT]:
     """The setting of your own search that verdicts prefer, such as the weight of BM25 beside vectors.
 
@@ -61,6 +66,9 @@ def tune(
 
         trusted: Whether somebody vouches for the judge, as in `fit`; with False nothing is chosen.
 
+        reranked: Whether a reranker sorts what *search* gives, as in `fit`: then as much as it reads, such as the first
+            20, is what *search* should give.
+
     Raises:
         InputError: There are less than two settings, or *search* gives no ids that the rewards know.
     """
@@ -75,11 +83,11 @@ def tune(
         raise InputError(f"settings: expected today's and at least one more, got {len(settings)}")
     recipe = gated(Recipe(), rewards)
     trusted = rewards.trusted if trusted is None else trusted
-    case = Case(rewards, recipe, trusted=trusted, search=partial(search, settings[0]))
+    case = Case(rewards, recipe, trusted=trusted, search=partial(search, settings[0]), reranked=reranked)
     if refused := refused_by(case):
         return Tuned(settings[0], refused)
     vectors = case.rewards.query_vectors
-    others = [served_ndcg(case.rewards, partial(search, one), vectors) for one in settings[1:]]
+    others = [served_ndcg(case.rewards, partial(search, one), vectors, reranked=reranked) for one in settings[1:]]
     measured = np.array([case.served_base, *others])
     folds = np.unique(case.fold)
     best_without = [int(np.argmax(measured[:, case.fold != one] @ case.voices[case.fold != one])) for one in folds]

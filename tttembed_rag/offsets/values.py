@@ -132,6 +132,10 @@ def check_scope(scope: str) -> None:
 TextId = Callable[[str], str]
 
 
+# What a document of another tenant is called where evidence names documents: offsets are shared, names are not.
+FOREIGN = "(another tenant's)"
+
+
 def named_for(owner: str, tenant: str, query_id: str) -> str:
     """How offsets of the tenant *owner* name the query *query_id* of *tenant*.
 

@@ -1,9 +1,12 @@
 """A steering proxy before an embedding service: what it answers to queries is steered, all else passes as it came.
 
+Beside that it takes feedback, and searches tools.
+
 Private: may change without notice.
 """
 
 from tttembed_rag.proxy.app import proxy_app
 from tttembed_rag.proxy.callers import Caller, Callers
+from tttembed_rag.proxy.feedback import FeedbackWriter
 
-__all__ = ["Caller", "Callers", "proxy_app"]
+__all__ = ["Caller", "Callers", "FeedbackWriter", "proxy_app"]

@@ -1,30 +1,35 @@
 """The proxy as an ASGI application: every request goes to the upstream, and answers to queries come back steered.
 
 The caller gets the upstream's answer or the upstream's error. What keeps a vector from being steered (a store that is
-away, an answer that is no JSON, a body above the limit) leaves the answer as it came, byte for byte.
+away, an answer that is no JSON, a body above the limit) leaves the answer as it came, byte for byte. Beside it there
+are endpoints of the proxy's own, which `tttembed_rag.proxy.openapi` describes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
-from tttembed_rag.errors import InputError, require
+from tttembed_rag.errors import InputError, StoreError, require
 
 for _module in ("aiohttp", "orjson", "starlette"):
     require(_module, "serve")
 
 # ruff: noqa: E402 - the lines above say what to install
-import orjson
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from tttembed_rag.proxy.bodies import Refused, json_answer, read_json, refusal, whole
 from tttembed_rag.proxy.callers import Caller, Callers
+from tttembed_rag.proxy.catalogues import Catalogues, Search
+from tttembed_rag.proxy.feedback import FeedbackWriter
+from tttembed_rag.proxy.openapi import checked_body, document
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
 from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
 from tttembed_rag.serving.context import context
@@ -38,6 +43,8 @@ _UNSTEERED: Headers = [(_VERSION, _BASE)]
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 # Bytes above which an answer is steered in a thread, so that other callers need not wait.
 _LONG = 200_000
+# The one source of all feedback whose source nobody names.
+ANONYMOUS = "anonymous"
 
 
 def proxy_app(
@@ -48,6 +55,8 @@ def proxy_app(
     callers: Callers | None = None,
     upstream_key: str | None = None,
     limit: int = 16_000_000,
+    feedback: FeedbackWriter | None = None,
+    searches: Mapping[str, Search] | None = None,
 ) -> Starlette:
     """An ASGI application that stands before an embedding service and steers the vectors of queries.
 
@@ -64,6 +73,11 @@ def proxy_app(
 
         limit: Bytes of a body up to which it is read, > 0; a longer one passes as it came.
 
+        feedback: Where ``/v1/feedback`` writes; None leaves that path to the service. It is closed at the end.
+
+        searches: Searches over tools by the names of their catalogues, for ``/v1/search/NAME`` and ``/v1/used``;
+            none leave these paths to the service. They learn meanwhile, and are closed at the end.
+
     Raises:
         InputError: An argument is not what was expected.
     """
@@ -72,19 +86,31 @@ def proxy_app(
     if limit < 1:
         raise InputError(f"limit: expected > 0 bytes, got {limit}")
     behind = Upstream(upstream, key=upstream_key)
-    proxy = _Proxy(behind, live, model, callers or Callers(), limit)
+    callers, catalogues = callers or Callers(), Catalogues(searches or {})
+    proxy = _Proxy(behind, live, model, callers, limit)
+    own = _Own(callers, limit, feedback, catalogues)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with behind:
-            yield
+            with catalogues:
+                yield
+            if feedback is not None:
+                feedback.close()
 
     routes = [
+        Route("/v1/openapi.json", own.openapi, methods=["GET"]),
         Route("/v1/steer", proxy.steer, methods=["POST"]),
         Route("/v1/steer", proxy.status, methods=["GET"]),
-        Route("/{path:path}", proxy.forward, methods=_METHODS),
     ]
+    if feedback is not None:
+        routes.append(Route("/v1/feedback", own.feedback, methods=["POST"]))
+    if searches:
+        routes.append(Route("/v1/search/{catalogue}", own.search, methods=["POST"]))
+        routes.append(Route("/v1/used", own.used, methods=["POST"]))
+    routes.append(Route("/{path:path}", proxy.forward, methods=_METHODS))
     handlers: dict[Any, Any] = {ClientDisconnect: _caller_left, Unreachable: _unreachable}
+    handlers |= {Refused: _refused, InputError: _refused, StoreError: _refused}
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
 
@@ -106,7 +132,7 @@ class _Proxy:
             has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
             body = request.stream() if has_body else None
             return _relayed(await self._upstream.ask(request, body, known=caller.known))
-        read, rest = await _whole(request.stream(), self._limit)
+        read, rest = await whole(request.stream(), self._limit)
         if rest is not None:
             _log.info("a request passes as it came: its body is longer than %d bytes", self._limit)
             answer = await self._upstream.ask(request, rest, known=caller.known)
@@ -124,7 +150,7 @@ class _Proxy:
         answer = await self._upstream.ask(request, sent, known=caller.known, replaced=replaced)
         if not steers or asked is None or answer.status != 200:
             return _relayed(answer, answer.parts(), _UNSTEERED)
-        read, rest = await _whole(answer.parts(), self._limit)
+        read, rest = await whole(answer.parts(), self._limit)
         if rest is not None:
             _log.warning("an answer was not steered: it is longer than %d bytes", self._limit)
             return _relayed(answer, rest, _UNSTEERED)
@@ -159,19 +185,13 @@ class _Proxy:
 
     async def steer(self, request: Request) -> Response:
         """Vectors in, vectors out: ``{"vectors": [[...]], "texts": [...]}``, the texts optional."""
-        read, rest = await _whole(request.stream(), self._limit)
-        if rest is not None:
-            return _refusal(413, f"expected a body of at most {self._limit} bytes, got more")
-        try:
-            fields = orjson.loads(read)
-        except orjson.JSONDecodeError as error:
-            return _refusal(400, f"expected JSON ({error})")
+        fields, size = await read_json(request, self._limit)
         vectors = fields.get("vectors") if isinstance(fields, dict) else None
         if not (isinstance(vectors, list) and all(map(_is_vector, vectors))):
-            return _refusal(400, 'expected {"vectors": [[number, ...], ...]}')
+            raise Refused(400, 'expected {"vectors": [[number, ...], ...]}')
         texts = fields.get("texts") or [""] * len(vectors)
         if not (isinstance(texts, list) and len(texts) == len(vectors) and all(isinstance(t, str) for t in texts)):
-            return _refusal(400, f"texts: expected one string per vector, {len(vectors)}")
+            raise Refused(400, f"texts: expected one string per vector, {len(vectors)}")
 
         def turned() -> tuple[list[Any], int, bytes]:
             with _context(self._callers.find(request.headers), len(texts)):
@@ -179,16 +199,58 @@ class _Proxy:
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
                 return after, changed, self._version() if changed else _BASE
 
-        after, changed, version = await asyncio.to_thread(turned) if len(read) > _LONG else turned()
+        after, changed, version = await asyncio.to_thread(turned) if size > _LONG else turned()
         answer = {"vectors": after, "steered": changed, "version": version.decode()}
-        return _json(answer, headers={_VERSION.decode(): version.decode()})
+        return json_answer(answer, headers={_VERSION.decode(): version.decode()})
 
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
         caller = self._callers.find(request.headers)
         with _context(caller, 0):
             now = self._live.status
-        return _json({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
+        return json_answer({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
+
+
+class _Own:
+    """The endpoints of feedback and of searches over tools, for callers whose key is known where keys are."""
+
+    def __init__(self, callers: Callers, limit: int, feedback: FeedbackWriter | None, catalogues: Catalogues) -> None:
+        self._callers = callers
+        self._limit = limit
+        self._feedback = feedback
+        self._catalogues = catalogues
+
+    async def openapi(self, _: Request) -> Response:
+        """What these endpoints take and give."""
+        return json_answer(document())
+
+    async def feedback(self, request: Request) -> Response:
+        """Thumbs, clicks, grades or scores of documents in; how many were kept out."""
+        caller, body = await self._asked(request, "/v1/feedback")
+        if self._feedback is None:
+            raise Refused(404, "expected a server with a store, got one without")
+        return json_answer({"kept": await self._feedback.keep(caller, body), "source": caller.source})
+
+    async def search(self, request: Request) -> Response:
+        """A request in, names of tools out."""
+        caller, body = await self._asked(request, "/v1/search/{catalogue}")
+        return json_answer({"tools": await self._catalogues.find(request.path_params["catalogue"], caller, body)})
+
+    async def used(self, request: Request) -> Response:
+        """Which tools were called for a request in; how many calls were kept out."""
+        caller, body = await self._asked(request, "/v1/used")
+        return json_answer({"kept": await self._catalogues.used(caller, body), "source": caller.source})
+
+    async def _asked(self, request: Request, path: str) -> tuple[Caller, dict[str, Any]]:
+        """The caller, with a source, and the body that the endpoint at *path* takes."""
+        caller = self._callers.find(request.headers)
+        if not (caller.known or self._callers.anybody):
+            raise Refused(401, "expected one of the keys that the server was given")
+        said, _ = await read_json(request, self._limit)
+        body = checked_body(path, said)
+        caller = replace(caller, source=caller.source or body.get("source") or ANONYMOUS)
+        caller.check_names()
+        return caller, body
 
 
 def _is_vector(value: Any) -> bool:
@@ -205,25 +267,6 @@ def _relayed(answer: Answer, parts: AsyncIterator[bytes] | None = None, more: He
     response = StreamingResponse(parts or answer.parts(), answer.status)
     response.raw_headers = answer.headers + (more or [])
     return response
-
-
-async def _whole(parts: AsyncIterator[bytes], limit: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """All bytes of *parts*, and None; or, where they are more than *limit*, an iterator over all of them."""
-    read: list[bytes] = []
-    size = 0
-    async for part in parts:
-        read.append(part)
-        size += len(part)
-        if size > limit:
-            return b"", _chained(read, parts)
-    return b"".join(read), None
-
-
-async def _chained(read: list[bytes], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    while read:
-        yield read.pop(0)
-    async for part in parts:
-        yield part
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
@@ -246,12 +289,9 @@ async def _caller_left(request: Request, _: Exception) -> Response:
 
 async def _unreachable(_: Request, error: Exception) -> Response:
     _log.warning("%s", error)
-    return _refusal(502, str(error))
+    return refusal(502, str(error))
 
 
-def _refusal(status: int, message: str) -> Response:
-    return _json({"error": {"message": f"tttembed: {message}", "type": "tttembed_error"}}, status)
-
-
-def _json(answer: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(answer), status, headers, media_type="application/json")
+async def _refused(_: Request, error: Exception) -> Response:
+    status = error.status if isinstance(error, Refused) else 400 if isinstance(error, InputError) else 503
+    return refusal(status, str(error))

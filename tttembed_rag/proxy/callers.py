@@ -1,4 +1,4 @@
-"""Who sends a request: the tenant, the task and the query id that its headers or its key say."""
+"""Who sends a request: the tenant, the task, the query id and the source that its headers or its key say."""
 
 from __future__ import annotations
 
@@ -18,13 +18,21 @@ class Caller:
     """Where a request belongs: its tenant, "" for the shared one, and its task; None where nothing names one.
 
     The *query_id* is that of its one query, empty for that of its text. It is *known* by a key that the proxy was
-    given.
+    given. The *source* gives the feedback of the request; empty where nothing names one.
     """
 
-    tenant: str = ""
+    tenant: str | None = None
     task: str | None = None
     query_id: str = ""
     known: bool = False
+    source: str = ""
+
+    def check_names(self) -> None:
+        """Refuse names that no store takes, with an InputError."""
+        from tttembed_rag.stores.records import checked_name
+
+        for name in ("tenant", "task", "query_id", "source"):
+            checked_name(name, getattr(self, name) or "", empty=True)
 
 
 class Callers:
@@ -33,7 +41,7 @@ class Callers:
     With *keys*, the tenant is that of the request's key and nothing else, so that no caller can name another's; a key
     that is not among them belongs to the shared tenant. Without, the header ``X-TTT-Tenant`` names the tenant; two that
     differ, as where a gateway appends its own to a caller's, name none. The task is that of the header ``X-TTT-Task``,
-    else that of the key, else *task*.
+    else that of the key, else *task*. The source is that of the header ``X-TTT-Source``; two that differ name none.
     """
 
     def __init__(self, keys: Mapping[str, Caller] | None = None, *, task: str | None = None) -> None:
@@ -42,15 +50,25 @@ class Callers:
         self._keys = {_digest(key): replace(caller, known=True) for key, caller in (keys or {}).items()}
         self._task = task
 
+    @property
+    def anybody(self) -> bool:
+        """Whether callers need no key."""
+        return not self._keys
+
     def find(self, headers: Headers) -> Caller:
         """The caller that sent *headers*."""
         if self._keys:
             mapped = self._keys.get(_digest(_key(headers)), Caller())
         else:
-            named = set(headers.getlist("x-ttt-tenant"))
-            mapped = Caller(named.pop() if len(named) == 1 else "")
-        task = headers.get("x-ttt-task") or mapped.task or self._task
-        return replace(mapped, task=task, query_id=headers.get("x-ttt-query-id", ""))
+            mapped = Caller(_only(headers, "x-ttt-tenant"))
+        task, source = headers.get("x-ttt-task") or mapped.task or self._task, _only(headers, "x-ttt-source") or ""
+        return replace(mapped, task=task, query_id=headers.get("x-ttt-query-id", ""), source=source)
+
+
+def _only(headers: Headers, name: str) -> str | None:
+    """The one value of a header; None where there is none, or where two differ."""
+    values = set(headers.getlist(name))
+    return values.pop() if len(values) == 1 else None
 
 
 def _key(headers: Headers) -> str:

@@ -200,6 +200,12 @@ class Steering:
             telemetry.mark(steered=True)
         return steered
 
+    def needs_scores(self, query: str) -> bool:
+        """Whether `order` or a cascade makes anything of the scores of a list for *query*; else none need be known."""
+        task = self.task_of(query)
+        offsets, _ = self._live.serving(query, task)
+        return offsets is not None and not (offsets.rescorer(task) is None and offsets.skips(task) is None)
+
     def order(
         self,
         query: str,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -117,9 +117,27 @@ def in_fused_order(ranked: Sequence[Key], rewards: Mapping[Key, float]) -> list[
     return in_reward_order(every, joint)
 
 
+class SortsByWords(Protocol):
+    """What sorts a list by the words that it shares with a query too: `Steering`, and the wrapped embeddings."""
+
+    def needs_scores(self, query: str, /) -> bool:
+        """Whether `order` makes anything of the scores of a list for *query*."""
+
+    def order(self, query: str, texts: Sequence[str], scores: Sequence[float | None], /) -> list[int]:
+        """Places of a list with cosine similarities as *scores*, best first."""
+
+
+def cosines_of(vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:
+    """The cosine similarity of a query *vector* (d,) to each of *document_vectors* (k, d)."""
+    query, documents = np.asarray(vector, dtype=np.float64), np.asarray(document_vectors, dtype=np.float64)
+    norms = np.linalg.norm(documents, axis=1) * np.linalg.norm(query)
+    cosines: list[float] = (documents @ query / norms).tolist()
+    return cosines
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question of the loop to the application, about a query, a query vector (d,) or the texts of documents."""
+    """A question of the loop to the application: about a query, a query vector (d,), texts, or documents."""
 
     what: Literal["embed", "search", "judge", "vectors"]
     about: Any
@@ -136,13 +154,13 @@ class Handlers:
 
         judge: Texts to scores.
 
-        vectors: Texts to vectors (k, d).
+        vectors: Documents to vectors (k, d).
     """
 
     embed: Callable[[str], Any]
     search: Callable[[list[float]], Any]
     judge: Callable[[list[str]], Any]
-    vectors: Callable[[list[str]], Any]
+    vectors: Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +182,8 @@ class TwoPass(Generic[Document]):
 
         depth: Documents judged; None judges all that the first search gave.
 
+        words: Sorts the first search before the judge reads the first *depth*, as `Steering.order` does; None does not.
+
         second_pass: Whether to search again; without, documents come in the order of their rewards.
     """
 
@@ -174,6 +194,7 @@ class TwoPass(Generic[Document]):
     record: Callable[[str, list[float], list[Document], Sequence[float | None]], None]
     logger: logging.Logger | FailureLog
     depth: int | None = None
+    words: SortsByWords | None = None
     second_pass: bool = True
 
     def steps(self, query: str) -> Generator[Request, Any, list[Document]]:
@@ -185,6 +206,10 @@ class TwoPass(Generic[Document]):
         vector = self.steer(query, base)
         documents: list[Document] = yield Request("search", vector)
         try:
+            if self.words is not None and self.words.needs_scores(query):
+                vectors = yield Request("vectors", documents)
+                texts = [self.read(document) for document in documents]
+                documents = [documents[place] for place in self.words.order(query, texts, cosines_of(vector, vectors))]
             shown = documents[: self.depth]
             scores = yield Request("judge", [self.read(document) for document in shown])
             first = FirstPass(documents, self.rewards(scores), self.key)
@@ -193,7 +218,7 @@ class TwoPass(Generic[Document]):
                 raise RewardError(f"judge: expected a score of one of {len(shown)} documents at least, got none")
             if not (self.second_pass and first.informative):
                 return first.reranked()
-            vectors = yield Request("vectors", [self.read(document) for document in first.judged])
+            vectors = yield Request("vectors", first.judged)
             again: list[Document] = yield Request("search", first.turned(vector, vectors))
             return first.merged(again)
         except Exception:

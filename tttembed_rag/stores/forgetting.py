@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, exists, func, select
 from tttembed_rag.errors import InputError
 from tttembed_rag.stores import leasing, schema
 from tttembed_rag.stores.log.due import mark_due
-from tttembed_rag.stores.log.observing import EVERYTHING, forgotten_id, source_id, update_progress
+from tttembed_rag.stores.log.observing import EVERYTHING, document_id, forgotten_id, source_id, update_progress
 from tttembed_rag.stores.log.sources import take_back
 from tttembed_rag.stores.records import Forgotten
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert
@@ -52,7 +52,7 @@ def forget_queries(
 
 
 def forget_source(
-    connection: Connection, salt: bytes, *, tenant: str, names: Sequence[str], unseen: bool, by: str, now: float
+    connection: Connection, salt: bytes, *, tenant: str, names: Sequence[str] | None, unseen: bool, by: str, now: float
 ) -> Forgotten:
     """Delete what a source with one of *names* said of a tenant's queries, and every version that may know of it.
 
@@ -62,7 +62,7 @@ def forget_source(
         InputError: There is no reward of it, it was not forgotten before, and it is not allowed to be *unseen*; nothing
             was deleted.
     """
-    owner = id_of(connection, schema.tenants, tenant)
+    owner, names = id_of(connection, schema.tenants, tenant), names or ()
     q, s = schema.queries, schema.source_rewards
     mine = select(s.c.query, s.c.judge, s.c.document).join(q, q.c.id == s.c.query)
     rows = connection.execute(mine.where(q.c.tenant == owner, s.c.source.in_(names))).all()
@@ -83,6 +83,32 @@ def forget_source(
     versions = _unlearned(connection, salt, tenant, ids, now, gone=bool(rows) or unseen)
     gone = Forgotten(rewards=len(rows), versions=versions)
     write_line(connection, by, "forget", f"a source: {gone.rewards} rewards, {gone.versions} versions", tenant)
+    return gone
+
+
+def forget_document(
+    connection: Connection, salt: bytes, *, tenant: str, names: Sequence[str] | None, by: str, now: float
+) -> Forgotten:
+    """Delete a tenant's document with one of *names*, and every version that may have learned from its rewards.
+
+    What it was shown for until *now* and is written later is left out: see `observing.write_entries`.
+    """
+    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+    d, p, given = schema.documents.c, schema.pairs, schema.rewards
+    which = (d.tenant == owner) & d.name.in_(names or ())
+    numbers = connection.execute(select(d.id).where(which)).scalars().all()
+    queries = connection.execute(select(p.c.query).where(p.c.document.in_(numbers)).distinct()).scalars().all()
+    rewards = pairs = 0
+    for part in in_parts(queries):
+        for table in (schema.source_rewards, given, p):
+            count = connection.execute(table.delete().where(table.c.query.in_(part), table.c.document.in_(numbers)))
+            rewards += count.rowcount * (table is given)
+            pairs += count.rowcount * (table is p)
+    documents = _delete_documents(connection, which)
+    update_progress(connection, queries)
+    versions = _unlearned(connection, salt, tenant, [*map(document_id, names or ())], now, gone=bool(rewards))
+    gone = Forgotten(documents=documents, pairs=pairs, rewards=rewards, versions=versions)
+    write_line(connection, by, "forget", f"a document: {gone.rewards} rewards, {gone.versions} versions", tenant)
     return gone
 
 

@@ -20,7 +20,12 @@ AT_ONCE = 1000
 
 def insert(connection: Connection, table: Table) -> Any:
     """An INSERT of the connection's dialect, which knows ON CONFLICT."""
-    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+    return insert_in(connection.dialect.name, table)
+
+
+def insert_in(dialect: str, table: Table) -> Any:
+    """The same for the name of a dialect: statements that are made again and again are kept by it."""
+    return (sqlite if dialect == "sqlite" else postgresql).insert(table)
 
 
 def insert_all(
@@ -42,8 +47,7 @@ def _insert_all(
     dialect: str, table: Table, columns: tuple[str, ...], *, replace: bool
 ) -> tuple[str, Sequence[str] | None]:
     """The statement; and its columns in order where parameters are positional, None where they are named."""
-    module = sqlite if dialect == "sqlite" else postgresql
-    made = module.insert(table)
+    made = insert_in(dialect, table)
     keys = [column.name for column in table.primary_key]
     new = {name: made.excluded[name] for name in columns if name not in keys}
     made = made.on_conflict_do_update(index_elements=keys, set_=new) if replace else made.on_conflict_do_nothing()

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, select, text, true
 
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.judges.examination import has_passed
@@ -330,10 +330,11 @@ class Store(AbstractContextManager["Store"]):
 
     # Tenants
 
-    def tenants(self) -> list[str]:
-        """Every tenant that was ever named, sorted; the shared tenant, "", among them."""
+    def tenants(self, *, sharing: bool = False) -> list[str]:
+        """Every tenant that was ever named, sorted, the shared tenant, "", among them; or only those that share."""
+        named = select(schema.tenants.c.name).where(schema.tenants.c.shares if sharing else true())
         with self._database.read() as connection:
-            return sorted(connection.execute(select(schema.tenants.c.name)).scalars())
+            return sorted(connection.execute(named).scalars())
 
     def has_tenants(self) -> bool:
         """Whether any tenant but the shared one was ever named."""
@@ -361,17 +362,22 @@ class Store(AbstractContextManager["Store"]):
     # Forgetting
 
     def forget(
-        self, *, tenant: str, query_id: str | None = None, source: str | None = None, unseen: bool = False, by: str
+        self,
+        *,
+        tenant: str,
+        query_id: str | None = None,
+        source: str | None = None,
+        document_id: str | None = None,
+        unseen: bool = False,
+        by: str,
     ) -> Forgotten:
-        """Delete a query, the rewards of a source, or all of a tenant, and everything that was learned from it.
+        """Delete a query, what a source said, a document, or all of a tenant, and all that was learned from it.
 
-        Every version of the tenant goes, and of the shared tenant if this one ever shared; the next fit is
-        what it would be had the deleted queries never been seen. The audit trail goes on saying when, who and what;
-        its details of these tenants, which may name tasks and queries, are emptied. Nothing of it comes back late:
-        neither what was served before and still waits to be written, nor a judge's answer, nor what a worker is
-        learning. On SQLite no byte of it stays in the file, which is written anew for that and needs its own size of
-        free disk; on PostgreSQL its space is free to be overwritten. Queries served before are told from queries
-        served later by the clocks of the hosts that serve and of the database's, which must agree.
+        Every version of the tenant goes, and of the shared tenant if this one ever shared; the next fit is what it
+        would be had the deleted never been seen. The audit trail goes on saying when, who and what, without details of
+        these tenants. Nothing comes back late, neither what was served before and is written later, nor a judge's
+        answer, nor what a worker is learning; the clocks of hosts and database must agree on what is late. On SQLite no
+        byte of it stays in the file, which is written anew in its own size; PostgreSQL may overwrite its space.
 
         Args:
             tenant: The tenant that was served; "" is the shared tenant.
@@ -380,33 +386,32 @@ class Store(AbstractContextManager["Store"]):
 
             source: A source, such as a user: the rewards that it gave are deleted, the queries stay.
 
+            document_id: A document, with texts, vectors and rewards; no version goes where it has no reward.
+
             unseen: Whether the source may be one without rewards: they were dropped, have expired, or still wait to be
                 written. All versions go then, too, as they may have learned from it.
 
             by: The name of the one who asks for it.
 
         Raises:
-            InputError: A query and a source are named, or the store holds no reward of the source, which was not
-                forgotten before; nothing was deleted.
+            InputError: Several things are named, or the store holds no reward of the source, which was not forgotten
+                before; nothing was deleted.
 
             StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.
         """
         checked_name("by", by)
         checked_name("tenant", tenant, empty=True)
-        if query_id is not None and source is not None:
-            raise InputError("source: expected a query or a source, got both")
-        names = None
-        if (chosen := query_id if source is None else checked_name("source", source)) is not None:
-            names = [name for name in (chosen, self.text_id(chosen)) if is_name(name)]  # an id may stand for the text
-        salt = self._database.salt
+        given = [one for one in (query_id, source, document_id) if one is not None]
+        if len(given) > 1:
+            raise InputError(f"source: expected a query, a source or a document, got {len(given)} of them")
+        checked_name("source", source or "-")  # below, an id may stand for the text
+        names = [name for one in given for name in (one, self.text_id(one)) if is_name(name)] if given else None
         with self._database.write("forgetting") as connection:
-            now = self._database.now(connection)
-            if source is None or names is None:
-                gone = forgetting.forget_queries(connection, salt, tenant=tenant, names=names, by=by, now=now)
-            else:
-                gone = forgetting.forget_source(
-                    connection, salt, tenant=tenant, names=names, unseen=unseen, by=by, now=now
-                )
+            now, salt = self._database.now(connection), self._database.salt
+            forget = forgetting.forget_queries if document_id is None else forgetting.forget_document
+            if source is not None:
+                forget = partial(forgetting.forget_source, unseen=unseen)
+            gone = forget(connection, salt, tenant=tenant, names=names, by=by, now=now)
         self._database.scrub()
         return gone
 

@@ -1,18 +1,24 @@
-"""Words of texts: how they are cut, and the BM25 index of a collection."""
+"""Words of texts: how they are cut, and BM25 over a collection of them that may grow."""
 
 from __future__ import annotations
 
-import logging
 import re
 import unicodedata
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from tttembed_rag.errors import require
+import numpy as np
+
+from tttembed_rag.vectors.checks import FloatArray, IntArray
 
 # One word of a text; scripts without spaces between words are cut into characters.
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\\W_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# In BM25, how soon a repeated word counts no more, and how far a longer text counts less.
+_K1, _B = 1.5, 0.75
+# Of a word: the places of the texts that have it, and how often each does.
+_Postings = tuple[IntArray, FloatArray]
+_NOWHERE: _Postings = np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.float32)
 
 
 def words(text: str) -> list[str]:
@@ -20,18 +26,61 @@ def words(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", _CAMEL.sub(" ", text)).casefold())
 
 
-def keyword_index(texts: Sequence[list[str]], extra: str) -> Any:
-    """The BM25 index of texts that were cut into words; None where there is no word at all.
+class Keywords:
+    """BM25 over texts, with the document frequencies of Lucene; it never changes.
 
-    Raises:
-        MissingExtraError: bm25s is not installed; *extra* brings it.
+    `plus` and `only` give others that share what stays the same: one text more costs no more than its own words.
     """
-    if not any(texts):
-        return None
-    logger = logging.getLogger("bm25s")
-    level = logger.level
-    bm25s = require("bm25s", extra)
-    logger.setLevel(level)  # importing it sets DEBUG, and the application would see its messages
-    ranker = bm25s.BM25(k1=1.5, b=0.75)
-    ranker.index(list(texts), show_progress=False)
-    return ranker
+
+    def __init__(self, postings: Mapping[str, _Postings] | None = None, lengths: FloatArray = _NOWHERE[1]) -> None:
+        self._postings = postings or {}
+        self._lengths = lengths  # words of each text
+        self._asked: dict[str, FloatArray] = {}  # by word, what it adds to the scores of the texts that have it
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Keywords:
+        """Over *texts*, in their order."""
+        return cls().plus(texts)
+
+    def plus(self, texts: Sequence[str]) -> Keywords:
+        """With *texts* behind those that are there."""
+        cut = [words(text) for text in texts]
+        places: dict[str, list[int]] = {}
+        counts: dict[str, list[int]] = {}
+        for place, found in enumerate(cut, len(self._lengths)):
+            for word, count in Counter(found).items():
+                places.setdefault(word, []).append(place)
+                counts.setdefault(word, []).append(count)
+        postings = dict(self._postings)
+        for word, own in places.items():
+            earlier, often = postings.get(word, _NOWHERE)
+            postings[word] = np.append(earlier, own), np.append(often, np.array(counts[word], dtype=np.float32))
+        return Keywords(postings, np.append(self._lengths, np.array([*map(len, cut)], dtype=np.float32)))
+
+    def only(self, kept: IntArray) -> Keywords:
+        """With the texts at the places *kept* (m,) alone, which rise."""
+        places = np.full(len(self._lengths), -1)
+        places[kept] = np.arange(len(kept))
+        postings = {}
+        for word, (earlier, often) in self._postings.items():
+            now = places[earlier]
+            if len(left := np.flatnonzero(now >= 0)):
+                postings[word] = now[left], often[left]
+        return Keywords(postings, self._lengths[kept])
+
+    def scores(self, query: str) -> FloatArray:
+        """(n,) scores of all texts; zeros where none has a word of the query."""
+        scores = np.zeros(len(self._lengths), dtype=np.float32)
+        for word in words(query):
+            if word in self._postings:
+                np.add.at(scores, self._postings[word][0], self._added(word))
+        return scores
+
+    def _added(self, word: str) -> FloatArray:
+        """What *word* adds to the scores of the texts that have it, remembered."""
+        if (known := self._asked.get(word)) is None:
+            places, often = self._postings[word]
+            rarity = np.log(1 + (len(self._lengths) - len(places) + 0.5) / (len(places) + 0.5))
+            length = self._lengths[places] / self._lengths.mean()
+            known = self._asked[word] = (rarity * often / (often + _K1 * (1 - _B + _B * length))).astype(np.float32)
+        return known

@@ -4,11 +4,12 @@ from langchain_tttembed.capture import RecordingCompressor, RecordingCrossEncode
 from langchain_tttembed.embeddings import TTTEmbeddings
 from langchain_tttembed.judges import chat_judge
 from langchain_tttembed.resolvers import stored_vectors
-from langchain_tttembed.retrievers import RescoringRetriever, RewardRetriever
+from langchain_tttembed.retrievers import RescoringCompressor, RescoringRetriever, RewardRetriever
 
 __all__ = [
     "RecordingCompressor",
     "RecordingCrossEncoder",
+    "RescoringCompressor",
     "RescoringRetriever",
     "RewardCallbackHandler",
     "RewardRetriever",

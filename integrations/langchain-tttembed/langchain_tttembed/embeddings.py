@@ -114,6 +114,10 @@ class TTTEmbeddings(Embeddings):
         turned: list[float] = self._steering.apply(vector, query)
         return turned
 
+    def needs_scores(self, query: str) -> bool:
+        """Whether `order` makes anything of the scores of a list for *query*; else they need not be worked out."""
+        return self._steering.needs_scores(query)
+
     def order(
         self,
         query: str,

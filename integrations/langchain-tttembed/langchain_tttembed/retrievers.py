@@ -1,4 +1,4 @@
-"""Retrievers: the whole loop, with a judge and a second search; and one search, sorted by what was learned."""
+"""The whole loop, with a judge and a second search; and one search, sorted by what verdicts taught of words."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Annotated, Any, Self
 
-from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
-from langchain_core.documents import Document
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun, Callbacks
+from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import VectorStore
 from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation, model_validator
@@ -20,7 +20,7 @@ from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, context
 from tttembed_rag.capture import Known, Log, TextVectors
 from tttembed_rag.judges import Judge, ascored, checked_judge, checked_rewards, scored
-from tttembed_rag.serving import Cascade, FailureLog, Handlers, TwoPass, adrive, drive
+from tttembed_rag.serving import Cascade, FailureLog, Handlers, TwoPass, adrive, cosines_of, drive
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,10 @@ class RewardRetriever(BaseRetriever):
 
         depth: Documents judged.
 
+        fetch_k: Documents that a search finds. With more than *depth* the first search is sorted by what verdicts
+            taught of similarity and shared words, where a rescorer is published, before the judge reads. None finds as
+            many as are returned or judged.
+
         second_pass: Whether to search again.
 
         search_kwargs: Passed to both searches, such as a filter.
@@ -69,6 +73,7 @@ class RewardRetriever(BaseRetriever):
     vectors: TextVectors | None = None
     k: int = Field(default=4, ge=1)
     depth: int = Field(default=10, ge=1)
+    fetch_k: int | None = Field(default=None, ge=1)
     second_pass: bool = True
     search_kwargs: dict[str, Any] = Field(default_factory=dict)
     source: str | None = ""
@@ -95,7 +100,7 @@ class RewardRetriever(BaseRetriever):
             embed=self.embeddings.embed_query_base,
             search=partial(self.vectorstore.similarity_search_by_vector, k=self._many(k), **self.search_kwargs),
             judge=partial(scored, self.judge, query),
-            vectors=partial(self.embeddings.document_vectors, vectors=self.vectors),
+            vectors=lambda found: self.embeddings.document_vectors(_noted(found, self.vectors), vectors=self.vectors),
         )
         with _context_of(run_manager.metadata):
             return drive(self._loop.steps(query), handlers)[: k or self.k]
@@ -107,14 +112,14 @@ class RewardRetriever(BaseRetriever):
             embed=self.embeddings.aembed_query_base,
             search=partial(self.vectorstore.asimilarity_search_by_vector, k=self._many(k), **self.search_kwargs),
             judge=partial(ascored, self.judge, query),
-            vectors=partial(self.embeddings.adocument_vectors, vectors=self.vectors),
+            vectors=lambda found: self.embeddings.adocument_vectors(_noted(found, self.vectors), vectors=self.vectors),
         )
         with _context_of(run_manager.metadata):
             return (await adrive(self._loop.steps(query), handlers))[: k or self.k]
 
     def _many(self, k: int | None) -> int:
-        """Documents that each search finds: as many as are returned or judged."""
-        return max(k or self.k, self.depth)
+        """Documents that each search finds: as many as are returned or judged at least."""
+        return max(k or self.k, self.depth, self.fetch_k or 0)
 
     @property
     def _loop(self) -> TwoPass[Document]:
@@ -126,12 +131,11 @@ class RewardRetriever(BaseRetriever):
             record=self._record,
             logger=self._failures,
             depth=self.depth,
+            words=self.embeddings if self.fetch_k else None,
             second_pass=self.second_pass,
         )
 
     def _record(self, query: str, base: list[float], documents: list[Document], scores: Sequence[float | None]) -> None:
-        if self.vectors is not None:
-            self.vectors.note(ids_of(documents))
         if self.log is not None:
             texts = [document.page_content for document in documents]
             task = self.embeddings.task_of(query, base)
@@ -201,6 +205,79 @@ class RescoringRetriever(BaseRetriever):
             else:
                 order = await self.cascade.aorder(query, *_columns(found), similarity=self.similarity)
             return [found[place][0] for place in order][: k or self.k]
+
+
+class RescoringCompressor(BaseDocumentCompressor):
+    """Retrieved documents sorted by what verdicts taught of similarity and shared words, for a chain of compressors.
+
+    Retrieve 20 to 100 documents for it from a store that is searched with *embeddings*. Documents carry no scores, so
+    their vectors are taken from where *vectors* finds them, and the query is embedded once more: `RescoringRetriever`
+    needs neither. Where no rescorer is published for the task, nothing is embedded and the documents stand as they
+    came, as they do where anything fails, or where another order than that of similarity came.
+
+    Attributes:
+        embeddings: The model of the store, wrapped.
+
+        vectors: Gives vectors of documents: ``TextVectors(stored=stored_vectors(store))``; None embeds them again.
+
+        top_n: Documents kept; None keeps all.
+
+        cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    embeddings: TTTEmbeddings
+    vectors: TextVectors | None = None
+    top_n: int | None = Field(default=None, ge=1)
+    cascade: Annotated[Cascade | None, SkipValidation] = None
+    _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
+
+    def compress_documents(
+        self,
+        documents: Sequence[Document],
+        query: str,
+        callbacks: Callbacks | None = None,  # noqa: ARG002 - the framework's signature
+    ) -> Sequence[Document]:
+        """The first *top_n* documents, best first."""
+        try:
+            texts, scores = _noted(documents, self.vectors), list[float | None]([None] * len(documents))
+            if documents and self.embeddings.needs_scores(query):
+                vector = self.embeddings.embed_query(query)
+                scores[:] = cosines_of(vector, self.embeddings.document_vectors(texts, vectors=self.vectors))
+            order = (self.cascade or self.embeddings).order(query, texts, scores)
+            documents = [documents[place] for place in order]
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+            self._failures.exception("%d documents stand as they came", len(documents))
+        return documents[: self.top_n]
+
+    async def acompress_documents(
+        self,
+        documents: Sequence[Document],
+        query: str,
+        callbacks: Callbacks | None = None,  # noqa: ARG002 - the framework's signature
+    ) -> Sequence[Document]:
+        """The same, awaiting the model."""
+        try:
+            texts, scores = _noted(documents, self.vectors), list[float | None]([None] * len(documents))
+            if documents and self.embeddings.needs_scores(query):
+                vector = await self.embeddings.aembed_query(query)
+                scores[:] = cosines_of(vector, await self.embeddings.adocument_vectors(texts, vectors=self.vectors))
+            if self.cascade is None:
+                order = self.embeddings.order(query, texts, scores)
+            else:
+                order = await self.cascade.aorder(query, texts, scores)
+            documents = [documents[place] for place in order]
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+            self._failures.exception("%d documents stand as they came", len(documents))
+        return documents[: self.top_n]
+
+
+def _noted(documents: Sequence[Document], vectors: TextVectors | None) -> list[str]:
+    """Texts of *documents*, under whose ids the store has their vectors."""
+    if vectors is not None:
+        vectors.note(ids_of(documents))
+    return [document.page_content for document in documents]
 
 
 def _columns(found: Sequence[tuple[Document, float]]) -> tuple[list[str], list[float]]:

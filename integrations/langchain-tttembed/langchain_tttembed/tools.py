@@ -10,7 +10,7 @@ from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolC
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command
 
-from tttembed_rag.tools import LearnedToolSearch, Turns, is_outage
+from tttembed_rag.search import LearnedToolSearch, Turns, is_outage
 
 __all__ = ["LearnedToolMiddleware"]
 

@@ -5,6 +5,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from threading import Barrier
 
 import numpy as np
@@ -12,10 +13,16 @@ import pytest
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
-from langchain_tttembed import RescoringRetriever, RewardRetriever, TTTEmbeddings
+from langchain_tttembed import (
+    RescoringCompressor,
+    RescoringRetriever,
+    RewardRetriever,
+    TTTEmbeddings,
+    stored_vectors,
+)
 
 from tttembed_rag import Evidence, Offset, Offsets, Rescorer, context
-from tttembed_rag.capture import RewardLog
+from tttembed_rag.capture import RewardLog, TextVectors
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.offsets.rescorer import Vocabulary
 from tttembed_rag.offsets.skips import Skips
@@ -244,19 +251,93 @@ def test_a_chat_judge_reads_documents_side_by_side():
     assert None not in log.calls[0].scores
 
 
+def local(task="default"):
+    """A rescorer that counts shared words ten times as much as similarity, beside no offset."""
+    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
+    rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(DOCUMENTS), evidence)
+    zero = np.zeros(WIDTH)
+    return Offset("local", zero, 0.0, 9, Evidence(9, None, None, "abstained", ""), task=task, rescorer=rescorer)
+
+
+async def test_the_judge_reads_the_first_of_a_list_that_is_sorted_by_words():
+    """A document from the end of the search is judged where it shares a word; without a rescorer it is not."""
+    log = FakeLog("knowing")
+    supplied = []
+    for offsets in ([local()], []):
+        retriever = make(offsets=offsets, log=log, depth=3, fetch_k=60, second_pass=False)
+        retriever.invoke("find 17")
+        await retriever.ainvoke("find 17")
+        supplied.append((retriever.vectors.supplied, retriever.vectors.embedded))
+
+    judged = [call.documents for call in log.calls]
+    assert judged[0] == judged[1] != judged[2] == judged[3]
+    assert judged[0][0] == "document 17"
+    assert "document 17" not in judged[2]
+    assert {len(documents) for documents in judged} == {3}
+    assert supplied == [(120, 0), (0, 0)]
+
+
+class TestRescoringCompressor:
+    """Documents of any chain, sorted by words too."""
+
+    def chain(self, *, task="default", **settings):
+        """A store, what it finds, and the compressor that sorts it."""
+        embeddings = TTTEmbeddings(Stored(), offsets=Offsets([local(task)], width=WIDTH))
+        store = InMemoryVectorStore.from_texts(list(DOCUMENTS), embeddings)
+        found = store.similarity_search("find 17", k=60)
+        return found, RescoringCompressor(embeddings=embeddings, **settings), store
+
+    async def test_documents_that_share_words_come_first(self):
+        """Vectors come from the store; sync and async."""
+        found, compressor, store = self.chain(top_n=3)
+        compressor.vectors = TextVectors(stored=stored_vectors(store))
+        for kept in (
+            compressor.compress_documents(found, "find 17"),
+            await compressor.acompress_documents(found, "find 17"),
+        ):
+            assert len(kept) == 3
+            assert kept[0].page_content == "document 17"
+        assert (compressor.vectors.supplied, compressor.vectors.embedded) == (120, 0)
+
+    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
+        """A shared word leads by much, and nobody is asked; without one the judge puts the documents in order."""
+        found, compressor, _ = self.chain(top_n=3)
+        judge = knowing()
+        certain = replace(local(), skips=Skips((5.0,), (0.001,), 60))
+        certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
+        compressor.cascade = Cascade(certified, judge, task=compressor.embeddings, explore=1e-12)
+        for query, first in (("find 17", "document 17"), ("anything", max(texts(found[:10]), key=partial(meant, "")))):
+            kept = compressor.compress_documents(found, query)
+            assert kept == await compressor.acompress_documents(found, query)
+            assert kept[0].page_content == first
+        assert compressor.cascade.counts == {"repeated": 1, "skipped": 2, "reranked": 1, "explored": 0}
+
+    async def test_nothing_is_embedded_where_nothing_is_published(self):
+        """The documents stand as they came, and so they do where there are none."""
+        found, compressor, _ = self.chain(task="another", top_n=3)
+        compressor.vectors = TextVectors()
+        assert compressor.compress_documents(found, "find 17") == found[:3]
+        assert await compressor.acompress_documents(found, "find 17") == found[:3]
+        assert compressor.compress_documents([], "find 17") == []
+        assert compressor.vectors.embedded == 0
+
+    async def test_a_failure_costs_the_order_alone(self, caplog):
+        """A model that is away, or documents in another order than that of similarity."""
+        found, compressor, _ = self.chain()
+        unknown = [*found, found[0].model_copy(update={"page_content": "of another store"})]
+        assert compressor.compress_documents(unknown, "find 17") == unknown
+        assert await compressor.acompress_documents(unknown, "find 17") == unknown
+        assert compressor.compress_documents(found[::-1], "find 17") == found[::-1]
+        said = [one.message for one in caplog.records if one.levelname == "ERROR"]
+        assert [one.startswith("61 documents stand as they came: KeyError") for one in said] == [True]
+
+
 class TestRescoringRetriever:
     """One search, sorted by words too."""
 
-    def local(self, task="default"):
-        """A rescorer that counts shared words ten times as much as similarity, beside no offset."""
-        evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
-        rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(DOCUMENTS), evidence)
-        zero = np.zeros(WIDTH)
-        return Offset("local", zero, 0.0, 9, Evidence(9, None, None, "abstained", ""), task=task, rescorer=rescorer)
-
     def retriever(self, *, task="default", **settings):
         """A retriever that is sorted so."""
-        embeddings = TTTEmbeddings(Stored(), offsets=Offsets([self.local(task)], width=WIDTH))
+        embeddings = TTTEmbeddings(Stored(), offsets=Offsets([local(task)], width=WIDTH))
         store = InMemoryVectorStore.from_texts(list(DOCUMENTS), embeddings)
         return RescoringRetriever(vectorstore=store, embeddings=embeddings, depth=60, **settings)
 
@@ -311,9 +392,9 @@ class TestRescoringRetriever:
     async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
         """A shared word leads by much, and nobody is asked; without one the judge puts the list in order."""
         retriever = self.retriever(k=3)
-        local = replace(self.local(), skips=Skips((5.0,), (0.001,), 60))
+        certain = replace(local(), skips=Skips((5.0,), (0.001,), 60))
         judge = knowing()
-        certified = Offsets([local], width=WIDTH, settings={"judge": judge.fingerprint})
+        certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
         log = RewardLog.of(judge)
         cascade = Cascade(certified, judge, task=retriever.embeddings, log=log, explore=1e-12)
         retriever = retriever.model_copy(update={"cascade": cascade})

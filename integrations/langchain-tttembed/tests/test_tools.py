@@ -12,8 +12,8 @@ from langchain_tttembed.tools import LearnedToolMiddleware
 from pydantic import Field
 
 from tttembed_rag import context
+from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.tools import LearnedToolSearch
 
 TOPICS = [
     f"{colour}{thing}"

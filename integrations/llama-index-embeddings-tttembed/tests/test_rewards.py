@@ -309,6 +309,20 @@ class TestRewardRetriever:
         assert texts(await twice.aretrieve("q")) == texts(found)
         assert judged(log) == [(None, 10)] * 2
 
+    async def test_the_judge_reads_the_first_of_a_list_that_is_sorted_by_words(self, index, log):
+        """A node from the end of the search is judged where it shares a word."""
+        model = TTTEmbedding(Hashing(), offsets=Offsets([local()], width=WIDTH))
+        retriever = RewardRetriever(index.as_retriever(similarity_top_k=60), model, knowing(), log=log, depth=3)
+
+        retriever.retrieve("find 17")
+        await retriever.aretrieve("find 17")
+
+        assert [call.documents[0] for call in log.calls] == ["passage 17"] * 2
+        assert judged(log) == [(None, 3)] * 2
+        assert retriever.vectors.supplied > 0 == retriever.vectors.embedded
+        with pytest.raises(InputError, match=r"^depth: expected at least 1, got 0$"):
+            self.make(index, model, depth=0)
+
     @pytest.mark.parametrize(("source", "kept"), [("", ""), (None, "ann")])
     async def test_the_callers_context_names_the_source(self, index, wrapped, log, source, kept):
         """Scores are the judge's own, and the caller's where it is told so, sync and async."""
@@ -399,19 +413,20 @@ async def test_any_llm_is_a_judge():
     assert judge.fingerprint.startswith("rubric:model@")
 
 
+def local(task="default"):
+    """A rescorer that counts shared words ten times as much as similarity, beside no offset."""
+    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
+    rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(TEXTS), evidence)
+    unserved = Evidence(9, None, None, "abstained", "")
+    return Offset("local", np.zeros(WIDTH), 0.0, 9, unserved, task=task, rescorer=rescorer)
+
+
 class TestRescoringPostprocessor:
     """One search, sorted by words too."""
 
-    def local(self, task="default"):
-        """A rescorer that counts shared words ten times as much as similarity, beside no offset."""
-        evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
-        rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(TEXTS), evidence)
-        unserved = Evidence(9, None, None, "abstained", "")
-        return Offset("local", np.zeros(WIDTH), 0.0, 9, unserved, task=task, rescorer=rescorer)
-
     def query_engine_parts(self, task="default"):
         """Sixty nodes of a search, and the model whose rescorer sorts so."""
-        model = TTTEmbedding(Hashing(), offsets=Offsets([self.local(task)], width=WIDTH))
+        model = TTTEmbedding(Hashing(), offsets=Offsets([local(task)], width=WIDTH))
         index = VectorStoreIndex([TextNode(text=text, id_=text) for text in TEXTS], embed_model=model)
         return model, index.as_retriever(similarity_top_k=60).retrieve("find 17")
 
@@ -430,8 +445,8 @@ class TestRescoringPostprocessor:
         """A shared word leads by much, and nobody is asked; without one the judge puts the nodes in order."""
         model, nodes = self.query_engine_parts()
         judge = FakeJudge(lambda _, text: float(text == "passage 3"), fingerprint="wants passage 3")
-        local = replace(self.local(), skips=Skips((5.0,), (0.001,), 60))
-        certified = Offsets([local], width=WIDTH, settings={"judge": judge.fingerprint})
+        certain = replace(local(), skips=Skips((5.0,), (0.001,), 60))
+        certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
         cascade = Cascade(certified, judge, task=model, depth=60, explore=1e-12)
         sorted_by = RescoringPostprocessor(model, top_n=3, cascade=cascade)
 

@@ -13,8 +13,8 @@ from llama_index.retrievers.tttembed.tools import LearnedToolRetriever
 from pydantic import Field
 
 from tttembed_rag import context
+from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.tools import LearnedToolSearch
 
 # Its workflows list the members of an agent, deprecated ones of pydantic too.
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")

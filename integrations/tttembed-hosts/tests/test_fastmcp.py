@@ -16,9 +16,9 @@ from fastmcp.tools import Tool
 from tttembed_hosts.fastmcp import learned_search
 
 import tttembed_rag
-from tests.tools.conftest import CATALOG, LEARNED, UNSEEN, first, request
+from tests.search.conftest import CATALOG, LEARNED, UNSEEN, first, request
+from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.testing import FakeEmbedder, eventually
-from tttembed_rag.tools import LearnedToolSearch
 
 
 def server_with(search):

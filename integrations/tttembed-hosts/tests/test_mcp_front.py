@@ -29,12 +29,12 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 from tttembed_hosts import mcp_front
 from tttembed_hosts.mcp_front import read_servers
 
-from tests.tools.conftest import LEARNED, UNSEEN, request
+from tests.search.conftest import LEARNED, UNSEEN, request
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
+from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.tools import LearnedToolSearch
 
 pytestmark = pytest.mark.slow
 BEHIND = Path(__file__).resolve().parent / "suites_server.py"

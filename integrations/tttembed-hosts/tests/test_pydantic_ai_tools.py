@@ -12,9 +12,9 @@ from pydantic_ai.models.function import FunctionModel
 from tttembed_hosts.pydantic_ai import tool_search
 
 import tttembed_rag
-from tests.tools.conftest import CATALOG, LEARNED, UNSEEN, first, request
+from tests.search.conftest import CATALOG, LEARNED, UNSEEN, first, request
+from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.tools import LearnedToolSearch
 
 
 def handler(name, description):

@@ -109,7 +109,7 @@ PROOF = {
     "any MCP client": (
         (FRONT, "test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end"),
         (FRONT, "test_a_client_gains_without_code"),
-        ("tests/tools/test_search.py", "test_calls_before_any_search_say_nothing"),
+        ("tests/search/test_tools.py", "test_calls_before_any_search_say_nothing"),
     ),
 }
 

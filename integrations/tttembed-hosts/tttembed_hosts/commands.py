@@ -127,13 +127,13 @@ def serve(
     from tttembed_hosts import mcp_front
     from tttembed_rag import context
     from tttembed_rag.judging import Budget, Price
-    from tttembed_rag.tools import LearnedToolSearch
+    from tttembed_rag.search import LearnedToolSearch
 
     servers = mcp_front.read_servers(catalog)
     way = {"transport": "stdio"} if http is None else _address(http)
     said = logging.StreamHandler(sys.stderr)
     said.setFormatter(logging.Formatter("%(message)s"))
-    for ours, told in (("tttembed_rag", "tttembed_rag.tools"), ("tttembed_hosts", "tttembed_hosts")):
+    for ours, told in (("tttembed_rag", "tttembed_rag.search"), ("tttembed_hosts", "tttembed_hosts")):
         logging.getLogger(ours).addHandler(said)
         logging.getLogger(told).setLevel(logging.INFO)
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)  # it may quote addresses and commands with secrets

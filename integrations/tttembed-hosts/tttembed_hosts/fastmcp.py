@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tttembed_hosts.extras import require
-from tttembed_rag.tools import LearnedToolSearch, Turns, is_outage, sent_by
+from tttembed_rag.search import LearnedToolSearch, Turns, is_outage, sent_by
 
 if TYPE_CHECKING:
     from fastmcp import FastMCP

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tttembed_hosts.extras import require
 from tttembed_hosts.fastmcp import learned_search
 from tttembed_rag.errors import DataError, TTTEmbedError
+from tttembed_rag.search import GROWTH, LearnedToolSearch
 from tttembed_rag.system.jsontext import parsed_json
-from tttembed_rag.tools import GROWTH, LearnedToolSearch
 
 require("fastmcp", "mcp")
 import anyio  # noqa: E402 - FastMCP brings it

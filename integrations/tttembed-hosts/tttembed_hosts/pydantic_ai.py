@@ -18,9 +18,9 @@ from typing import Any
 from tttembed_hosts.extras import require
 from tttembed_rag import Offsets
 from tttembed_rag.errors import InputError
+from tttembed_rag.search import LearnedToolSearch, Turns, is_outage
 from tttembed_rag.serving import LiveOffsets, Steering, TaskSource
 from tttembed_rag.serving.saved import steered_each
-from tttembed_rag.tools import LearnedToolSearch, Turns, is_outage
 
 require("pydantic_ai.embeddings", "pydantic-ai")
 from pydantic_ai import RunContext, exceptions  # noqa: E402

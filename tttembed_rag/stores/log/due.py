@@ -12,7 +12,9 @@ judge.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from itertools import product
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, select, true
 
@@ -20,7 +22,7 @@ from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease
-from tttembed_rag.stores.rows import fact, id_of, ids_of, in_parts, insert, set_fact
+from tttembed_rag.stores.rows import fact, id_of, ids_of, in_parts, insert_in, set_fact
 
 # The fact that says what workers look with: the judge, and the probe of the embedding model.
 _BASIS = "looked with"
@@ -110,13 +112,19 @@ def count_changes(connection: Connection, rewards: Mapping[tuple[int, int], int]
     Other writers of the same tenant and judge wait from here until the transaction ends.
     """
     if rewards:
-        made = insert(connection, _table)
-        added = {"rewards": _table.c.rewards + made.excluded.rewards, "marks": _table.c.marks + 1}
         rows = [
             {"tenant": tenant, "judge": judge, "rewards": count, "marks": 1, "looked": 0}
             for (tenant, judge), count in sorted(rewards.items())
         ]
-        connection.execute(made.on_conflict_do_update(index_elements=["tenant", "judge"], set_=added), rows)
+        connection.execute(_counting(connection.dialect.name), rows)
+
+
+@cache
+def _counting(dialect: str) -> Any:
+    """The statement that adds to rewards and marks."""
+    made = insert_in(dialect, _table)
+    added = {"rewards": _table.c.rewards + made.excluded.rewards, "marks": _table.c.marks + 1}
+    return made.on_conflict_do_update(index_elements=["tenant", "judge"], set_=added)
 
 
 def _of_judge(connection: Connection, judge: str | None) -> ColumnElement[bool]:

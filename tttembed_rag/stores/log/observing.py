@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, case, collate, func, or_, select, true
+from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, case, collate, func, or_, select, true
 
 from tttembed_rag.errors import VectorError
 from tttembed_rag.rewards.observations import MAX_DEPTH
@@ -23,7 +24,7 @@ from tttembed_rag.stores.log.due import count_changes, mark_due
 from tttembed_rag.stores.log.entries import DocumentEntry, DocumentKey, Entries, QueryKey
 from tttembed_rag.stores.log.sources import Given, write_rewards
 from tttembed_rag.stores.records import AUDIT, checksum
-from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert, insert_all
+from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert_all, insert_in
 
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
 EVERYTHING = b""
@@ -39,11 +40,15 @@ def source_id(source: str) -> str:
     return f"\0{source}"
 
 
+def document_id(document: str) -> str:
+    """The id under which a document is forgotten."""
+    return f"\0\0{document}"
+
+
 def write_entries(connection: Connection, entries: Entries, salt: bytes, now: float) -> int:
     """Write entries, but for what was forgotten since it was served; gives how often its queries were served."""
     tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in entries.queries))
-    if late := _forgotten(connection, entries, tenants, salt):
-        entries.leave_out(late)
+    entries.leave_out(_forgotten(connection, entries, tenants, salt))
     if not entries.queries:
         return 0
     embedders = _embedders(connection, entries)
@@ -164,31 +169,42 @@ def _write_rewards(
 
 def update_progress(connection: Connection, queries: Sequence[int], *, judge: int | None = None) -> None:
     """Count again the rewards and the waiting pairs of *queries*, for every judge that asks or has answered."""
+    old, counted = _recount(of_one=judge is not None)
+    for numbers in in_parts(queries):
+        which: dict[str, Any] = {"some_queries": numbers} | ({} if judge is None else {"one_judge": judge})
+        connection.execute(old, which)
+        connection.execute(counted, which)
+
+
+@cache
+def _recount(*, of_one: bool) -> tuple[Any, Any]:
+    """The statements that delete the progress of some queries, and that count it, for one judge or for all."""
     q, p, d, r, j = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.judges
     progress = schema.progress
+    numbers: BindParameter[int] = bindparam("some_queries", expanding=True)
     waits = and_(q.c.text.is_not(None), d.c.text.is_not(None), r.c.query.is_(None), j.c.asks)
-    for numbers in in_parts(queries):
-        old = progress.delete().where(progress.c.query.in_(numbers))
-        connection.execute(old if judge is None else old.where(progress.c.judge == judge))
-        counted = (
-            select(q.c.id, j.c.id, q.c.tenant, func.count(r.c.value), func.sum(case((waits, 1), else_=0)), q.c.last_at)
-            .select_from(
-                q.join(p, p.c.query == q.c.id)
-                .join(d, d.c.id == p.c.document)
-                .join(j, true() if judge is None else j.c.id == judge)
-                .outerjoin(r, and_(r.c.query == q.c.id, r.c.judge == j.c.id, r.c.document == p.c.document))
-            )
-            .where(q.c.id.in_(numbers), or_(r.c.query.is_not(None), waits))
-            .group_by(q.c.id, j.c.id, q.c.tenant, q.c.last_at)
+    old = progress.delete().where(progress.c.query.in_(numbers))
+    counted = (
+        select(q.c.id, j.c.id, q.c.tenant, func.count(r.c.value), func.sum(case((waits, 1), else_=0)), q.c.last_at)
+        .select_from(
+            q.join(p, p.c.query == q.c.id)
+            .join(d, d.c.id == p.c.document)
+            .join(j, j.c.id == bindparam("one_judge") if of_one else true())
+            .outerjoin(r, and_(r.c.query == q.c.id, r.c.judge == j.c.id, r.c.document == p.c.document))
         )
-        columns = ["query", "judge", "tenant", "rewards", "waiting", "at"]
-        connection.execute(progress.insert().from_select(columns, counted))
+        .where(q.c.id.in_(numbers), or_(r.c.query.is_not(None), waits))
+        .group_by(q.c.id, j.c.id, q.c.tenant, q.c.last_at)
+    )
+    columns = ["query", "judge", "tenant", "rewards", "waiting", "at"]
+    if of_one:
+        old = old.where(progress.c.judge == bindparam("one_judge"))
+    return old, progress.insert().from_select(columns, counted)
 
 
 def _forgotten(connection: Connection, entries: Entries, tenants: Mapping[str, int], salt: bytes) -> set[QueryKey]:
     """The queries of *entries* that were served, at least once, before they were forgotten.
 
-    Of those that stay, rewards by sources that were forgotten since are dropped.
+    Of those that stay, documents that were forgotten since are dropped, and rewards by such sources.
     """
     table = schema.forgotten
     first = min((query.first for query in entries.queries.values()), default=0.0)
@@ -204,11 +220,13 @@ def _forgotten(connection: Connection, entries: Entries, tenants: Mapping[str, i
     def is_late(tenant: str, name: str, at: float) -> bool:
         return any(at <= when.get((tenant, query), -math.inf) for query in (EVERYTHING, forgotten_id(salt, name)))
 
-    for key, query in entries.queries.items():
+    for (tenant, _, _), query in entries.queries.items():
+        late = {document for document in query.places if is_late(tenant, document_id(document), query.first)}
+        query.places = {document: place for document, place in query.places.items() if document not in late}
         query.rewards = {
             (document, source): reward
             for (document, source), reward in query.rewards.items()
-            if not (source and is_late(key[0], source_id(source), query.first))
+            if document not in late and not (source and is_late(tenant, source_id(source), query.first))
         }
     return {key for key, query in entries.queries.items() if is_late(key[0], key[2], query.first)}
 
@@ -242,7 +260,7 @@ def _write_queries(
     """The queries with their ids; they and the *others* stay locked until the transaction ends."""
     table = schema.queries
     names = {number: name for name, number in tenants.items()}
-    upsert = _query_upsert(connection)
+    upsert = _query_upsert(connection.dialect.name)
     ids: dict[QueryKey, int] = {}
     for in_batch, keys in groupby(sorted({*entries.queries, *others}), entries.queries.__contains__):
         if not in_batch:
@@ -273,13 +291,14 @@ def _write_queries(
     return ids
 
 
-def _query_upsert(connection: Connection) -> Any:
+@cache
+def _query_upsert(dialect: str) -> Any:
     """The statement that writes queries and merges those that are there: what was served last replaces what was known.
 
     It gives the id, the tenant, the task and the name of each.
     """
     table = schema.queries
-    made = insert(connection, table)
+    made = insert_in(dialect, table)
     new = made.excluded
     newer = new.last_at >= table.c.last_at
     merged = {

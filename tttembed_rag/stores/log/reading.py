@@ -12,7 +12,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, or_, select, true
 
 from tttembed_rag.errors import InputError, RewardError, StoreError
-from tttembed_rag.offsets.values import named_for
+from tttembed_rag.offsets.values import FOREIGN, named_for
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.log.sources import Given, all_of, said_of
@@ -20,10 +20,6 @@ from tttembed_rag.stores.records import AUDIT, Counts, checksum
 from tttembed_rag.stores.rows import id_of, in_parts
 
 _log = logging.getLogger(__name__)
-
-
-# What a document of another tenant is called where evidence names documents: offsets are shared, names are not.
-FOREIGN = "(another tenant's)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

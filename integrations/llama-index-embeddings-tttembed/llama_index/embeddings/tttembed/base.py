@@ -111,6 +111,10 @@ class TTTEmbedding(BaseEmbedding):
         turned: Embedding = self._steering.apply(vector, query)
         return turned
 
+    def needs_scores(self, query: str) -> bool:
+        """Whether `order` makes anything of the scores of a list for *query*; else they need not be worked out."""
+        return self._steering.needs_scores(query)
+
     def order(self, query: str, texts: Sequence[str], scores: Sequence[float | None]) -> list[int]:
         """Places of what a search with this model found, best first, by shared words too: `RescoringPostprocessor`."""
         return self._steering.order(query, texts, scores)

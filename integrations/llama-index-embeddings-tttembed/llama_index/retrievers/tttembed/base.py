@@ -13,7 +13,7 @@ from llama_index.core.indices import VectorStoreIndex
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.embeddings.tttembed import TTTEmbedding, stored_vectors
 from llama_index.embeddings.tttembed.resolvers import ids_of
-from llama_index.postprocessor.tttembed.base import read_text
+from llama_index.postprocessor.tttembed.base import read_text, read_texts
 
 from tttembed_rag.capture import Known, Log, TextVectors, checked_log
 from tttembed_rag.errors import check_count
@@ -46,6 +46,9 @@ class RewardRetriever(BaseRetriever):
         vectors: Gives vectors of judged nodes, and counts their sources. None asks the index of
             *retriever* for them where `stored_vectors` knows how, else the model embeds them again.
 
+        depth: Nodes judged, >= 1. With fewer than *retriever* finds, all of them are first sorted by what verdicts
+            taught of similarity and shared words, where a rescorer is published; None judges all.
+
         top_n: Nodes returned, >= 1.
 
         source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
@@ -54,7 +57,7 @@ class RewardRetriever(BaseRetriever):
         callback_manager: LlamaIndex's callbacks.
 
     Raises:
-        InputError: *judge* is no judge, the log is for another one, or *top_n* is below 1.
+        InputError: *judge* is no judge, the log is for another one, or *depth* or *top_n* is below 1.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class RewardRetriever(BaseRetriever):
         *,
         log: Log | None = None,
         vectors: TextVectors | None = None,
+        depth: int | None = None,
         top_n: int = 4,
         source: str | None = "",
         callback_manager: CallbackManager | None = None,
@@ -74,12 +78,15 @@ class RewardRetriever(BaseRetriever):
             checked_log(log).check_is_for(judge)
             if source == "":
                 log.declare()
-        check_count("top_n", top_n)
+        for name, count in (("depth", depth), ("top_n", top_n)):
+            if count is not None:
+                check_count(name, count)
         super().__init__(callback_manager=callback_manager)
         self._retriever = retriever
         self._embed_model = embed_model
         self._judge = judge
         self._log = log
+        self._depth = depth
         self._top_n = top_n
         self._source = source
         self._failures = FailureLog(logger)
@@ -91,7 +98,7 @@ class RewardRetriever(BaseRetriever):
             embed=model.embed_query_base,
             search=lambda vector: self._retriever.retrieve(_bundle(query, vector)),
             judge=partial(scored, self._judge, query),
-            vectors=partial(model.document_vectors, vectors=self.vectors),
+            vectors=lambda nodes: model.document_vectors(self._noted(nodes), vectors=self.vectors),
         )
         return drive(self._loop.steps(query), handlers)[: self._top_n]
 
@@ -101,7 +108,7 @@ class RewardRetriever(BaseRetriever):
             embed=model.aembed_query_base,
             search=lambda vector: self._retriever.aretrieve(_bundle(query, vector)),
             judge=partial(ascored, self._judge, query),
-            vectors=partial(model.adocument_vectors, vectors=self.vectors),
+            vectors=lambda nodes: model.adocument_vectors(self._noted(nodes), vectors=self.vectors),
         )
         return (await adrive(self._loop.steps(query), handlers))[: self._top_n]
 
@@ -114,16 +121,21 @@ class RewardRetriever(BaseRetriever):
             key=lambda node: node.node_id,
             record=self._record,
             logger=self._failures,
+            depth=self._depth,
+            words=self._embed_model if self._depth else None,
         )
+
+    def _noted(self, nodes: Sequence[NodeWithScore]) -> list[str]:
+        """Texts of *nodes*, under whose ids the index has their vectors."""
+        self.vectors.note(ids_of(nodes))
+        return read_texts(nodes)
 
     def _record(
         self, query: str, base: list[float], nodes: list[NodeWithScore], scores: Sequence[float | None]
     ) -> None:
-        self.vectors.note(ids_of(nodes))
         if self._log is not None:
             task = self._embed_model.task_of(query, base)
-            texts, known = [read_text(node) for node in nodes], Known(base)
-            self._log.record(query, texts, scores, task=task, known=known, source=self._source)
+            self._log.record(query, read_texts(nodes), scores, task=task, known=Known(base), source=self._source)
 
 
 def _bundle(query: str, vector: list[float]) -> QueryBundle:

@@ -10,7 +10,7 @@ from llama_index.core.objects import ObjectRetriever
 from llama_index.core.schema import QueryBundle
 from llama_index.core.tools import BaseTool
 
-from tttembed_rag.tools import LearnedToolSearch, Turns, is_outage
+from tttembed_rag.search import LearnedToolSearch, Turns, is_outage
 
 __all__ = ["LearnedToolRetriever"]
 

@@ -17,16 +17,12 @@ from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.observations import TOOL_CALLS
+from tttembed_rag.search import LearnedToolSearch, Turns
+from tttembed_rag.search.index import WEIGHT, best, fused
+from tttembed_rag.search.learning import learn, rewards_of_outcomes, usable
 from tttembed_rag.stores import open_store
 from tttembed_rag.stores.work.states import TOOLS
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.tools import LearnedToolSearch, Turns
-from tttembed_rag.tools.index import WEIGHT, best, fused
-from tttembed_rag.tools.learning import (
-    learn,
-    rewards_of_calls,
-    usable,
-)
 from tttembed_rag.vectors.words import words
 
 from .conftest import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
@@ -117,7 +113,7 @@ def test_the_application_decides_what_is_logged():
     code = (
         "import logging; logging.basicConfig(level='INFO')\n"
         "from tttembed_rag.testing import FakeEmbedder\n"
-        "from tttembed_rag.tools import LearnedToolSearch\n"
+        "from tttembed_rag.search import LearnedToolSearch\n"
         "print(LearnedToolSearch({'a': 'one'}, FakeEmbedder())('one'))"
     )
 
@@ -216,7 +212,7 @@ def test_success_alone_teaches(search):
 @pytest.mark.parametrize("named", [True, False])
 def test_one_caller_takes_no_place_of_others(tmp_path, monkeypatch, kept, named):
     """Of more requests than are learned from, those of who calls most go first, with a name or without one."""
-    monkeypatch.setattr("tttembed_rag.tools.memory.LAST", 6)
+    monkeypatch.setattr("tttembed_rag.search.outcomes.LAST", 6)
     url = None if kept == "here" else f"sqlite:///{tmp_path / 'tools.db'}"
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
         for place, topic in enumerate(TOPICS[:12]):
@@ -234,9 +230,8 @@ def test_callers_without_a_name_are_sources(search):
     teach(search, LEARNED[:3])
     search.used(request(LEARNED[0]), f"acme_{LEARNED[0]}", source="ada")
     requests, index = usable(search._memory.requests("", 64), search._index), search._index
-    keyword = np.stack([index.keyword(one.query) for one in requests])
 
-    sources = rewards_of_calls(requests, index, np.stack([one.vector for one in requests]), keyword).sources.tolist()
+    sources = rewards_of_outcomes(requests, index).sources.tolist()
 
     assert len({*sources}) == 4
     assert {one.source for one in requests} == {"", "ada"}
@@ -251,9 +246,8 @@ def test_a_tool_that_one_user_called_is_no_contrast_for_another():
         search.used(request(topic), f"zeta_{topic}", source="ada")
         search.used(request(topic), f"acme_{topic}", source="bob")
     requests, index = usable(search._memory.requests("", 64), search._index), search._index
-    keyword = np.stack([index.keyword(one.query) for one in requests])
 
-    rewards = rewards_of_calls(requests, index, np.stack([one.vector for one in requests]), keyword)
+    rewards = rewards_of_outcomes(requests, index)
 
     for row, one in enumerate(requests):
         pairs = slice(rewards.starts[row], rewards.starts[row + 1])
@@ -285,7 +279,7 @@ def test_failures_alone_teach_nothing(search):
     lesson = search.learn()
 
     assert str(lesson) == (
-        f"nothing new: 0 requests, weight of BM25 {WEIGHT}; expected at least 2 requests for which a tool worked"
+        f"nothing new: 0 requests, weight of BM25 {WEIGHT}; expected at least 2 requests for which an item helped"
     )
 
 
@@ -299,7 +293,7 @@ def test_nothing_is_learned_twice(search):
 
 def test_learning_goes_on_beyond_the_last_requests(search, monkeypatch):
     """Where as many requests are remembered as ever can be, new ones are learned from all the same."""
-    monkeypatch.setattr("tttembed_rag.tools.memory.LAST", 20)
+    monkeypatch.setattr("tttembed_rag.search.outcomes.LAST", 20)
     teach(search, TOPICS[:20])
     search.learn()
     teach(search, TOPICS[20:21])
@@ -340,9 +334,8 @@ def test_an_offset_that_gains_nothing_in_the_fused_list_is_not_served():
     for i in range(0, 60, 2):
         search.used(f"word{i}", f"tool{i}")
     requests, index = usable(search._memory.requests("", 16), search._index), search._index
-    legs = np.stack([one.vector for one in requests]), np.stack([index.keyword(one.query) for one in requests])
 
-    alone = fit(rewards_of_calls(requests, index, *legs), scope="task")
+    alone = fit(rewards_of_outcomes(requests, index), scope="task")
     both = learn(requests, index)
 
     assert any(offset.served for offset in alone.values())
@@ -431,7 +424,7 @@ def test_a_tenant_without_evidence_keeps_what_is_shared(search):
 @pytest.mark.parametrize(("query", "tool"), [("a request", "gone"), ("", "zeta_redmail"), (7, "zeta_redmail")])
 def test_outcomes_of_nothing_are_refused(search, query, tool):
     """An unknown tool and a blank request are refused in one line that names them."""
-    with pytest.raises(InputError, match=r"^(tool|query): expected"):
+    with pytest.raises(InputError, match=r"^(name|query): expected"):
         search.used(query, tool)
 
 
@@ -444,7 +437,7 @@ def test_an_outcome_is_true_or_false(search, succeeded):
 
 def test_a_task_is_a_text(search):
     """Whatever it is asked for."""
-    for ask in (search, partial(search.used, tool="zeta_redmail")):
+    for ask in (search, partial(search.used, name="zeta_redmail")):
         with pytest.raises(InputError, match=r"^task: expected a text or None, got int$"):
             ask("a request", task=5)
 
@@ -503,7 +496,7 @@ def test_an_outcome_of_a_forgotten_request_is_not_kept(tmp_path):
 
 
 def test_an_explanation_names_ranks_reasons_and_earlier_requests(search):
-    """Ranks before and after, the offset with its evidence, and the requests for which a tool worked."""
+    """Ranks before and after, the offset with its evidence, and the requests for which an item helped."""
     assert str(search.explain(request("redmail"), 1)).startswith(
         "'please handle my redmail': nothing was learned yet; BM25 weighs 0.35 as at first\n#1 "
     )
@@ -514,10 +507,10 @@ def test_an_explanation_names_ranks_reasons_and_earlier_requests(search):
     explanation = search.explain(request(UNSEEN[0]), 2)
     near = search.explain(request(LEARNED[0]), 1)
 
-    assert explanation.tools[0].name == f"zeta_{UNSEEN[0]}"
+    assert explanation.items[0].name == f"zeta_{UNSEEN[0]}"
     assert explanation.reason.startswith("moved by ")
     assert "published" in explanation.reason
-    assert near.tools[0].earlier[0] == (request(LEARNED[0]), pytest.approx(1.0))
+    assert near.items[0].earlier[0] == (request(LEARNED[0]), pytest.approx(1.0))
 
 
 # Stores
@@ -557,7 +550,7 @@ def test_two_processes_lose_no_outcome(tmp_path):
     url = f"sqlite:///{tmp_path}/tools.db"
     code = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from tools.conftest import *\n"
+        "from search.conftest import *\n"
         "with LearnedToolSearch(CATALOG, FakeEmbedder(), store=sys.argv[1]) as search:\n"
         "    teach(search, LEARNED[:15])"
     )
@@ -579,11 +572,11 @@ def test_one_process_learns_for_a_tenant_at_a_time(tmp_path, monkeypatch):
         fitted = learn
 
         def slow(*given):
-            monkeypatch.setattr("tttembed_rag.tools.search.learn", fitted)
+            monkeypatch.setattr("tttembed_rag.search.learned.learn", fitted)
             assert other.learn().reason == "another process learns for the tenant now"
             return fitted(*given)
 
-        monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
+        monkeypatch.setattr("tttembed_rag.search.learned.learn", slow)
 
         assert search.learn().published
         assert other.learn().reason == "no request is new"
@@ -605,7 +598,7 @@ def test_what_is_forgotten_while_it_is_learned_from_is_not_served(tmp_path, monk
             store.forget(tenant="acme", by="ann")
             return learn(*given)
 
-        monkeypatch.setattr("tttembed_rag.tools.search.learn", overtaken)
+        monkeypatch.setattr("tttembed_rag.search.learned.learn", overtaken)
         lesson = search.learn()
 
         assert not lesson.published
@@ -627,12 +620,12 @@ def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
                 store.registry.publish(Offsets([], width=offsets.width), by="ann")
             return offsets
 
-        monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
+        monkeypatch.setattr("tttembed_rag.search.learned.learn", slow)
 
         assert search.learn().reason == "another process published meanwhile"
         assert search.learn().published
         assert search.learn().reason == "no request is new"
-        assert [one.by for one in store.registry.versions()] == ["tools", "ann"]
+        assert [one.by for one in store.registry.versions()] == ["search", "ann"]
         search.close()
 
 

@@ -10,8 +10,8 @@ from threading import Lock
 from typing import Any
 
 from tttembed_rag.errors import TTTEmbedError
+from tttembed_rag.search.tools import LearnedToolSearch, Turn
 from tttembed_rag.serving.context import context, current_tenant, said
-from tttembed_rag.tools.search import LearnedToolSearch, Turn
 
 _log = logging.getLogger(__name__)
 # Turns that are remembered for hooks; the least recently used is forgotten.

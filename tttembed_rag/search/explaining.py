@@ -1,4 +1,4 @@
-"""Why a search finds these tools: ranks before and after learning, and the earlier requests behind them."""
+"""Why a search finds these items: ranks before and after learning, and the earlier requests behind them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
-from tttembed_rag.tools.learning import weight_of
-from tttembed_rag.tools.memory import PastRequest
+from tttembed_rag.search.index import WEIGHT, Index, best
+from tttembed_rag.search.learning import weight_of
+from tttembed_rag.search.outcomes import PastRequest
 from tttembed_rag.vectors.checks import FloatArray
 
-# Earlier requests that are named for a tool.
+# Earlier requests that are named for an item.
 _EARLIER = 2
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTool:
-    """One tool that was found.
+class FoundItem:
+    """One item that was found.
 
     Attributes:
         name: Its name.
@@ -29,7 +29,7 @@ class FoundTool:
 
         rank: Its rank now.
 
-        earlier: Requests nearest to this one for which it worked, as (text, cosine similarity).
+        earlier: Requests nearest to this one for which it helped, as (text, cosine similarity).
     """
 
     name: str
@@ -39,32 +39,32 @@ class FoundTool:
 
     def __str__(self) -> str:
         moved = f"was #{self.rank_before}" if self.rank_before != self.rank else "as before"
-        because = "".join(f"; worked for {text!r:.60} ({similarity:.2f})" for text, similarity in self.earlier)
+        because = "".join(f"; helped with {text!r:.60} ({similarity:.2f})" for text, similarity in self.earlier)
         return f"#{self.rank} {self.name} ({moved}{because})"
 
 
 @dataclass(frozen=True, slots=True)
-class ToolExplanation:
+class SearchExplanation:
     """Why a search finds what it finds.
 
     Attributes:
         query: The request.
 
-        tools: The tools that are found, best first.
+        items: What is found, best first.
 
         reason: What moves them, or why nothing does.
     """
 
     query: str
-    tools: tuple[FoundTool, ...]
+    items: tuple[FoundItem, ...]
     reason: str
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.query!r:.80}: {self.reason}", *map(str, self.tools)])
+        return "\n".join([f"{self.query!r:.80}: {self.reason}", *map(str, self.items)])
 
 
 def explained(
-    index: ToolIndex,
+    index: Index,
     query: str,
     vector: FloatArray,
     offsets: Offsets | None,
@@ -73,8 +73,8 @@ def explained(
     k: int,
     task: str | None,
     query_id: str | None,
-) -> ToolExplanation:
-    """Why the first *k* tools are found for a request with base vector (d,), beside earlier *requests* of this width.
+) -> SearchExplanation:
+    """Why the first *k* items are found for a request with base vector (d,), beside earlier *requests* of this width.
 
     The *offsets* are those that are served to the tenant, None for nothing.
     """
@@ -90,8 +90,8 @@ def explained(
     for rank, row in enumerate(now.tolist(), 1):
         key = index.cards[row].key
         earlier = [(one.query, similarity) for similarity, one in near if one.outcomes.get(key, 0.0) >= 0.5]
-        tools.append(FoundTool(index.cards[row].name, int(place[row]), rank, tuple(earlier[:_EARLIER])))
-    return ToolExplanation(query, tuple(tools), _reason(offsets, task, query_id))
+        tools.append(FoundItem(index.cards[row].name, int(place[row]), rank, tuple(earlier[:_EARLIER])))
+    return SearchExplanation(query, tuple(tools), _reason(offsets, task, query_id))
 
 
 def _reason(offsets: Offsets | None, task: str | None, query_id: str | None) -> str:

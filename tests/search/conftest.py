@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.tools import LearnedToolSearch
 
 TOPICS = [
     f"{colour}{thing}"

@@ -8,8 +8,8 @@ from langchain_core.tools import tool as langchain_tool
 from llama_index.core.tools import FunctionTool
 
 from tttembed_rag.errors import DataError, InputError
+from tttembed_rag.search import Card, LearnedToolSearch, cards_of
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.tools import Card, LearnedToolSearch, cards_of
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string", "description": "The file."}, "deep": {}}}
 CARD = Card("read_file", "read_file: Read a file.\npath: The file.\ndeep")

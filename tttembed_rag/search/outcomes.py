@@ -1,4 +1,4 @@
-"""What was asked and which tools were called for it: kept in this process, or in a store that many processes share."""
+"""What was asked and which items were used for it: kept in this process, or in a store that many processes share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import socket
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
@@ -18,31 +20,36 @@ from tttembed_rag.capture.preparing import Call, owned
 from tttembed_rag.capture.storelog import StoreLog
 from tttembed_rag.errors import InputError, LeaseLost, Superseded
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards.observations import TOOL_CALLS
+from tttembed_rag.search.catalog import Card
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets
-from tttembed_rag.tools.catalog import Card
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
     from tttembed_rag.worker.holding import Holding
 
-# Requests learned from, the last ones of each source; tools of one request that are read.
+# Requests learned from, the last ones of each source; items of one request that are read.
 LAST, _DEPTH = 2000, 200
 # Seconds that others wait for a process that was killed while it learned.
 _SECONDS = 60.0
-# Digests that are kept of requests that were learned from: searches with other catalogues may share the store.
+# Seconds that a caller waits at most until what it said is written.
+_WRITTEN = 5.0
+# Digests that are kept of requests that were learned from: searches over other items may share the store.
 _SEEN = 4 * LAST
+# Who publishes and forgets, in the audit trail of a store.
+_BY = "search"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PastRequest:
-    """A request of an agent for which tools were called, with its base vector (d,).
+    """A request for which items were used, with its base vector (d,).
 
-    Its task is a server or a namespace. Its id is unique within that, and empty while it is noted, for that of its
-    text. *outcomes* are rewards of tools by the keys of their cards; several sources may call tools for the same
-    request.
+    Its id is unique within its task, and empty while it is noted, for that of its text. *outcomes* are rewards of items
+    by the keys of their cards; several sources may use items for the same request. The tenant is the one whose items
+    they are.
     """
 
     query_id: str
@@ -51,11 +58,24 @@ class PastRequest:
     task: str
     outcomes: Mapping[str, float]
     source: str = ""
+    tenant: str = ""
 
     @property
     def digest(self) -> int:
         """A number of 32 bits that stands for the request with its outcomes."""
         return crc32(json.dumps([self.task, self.query_id, self.source, sorted(self.outcomes.items())]).encode())
+
+
+def _pooled(own: list[PastRequest], sharing: Mapping[str, list[PastRequest]]) -> list[PastRequest]:
+    """The last requests that all tenants learn from together: the newest of each, then the second newest.
+
+    To the others, all that a tenant does is one source unless it names sources, and these are its own.
+    """
+    lists = [own]
+    for tenant, requests in sharing.items():
+        named = ((one, partial(named_for, "", tenant)) for one in requests)
+        lists.append([replace(one, query_id=name(one.query_id), source=name(one.source)) for one, name in named])
+    return [one for turn in zip_longest(*lists) for one in turn if one is not None][:LAST]
 
 
 class InProcess:
@@ -70,10 +90,11 @@ class InProcess:
         self._kept: dict[str, OrderedDict[tuple[str, str, str], tuple[FloatArray, dict[str, float]]]] = {}
         self._versions: dict[str, int] = {}
         self._seen: dict[str, set[int]] = {}
+        self._sharing: set[str] = set()
         self._lock = Lock()
 
     def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None, at: float) -> None:  # noqa: ARG002 - a store keeps them
-        """Keep the outcome of one call of a tool with a *card* and its *vector* (d,)."""
+        """Keep the outcome of one use of an item with a *card* and its *vector* (d,)."""
         key = (request.task, request.query, request.source)
         with self._lock:
             kept = self._kept.setdefault(tenant or "", OrderedDict())
@@ -84,18 +105,41 @@ class InProcess:
                 del kept[next(one for one in kept if one[2] == most)]
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
-        """The last requests of a tenant with vectors (width,), newest first."""
+        """The last requests of a tenant with vectors (width,), newest first; "" also has those of who shares."""
         with self._lock:
-            return [
-                PastRequest(query, query, vector, task, dict(outcomes), source)
-                for (task, query, source), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
-                if len(vector) == width
-            ]
+            own = self._requests(tenant, width)
+            return own if tenant else _pooled(own, {name: self._requests(name, width) for name in self._sharing})
+
+    def _requests(self, tenant: str, width: int) -> list[PastRequest]:
+        return [
+            PastRequest(query, query, vector, task, dict(outcomes), source, tenant)
+            for (task, query, source), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
+            if len(vector) == width
+        ]
 
     def tenants(self) -> list[str]:
-        """The tenants that have requests."""
+        """The tenants that have requests, and "" where some share theirs."""
         with self._lock:
-            return sorted(self._kept)
+            return sorted({*self._kept, *({""} if self._sharing else ())})
+
+    def share(self, tenant: str, allowed: bool) -> None:
+        """Let others be served what the requests of a tenant teach, or end that, with all that was shared so far."""
+        with self._lock:
+            (self._sharing.add if allowed else self._sharing.discard)(tenant)
+            if not allowed:
+                self._unlearn("")
+
+    def forget(self, tenant: str, key: str) -> None:
+        """Forget an item of a tenant, and where it was used all that was learned from it."""
+        with self._lock:
+            of_item = [one for _, one in self._kept.get(tenant, {}).values() if one.pop(key, None) is not None]
+            for name in ({tenant, ""} if tenant in self._sharing else {tenant}) if of_item else ():
+                self._unlearn(name)
+
+    def _unlearn(self, tenant: str) -> None:
+        self.live.for_tenant(tenant).publish(None)
+        self._versions[tenant] = self.version(tenant) + 1  # what is being learned is not published
+        self._seen.pop(tenant, None)
 
     def seen(self, tenant: str) -> set[int]:
         """Digests of the requests that were learned from, or in vain."""
@@ -122,8 +166,12 @@ class InProcess:
             self._versions[tenant] = instead_of + 1
             return True
 
+    def flush(self) -> bool:
+        """True: nothing waits."""
+        return True
+
     def close(self) -> None:
-        """Nothing waits."""
+        """Nothing."""
 
 
 class InStore:
@@ -145,7 +193,7 @@ class InStore:
         self.live = follow(self.store, embedder=embedder)
 
     def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None, at: float) -> None:
-        """Keep the outcome of one call of a request that was searched *at* a Unix second; it is written a moment later.
+        """Keep the outcome of one use for a request that was searched *at* a Unix second; it is written a moment later.
 
         Without a tenant, `StoreLog` decides.
         """
@@ -154,17 +202,25 @@ class InStore:
         self._log.put(Call(request.query, (card.text,), rewards, request.task, tenant, at, known, "", request.source))
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
-        """The last requests of a tenant with vectors (width,), newest first.
+        """The last requests of a tenant with vectors (width,), newest first; "" also has those of who shares.
 
         Raises:
             StoreUnavailable: The store cannot be read now.
         """
         self._log.flush()
+        own = self._requests(tenant, width)
+        return (
+            own
+            if tenant
+            else _pooled(own, {one: self._requests(one, width) for one in self.store.tenants(sharing=True)})
+        )
+
+    def _requests(self, tenant: str, width: int) -> list[PastRequest]:
         served = self.store.history.recent(
             tenant, width=width, embedder=self._embedder, judge=TOOL_CALLS, limit=LAST, depth=_DEPTH, by_source=True
         )
         return [
-            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes, one.source)
+            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes, one.source, tenant)
             for one in served
             if one.vector is not None
             and one.query
@@ -175,6 +231,17 @@ class InStore:
         """Every tenant of the store."""
         self._log.flush()
         return self.store.tenants()
+
+    def share(self, tenant: str, allowed: bool) -> None:
+        """Let others be served what the requests of a tenant teach, or end that, with all that was shared so far."""
+        self.store.share(tenant, allowed, by=_BY)
+        follow(self.store, tenants=[""], embedder=self._embedder)
+
+    def forget(self, tenant: str, key: str) -> None:
+        """Forget an item of a tenant, on disk too, and where it was used all that was learned from it."""
+        self._log.flush()
+        self.store.forget(tenant=tenant, document_id=key, by=_BY)
+        follow(self.store, tenants=[tenant, ""], embedder=self._embedder)
 
     def seen(self, tenant: str) -> dict[int, None]:
         """Digests of the requests that any process has learned from, or in vain, the first ones first."""
@@ -215,7 +282,7 @@ class InStore:
         try:
             self.store.registry.publish(
                 offsets,
-                by="tools",
+                by=_BY,
                 tenant=tenant,
                 note=note,
                 embedder=self._embedder,
@@ -228,6 +295,10 @@ class InStore:
         follow(self.store, tenants=[tenant], embedder=self._embedder)  # this process need not wait for its next look
         return True
 
+    def flush(self) -> bool:
+        """Write what waits; gives whether all of it is written."""
+        return self._log.flush(_WRITTEN)
+
     def close(self) -> None:
         """Write what waits, and end."""
         self._log.close()
@@ -237,4 +308,4 @@ class InStore:
 
 
 # Where outcomes are kept, and what was learned from them is served from.
-CallMemory: TypeAlias = InProcess | InStore
+Outcomes: TypeAlias = InProcess | InStore

@@ -1,14 +1,14 @@
-"""`LearnedToolSearch`: names of tools for a request, better the more calls it was told of; and an agent's `Turn`."""
+"""`LearnedSearch`: names of items for a request, better the more it was told of which of them helped."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from cachetools import LRUCache
@@ -19,14 +19,14 @@ from tttembed_rag.errors import InputError, LeaseLost, check_text
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.search.asking import DAILY, UnusedJudge
+from tttembed_rag.search.catalog import Card
+from tttembed_rag.search.explaining import SearchExplanation, explained
+from tttembed_rag.search.index import WEIGHT, Index, Items, best
+from tttembed_rag.search.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
+from tttembed_rag.search.outcomes import InProcess, InStore, Outcomes, PastRequest
 from tttembed_rag.serving.context import context, current_task, current_tenant, said
 from tttembed_rag.system.background import Loop, checked_interval
-from tttembed_rag.tools.asking import DAILY, ToolJudge
-from tttembed_rag.tools.catalog import cards_of
-from tttembed_rag.tools.explaining import ToolExplanation, explained
-from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
-from tttembed_rag.tools.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
-from tttembed_rag.tools.memory import CallMemory, InProcess, InStore, PastRequest
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
@@ -40,26 +40,26 @@ _log = logging.getLogger(__name__)
 _REMEMBERED = 5000
 # The share by which requests must have grown before the background learns again: every fit may take chance for a gain.
 GROWTH = 0.1
-_TOO_FEW = "expected at least 2 requests for which a tool worked"
+_TOO_FEW = "expected at least 2 requests for which an item helped"
 
 
-class LearnedToolSearch:
-    """Finds the tools for a request among many, and learns from which of them worked.
+class LearnedSearch:
+    """Finds the items for a request among many short texts, and learns from which of them helped.
 
-    Two searches are added: a dense one, moved by offsets, and BM25. What moves it is learned from calls (`used`), and
-    served only where calls that it was not learned from support it. Safe between threads; every method that waits has
-    an async twin. Whose requests they are, and of which task, the caller's ``with tttembed_rag.context(...)`` says.
+    Two searches are added: a dense one, moved by offsets, and BM25. What moves it is learned from uses (`used`), and
+    served only where uses that it was not learned from support it. Safe between threads; every method that waits has an
+    async twin. Whose requests they are, and of which task, the caller's ``with tttembed_rag.context(...)`` says.
 
     Args:
-        catalog: The tools, in any shape that `cards_of` takes; `add` brings more.
+        items: The items: a dict from name to text, or `Card` values; `add` brings more.
 
         embed: The embedding model: an `Embedder`, an object of LangChain or LlamaIndex, or the text of one as
             `tttembed_rag.embedders.open_embedder` takes it. None is all-MiniLM-L6-v2 (``tttembed-rag[demo]``).
 
         store: An open store, or its URL, shared by any number of processes; None learns in this process.
 
-        judge: Who says, while something is learned, whether some of the tools that were listed for a request and that
-            nobody called would have served it: any judge, or the text of one as `tttembed judge` takes it. It needs a
+        judge: Who says, while something is learned, whether some of the items that were listed for a request and that
+            nobody used would have served it: any judge, or the text of one as `tttembed judge` takes it. It needs a
             store. None asks nobody.
 
         budget: Caps on what judges of the store may cost in a day (UTC), over all processes.
@@ -67,15 +67,18 @@ class LearnedToolSearch:
         price: What the judge's usage costs; needed where the budget caps money.
 
     Raises:
-        InputError: The catalogue, the model or the judge is not what was expected.
-        EmbedderError: The model cannot be loaded, or embeds no tools.
+        InputError: The items, the model or the judge are not what was expected.
+        EmbedderError: The model cannot be loaded, or embeds no items.
         StoreError: The store cannot be opened.
-        MissingExtraError: bm25s is not installed.
     """
+
+    # What items are called in messages, and the state in which nobody has any.
+    _kind: ClassVar[str] = "items"
+    _nothing: ClassVar[Items] = Index()
 
     def __init__(
         self,
-        catalog: Any,
+        items: Any,
         embed: Any = None,
         *,
         store: Store | str | None = None,
@@ -85,19 +88,21 @@ class LearnedToolSearch:
     ) -> None:
         self._embedder = _embedder(embed)
         self._adding = Lock()
-        self._index = ToolIndex([], np.zeros((0, 0), dtype=np.float32))
-        self.add(catalog)
-        self._memory: CallMemory = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
+        self._items = self._nothing
+        self._width = 0
+        self.add(items)
+        self._memory: Outcomes = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
         self._judge = None if judge is None else _asked(judge, self._memory, budget, price or Price())
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         self._remembering = Lock()
 
     def __repr__(self) -> str:
-        return f"LearnedToolSearch({len(self._index)} tools, {self._embedder.fingerprint}, {self._memory.live!r})"
+        items = len(self._index)
+        return f"{type(self).__name__}({items} {self._kind}, {self._embedder.fingerprint}, {self._memory.live!r})"
 
     @property
     def names(self) -> list[str]:
-        """The names of all tools."""
+        """The names of all items."""
         return list(self._index.rows)
 
     @property
@@ -105,40 +110,49 @@ class LearnedToolSearch:
         """What is served to the caller's tenant, the learned weight of BM25 in its settings; None before anything."""
         return self._memory.live.current
 
-    def add(self, catalog: Any) -> int:
-        """Add the tools of a catalogue, and renew those that have changed; gives how many were embedded.
+    @property
+    def _index(self) -> Index:
+        """The items that the caller's tenant may find."""
+        return self._items.for_tenant(current_tenant())
 
-        Tools that are there already, with the same text, cost nothing.
+    def _cards(self, items: Any) -> list[Card]:
+        """Items as cards, one for each name."""
+        cards = [Card(*one) for one in items.items()] if isinstance(items, Mapping) else list(items)
+        for one in cards:
+            if not (isinstance(one, Card) and isinstance(one.text, str) and one.text.strip() and one.name):
+                raise InputError(f"items: expected Card values or a dict from name to text, got {one!r:.80}")
+        return list({one.name: one for one in cards}.values())
+
+    def add(self, items: Any) -> int:
+        """Add items, and renew those whose text has changed; gives how many were embedded.
+
+        Items that are there already, with the same text, cost nothing.
         """
-        cards = cards_of(catalog)
+        cards = self._cards(items)
         with self._adding:
             index = self._index
-            merged = {card.name: card for card in index.cards}
-            fresh = [card for card in cards if merged.get(card.name) != card]
-            if not fresh:
-                return 0
-            vectors = dict(zip(index.rows, index.vectors, strict=True))
-            texts = [card.text for card in fresh]
-            vectors |= zip((card.name for card in fresh), self._embedder.embed_documents(texts), strict=True)
-            merged |= {card.name: card for card in fresh}
-            self._index = ToolIndex(list(merged.values()), np.stack([vectors[name] for name in merged]))
+            fresh = [
+                card for card in cards if card.name not in index.rows or index.cards[index.rows[card.name]] != card
+            ]
+            if fresh:
+                vectors = self._embedder.embed_documents([card.text for card in fresh])
+                self._width = vectors.shape[1]
+                self._items = self._items.having(current_tenant(), index.plus(fresh, vectors))
             return len(fresh)
 
     def remove(self, names: Collection[str]) -> None:
-        """Take tools away; what was learned of them stays, and serves again where they come back."""
+        """Take items away; what was learned of them stays, and serves again where they come back."""
         with self._adding:
-            index = self._index
-            rows = [row for row, card in enumerate(index.cards) if card.name not in set(names)]
-            self._index = ToolIndex([index.cards[row] for row in rows], index.vectors[rows])
+            self._items = self._items.having(current_tenant(), self._index.without(names))
 
     # Searching
 
     def __call__(
         self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
     ) -> list[str]:
-        """Names of the best tools for a request, best first.
+        """Names of the best items for a request, best first.
 
-        A tool whose name of several words (``create_invoice``, ``createInvoice``, ``mail.send``) stands in the request
+        An item whose name of several words (``create_invoice``, ``createInvoice``, ``mail.send``) stands in the request
         is always among them, in the last place where the search has not found it. Where the embedding model fails, that
         is logged, and BM25 alone finds them.
 
@@ -163,8 +177,8 @@ class LearnedToolSearch:
         """The same, without holding up the event loop."""
         return await asyncio.to_thread(self, query, k, task=task, among=among)
 
-    def explain(self, query: str, k: int = 10, *, task: str | None = None) -> ToolExplanation:
-        """Why these tools are found: ranks before and after, and the earlier requests that moved them."""
+    def explain(self, query: str, k: int = 10, *, task: str | None = None) -> SearchExplanation:
+        """Why these items are found: ranks before and after, and the earlier requests that moved them."""
         _check(query, k)
         index, vector = self._index, self._vector(query)
         task = current_task() if task is None else task
@@ -180,35 +194,35 @@ class LearnedToolSearch:
     def used(
         self,
         query: str,
-        tool: str,
+        name: str,
         succeeded: bool = True,
         *,
         task: str | None = None,
         source: str | None = None,
         at: float | None = None,
     ) -> None:
-        """Keep that *tool* was called for a request, and whether it worked.
+        """Keep that an item was used for a request, and whether it helped.
 
-        Say what happened alone: a tool that was found and not called is not judged. A failure is one of the tool's own,
+        Say what happened alone: an item that was found and not used is not judged. A failure is one of the item's own,
         not a service that is down.
 
         Args:
             query: The text of the request, as it was searched.
 
-            tool: The name of the tool.
+            name: The name of the item.
 
-            succeeded: Whether it did what it was called for.
+            succeeded: Whether it did what it was used for.
 
             task: As for the search.
 
-            source: Who called it, such as a user or an agent, of whom none counts as more than one voice near a
+            source: Who used it, such as a user or an agent, of whom none counts as more than one voice near a
                 request; None is the source of the caller's `context`. Without any, the request is a voice of its own.
 
             at: When the request was searched, in Unix seconds: where it was forgotten since, nothing is kept. None is
                 now.
 
         Raises:
-            InputError: There is no such tool, the request is empty, or *succeeded* is neither True nor False.
+            InputError: There is no such item, the request is empty, or *succeeded* is neither True nor False.
         """
         _check(query, 1)
         check_text("task", task)
@@ -216,9 +230,9 @@ class LearnedToolSearch:
         if succeeded not in (True, False):  # any other word would count as a success
             raise InputError(f"succeeded: expected True or False, got {succeeded!r:.80}")
         index = self._index
-        row = index.rows.get(tool)
+        row = index.rows.get(name)
         if row is None:
-            raise InputError(f"tool: expected the name of one of {len(index)} tools, got {tool!r:.80}")
+            raise InputError(f"name: expected one of {len(index)} {self._kind}, got {name!r:.80}")
         if not query.strip():
             raise InputError(f"query: expected the text of the request, got {query!r}")
         vector = self._vector(query)
@@ -230,17 +244,13 @@ class LearnedToolSearch:
         self._memory.note(request, card, index.vectors[row], said("tenant"), time.time() if at is None else at)
 
     async def aused(
-        self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
+        self, query: str, name: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
     ) -> None:
         """The same, without holding up the event loop."""
-        await asyncio.to_thread(self.used, query, tool, succeeded, task=task, source=source)
-
-    def turn(self, task: str | None = None) -> Turn:
-        """One turn of an agent: searches that repeat a request in other words join it."""
-        return Turn(self, task)
+        await asyncio.to_thread(self.used, query, name, succeeded, task=task, source=source)
 
     def learn(self, *, grown: float = 0.0) -> Lesson:
-        """Learn from all calls of the caller's tenant, and serve what they support.
+        """Learn from all uses of the caller's tenant, and serve what they support.
 
         Args:
             grown: Learn only where the requests that no process has learned from are this share of the others, >= 0.
@@ -257,8 +267,8 @@ class LearnedToolSearch:
 
     def _learned(self, tenant: str, grown: float, holding: Holding | None) -> Lesson:
         """The same for *tenant*, while nobody else learns for it, and unless it is forgotten meanwhile."""
-        index, live, version = self._index, self._memory.live.current, self._memory.version(tenant)
-        requests = usable(self._memory.requests(tenant, index.vectors.shape[1]), index)
+        items, live, version = self._items, self._memory.live.current, self._memory.version(tenant)
+        requests = usable(self._memory.requests(tenant, self._width), items)
         digests, seen = [one.digest for one in requests], self._memory.seen(tenant)
         new = sum(one not in seen for one in digests)
         if len(requests) < 2:
@@ -267,8 +277,8 @@ class LearnedToolSearch:
             return Lesson.of(
                 len(requests), live, "no request is new" if not new else f"{new} requests are new, too few"
             )
-        verdicts = self._judge.verdicts(requests, index, tenant, holding) if self._judge and holding else None
-        offsets = learn(requests, index, verdicts)
+        verdicts = self._judge.verdicts(requests, items, tenant, holding) if self._judge and holding else None
+        offsets = learn(requests, items, verdicts)
         reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
         lesson = Lesson.of(len(requests), offsets, reason, published=True)
         if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
@@ -292,7 +302,7 @@ class LearnedToolSearch:
             with context(tenant=tenant):
                 lessons[tenant] = lesson = self.learn(grown=grown)
             if lesson.published:
-                _log.info("tools of tenant %r: %s", tenant, lesson)
+                _log.info("%s of tenant %r: %s", self._kind, tenant, lesson)
         return lessons
 
     @contextmanager
@@ -310,7 +320,7 @@ class LearnedToolSearch:
                 self.learn_for_all(grown=GROWTH)
             return None if ended else every
 
-        loop = Loop("tttembed-tools", work, lambda: None)
+        loop = Loop("tttembed-search", work, lambda: None)
         loop.start()
         try:
             yield self
@@ -318,6 +328,10 @@ class LearnedToolSearch:
             ended = True
             loop.wake()
             loop.join(30.0)
+
+    def flush(self) -> bool:
+        """Wait until all that was kept is written; gives whether it is, which it is not while the store is away."""
+        return self._memory.flush()
 
     def close(self) -> None:
         """Write what waits, and follow the store no longer."""
@@ -355,62 +369,11 @@ class LearnedToolSearch:
         try:
             vector: FloatArray = self._embedder.embed_queries([query])[0]
         except Exception:  # noqa: BLE001 - the caller's model: its failure must not fail the agent's search
-            _log.exception("a request was not embedded: BM25 alone finds its tools")
+            _log.exception("a request was not embedded: BM25 alone finds its %s", self._kind)
             return None
         with self._remembering:
             self._vectors[query] = vector
         return vector
-
-
-class Turn:
-    """Searches and calls of one turn of an agent.
-
-    An agent that finds nothing searches again in other words. These searches are one request, known by its first
-    words, until a tool has worked; a search in other words after that begins another request. A call of a tool that
-    the searches of the request did not list says nothing. A tool that has worked for a request stays a success there,
-    also where a later call of it fails.
-
-    Args:
-        search: The search.
-
-        task: The task key of its requests; None is the caller's `context`.
-    """
-
-    def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
-        self._search = search
-        self._task = task
-        self._request, self._at = "", 0.0  # its first words, and when they were searched last
-        self._listed: set[str] = set()
-        self._worked: set[str] = set()
-
-    def search(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
-        """Names of the best tools for *query*, best first."""
-        return self.note(query, self._search(query, k, task=self._task, among=among))
-
-    async def asearch(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
-        """The same, without holding up the event loop."""
-        return self.note(query, await self._search.asearch(query, k, task=self._task, among=among))
-
-    def note(self, query: str, names: list[str]) -> list[str]:
-        """Note that *names* were listed for *query*, and give them back."""
-        if not self._request or (self._worked and query != self._request):
-            self._request, self._listed, self._worked = query, set(), set()
-        if query == self._request:
-            self._at = time.time()
-        self._listed.update(names)
-        return names
-
-    def listed(self, tool: str) -> bool:
-        """Whether the searches of the present request listed a tool."""
-        return tool in self._listed
-
-    def used(self, tool: str, succeeded: bool = True) -> None:
-        """Keep that *tool* was called, and whether it worked."""
-        if tool not in self._listed or tool in self._worked:
-            return
-        if succeeded:
-            self._worked.add(tool)
-        self._search.used(self._request, tool, succeeded, task=self._task, at=self._at)
 
 
 def _embedder(embed: Any) -> Embedder:
@@ -423,7 +386,7 @@ def _embedder(embed: Any) -> Embedder:
     return FrameworkEmbedder(embed)
 
 
-def _asked(judge: Any, memory: CallMemory, budget: Budget, price: Price) -> ToolJudge:
+def _asked(judge: Any, memory: Outcomes, budget: Budget, price: Price) -> UnusedJudge:
     """The judge, as it is asked about the requests of a store."""
     if not isinstance(memory, InStore):
         raise InputError("judge: expected a store beside it, which keeps what it answers and what it costs, got none")
@@ -431,11 +394,11 @@ def _asked(judge: Any, memory: CallMemory, budget: Budget, price: Price) -> Tool
         from tttembed_rag.judges.specs import open_judge
 
         judge = open_judge(judge)
-    return ToolJudge(memory.store, checked_judge(judge), budget, price)
+    return UnusedJudge(memory.store, checked_judge(judge), budget, price)
 
 
 def _check(query: str, k: int) -> None:
     if not isinstance(query, str):
         raise InputError(f"query: expected a text, got {type(query).__name__}")
     if not (isinstance(k, int) and k >= 1):
-        raise InputError(f"k: expected at least 1 tool, got {k!r}")
+        raise InputError(f"k: expected at least 1, got {k!r}")

@@ -9,9 +9,9 @@ from sqlalchemy import LargeBinary, func
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
+from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.testing import FakeEmbedder, FakeJudge, eventually
-from tttembed_rag.tools import LearnedToolSearch
 from tttembed_rag.worker import Worker
 from tttembed_rag.worker.toolcalls import is_of_tools
 
@@ -69,7 +69,7 @@ def test_the_worker_leaves_calls_alone(store):
         assert [str(step.detail) for step in done.steps] == [
             "these are calls of tools: `tttembed tools learn` learns from them"
         ]
-        assert [one.by for one in store.registry.versions()] == ["tools"]
+        assert [one.by for one in store.registry.versions()] == ["search"]
         assert store.due.tenants() == []
 
 
@@ -116,7 +116,7 @@ def test_a_worker_with_a_judge_leaves_calls_alone(store, rewarded):
     after = alone if rewarded else ["nothing is new"]
     assert [[step.detail for step in one.steps] for one in (*before_learning, *done)] == [alone, after]
     assert judge.asked == []
-    assert [one.by for one in store.registry.versions()] == ["tools"]
+    assert [one.by for one in store.registry.versions()] == ["search"]
     assert store.judge_queue.spent().pairs == 0
 
 

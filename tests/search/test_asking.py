@@ -5,9 +5,9 @@ import pytest
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging.spending import Budget
+from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
-from tttembed_rag.tools import LearnedToolSearch
 
 from .conftest import CATALOG, LEARNED, UNSEEN, first, request
 
@@ -115,7 +115,7 @@ def test_a_judge_that_fails_costs_nothing_but_its_verdicts(taught, judge, error,
     lesson = taught().learn()
 
     assert lesson.published
-    assert "tools that nobody called stay unjudged" in caplog.text
+    assert "items that nobody used stay unjudged" in caplog.text
 
 
 def test_a_judge_needs_a_store(judge):

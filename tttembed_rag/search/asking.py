@@ -1,4 +1,4 @@
-"""A judge that fills a sample of what agents leave unjudged: tools that were listed for a request and not called.
+"""A judge that fills a sample of what users leave unjudged: items that were listed for a request and not used.
 
 It is asked while something is learned, never within a request, and within the budget of a day. Its answers are kept by
 the store as long as the requests are; no pair of a tenant is paid for twice.
@@ -17,25 +17,25 @@ from tttembed_rag.judges.contract import Judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.rewards.observations import Observation
-from tttembed_rag.tools.index import WEIGHT, ToolIndex
-from tttembed_rag.tools.learning import uncalled
-from tttembed_rag.tools.memory import LAST, PastRequest
+from tttembed_rag.search.index import WEIGHT, Items
+from tttembed_rag.search.learning import unused
+from tttembed_rag.search.outcomes import LAST, PastRequest
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
     from tttembed_rag.worker.holding import Holding
 
 _log = logging.getLogger(__name__)
-# Pairs of a request and a tool that are asked about in a day, where nothing else was said.
+# Pairs of a request and an item that are asked about in a day, where nothing else was said.
 DAILY = Budget(pairs=200)
-# Tools that are asked about of each request: the first of its list that nobody called.
+# Items that are asked about of each request: the first of its list that nobody used.
 _FIRST = 3
 # Calls of the judge at once, and the seconds after which one is left behind.
 _AT_ONCE, _SECONDS = 8, 60.0
 
 
-class ToolJudge:
-    """Verdicts of a judge on tools that nobody called, within the budget of all judges of the store in a day (UTC).
+class UnusedJudge:
+    """Verdicts of a judge on items that nobody used, within the budget of all judges of the store in a day (UTC).
 
     Raises:
         RewardError: The scale of the judge has no bounds.
@@ -50,9 +50,9 @@ class ToolJudge:
         self._asking = Asking(store, judge, budget=budget, price=price, concurrency=_AT_ONCE, seconds=_SECONDS)
 
     def verdicts(
-        self, requests: Sequence[PastRequest], index: ToolIndex, tenant: str, holding: Holding
+        self, requests: Sequence[PastRequest], items: Items, tenant: str, holding: Holding
     ) -> list[Mapping[str, float]]:
-        """For each request of *tenant*, rewards in [0, 1] of some tools that nobody called, by the keys of their cards.
+        """For each request of *tenant*, rewards in [0, 1] of some items that nobody used, by the keys of their cards.
 
         Where the judge fails, that is logged, and its earlier answers count alone.
 
@@ -60,7 +60,7 @@ class ToolJudge:
             LeaseLost: Another process has it, or the tenant was forgotten.
             StoreUnavailable: The store is away.
         """
-        sample = self._sample(requests, index, tenant)
+        sample = self._sample(requests, items, tenant)
         self._ask(list(sample.values()), holding)
         pairs = {
             place: {key: self._pair(one.query, text) for key, text in one.candidates} for place, one in sample.items()
@@ -75,10 +75,9 @@ class ToolJudge:
             for one in requests
         ]
 
-    def _sample(
-        self, requests: Sequence[PastRequest], index: ToolIndex, tenant: str
-    ) -> dict[tuple[str, str], Observation]:
-        """By task and query id, a request as the store knows it, with the first tools that nobody called for it."""
+    def _sample(self, requests: Sequence[PastRequest], items: Items, tenant: str) -> dict[tuple[str, str], Observation]:
+        """By task and query id, a request as the store knows it, with the first items that nobody used for it."""
+        index = items.for_tenant(tenant)
         known: dict[tuple[str, str], list[PastRequest]] = {}  # those of several sources are asked about once
         for one in requests:
             known.setdefault((one.task, one.query_id), []).append(one)
@@ -86,8 +85,8 @@ class ToolJudge:
         for waiting in self._queue.waiting(self._judge.fingerprint, tenant=tenant, limit=LAST):
             place = (waiting.task, self._text_id(waiting.query))
             if (same := known.get(place)) is not None:
-                called = {index.keys[key] for one in same for key in one.outcomes if key in index.keys}
-                rows = uncalled(index.scores(same[0].query, same[0].vector, WEIGHT), called, _FIRST).tolist()
+                used = {index.keys[key] for one in same for key in one.outcomes if key in index.keys}
+                rows = unused(index.scores(same[0].query, same[0].vector, WEIGHT), used, _FIRST).tolist()
                 cards = [index.cards[row] for row in rows]
                 sample[place] = replace(waiting, candidates=[(card.key, card.text) for card in cards])
         return sample
@@ -102,8 +101,8 @@ class ToolJudge:
             self._asking.ask(sample, account, Event(), depths=range(1, _FIRST + 1))
         except (LeaseLost, StoreUnavailable):
             raise
-        except Exception:  # noqa: BLE001 - a judge of the caller's may raise anything; calls alone are learned from
-            _log.exception("tools that nobody called stay unjudged")
+        except Exception:  # noqa: BLE001 - a judge of the caller's may raise anything; uses alone are learned from
+            _log.exception("items that nobody used stay unjudged")
 
     def _pair(self, query: str, text: str) -> bytes:
         return pair_key(self._judge.fingerprint, query, text)

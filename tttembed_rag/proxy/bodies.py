@@ -1,0 +1,62 @@
+"""Bodies of requests, read up to a limit, and answers of the proxy's own, all of them JSON."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+
+class Refused(Exception):  # noqa: N818 (an answer)
+    """The answer is an error with this *status* and one line that says what was expected and what came."""
+
+    def __init__(self, status: int, line: str) -> None:
+        super().__init__(line)
+        self.status = status
+
+
+async def read_json(request: Request, limit: int) -> tuple[Any, int]:
+    """What the body of a request says in JSON, and how many bytes it has.
+
+    Raises:
+        Refused: It is longer than *limit* bytes, or no JSON.
+    """
+    read, rest = await whole(request.stream(), limit)
+    if rest is not None:
+        raise Refused(413, f"expected a body of at most {limit} bytes, got more")
+    try:
+        return orjson.loads(read), len(read)
+    except orjson.JSONDecodeError as error:
+        raise Refused(400, f"expected JSON ({error})") from error
+
+
+async def whole(parts: AsyncIterator[bytes], limit: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    """All bytes of *parts*, and None; or, where they are more than *limit*, an iterator over all of them."""
+    read: list[bytes] = []
+    size = 0
+    async for part in parts:
+        read.append(part)
+        size += len(part)
+        if size > limit:
+            return b"", _chained(read, parts)
+    return b"".join(read), None
+
+
+async def _chained(read: list[bytes], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while read:
+        yield read.pop(0)
+    async for part in parts:
+        yield part
+
+
+def refusal(status: int, line: str) -> Response:
+    """The answer that *line* is all there is to say."""
+    return json_answer({"error": {"message": f"tttembed: {line}", "type": "tttembed_error"}}, status)
+
+
+def json_answer(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """*answer* as JSON."""
+    return Response(orjson.dumps(answer), status, headers, media_type="application/json")

@@ -1,0 +1,169 @@
+"""The two legs of the search, dense and BM25, over one state of the items, and how they are fused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from tttembed_rag.search.catalog import Card
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.words import Keywords
+
+# Weight of BM25 beside the dense leg before anything was learned, and the weights that learning chooses from. Of six, a
+# better one is proven later than of three.
+WEIGHT = 0.35
+WEIGHTS = (WEIGHT, 0.15, 0.7)
+# What may be a name in a request, and a name that is a plain word.
+_NAMES, _WORD = re.compile(r"[\w.:/-]+"), re.compile(r"[^\W\d_]?[^\W\d_A-Z]*")
+# By how much the room for vectors grows where it is full.
+_GROWTH = 1.5
+
+
+def standardized(scores: FloatArray) -> FloatArray:
+    """Scores (..., n) of one leg for all items of a query, less their mean, over their standard deviation.
+
+    Two legs can be added then: an item counts by how far it stands out among all. A leg that tells no item from another
+    gives zeros.
+    """
+    centred = scores - scores.mean(axis=-1, keepdims=True)
+    spread = scores.std(axis=-1, keepdims=True)
+    result: FloatArray = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-6)
+    return result
+
+
+def fused(dense: FloatArray, keyword: FloatArray, weight: float) -> FloatArray:
+    """Both legs as one score: ``dense + weight keyword``, each standardized."""
+    return standardized(dense) + np.float32(weight) * standardized(keyword)
+
+
+def best(scores: FloatArray, k: int) -> IntArray:
+    """The places of the *k* highest scores (n,), highest first, of equal ones the first."""
+    if k >= len(scores):
+        return np.argsort(-scores, kind="stable")
+    # All that reach the k-th highest score: more than k where scores are equal.
+    high = np.flatnonzero(scores >= -np.partition(-scores, k - 1)[k - 1])
+    return high[np.argsort(-scores[high], kind="stable")][:k]
+
+
+class _Room:
+    """Rows for vectors, of which the states of an index that grows share the first; the newest state adds to them."""
+
+    def __init__(self, rows: FloatArray, taken: int) -> None:
+        self.rows = rows
+        self.taken = taken
+
+    def plus(self, vectors: FloatArray, first: int) -> _Room:
+        """Itself, or a larger one, with *vectors* (m, d) behind the *first* rows."""
+        end, room = first + len(vectors), self
+        if self.taken != first or end > len(self.rows) or vectors.dtype != self.rows.dtype:
+            rows = np.empty((int(_GROWTH * end), vectors.shape[1]), dtype=vectors.dtype)
+            if first:
+                rows[:first] = self.rows[:first]
+            room = _Room(rows, first)
+        room.rows[first:end], room.taken = vectors, end
+        return room
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """One state of the items, ready to be searched; it never changes, and others are made of it.
+
+    Attributes:
+        cards: The items, of whose names each comes once.
+
+        keywords: BM25 over their texts.
+
+        rows: The place of each card by its name.
+
+        keys: The place of each card by its key.
+
+        room: Where the vectors are.
+    """
+
+    cards: tuple[Card, ...] = ()
+    keywords: Keywords = field(default_factory=Keywords)
+    rows: Mapping[str, int] = field(default_factory=dict)
+    keys: Mapping[str, int] = field(default_factory=dict)
+    room: _Room = field(default_factory=lambda: _Room(np.zeros((0, 0), dtype=np.float32), 0))
+
+    def __len__(self) -> int:
+        return len(self.cards)
+
+    @property
+    def vectors(self) -> FloatArray:
+        """(n, d) unit vectors of the cards' texts."""
+        return self.room.rows[: len(self.cards)]
+
+    def for_tenant(self, tenant: str) -> Index:  # noqa: ARG002 - where tenants have items of their own, it counts
+        """Itself: all tenants search the same items."""
+        return self
+
+    def having(self, tenant: str, index: Index) -> Index:  # noqa: ARG002 - likewise
+        """Another state of all items."""
+        return index
+
+    def plus(self, cards: Sequence[Card], vectors: FloatArray) -> Index:
+        """With *cards* and their *vectors* (m, d) behind the others, and in place of those of the same names."""
+        old = self.without([card.name for card in cards])
+        places = range(len(old), len(old) + len(cards))
+        return Index(
+            (*old.cards, *cards),
+            old.keywords.plus([card.text for card in cards]),
+            {**old.rows, **{card.name: place for place, card in zip(places, cards, strict=True)}},
+            {**old.keys, **{card.key: place for place, card in zip(places, cards, strict=True)}},
+            old.room.plus(vectors, len(old)),
+        )
+
+    def without(self, names: Collection[str]) -> Index:
+        """Without the cards of *names*, where there are such."""
+        gone = {self.rows[name] for name in names if name in self.rows}
+        if not gone:
+            return self
+        kept = [place for place in range(len(self)) if place not in gone]
+        cards = tuple(self.cards[place] for place in kept)
+        return Index(
+            cards,
+            self.keywords.only(np.array(kept, dtype=np.intp)),
+            {card.name: place for place, card in enumerate(cards)},
+            {card.key: place for place, card in enumerate(cards)},
+            _Room(self.vectors[kept], len(kept)),
+        )
+
+    def named(self, query: str) -> list[str]:
+        """The items whose names stand in a request to the letter; names that are plain words may mean others."""
+        asked = (one.strip(".-:/") for one in _NAMES.findall(query))
+        return list(dict.fromkeys(one for one in asked if one in self.rows and not _WORD.fullmatch(one)))
+
+    def scores(self, query: str, vector: FloatArray | None, weight: float) -> FloatArray:
+        """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone."""
+        keyword = self.keywords.scores(query)
+        return keyword if vector is None else fused(self.vectors @ vector, keyword, weight)
+
+
+class Items(Protocol):
+    """The items that each tenant may find: an `Index` that all share, or `OwnItems`."""
+
+    def for_tenant(self, tenant: str) -> Index:
+        """The items of a tenant."""
+
+    def having(self, tenant: str, index: Index) -> Items:
+        """With other items of a tenant."""
+
+
+class OwnItems:
+    """The items of each tenant, which no other tenant finds; it never changes."""
+
+    def __init__(self, indexes: Mapping[str, Index] | None = None) -> None:
+        self._indexes = dict(indexes or {})
+
+    def for_tenant(self, tenant: str) -> Index:
+        """The items of a tenant."""
+        return self._indexes.get(tenant) or Index()
+
+    def having(self, tenant: str, index: Index) -> OwnItems:
+        """With other items of a tenant."""
+        return OwnItems(self._indexes | {tenant: index})

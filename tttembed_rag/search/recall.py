@@ -1,0 +1,42 @@
+"""`LearnedRecall`: the learned search over memories, which come and go and are each user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tttembed_rag.search.index import OwnItems
+from tttembed_rag.search.learned import LearnedSearch
+from tttembed_rag.serving.context import current_tenant
+
+
+class LearnedRecall(LearnedSearch):
+    """Finds the memories for a request among those of a user, and learns from which of them helped.
+
+    It is a `LearnedSearch` whose items are the tenant's own: ``with tttembed_rag.context(tenant=user)`` stands around
+    every call. Say `used` of a memory that helped with an answer, not of all that were recalled.
+    """
+
+    _kind = "memories"
+    _nothing = OwnItems()
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take memories away, on disk too: their texts, vectors and outcomes.
+
+        Where there were outcomes, all that was learned goes with them; what the others support is served again after
+        the next `learn`.
+
+        Raises:
+            StoreUnavailable: The store is away; the memories are not found any more, but stand in it still.
+        """
+        gone = [card.key for card in self._index.cards if card.name in set(names)]
+        self.remove(names)
+        for key in gone:
+            self._memory.forget(current_tenant(), key)
+
+    def share(self, allowed: bool = True) -> None:
+        """Let other users be served what the caller's requests teach, or end that, with all that was shared so far.
+
+        What is shared moves queries; no text of a request or of a memory is. Users without offsets of their own are
+        served what `learn` finds for the tenant "", as `learn_for_all` does.
+        """
+        self._memory.share(current_tenant(), allowed)
