@@ -22,7 +22,7 @@ from tttembed_rag.judges.openaichat import OpenAIChat
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judges.yesno import YesNoJudge
-from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of, pair_key
+from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import BusyError, Patience
 from tttembed_rag.models.usage import Usage
 
@@ -52,6 +52,5 @@ __all__ = [
     "checked_rewards",
     "fingerprint_of",
     "open_judge",
-    "pair_key",
     "scored",
 ]
