@@ -235,7 +235,9 @@ class LiveOffsets:
         now = self._own(self._source.snapshot(tenant))
         return now.offsets, now.offset_of(query, task, tenant)
 
-    def depth(self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS) -> int:
+    def depth(
+        self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False
+    ) -> int:
         """How many of the first documents of a list need a reranker, as `Offsets.depth` says of what is served now.
 
         It is *today* where base vectors are served. Queries of `base_share` are always: rerank these as today.
@@ -246,7 +248,7 @@ class LiveOffsets:
             return today
         if offsets.find_shared(task) is None:
             self.say_missing(offsets, task)
-        return offsets.depth(task, today=today, loss=loss)
+        return offsets.depth(task, today=today, loss=loss, words=words)
 
     def say_missing(self, offsets: Offsets, task: str | None) -> None:
         """Log once that *offsets* hold nothing of *task*: most often, it was logged under another name."""
