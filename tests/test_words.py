@@ -331,7 +331,7 @@ class TestFile:
         path = tmp_path / "offsets.safetensors"
         self.offsets.save(path)
         for options in ((), ("--all",)):
-            _, first, words = CliRunner().invoke(main, ["show", str(path), *options]).output.splitlines()
+            _, first, words, *_ = CliRunner().invoke(main, ["show", str(path), *options]).output.splitlines()
             assert first.startswith("local:default: 48 rewarded queries")
             assert first.endswith("]")
             assert words.startswith("words of default: published: held-out gain +")
