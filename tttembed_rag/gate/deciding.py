@@ -256,7 +256,7 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
     if evidence.verdict != "published":
         return with_lists(nothing(case, scope, task, evidence), proposal)
     if task is not None and not sources and case.search is None:  # of the application's own lists no order is known
-        evidence = replace(evidence, lost=lost_by_depth(case, proposal.held_out))
+        evidence = replace(evidence, lost=lost_by_depth(case, case.judged_under(proposal.held_out)))
     return with_lists(proposal.learn(evidence), proposal)
 
 

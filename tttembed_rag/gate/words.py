@@ -9,7 +9,7 @@ import numpy as np
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.words import Weighing
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.depth import skips_of
+from tttembed_rag.gate.depth import lost_by_depth, skips_of
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Proposal
 from tttembed_rag.gate.thresholds import (
@@ -90,5 +90,6 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
         evidence = replace(evidence, reason=said + AUDITED.answer.format(found=audited), code=AUDITED.code)
     else:
         said += "their loss falls" + ("" if believed else f" (p < {LEVEL:g})") + f"; vouched for by {voucher}"
-        evidence = replace(evidence, verdict="published", reason=said, code=PUBLISHED)
+        lost = lost_by_depth(case, after) if case.search is None else ()
+        evidence = replace(evidence, verdict="published", reason=said, code=PUBLISHED, lost=lost)
     return Rescorer(weighing.solved() / weighing.scale, weighing.vocabulary, evidence), scores

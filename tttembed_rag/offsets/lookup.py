@@ -132,7 +132,9 @@ class Offsets(Mapping[str, Offset]):
                 return None
         return None
 
-    def depth(self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS) -> int:
+    def depth(
+        self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False
+    ) -> int:
         """How many of the first documents of a list of *task* need a reranker: 1 says that none does.
 
         Certified by held-out verdicts, with 90 % confidence: the list under the offset, so many of it reranked and the
@@ -146,11 +148,15 @@ class Offsets(Mapping[str, Offset]):
 
             loss: nDCG@10 in the judge's terms that may be lost on average.
 
+            words: Whether your lists are sorted by the task's rescorer too, where it has one.
+
         Raises:
             InputError: *today* is below 1, or *loss* not above 0.
         """
         if today < 1 or not loss > 0:
             raise InputError(f"depth: expected today >= 1 and loss > 0, got {today} and {loss}")
+        if words and (rescorer := self.rescorer(task)) is not None:
+            return rescorer.evidence.depth(today, loss)
         served = self.find_shared(task)
         return today if served is None or served.task is None else served.evidence.depth(today, loss)
 

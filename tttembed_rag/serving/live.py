@@ -230,13 +230,15 @@ class LiveOffsets:
         now = self._own(self._source.snapshot(tenant))
         return now.offsets, now.offset_of(query, task, tenant)
 
-    def depth(self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS) -> int:
+    def depth(
+        self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False
+    ) -> int:
         """How many of the first documents of a list need a reranker, as `Offsets.depth` says of what is served now.
 
         It is *today* where base vectors are served. Queries of `base_share` are always: rerank these as today.
         """
         offsets = self.current
-        return today if offsets is None else offsets.depth(task, today=today, loss=loss)
+        return today if offsets is None else offsets.depth(task, today=today, loss=loss, words=words)
 
     @property
     def status(self) -> Snapshot:
