@@ -250,11 +250,27 @@ class TestOffsetsThatSayIt:
         live.publish(None)
         assert live.depth(today=12, loss=0.02) == 12
 
-    @pytest.mark.parametrize("wrong", [{"today": 0}, {"loss": 0.0}])
-    def test_options_that_are_none(self, wrong):
-        """A depth below one and a loss of nothing are refused."""
-        with pytest.raises(InputError, match="depth: expected today >= 1 and loss > 0"):
-            Offsets([], width=3).depth(**wrong)
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            ({"today": 0}, "today: expected at least 1, got 0"),
+            ({"today": "10"}, "today: expected at least 1, got '10'"),
+            ({"loss": 0.0}, "loss: expected a number > 0, got 0.0"),
+            ({"loss": "1%"}, "loss: expected a number > 0, got '1%'"),
+            ({"task": 10}, "task: expected a text or None, got int"),
+        ],
+    )
+    def test_options_that_are_none(self, wrong, said):
+        """A depth below one, a loss of nothing and what is no task are refused, also where nothing is served."""
+        for asked in (Offsets([], width=3), LiveOffsets()):
+            with pytest.raises(InputError, match=said):
+                asked.depth(**wrong)
+
+    def test_a_task_that_nothing_was_learned_of_is_told(self, caplog):
+        """Once, as where it is searched for: most often its name is another one."""
+        live = LiveOffsets(fit(habit(100), trusted=True))
+        assert live.depth("biling") == live.depth("biling") == 10
+        assert caplog.text.count("task 'biling': base vectors are served: the offsets hold nothing of it, but of ") == 1
 
 
 class TestWords:

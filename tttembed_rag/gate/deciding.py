@@ -148,8 +148,7 @@ def fit(
         raise InputError(f"served: expected a function, and gate=True, which asks it, got {served!r:.80}, gate={gate}")
     if reranked not in (True, False) or (reranked and served is None):
         raise InputError(f"reranked: expected True or False, and served=, whose lists are reranked, got {reranked!r}")
-    if not isinstance(rewards, Rewards):
-        raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
+    check_rewards(rewards)
     rewards = rewards.bounded(MOST_CANDIDATES)
     trusted = rewards.trusted if trusted is None else trusted
     if gate or scope == "auto":  # which was refused without the gate
@@ -157,6 +156,12 @@ def fit(
         everything = Case(rewards, recipe, source_voices, audit, trusted, search=served, reranked=reranked)
         return collect(list(_decided(everything, scope)), rewards, recipe, scope)
     return fit_scope(rewards, scope, recipe)
+
+
+def check_rewards(rewards: object) -> None:
+    """Refuse what is no `Rewards`."""
+    if not isinstance(rewards, Rewards):
+        raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
 
 
 def check_asked(
