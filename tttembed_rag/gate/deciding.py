@@ -22,7 +22,6 @@ from tttembed_rag.fitting.measures import Search
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import collect, fit_scope, of_task, private_offsets
 from tttembed_rag.gate.case import Case, gated
-from tttembed_rag.gate.depth import lost_by_depth
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import (
@@ -260,8 +259,6 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
         return nothing(case, scope, task, evidence)
     if evidence.verdict != "published":
         return with_lists(nothing(case, scope, task, evidence), proposal)
-    if task is not None and not sources and case.search is None:  # of the application's own lists no order is known
-        evidence = replace(evidence, lost=lost_by_depth(case, case.judged_under(proposal.held_out)))
     return with_lists(proposal.learn(evidence), proposal)
 
 
