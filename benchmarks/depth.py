@@ -1,13 +1,14 @@
 """How deep must a reranker still look at a steered list? What is certified, and what it loses on other queries.
 
-    python benchmarks/depth.py [--sets a,b] [--judge qrels+.05] [--judged 64,200] [--seeds 0,1] [--loss .01]
+    python benchmarks/depth.py [--sets a,b] [--judge qrels+.05] [--judged 64,200] [--seeds 0,1] [--loss .01] [--words]
 
 A collection's queries are judged ten deep, offsets are learned with a declared judge, and `Offsets.depth` says how deep
 is deep enough. All other queries are then searched with their offsets, and the first documents that it names are
 reranked; against them stands the base list with ten reranked. Losses are of nDCG@10, once by the labels and once by the
 judge's own scores (a query of which the judge likes little weighs less). A certificate is broken where a mean loss is
-above the one allowed. The stored scores of the cross-encoder reach fifty documents deep; what it never scored counts as
-bad. About 6 minutes on one core.
+above the one allowed. With --words fifty documents are sorted by the rescorer before the first of them are reranked,
+and its certificate is taken. The stored scores of the cross-encoder reach fifty documents deep; what it never scored
+counts as bad. About 6 minutes on one core.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from harm import HERE, NOISE, Bench, bench, judged
 
-from tttembed_rag import fit
+from tttembed_rag import Offsets, fit
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.measures import dcg
@@ -29,7 +30,8 @@ SETS = (
     *("metatool", "seal-tools", "bfcl-functions", "cranfield"),
     *("apibench-hf", "chroma-chunks", "hotpotqa-dev500", "scifact"),
 )
-TODAY = 10
+# Documents that are reranked today, and those that words sort.
+TODAY, SORTED = 10, 50
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,20 @@ def reranked(listed: np.ndarray, scores: np.ndarray, depth: int) -> np.ndarray:
     return np.concatenate([np.take_along_axis(first, order, axis=1), listed[:, depth:]], axis=1)
 
 
-def measured(ground: Bench, judge: str, count: int, seed: int, loss: float) -> Cell | None:
+def sorted_by_words(ground: Bench, offsets: Offsets, rows: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """(m, 10) the first of `SORTED` documents that a search with *vectors* (m, d) finds, in the rescorer's order."""
+    dataset = ground.collection.dataset
+    similarities, found = ground.collection.index.search(vectors, SORTED)
+    if (rescorer := offsets.rescorer(dataset.name)) is None:
+        return found[:, :TODAY]
+    texts = np.array(list(dataset.documents.values()), dtype=object)
+    queries = (dataset.queries[query] for query in ground.collection.query_ids[rows].tolist())
+    each = zip(queries, found, similarities, strict=True)
+    orders = [rescorer.order(query, texts[near].tolist(), scores) for query, near, scores in each]
+    return np.take_along_axis(found, np.array(orders), axis=1)[:, :TODAY]
+
+
+def measured(ground: Bench, judge: str, count: int, seed: int, loss: float, *, words: bool) -> Cell | None:
     """One cell; None where the collection has fewer queries to judge."""
     collection, name = ground.collection, ground.collection.dataset.name
     pool, _ = split(collection, seed, 0.3)
@@ -88,20 +103,21 @@ def measured(ground: Bench, judge: str, count: int, seed: int, loss: float) -> C
     others = np.setdiff1d(np.arange(len(collection.query_ids)), pool[:count])
     scores = scores_of(ground, judge, seed)[others]
     queries = collection.query_vectors[others]
-    lists = {
-        which: collection.index.search(vectors, TODAY)[1]
-        for which, vectors in (("base", queries), ("steered", offsets.apply(queries, task=name)))
-    }
-    today = reranked(lists["base"], scores, TODAY)
+    steered = offsets.apply(queries, task=name)
+    steered /= np.linalg.norm(steered, axis=1, keepdims=True)
+    lists = collection.index.search(steered, TODAY)[1]
+    if words:
+        lists = sorted_by_words(ground, offsets, others, steered)
+    today = reranked(collection.index.search(queries, TODAY)[1], scores, TODAY)
     right, liked = collection.graded(others, today), dcg(np.take_along_axis(scores, today, axis=1))
     typical = np.maximum(liked, liked.mean())
     by_labels, by_judge = [], []
     for depth in range(1, TODAY + 1):
-        shown = reranked(lists["steered"], scores, depth)
+        shown = reranked(lists, scores, depth)
         by_labels.append(float((right - collection.graded(others, shown)).mean()))
         by_judge.append(float(((liked - dcg(np.take_along_axis(scores, shown, axis=1))) / typical).mean()))
-    depth = offsets.depth(name, today=TODAY, loss=loss)
-    served = offsets.find_shared(name) is not None
+    depth = offsets.depth(name, today=TODAY, loss=loss, words=words)
+    served = offsets.find_shared(name) is not None or (words and offsets.rescorer(name) is not None)
     return Cell(name, count, seed, served, depth, np.array(by_labels), np.array(by_judge))
 
 
@@ -132,12 +148,13 @@ def main() -> None:
     for name, default in (("judged", [64, 200]), ("seeds", [0, 1])):
         parser.add_argument(f"--{name}", type=lambda text: [int(part) for part in text.split(",")], default=default)
     parser.add_argument("--loss", type=float, default=0.01)
+    parser.add_argument("--words", action="store_true", help="lists that a rescorer sorts")
     args = parser.parse_args()
     cells: list[Cell] = []
     for name in args.sets:
         ground = bench(args.data, args.data, name, "minilm", QRELS if args.judge in NOISE else args.judge)
         for count, seed in product(args.judged, args.seeds):
-            if cell := measured(ground, args.judge, count, seed, args.loss):
+            if cell := measured(ground, args.judge, count, seed, args.loss, words=args.words):
                 cells.append(cell)
                 print(cell, flush=True)
     for count in args.judged:

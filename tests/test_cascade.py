@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import re
+import warnings
 from copy import deepcopy
 from dataclasses import replace
+from inspect import iscoroutine
 
 import numpy as np
 import pytest
@@ -173,6 +176,23 @@ class TestCertificate:
         data = offsets.to_bytes().replace(b'"leads": [', b'"leads": [9e9,', 1)
         with pytest.raises(OffsetFileError):
             Offsets.from_bytes(data)
+
+
+class AnsweringJudge:
+    """A judge with one answer, which may be none."""
+
+    scale, fingerprint = Scale("probability"), "answering"
+
+    def __init__(self, answer):
+        self._answer = answer
+
+    def score(self, query, documents):
+        """That answer."""
+        return self._answer
+
+    async def ascore(self, query, documents):
+        """That answer."""
+        return self._answer
 
 
 class TestCascade:
@@ -393,8 +413,40 @@ class TestCascade:
 
         assert all(places == list(range(10)) for places in lists.values())
         assert caplog.text.count("a list is served without the reranker") == 1
-        for query, texts in ((None, ["a", "b"]), ("q", [None, "b"])):
-            assert Cascade(LiveOffsets(), reranker).order(query, texts, [1.0, 0.5]) == [0, 1]
+        for query, texts in ((None, ["a", "b"]), ("q", [None, "b"]), (["a", "b"], "q"), ("q", "ab")):
+            caplog.clear()
+            assert Cascade(LiveOffsets(), reranker).order(query, texts, [1.0, 0.5]) == list(range(len(texts)))
+            assert re.search("not sorted by words: InputError: (query|texts): expected ", caplog.text)
+
+    @pytest.mark.parametrize(
+        ("answer", "said"),
+        [
+            ([0.5], "expected 3 scores, got 1"),
+            ([0.5] * 9, "expected 3 scores, got 9"),
+            (None, "expected a list of scores, got NoneType"),
+            (0.5, "expected a list of scores, got float"),
+            (["good"] * 3, "expected scores that are numbers or None"),
+        ],
+    )
+    async def test_says_what_is_wrong_with_an_answer(self, caplog, answer, said):
+        """The list is served as it is."""
+        plain = AnsweringJudge(answer)
+        for order in (Cascade(LiveOffsets(), plain).order, Cascade(LiveOffsets(), plain).aorder):
+            caplog.clear()
+            places = order("q", ["a", "b", "c"], [0.9, 0.8, 0.7])
+            assert (await places if iscoroutine(places) else places) == [0, 1, 2]
+            assert f"served without the reranker: JudgeError: answering: {said}" in caplog.text
+
+    async def test_says_which_method_must_be_async(self, caplog):
+        """And which must not."""
+        exchanged = AnsweringJudge([0.5] * 3)
+        exchanged.score, exchanged.ascore = exchanged.ascore, exchanged.score
+        call = "q", ["a", "b", "c"], [0.9, 0.8, 0.7]
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+            assert Cascade(LiveOffsets(), exchanged).order(*call) == [0, 1, 2]
+        assert await Cascade(LiveOffsets(), exchanged).aorder(*call) == [0, 1, 2]
+        assert "expected a list of scores, got coroutine: score must not be async" in caplog.text
+        assert "expected an async ascore, got one that gives list" in caplog.text
 
     def test_is_the_same_without_blocking(self, offsets, reranker):
         """Both doors lead to the same lists."""
@@ -408,10 +460,19 @@ class TestCascade:
         assert asyncio.run(ask()) == lists
 
     def test_refuses_what_is_no_option(self, offsets, reranker):
-        """A depth, a loss or a share that is none, and a log for another judge."""
-        for wrong in ({"depth": 0}, {"loss": 0.0}, {"explore": 0.0}, {"explore": 1.5}):
-            with pytest.raises(InputError, match=r"cascade: expected depth >= 1"):
-                Cascade(offsets, reranker, **wrong)
+        """A depth, a loss or a share that is none, a second task, no judge, what is no log or one for another judge."""
+        for name, value in (("loss", 0.0), ("loss", "small"), ("explore", 0.0), ("explore", 1.5), ("explore", None)):
+            with pytest.raises(InputError, match=f"{name}: expected a number > 0.*, got {value!r}"):
+                Cascade(offsets, reranker, **{name: value})
+        for depth in (0, "10", 2.5):
+            with pytest.raises(InputError, match=f"depth: expected at least 1, got {depth!r}"):
+                Cascade(offsets, reranker, depth=depth)
+        with pytest.raises(InputError, match="task: expected none beside a Steering, which has one, got 'b'"):
+            Cascade(Steering(offsets, "a"), reranker, task="b")
+        with pytest.raises(InputError, match=r"judge: expected an object with .*, got the class Reranker"):
+            Cascade(offsets, Reranker)
+        with pytest.raises(InputError, match="log: expected a RewardLog or a StoreLog, got str"):
+            Cascade(offsets, reranker, log="sqlite:///ttt.db")
         with pytest.raises(InputError, match="log: expected one for unnamed"):
             Cascade(offsets, reranker, log=RewardLog("another"))
         router = CentroidRouter.of(habit(40).query_vectors, ["billing", "legal"] * 20)

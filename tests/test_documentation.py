@@ -177,6 +177,9 @@ def test_first_examples_show_a_difference(
     printed = capsys.readouterr().out.splitlines()
     assert (printed[0], printed[-1]) == ("manual on taxes", "guide with examples on taxes")
     assert "It prints `manual on taxes`, then `guide with examples on taxes`" in TEXT
+    if page == "docs/tutorials/langchain.md":
+        said = printed[1].partition(", a local offset")[0]
+        assert f"It prints `{said}, ...`, then `{printed[-1]}`" in (REPO / page).read_text(encoding="utf-8")
 
 
 def test_no_telemetry_is_sent(tmp_path: Path) -> None:

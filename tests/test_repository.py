@@ -140,7 +140,7 @@ def test_the_package_imports_nothing_relative() -> None:
 def test_the_package_knows_no_framework() -> None:
     """Nothing in the package imports an adapter, or what adapters are for."""
     frameworks = re.compile(
-        r"(langchain|llama_index|haystack|tttembed_hosts|chromadb|lancedb|fastmcp|mcp|mteb|phoenix)"
+        r"(langchain|llama_index|haystack|tttembed_hosts|chromadb|lancedb|fastmcp|mcp|mteb|phoenix|langfuse|langsmith)"
     )
 
     found = [
@@ -384,7 +384,10 @@ def test_every_wheel_carries_the_licence(wheels: dict[str, Path]) -> None:
         "tttembed_hosts.catalogue",
         "tttembed_hosts.commands",
         "tttembed_hosts.judgments",
+        "tttembed_hosts.langfuse",
+        "tttembed_hosts.langsmith",
         "tttembed_hosts.phoenix",
+        "tttembed_hosts.retrievers",
         "tttembed_hosts.stored",
     ],
 )
@@ -404,7 +407,8 @@ def unpacked_origins(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -
         "rooms = ('connectors', 'embedders', 'rankers')\n"
         "haystack = (f'haystack_integrations.components.{room}.tttembed' for room in rooms)\n"
         "llama = (f'llama_index.{part}.tttembed' for part in parts)\n"
-        "hosts = ('tttembed_hosts.' + part for part in ('catalogue', 'commands', 'judgments', 'phoenix', 'stored'))\n"
+        "rooms_of_hosts = 'catalogue commands judgments langfuse langsmith phoenix retrievers stored'.split()\n"
+        "hosts = ('tttembed_hosts.' + part for part in rooms_of_hosts)\n"
         "for top in ('tttembed_rag', 'langchain_tttembed', *llama, *haystack, 'tttembed_hosts', *hosts):\n"
         "    package = importlib.import_module(top)\n"
         "    origins[top] = package.__file__\n"

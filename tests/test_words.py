@@ -107,8 +107,16 @@ class TestRescorer:
         texts = ["red hen", "hen", "red fox", "hen"]
         assert rescorer.order("the red fox", texts, [0.9, 0.5, 0.1, 0.5]).tolist() == [2, 0, 1, 3]
         assert rescorer.shared_words("the red fox", "Red fox") == ["fox", "red"]
-        with pytest.raises(InputError, match="scores: expected 4 finite numbers, one per text, got shape"):
-            rescorer.order("fox", texts, [0.9, np.nan, 0.1, 0.5])
+        for query, documents, scores, said in (
+            ("fox", texts, [0.9, np.nan, 0.1, 0.5], "scores: expected finite numbers, got "),
+            ("fox", texts, [0.9, 0.1], "scores: expected 4, one per text, got shape"),
+            ("fox", texts, ["a", "b", "c", "d"], "scores: expected numbers"),
+            ("fox", "hens", [0.9, 0.8, 0.7, 0.6], "texts: expected a list of texts, got one text"),
+            ("fox", [{"text": "hen"}], [0.9], "texts: expected texts, got dict"),
+            (texts, "fox", [0.9, 0.8, 0.7], "query: expected a text, got list"),
+        ):
+            with pytest.raises(InputError, match=said):
+                rescorer.order(query, documents, scores)
 
 
 class TestWeighing:
@@ -317,6 +325,16 @@ class TestFile:
         assert repr(read) == repr(kept)
         assert "words" in repr(kept)
         assert RARE.encode() not in path.read_bytes()
+
+    def test_show_has_a_line_of_it(self, tmp_path: Path):
+        """Of its own, after that of the offset, which ends with its code."""
+        path = tmp_path / "offsets.safetensors"
+        self.offsets.save(path)
+        for options in ((), ("--all",)):
+            _, first, words, *_ = CliRunner().invoke(main, ["show", str(path), *options]).output.splitlines()
+            assert first.startswith("local:default: 48 rewarded queries")
+            assert first.endswith("]")
+            assert words.startswith("words of default: published: held-out gain +")
 
     @pytest.mark.parametrize("number", [10**400, "x", None, -1])
     def test_a_file_with_other_numbers_is_no_offsets_file(self, number):

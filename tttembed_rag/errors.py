@@ -19,8 +19,10 @@ TTTEmbedError
 
 from __future__ import annotations
 
+import math
 import traceback
 from importlib import import_module
+from numbers import Integral, Real
 from types import ModuleType
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "TTTEmbedError",
     "UnknownKey",
     "VectorError",
+    "check_count",
     "in_brief",
     "raised",
     "require",
@@ -138,6 +141,19 @@ def check_text(name: str, value: object) -> None:
     """Refuse a *value* of the argument *name* that is neither a text nor None."""
     if not isinstance(value, str | None):
         raise InputError(f"{name}: expected a text or None, got {type(value).__name__}")
+
+
+def check_count(name: str, value: object) -> None:
+    """Refuse a *value* of the argument *name* that is no whole number from 1 on."""
+    if not isinstance(value, Integral) or value < 1:
+        raise InputError(f"{name}: expected at least 1, got {value!r}")
+
+
+def check_above_zero(name: str, value: object, most: float = math.inf) -> None:
+    """Refuse a *value* of the argument *name* that is no number above 0, or above *most*."""
+    if not isinstance(value, Real) or not 0 < float(value) <= most:
+        upper = "" if most == math.inf else f" and <= {most:g}"
+        raise InputError(f"{name}: expected a number > 0{upper}, got {value!r}")
 
 
 def require(module: str, extra: str, *, of: str = "tttembed-rag") -> ModuleType:

@@ -705,10 +705,11 @@ class TestServed:
     @pytest.mark.parametrize(
         ("search", "settings", "said"),
         [
-            (lambda *_: "d1", {}, "served: expected a search that gives ids of documents, got 'd1'"),
-            (lambda *_: None, {}, "served: expected a search that gives ids of documents, got None"),
-            (lambda *_: [1], {}, "served: expected a search that gives ids of documents, got"),
-            (lambda *_: ["elsewhere"], {}, "served: expected ids of documents, such as .*, got 'elsewhere' and others"),
+            (lambda *_: "d1", {}, "your search: expected a list of ids of documents, got 'd1'"),
+            (lambda *_: None, {}, "your search: expected a list of ids of documents, got None"),
+            (lambda *_: [1], {}, "your search: expected a list of ids of documents, got"),
+            (lambda *_: [{"id": "d1"}], {}, "your search: expected a list of ids of documents, got"),
+            (lambda *_: ["elsewhere"], {}, "your search: expected ids such as '.*', got 'elsewhere' and others"),
             ("search", {}, "served: expected a function, and gate=True, which asks it, got 'search', gate=True"),
             (lambda *_: [], {"gate": False, "scope": "task"}, "served: expected a function, and gate=True"),
             (None, {"reranked": True}, "reranked: expected True or False, and served=, whose lists are reranked, got"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from tests.test_words import judged
 from tttembed_rag import InputError, Offsets, Rewards, fit
 from tttembed_rag.audit import audit_sample
 from tttembed_rag.fitting import Recipe
@@ -68,10 +69,10 @@ def test_trusted_labels_prove_what_the_judge_does_not_see():
     """Labels that are the judge's own change nothing; others raise what a small depth loses."""
     case, none = case_of(habit(200)), np.zeros((200, 16))
     agreeing, denying = labelled(case, 0.05), labelled(case, 2)
-    unaudited = lost_by_depth(replace(agreeing, labels=None), none)
+    unaudited = lost_by_depth(replace(agreeing, labels=None), case.judged_under(none))
 
-    assert lost_by_depth(agreeing, none) == unaudited
-    told = np.array(lost_by_depth(denying, none)) - unaudited
+    assert lost_by_depth(agreeing, case.judged_under(none)) == unaudited
+    told = np.array(lost_by_depth(denying, case.judged_under(none))) - unaudited
     assert (told >= 0).all()
     assert told[0] > 0.01
 
@@ -89,7 +90,7 @@ def test_bounds_are_those_of_the_definition(ragged, depth):
         for d in range(1, deepest + 1)
     ]
 
-    lost = lost_by_depth(case, offsets)
+    lost = lost_by_depth(case, case.judged_under(offsets))
 
     assert len(lost) == deepest
     assert_allclose(lost, [max(expected[d:]) for d in range(deepest)], atol=1e-9)
@@ -100,7 +101,8 @@ def test_whoever_puts_the_best_first_needs_less_depth():
     rewards = habit(60)
     right = np.broadcast_to(0.8 * np.eye(16)[0], (60, 16))
     by_offset = {
-        name: lost_by_depth(case_of(rewards), by * right) for name, by in (("right", 1), ("no", 0), ("wrong", -1))
+        name: lost_by_depth(case_of(rewards), case_of(rewards).judged_under(by * right))
+        for name, by in (("right", 1), ("no", 0), ("wrong", -1))
     }
 
     assert by_offset["right"][2] < by_offset["no"][2] < by_offset["wrong"][2]
@@ -109,7 +111,7 @@ def test_whoever_puts_the_best_first_needs_less_depth():
 def test_few_queries_certify_nothing():
     """A dozen queries that lose nothing are no certainty that nothing is lost."""
     perfect = habit(12, shift=0.0)
-    few, many = (lost_by_depth(case_of(one), np.zeros((len(one), 16))) for one in (perfect, habit(200, shift=0.0)))
+    few, many = (lost_by_depth(case_of(one), case_of(one).judged.base) for one in (perfect, habit(200, shift=0.0)))
 
     assert few[-1] > 0.01 > many[-1]
 
@@ -120,12 +122,12 @@ def test_rewards_that_never_differ_certify_nothing(value):
     rewards = habit(20)
     same = replace(rewards, values=np.full(rewards.budget, value))
 
-    assert lost_by_depth(case_of(same), np.zeros((20, 16))) == ()
+    assert lost_by_depth(case_of(same), case_of(same).judged.base) == ()
 
 
 def test_one_question_certifies_nothing():
     """A single question has no bound."""
-    assert lost_by_depth(case_of(habit(1)), np.zeros((1, 16))) == ()
+    assert lost_by_depth(case_of(habit(1)), case_of(habit(1)).judged.base) == ()
 
 
 def test_the_certificate_holds_on_other_queries():
@@ -156,6 +158,25 @@ class TestOffsetsThatSayIt:
         assert 1 <= depth < 10
         assert lost[depth - 1] <= 0.02 < lost[depth - 2]
         assert offsets.depth(loss=0.005) >= depth
+
+    def test_lists_that_words_sort_have_a_certificate_of_their_own(self, tmp_path):
+        """It is that of the rescorer's order, also beside an offset that is withheld; a file keeps it."""
+        offsets = fit(judged(120), trusted=True)
+        offset = offsets["local:default"]
+        certified = offset.rescorer.evidence
+        assert (offset.served, len(certified.lost)) == (False, 8)
+        offsets.save(tmp_path / "offsets.safetensors")
+        for one in (offsets, LiveOffsets(offsets), Offsets.load(tmp_path / "offsets.safetensors")):
+            assert one.depth(today=8, loss=0.05, words=True) == certified.depth(8, 0.05) < 8
+            assert one.depth(today=8, loss=0.05) == 8
+        assert f"sorted by words: {certified.reranking}" in offset.reranking
+        without = Offsets([replace(offset, rescorer=None)], width=offsets.width)
+        assert without.depth(today=8, loss=0.05, words=True) == 8
+
+    def test_lists_of_the_searchers_own_have_none(self):
+        """No more than an offset in front of them."""
+        offsets = fit(judged(120), trusted=True, served=lambda *_: ["0", "1"])
+        assert offsets["local:default"].rescorer.evidence.lost == ()
 
     def test_nothing_is_certified_for_deeper_lists(self):
         """Verdicts on ten documents say nothing of a list that is reranked thirty deep, and all of a shorter one."""
@@ -229,11 +250,27 @@ class TestOffsetsThatSayIt:
         live.publish(None)
         assert live.depth(today=12, loss=0.02) == 12
 
-    @pytest.mark.parametrize("wrong", [{"today": 0}, {"loss": 0.0}])
-    def test_options_that_are_none(self, wrong):
-        """A depth below one and a loss of nothing are refused."""
-        with pytest.raises(InputError, match="depth: expected today >= 1 and loss > 0"):
-            Offsets([], width=3).depth(**wrong)
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            ({"today": 0}, "today: expected at least 1, got 0"),
+            ({"today": "10"}, "today: expected at least 1, got '10'"),
+            ({"loss": 0.0}, "loss: expected a number > 0, got 0.0"),
+            ({"loss": "1%"}, "loss: expected a number > 0, got '1%'"),
+            ({"task": 10}, "task: expected a text or None, got int"),
+        ],
+    )
+    def test_options_that_are_none(self, wrong, said):
+        """A depth below one, a loss of nothing and what is no task are refused, also where nothing is served."""
+        for asked in (Offsets([], width=3), LiveOffsets()):
+            with pytest.raises(InputError, match=said):
+                asked.depth(**wrong)
+
+    def test_a_task_that_nothing_was_learned_of_is_told(self, caplog):
+        """Once, as where it is searched for: most often its name is another one."""
+        live = LiveOffsets(fit(habit(100), trusted=True))
+        assert live.depth("biling") == live.depth("biling") == 10
+        assert caplog.text.count("task 'biling': base vectors are served: the offsets hold nothing of it, but of ") == 1
 
 
 class TestWords:

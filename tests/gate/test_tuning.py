@@ -81,13 +81,26 @@ def test_a_setting_in_front_of_a_reranker_counts_by_what_it_brings():
     ("settings", "search", "said"),
     [
         ((0.5,), fused, "settings: expected today's and at least one more, got 1"),
-        ((0, 1), lambda *_: ["elsewhere"], "served: expected ids of documents, such as"),
+        ((), fused, "settings: expected today's and at least one more, got 0"),
+        (0.5, fused, "settings: expected a list with today's first, got 0.5"),
+        ({0.0, 0.5}, fused, "settings: expected a list with today's first, got "),
+        ((0.0, 0.5), [0.0, 0.5], "search: expected a function of a setting, a vector and a text, got list"),
+        ((0, 1), lambda *_: ["elsewhere"], "your search: expected ids such as "),
+        ((0, 1), lambda *_: [{"id": "0"}], "your search: expected a list of ids of documents, got "),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(settings, search, said):
     """In one line."""
     with pytest.raises(InputError, match=said):
         tune(judged(), search, settings, trusted=True)
+
+
+def test_what_cannot_be_learned_from_is_refused():
+    """As `fit` refuses it."""
+    with pytest.raises(InputError, match="rewards: expected Rewards"):
+        tune([("query", "document", 1.0)], fused, (0.0, 0.5))
+    with pytest.raises(InputError, match="trusted: expected True or False, got 'yes'"):
+        tune(judged(), fused, (0.0, 0.5), trusted="yes")
 
 
 def test_the_result_is_a_setting_with_its_evidence():

@@ -63,8 +63,11 @@ class TestEnsemble:
         """Scores without a meaning cannot be averaged, and an ensemble of one is a judge."""
         with pytest.raises(RewardError, match="calibrate them first"):
             EnsembleJudge([fixed("unbounded", a=3.0), fixed("logit", a=0.0)])
-        with pytest.raises(InputError, match=r"^judges: expected at least two, got 1$"):
-            EnsembleJudge([fixed("logit")])
+        for wrong in ([fixed("logit")], fixed("logit")):
+            with pytest.raises(InputError, match=r"^judges: expected a list of at least two, got "):
+                EnsembleJudge(wrong)
+        with pytest.raises(InputError, match=r"^judge: expected an object with .*, got the class FakeJudge$"):
+            EnsembleJudge([FakeJudge, FakeJudge])
 
     def test_its_fingerprint_names_its_judges(self):
         """Other judges or another way of merging are another judge; their order is not."""
@@ -228,13 +231,17 @@ class TestSpecs:
             ("http+vertex://h", "^shape: expected one of cohere, "),
             ("http+cohere://127.0.0.1?modle=x", "^judge: expected options model, key, .*, got modle$"),
             ("http+cohere://127.0.0.1?characters=0", "^longest_document: expected at least 1, got 0$"),
+            ("cohere:m", "^key: expected one in the environment variable COHERE_API_KEY, found none$"),
+            ("jina:m?scale=logit", "^key: expected one in the environment variable JINA_API_KEY, found none$"),
             ("yesno:m?tokens=inf", "^judge: expected a whole number for tokens in .*, got inf$"),
             ("yesno:m?batch_tokens=1.5", "^judge: expected a whole number for batch_tokens in .*, got 1.5$"),
             ("http+cohere://127.0.0.1?key=NOT_SET_ANYWHERE", "^judge: expected key=NAME with an environment variable"),
             ("http+cohere://127.0.0.1?per_minute=x", "^judge: expected a number for per_minute in .*, got 'x'$"),
         ],
     )
-    def test_other_specs_are_errors(self, spec, message):
+    def test_other_specs_are_errors(self, monkeypatch, spec, message):
         """The error lists what is known and shows what came."""
+        for vendor in ("COHERE", "JINA"):
+            monkeypatch.delenv(f"{vendor}_API_KEY", raising=False)
         with pytest.raises(InputError, match=message):
             open_judge(spec)

@@ -14,7 +14,7 @@ from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say
 from tttembed_rag.cli.options import PathAlone, PathOrURL, opened
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder, tasks_of
-from tttembed_rag.cli.telling import offset_facts, offset_line, print_versions, served_now, tell
+from tttembed_rag.cli.telling import offset_facts, offset_lines, print_versions, served_now, tell
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
 
@@ -97,7 +97,9 @@ def explain(
         click.echo(json.dumps(facts | moves))
         return
     say(_titled(query_id, explanation.text, 90))
-    say(f"served by {offset_line(explanation.offset)}")
+    served, *more = offset_lines(explanation.offset)
+    for line in (f"served by {served}", *more):
+        say(line)
     for mover in explanation.movers[:_MOVERS]:
         text = "" if mover.text == mover.query_id else _shortened(mover.text, 60)
         say(f"moved by {mover.query_id or 'a query that is not here'}: {mover.share:+.0%}  {text}".rstrip())

@@ -1,4 +1,4 @@
-"""`tttembed store import`: served queries from a log or from spans, and votes."""
+"""`tttembed store import`: served queries from a log or from spans, votes, and what people said of answers."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 500
 # Who gave the rewards of a file of votes: of all such files, so that a later one adds to those before.
 _VOTERS = "votes"
+# The services whose projects are read, by the scheme of their addresses; in all but the first, scores are of answers.
+_PROJECTS = {"phoenix": "Phoenix", "langfuse": "Langfuse", "langsmith": "LangSmith"}
 
 
 @operators.command("import")
@@ -37,9 +39,9 @@ _VOTERS = "votes"
 @click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
 @click.option("--spans", is_flag=True, help="LOG holds spans of OpenTelemetry; so does a .parquet file.")
 @click.option("--cut-at", type=click.IntRange(min=1), metavar="N", help="Texts of spans from N characters on are cut.")
-@click.option("--scores-of", metavar="MODEL", help="Keep the scores that spans have of this reranker.")
+@click.option("--scores-of", metavar="MODEL", help="Keep scores of this reranker, or of this name.")
 @click.option("--scale", metavar="SCALE", help="Of scores and rewards: probability, logit or rubric:LOW,HIGH.")
-@counted("--limit", 10_000, "Spans read of a Phoenix project at most, the newest.")
+@counted("--limit", 10_000, "Spans read of a project at most, the newest.")
 @as_objects
 def import_(
     log: Path | str,
@@ -58,8 +60,11 @@ def import_(
     """Put the served queries of LOG into a store, where they wait for a judge; or votes, which are rewards.
 
     LOG is a file of JSON lines as `judge` reads them; a file of votes as `fit` takes it, CSV or JSON lines; with
-    --spans a file of spans; or a Phoenix project, phoenix+http://HOST:6006/PROJECT. Texts of spans that were redacted
-    or cut are left out.
+    --spans a file of spans; or a project, phoenix+http://HOST:6006/PROJECT, langfuse+https://HOST or
+    langsmith+https://HOST/PROJECT. Texts of spans that were redacted or cut are left out.
+
+    In Langfuse and LangSmith, --scores-of names scores of answers, such as thumbs: they become weak votes on all
+    documents that were retrieved for the answer. Numbers are on --scale, which is probability where nothing is said.
 
     All of LOG is checked first; if it ends on the way, run it again: what is there is merged. Nothing is learned from
     texts without vectors: --embed makes them here, or later in `tttembed worker`. Spans that say no time count as the
@@ -71,11 +76,13 @@ def import_(
     if scores_of is not None and not of_spans:
         raise click.UsageError(f"--scores-of: expected spans, got {log}")
     of_log = not of_spans and is_log(Path(log))
-    if (scores_of is None) != (scale is None) and (of_spans or of_log):
+    service = _service(log)
+    of_answers = service not in ("", "phoenix") and scores_of is not None
+    if (scores_of is None) != (scale is None) and (of_spans or of_log) and not of_answers:
         raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
     votes = [] if of_spans or of_log else read_votes(Path(log), scale or "probability", DEFAULT_TASK)
     left_out, written, hidden = 0, 0, not sys.stderr.isatty()
-    owner, judge = tenant or "", _VOTERS if votes else scores_of or ""
+    owner, judge = tenant or "", _VOTERS if votes or of_answers else scores_of or ""
     served = _served_log(Path(log), owner) if of_log else []
     with opened(url, create=True) as store:
         if tenant is None and store.has_tenants():
@@ -86,8 +93,9 @@ def import_(
         if of_spans:
             from tttembed_rag.capture.spans import Reader
 
-            reader = Reader(scores_of, None, cut_at)
-            served = _served_spans(log, reader, limit, store, owner, None if scale is None else Scale.parse(scale))
+            reader = Reader(None if of_answers else scores_of, None, cut_at)
+            on = None if scale is None and not of_answers else Scale.parse(scale or "probability")
+            served = _served_spans(log, reader, limit, store, owner, on, scores_of if of_answers else None)
             left_out = reader.counts.left_out
         elif votes:
             served = _served_votes(votes, store.text_id, owner)
@@ -95,7 +103,7 @@ def import_(
             for part in in_parts(served, _AT_ONCE):
                 written += store.observe(part, judge=judge)
                 bar.update(len(part))
-        if scores_of is not None:
+        if scores_of is not None and not of_answers:
             store.trust(scores_of, True)
         lacking = store.vectors.lacking()
         if embed is not None:
@@ -146,13 +154,25 @@ def _served_votes(votes: Sequence[TextReward], text_id: Callable[[str], str], te
 
 
 def _served_spans(
-    log: Path | str, reader: Reader, limit: int, store: Store, tenant: str, scale: Scale | None
+    log: Path | str, reader: Reader, limit: int, store: Store, tenant: str, scale: Scale | None, thumbs: str | None
 ) -> list[Served]:
-    from tttembed_rag.capture.spans import read_spans, retrievals_of, served_of
+    """What spans show, with the scores of rerankers, or with *thumbs* of that name, on a *scale*."""
+    from tttembed_rag.capture.spans import read_spans, retrievals_of, served_of, thumbed
 
     if isinstance(log, str):
-        spans_at: Any = extension("tttembed.spans", "phoenix", brings="projects of Phoenix are read by a part")
-        found = retrievals_of(spans_at(log, limit=limit), reader)
+        service = _service(log)
+        brings = f"projects of {_PROJECTS[service]} are read by a part"
+        spans: Any = extension("tttembed.spans", service, brings=brings)(log, limit=limit)
     else:
-        found = retrievals_of(read_spans(log), reader)
+        spans = read_spans(log)
+    found = retrievals_of(spans, reader)
+    if thumbs is not None and scale is not None:
+        said = extension("tttembed.thumbs", service, brings=brings)(log, spans, name=thumbs)
+        found, scale = thumbed(found, said, scale), Scale()
     return [served_of(one, store.text_id, tenant=tenant, scale=scale) for one in found]
+
+
+def _service(log: Path | str) -> str:
+    """The service that *log* is a project of; empty for a file."""
+    kind = log.partition("+")[0] if isinstance(log, str) else ""
+    return kind if kind in _PROJECTS or not isinstance(log, str) else "phoenix"

@@ -52,7 +52,8 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
         say(f"warning: {warning}")
     if everything or as_json:
         for offset in offsets.values():
-            say(json.dumps(offset_facts(offset, offsets)) if as_json else offset_line(offset))
+            for line in [json.dumps(offset_facts(offset, offsets))] if as_json else offset_lines(offset):
+                say(line)
         return
     shared: dict[str | None, list[Offset]] = {}
     private: dict[str | None, list[Offset]] = {}
@@ -61,15 +62,14 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
     told = [[offset for offset in of_task if offset.served] or of_task[:1] for of_task in shared.values()]
     told.sort(key=lambda of_task: not of_task[0].served)
     for offset in chain.from_iterable(told[:_TASKS]):
-        say(offset_line(offset))
-        for line in offset.reranking:
-            say(f"  {line}")
+        for line in offset_lines(offset):
+            say(line)
     if left := told[_TASKS:]:
         served = sum(of_task[0].served for of_task in left)
         say(f"and {len(left)} more tasks, {served} of them served (--all lists them)")
     for task, own in private.items() if len(private) <= _TASKS else ():
         if len(own) == 1:
-            say(offset_line(own[0]))
+            say(offset_lines(own[0])[0])
             continue
         served = sum(offset.served for offset in own)
         say(f"query:{task}/...: {len(own)} private offsets, {served} served, {own[0].evidence} (--all lists them)")
@@ -104,14 +104,15 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
     }
 
 
-def offset_line(offset: Offset) -> str:
-    """An offset in one line that a person understands, and a second one of its rescorer where it has one."""
+def offset_lines(offset: Offset) -> list[str]:
+    """An offset in a line that a person understands; further ones are of its rescorer, and of what it saves."""
     noun = "query" if offset.n == 1 else "queries"
     local = (
         "" if offset.map is None else f"{len(offset.map.landmarks)} landmarks, bandwidth {offset.map.bandwidth:.2f}, "
     )
-    words = "" if offset.rescorer is None else f"\nwords of {offset.task}: {offset.rescorer.evidence}"
-    return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {local}{offset.evidence}{words}"
+    words = [] if offset.rescorer is None else [f"words of {offset.task}: {offset.rescorer.evidence}"]
+    line = f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {local}{offset.evidence}"
+    return [line, *words, *(f"  {saved}" for saved in offset.reranking)]
 
 
 def served_now(store: Store, tenant: str) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tttembed_rag.embedders.groups import embedded
-from tttembed_rag.errors import EmbedderError, InputError, JudgeError, require
+from tttembed_rag.errors import EmbedderError, JudgeError, check_count, require
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.googleclient import EXTRA, client_of, failures_of
 from tttembed_rag.models.retrying import Patience
@@ -55,8 +55,8 @@ class GeminiEmbedder:
         patience: Patience | None = None,
         timeout: float = 120.0,
     ) -> None:
-        if dimensions is not None and dimensions < 1:
-            raise InputError(f"dimensions: expected at least 1, got {dimensions}")
+        if dimensions is not None:
+            check_count("dimensions", dimensions)
         try:
             self._client = client_of(model, url=url, timeout=timeout, patience=patience)
         except JudgeError as exc:

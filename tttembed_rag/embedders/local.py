@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tttembed_rag.embedders.contract import unit_vectors
-from tttembed_rag.errors import EmbedderError, InputError, require
+from tttembed_rag.errors import EmbedderError, InputError, check_count, require
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.hub import why_unreachable, without_bars
 from tttembed_rag.models.local import loading, short_name, weights_digest
@@ -51,8 +51,7 @@ class LocalEmbedder:
         batch_size: int = 32,
         progress: bool = False,
     ) -> None:
-        if batch_size < 1:
-            raise InputError(f"batch_size: expected at least 1, got {batch_size}")
+        check_count("batch_size", batch_size)
         self._model = model
         self._name = short_name(name)
         self._prompts = (query_prompt, document_prompt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tttembed_rag.embedders.contract import Embedder, unit_vectors
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.vectors.checks import FloatArray
 
 
@@ -19,8 +19,7 @@ class Truncated:
     """
 
     def __init__(self, embedder: Embedder, dimensions: int) -> None:
-        if dimensions < 1:
-            raise InputError(f"dimensions: expected at least 1, got {dimensions}")
+        check_count("dimensions", dimensions)
         self._embedder = embedder
         self._dimensions = dimensions
         self.fingerprint = f"{embedder.fingerprint}[:{dimensions}]"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tttembed_rag.errors import DataError, InputError
+from tttembed_rag.errors import DataError, InputError, check_count
 from tttembed_rag.evaluate.collection import LISTED
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
@@ -184,8 +184,7 @@ def explain_in(
 
         InputError: The offsets have another width than the vectors, or none serves the query.
     """
-    if top < 1:
-        raise InputError(f"top: expected at least 1, got {top}")
+    check_count("top", top)
     if query_id not in dataset.queries:
         labelled = " with labels" if dataset.qrels else ""
         raise DataError(f"{dataset.name}: expected a query{labelled}, got {query_id!r}")

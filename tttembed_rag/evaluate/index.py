@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tttembed_rag.errors import InputError, VectorError, require
+from tttembed_rag.errors import InputError, VectorError, check_count, require
 from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked_norms
 
 __all__ = ["FaissIndex"]
@@ -62,8 +62,7 @@ class FaissIndex:
 
             k: Documents per query, at least 1; more than there are gives all.
         """
-        if k < 1:
-            raise InputError(f"k: expected at least 1, got {k}")
+        check_count("k", k)
         floats = as_floats("queries", queries)
         if floats.ndim != 2 or floats.shape[1] != self._index.d:
             raise VectorError(f"queries: expected shape (m, {self._index.d}), got {floats.shape}")

@@ -57,18 +57,17 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
         values = rewards.values[pairs] - rewards.values[pairs].min()
         gain = dict(zip(rewards.doc_ids[rewards.candidates[pairs]].tolist(), values.tolist(), strict=True))
         given = search(vector, name)
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise InputError(f"served: expected a search that gives ids of documents, got {given!r:.80}")
-        ids = list(dict.fromkeys(given))  # a document that is shown twice has its first place
-        if not all(isinstance(one, str) for one in ids):
-            raise InputError(f"served: expected a search that gives ids of documents, got {ids!r:.80}")
+        listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+        if not all(isinstance(one, str) for one in listed):
+            raise InputError(f"your search: expected a list of ids of documents, got {given!r:.80}")
+        ids = list(dict.fromkeys(listed))  # a document that is shown twice has its first place
         known, shown = known or any(one in gain for one in ids), str(next(iter(ids), shown))
         gains = [gain.get(one, 0.0) for one in ids]
         lists = [sorted(gains, reverse=True) if reranked else gains, sorted(gain.values(), reverse=True)]
         served, ideal = (float(dcg(np.array(one)[None])[0]) for one in lists)
         found[row] = served / ideal if ideal > 0 else 0.0
     if not known:
-        raise InputError(f"served: expected ids of documents, such as {rewards.doc_ids[0]!r}, got {shown!r} and others")
+        raise InputError(f"your search: expected ids such as {str(rewards.doc_ids[0])!r}, got {shown!r} and others")
     return found
 
 

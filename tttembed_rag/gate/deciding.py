@@ -22,7 +22,6 @@ from tttembed_rag.fitting.measures import Search
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import collect, fit_scope, of_task, private_offsets
 from tttembed_rag.gate.case import Case, gated
-from tttembed_rag.gate.depth import lost_by_depth
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import (
@@ -149,8 +148,7 @@ def fit(
         raise InputError(f"served: expected a function, and gate=True, which asks it, got {served!r:.80}, gate={gate}")
     if reranked not in (True, False) or (reranked and served is None):
         raise InputError(f"reranked: expected True or False, and served=, whose lists are reranked, got {reranked!r}")
-    if not isinstance(rewards, Rewards):
-        raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
+    check_rewards(rewards)
     rewards = rewards.bounded(MOST_CANDIDATES)
     trusted = rewards.trusted if trusted is None else trusted
     if gate or scope == "auto":  # which was refused without the gate
@@ -158,6 +156,12 @@ def fit(
         everything = Case(rewards, recipe, source_voices, audit, trusted, search=served, reranked=reranked)
         return collect(list(_decided(everything, scope)), rewards, recipe, scope)
     return fit_scope(rewards, scope, recipe)
+
+
+def check_rewards(rewards: object) -> None:
+    """Refuse what is no `Rewards`."""
+    if not isinstance(rewards, Rewards):
+        raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
 
 
 def check_asked(
@@ -255,8 +259,6 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
         return nothing(case, scope, task, evidence)
     if evidence.verdict != "published":
         return with_lists(nothing(case, scope, task, evidence), proposal)
-    if task is not None and not sources and case.search is None:  # of the application's own lists no order is known
-        evidence = replace(evidence, lost=lost_by_depth(case, proposal.held_out))
     return with_lists(proposal.learn(evidence), proposal)
 
 

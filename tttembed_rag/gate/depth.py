@@ -1,7 +1,7 @@
 """How deep a reranker must look at a list under an offset, and at which lists not at all, by what kept verdicts say.
 
 What is paid for today is the judged list in the judge's order. Against it stands the same list in the order of the
-offset, whose first places alone are reranked. The offset that orders a query was learned without it.
+offset, or of the rescorer, whose first places alone are reranked. What orders a query was learned without it.
 
 Documents that were never judged for a query are left out of both lists. Where an offset brings in documents, a reranker
 finds good ones among them, which are not counted as gain here; and it finds bad ones, which took places among the first
@@ -27,7 +27,7 @@ _LEAST, _NOWHERE = 1e-12, 1e6
 _TIES = 1e9
 
 
-def lost_by_depth(case: Case, offsets: Float64) -> tuple[float, ...]:
+def lost_by_depth(case: Case, scores: Float64) -> tuple[float, ...]:
     """By depth from 1 on, how much nDCG@10 of the judge is lost at most where no more than so much is reranked.
 
     Each is an upper bound of the mean loss at one-sided level `CERTIFIED_LEVEL`, and no less than those of the depths
@@ -38,13 +38,12 @@ def lost_by_depth(case: Case, offsets: Float64) -> tuple[float, ...]:
     Args:
         case: n rewarded queries.
 
-        offsets: (n, d) what moves each query, learned without it.
+        scores: (n, k) of the judged candidates, by which the list is sorted, learned without the query.
 
     Returns:
         As many bounds as the median query has judged candidates, at most `DEEPEST`; none where rewards never differ, or
         where there are fewer than two questions.
     """
-    scores = case.judged_under(offsets)
     listed, place = _listed(case, scores), np.argsort(case.judged.order(scores), axis=1)
     if not listed.any():
         return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
@@ -13,7 +13,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.measures import served_ndcg
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.case import Case, gated
-from tttembed_rag.gate.deciding import refused_by
+from tttembed_rag.gate.deciding import check_asked, check_rewards, refused_by
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import FALLS, LEVEL, MEANS, PUBLISHED
 from tttembed_rag.offsets.evidence import Evidence
@@ -62,7 +62,7 @@ def tune(
         search: The setting, a query vector (d,), and the query's text (its id where no text is known) to ids of
             documents, best first. It is asked once for each setting and judged query.
 
-        settings: Two or more; the first is today's.
+        settings: Two or more, in order; the first is today's.
 
         trusted: Whether somebody vouches for the judge, as in `fit`; with False nothing is chosen.
 
@@ -72,6 +72,13 @@ def tune(
     Raises:
         InputError: There are less than two settings, or *search* gives no ids that the rewards know.
     """
+    check_rewards(rewards)
+    check_asked("auto", gate=True, source_voices=1.0, audit=None, trusted=trusted)
+    if not callable(search):
+        raise InputError(f"search: expected a function of a setting, a vector and a text, got {type(search).__name__}")
+    if isinstance(settings, str | set | frozenset | Mapping) or not isinstance(settings, Iterable):
+        raise InputError(f"settings: expected a list with today's first, got {settings!r:.80}")
+    settings = list(settings)
     if len(settings) < 2:
         raise InputError(f"settings: expected today's and at least one more, got {len(settings)}")
     recipe = gated(Recipe(), rewards)

@@ -1,4 +1,4 @@
-"""Lists under an offset: whether a rescorer may sort them, by the offset's voucher and loss; which need no reranker."""
+"""Lists under an offset: whether a rescorer may sort them, and how much reranking they still need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.words import Weighing
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.depth import skips_of
+from tttembed_rag.gate.depth import lost_by_depth, skips_of
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Proposal
 from tttembed_rag.gate.thresholds import (
@@ -34,8 +34,8 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
 
     A local one has a rescorer of what a search with it finds, published or not. It has none where texts are not known,
     where votes of sources are among the rewards (whoever writes a document chooses its words), and where the rewards
-    speak against any offset. Where the judge alone rewarded the task, and the search is not your own, the lists that
-    are served so are looked through: which of them need no reranker.
+    speak against any offset. Where the judge alone rewarded the task, and the search is not your own, whose order is
+    not known, the lists that are served are looked through: how deep, and which of them, a reranker must see.
     """
     case, rewards = proposal.case, proposal.case.rewards
     if offset.task is None or case.named.any():
@@ -46,11 +46,22 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
         return offset
     squares, products = case.moved(proposal.held_out if offset.served else proposal.without)
     scores = products / np.sqrt(squares)[:, None]
+    if offset.served:
+        offset = replace(offset, evidence=_certified(case, offset.evidence, scores))
     if sorts:
         rescorer, sorted_by = _rescorer(case, scores, offset.evidence.vouched)
-        offset, scores = replace(offset, rescorer=rescorer), sorted_by if rescorer.served else scores
+        offset = replace(offset, rescorer=rescorer)
+        if rescorer.served:
+            rescorer = replace(rescorer, evidence=_certified(case, rescorer.evidence, sorted_by))
+            offset, scores = replace(offset, rescorer=rescorer), sorted_by
     looked_through = offset.in_use and case.search is None
     return replace(offset, skips=skips_of(case, scores)) if looked_through else offset
+
+
+def _certified(case: Case, evidence: Evidence, scores: Float64) -> Evidence:
+    """The *evidence* of an order by *scores* (n, k), with how deep a reranker must see its lists."""
+    judged = scores[:, : case.judged.present.shape[1]]  # those that were judged come before their neighbours
+    return replace(evidence, lost=lost_by_depth(case, judged)) if case.search is None else evidence
 
 
 def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Float64]:

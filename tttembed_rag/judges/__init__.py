@@ -8,8 +8,10 @@ from tttembed_rag.judges.contract import (
     Forecasting,
     Judge,
     Scores,
+    ascored,
     checked_judge,
     checked_rewards,
+    scored,
 )
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.ensemble import EnsembleJudge
@@ -20,7 +22,7 @@ from tttembed_rag.judges.openaichat import OpenAIChat
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judges.yesno import YesNoJudge
-from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of, pair_key
+from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import BusyError, Patience
 from tttembed_rag.models.usage import Usage
 
@@ -44,10 +46,11 @@ __all__ = [
     "Scores",
     "Usage",
     "YesNoJudge",
+    "ascored",
     "check_judge",
     "checked_judge",
     "checked_rewards",
     "fingerprint_of",
     "open_judge",
-    "pair_key",
+    "scored",
 ]

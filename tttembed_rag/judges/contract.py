@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from inspect import isawaitable, iscoroutine
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.models.usage import Usage, estimated_tokens
 from tttembed_rag.scales import Scale
 
@@ -88,6 +89,10 @@ class Blocking(ABC):
 
 def checked_judge(judge: Any) -> Any:
     """*judge* as it came, or an InputError that names what it lacks."""
+    if isinstance(judge, type):
+        raise InputError(
+            f"judge: expected an object with score, ascore, scale and fingerprint, got the class {judge.__name__}"
+        )
     lacking = [name for name in ("scale", "fingerprint", "score", "ascore") if not hasattr(judge, name)]
     if lacking:
         hint = "; make one of a function from prompt to answer with RubricJudge" if callable(judge) else ""
@@ -114,13 +119,53 @@ def side_by_side(calls: Sequence[Callable[[], ResultT]], concurrency: int) -> li
             raise
 
 
+def scored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
+    """What *judge* answers: one score for each document, None where it did not judge.
+
+    Raises:
+        JudgeError: It answers something else, or another number of scores.
+        InputError: *query* is no text.
+    """
+    _check_query(query)
+    return _listed(judge, judge.score(query, documents), len(documents))
+
+
+async def ascored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
+    """The same, without blocking the event loop."""
+    _check_query(query)
+    answer: Any = judge.ascore(query, documents)
+    if not isawaitable(answer):
+        raise JudgeError(f"{judge.fingerprint}: expected an async ascore, got one that gives {type(answer).__name__}")
+    return _listed(judge, await answer, len(documents))
+
+
+def _check_query(query: object) -> None:
+    if not isinstance(query, str):
+        raise InputError(f"query: expected a text, got {type(query).__name__}")
+
+
+def _listed(judge: Judge, answer: Any, documents: int) -> Scores:
+    if isinstance(answer, str) or not isinstance(answer, Iterable):
+        hint = ": score must not be async" if iscoroutine(answer) else ""
+        raise JudgeError(f"{judge.fingerprint}: expected a list of scores, got {type(answer).__name__}{hint}")
+    given: Scores = list(answer)
+    if len(given) != documents:
+        raise JudgeError(f"{judge.fingerprint}: expected {documents} scores, got {len(given)}")
+    return given
+
+
 def checked_rewards(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.float64]:
     """Rewards (n,) in [0, 1] by the judge's declared scale; NaN where it did not judge.
 
     Raises:
+        JudgeError: A score is neither a number nor None.
         RewardError: A score is off the scale, or the scale is unbounded.
     """
-    values = np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
+    try:
+        numbers = [np.nan if score is None else score for score in scores]
+        values = np.array(numbers, dtype=np.float64).reshape(len(scores))
+    except (TypeError, ValueError) as exc:
+        raise JudgeError(f"{judge.fingerprint}: expected scores that are numbers or None", f"({exc})") from exc
     judged = np.array([score is not None for score in scores], dtype=np.bool_)
     values[judged] = judge.scale.to_unit(values[judged])
     return values

@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import Judge, Scores, checked_rewards, documents_per_call, forecast_of
+from tttembed_rag.judges.contract import (
+    Judge,
+    Scores,
+    ascored,
+    checked_judge,
+    checked_rewards,
+    documents_per_call,
+    forecast_of,
+    scored,
+)
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.usage import Usage
 from tttembed_rag.scales import Scale
@@ -30,11 +39,11 @@ class EnsembleJudge:
     scale = Scale("probability")
 
     def __init__(self, judges: Sequence[Judge], *, how: Literal["average", "median"] = "average") -> None:
-        if len(judges) < 2:
-            raise InputError(f"judges: expected at least two, got {len(judges)}")
+        if not isinstance(judges, Sequence) or len(judges) < 2:
+            raise InputError(f"judges: expected a list of at least two, got {judges!r:.80}")
         if how not in ("average", "median"):
             raise InputError(f"how: expected average or median, got {how!r}")
-        for judge in judges:
+        for judge in map(checked_judge, judges):
             judge.scale.check_calibrated()
         self._judges = tuple(judges)
         self._merge = np.mean if how == "average" else np.median
@@ -43,11 +52,11 @@ class EnsembleJudge:
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One merged reward per document, in [0, 1]; None where a judge has none."""
-        return self._merged([judge.score(query, documents) for judge in self._judges])
+        return self._merged([scored(judge, query, documents) for judge in self._judges])
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, all judges at once."""
-        return self._merged(await asyncio.gather(*(judge.ascore(query, documents) for judge in self._judges)))
+        return self._merged(await asyncio.gather(*(ascored(judge, query, documents) for judge in self._judges)))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """The usage of all judges together."""

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges.contract import Judge, Scores, checked_rewards, forecast_of
+from tttembed_rag.judges.contract import Judge, Scores, checked_judge, checked_rewards, forecast_of, scored
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.usage import Usage
 
@@ -68,7 +68,8 @@ def check_judge(judge: Judge) -> None:
     Raises:
         JudgeError: It puts the right document first for fewer than 20 of the queries.
     """
-    check_answers(judge, [score for query, documents in questions() for score in judge.score(query, documents)])
+    checked_judge(judge)
+    check_answers(judge, [score for query, documents in questions() for score in scored(judge, query, documents)])
 
 
 def check_answers(judge: Judge, scores: Scores) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tttembed_rag.errors import InputError, JudgeError
+from tttembed_rag.errors import InputError, JudgeError, check_count
 from tttembed_rag.judges.contract import Blocking, Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.models.endpoint import Endpoint, TooLargeError
@@ -175,8 +175,7 @@ class HttpJudge(Blocking):
     ) -> None:
         if shape not in SHAPES:
             raise InputError(f"shape: expected one of {', '.join(SHAPES)}, got {shape!r}")
-        if longest_document < 1:
-            raise InputError(f"longest_document: expected at least 1, got {longest_document}")
+        check_count("longest_document", longest_document)
         self._shape = SHAPES[shape]
         declared = scale or self._shape.scale
         if declared is None:

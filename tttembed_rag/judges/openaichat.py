@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan, nan
 from typing import Any
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.models.endpoint import Address
 from tttembed_rag.models.openaiclient import ask, openai_client
 from tttembed_rag.models.retrying import Patience
@@ -49,8 +49,7 @@ class OpenAIChat:
         patience: Patience | None = None,
         timeout: float = 120.0,
     ) -> None:
-        if tokens < 1:
-            raise InputError(f"tokens: expected at least 1, got {tokens}")
+        check_count("tokens", tokens)
         if url is None and not key:
             raise InputError("key: expected one in the environment variable OPENAI_API_KEY, found none")
         where = Address.of(url or _URL, key)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, cast
 
-from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
+from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, check_count
 from tttembed_rag.judges.contract import Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
@@ -96,10 +96,10 @@ class RubricJudge:
         output_tokens: int = 512,
         concurrency: int = 8,
     ) -> None:
-        if longest_document < 1 or concurrency < 1:
-            raise InputError(
-                f"longest_document, concurrency: expected at least 1, got {longest_document}, {concurrency}"
-            )
+        if not callable(complete):
+            raise InputError(f"complete: expected a function from prompt to answer, got {type(complete).__name__}")
+        check_count("longest_document", longest_document)
+        check_count("concurrency", concurrency)
         self.complete = complete
         self._model = model
         self._async = _is_async(complete)

@@ -119,6 +119,8 @@ def _http(url: str, shape: str, model: str | None, options: Options) -> Judge:
 
     protocol = SHAPES.get(shape)
     key = options.key(protocol.key if protocol else None)
+    if protocol and key is None and not url:
+        raise InputError(f"key: expected one in the environment variable {protocol.key}, found none")
     return HttpJudge(
         url or f"https://{SHAPES[shape].host}",
         shape,

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from tttembed_rag.errors import InputError, JudgeError, RewardError
-from tttembed_rag.judges.contract import Judge, Scores, blocks, checked_rewards
+from tttembed_rag.errors import JudgeError, RewardError, check_count
+from tttembed_rag.judges.contract import Judge, Scores, ascored, blocks, checked_rewards, scored
 from tttembed_rag.judges.examination import check_answers
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
@@ -107,8 +107,7 @@ class Run:
         wary: bool = False,
     ) -> None:
         judge.scale.check_calibrated()  # before anything is paid
-        if concurrency < 1:
-            raise InputError(f"concurrency: expected at least 1, got {concurrency}")
+        check_count("concurrency", concurrency)
         self._account, self._judge, self._concurrency, self._wary = account, judge, concurrency, wary
         self._watch, self._stop = watch or (lambda _: None), stop or Event()
         self._walk = Walk(plan, judge, account, examine=examine)
@@ -176,7 +175,7 @@ class Run:
         """Settle a call that has ended, and keep its scores."""
         call, meter = begun
         try:
-            scores = self._scores(call, future)
+            scores = self._scores(future)
             if call.examines:
                 check_answers(self._judge, scores)
         except EndedError as exc:  # what it costs is not known, so that its charge stays
@@ -204,7 +203,7 @@ class Run:
                 self._failures = 0
             self._pay(call, used, answers)
 
-    def _scores(self, call: JudgeCall, future: Future[Scores]) -> Scores:
+    def _scores(self, future: Future[Scores]) -> Scores:
         """The judge's scores, each of which is checked here, and nowhere else."""
         try:
             answer = future.result()
@@ -214,13 +213,9 @@ class Run:
             if isinstance(exc, JudgeError) or not self._wary:
                 raise
             raise JudgeError(f"{self._judge.fingerprint}: {type(exc).__name__}:", str(exc)) from exc
-        if len(answer) != len(call.charge.pairs):
-            raise JudgeError(f"{self._judge.fingerprint}: expected {len(call.charge.pairs)} scores, got {len(answer)}")
-        scores = (
-            _sensible(self._judge, answer) if self._wary else [None if one is None else float(one) for one in answer]
-        )
+        scores = _sensible(self._judge, answer) if self._wary else answer
         checked_rewards(self._judge, scores)
-        return scores
+        return [None if one is None else float(one) for one in scores]
 
     def _pay(self, call: JudgeCall, used: Usage, answers: Mapping[bytes, Paid]) -> None:
         self._account.settle(self._judge.fingerprint, call.charge, used, answers)
@@ -267,7 +262,7 @@ class Run:
 
 def _score(judge: Judge, call: JudgeCall) -> Scores:
     """The judge's answers, one question after the other."""
-    return [score for query, texts in call.questions for score in judge.score(query, texts)]
+    return [score for query, texts in call.questions for score in scored(judge, query, texts)]
 
 
 def _sensible(judge: Judge, answer: Sequence[object]) -> Scores:
@@ -301,7 +296,7 @@ async def _ascore(judge: Judge, call: JudgeCall, concurrency: int) -> Scores:
     async def ask(query: str, texts: Sequence[str]) -> Scores:
         async with turns:
             try:
-                return await judge.ascore(query, texts)
+                return await ascored(judge, query, texts)
             except SystemExit as exc:  # it does not end the loop
                 raise JudgeError(f"{judge.fingerprint}: exits with {exc}") from exc
 

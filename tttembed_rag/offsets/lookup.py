@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar, get_args, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.errors import InputError, UnknownKey, VectorError
+from tttembed_rag.errors import InputError, UnknownKey, VectorError, check_above_zero, check_count, check_text
 from tttembed_rag.offsets import file
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.rescorer import Rescorer
@@ -132,7 +132,9 @@ class Offsets(Mapping[str, Offset]):
                 return None
         return None
 
-    def depth(self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS) -> int:
+    def depth(
+        self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False
+    ) -> int:
         """How many of the first documents of a list of *task* need a reranker: 1 says that none does.
 
         Certified by held-out verdicts, with 90 % confidence: the list under the offset, so many of it reranked and the
@@ -146,11 +148,14 @@ class Offsets(Mapping[str, Offset]):
 
             loss: nDCG@10 in the judge's terms that may be lost on average.
 
+            words: Whether your lists are sorted by the task's rescorer too, where it has one.
+
         Raises:
-            InputError: *today* is below 1, or *loss* not above 0.
+            InputError: *task* is no text, *today* below 1, or *loss* not above 0.
         """
-        if today < 1 or not loss > 0:
-            raise InputError(f"depth: expected today >= 1 and loss > 0, got {today} and {loss}")
+        check_depth(task, today, loss)
+        if words and (rescorer := self.rescorer(task)) is not None:
+            return rescorer.evidence.depth(today, loss)
         served = self.find_shared(task)
         return today if served is None or served.task is None else served.evidence.depth(today, loss)
 
@@ -332,6 +337,13 @@ def _check_offset(offset: Offset, width: int) -> None:
         if offset.scope != "local":
             raise InputError(f"offsets: expected a rescorer at scope local alone, got one in {offset.key!r}")
         offset.rescorer.check(repr(offset.key))
+
+
+def check_depth(task: str | None, today: int, loss: float) -> None:
+    """Refuse what no depth can be certified for; as `Offsets.depth` says."""
+    check_text("task", task)
+    check_count("today", today)
+    check_above_zero("loss", loss)
 
 
 def _several(keys: Keys) -> bool:

@@ -95,6 +95,23 @@ def features(cosines: ArrayLike, bm25: ArrayLike, lengths: ArrayLike) -> NDArray
     return np.stack([cosines, bm25, np.asarray(bm25) / max(float(best), 1e-9), np.log1p(lengths)], axis=1)
 
 
+def check_list(query: str, texts: Sequence[str], scores: ArrayLike | Sequence[float | None]) -> None:
+    """Refuse what is no query with texts and as many scores.
+
+    Raises:
+        InputError: The line names what is none.
+    """
+    if not isinstance(query, str):
+        raise InputError(f"query: expected a text, got {type(query).__name__}")
+    if isinstance(texts, str):
+        raise InputError("texts: expected a list of texts, got one text")
+    for one in texts:
+        if not isinstance(one, str):
+            raise InputError(f"texts: expected texts, got {type(one).__name__}")
+    if (shape := np.asarray(scores, dtype=object).shape) != (len(texts),):
+        raise InputError(f"scores: expected {len(texts)}, one per text, got shape {shape}")
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Rescorer:
     """Sorts what a search found, by weights that were learned from the same verdicts as the task's offset.
@@ -131,11 +148,15 @@ class Rescorer:
             scores: (k,) their cosine similarities to the query vector that was searched with: the one with its offset.
 
         Raises:
-            InputError: There is not one finite score for each text.
+            InputError: There is not one finite score for each text, or what should be a text is none.
         """
-        cosines = np.asarray(scores, dtype=np.float64)
-        if cosines.shape != (len(texts),) or not np.isfinite(cosines).all():
-            raise InputError(f"scores: expected {len(texts)} finite numbers, one per text, got shape {cosines.shape}")
+        check_list(query, texts, scores)
+        try:
+            cosines = np.asarray(scores, dtype=np.float64)
+        except ValueError as exc:
+            raise InputError(f"scores: expected numbers ({exc})") from exc
+        if not np.isfinite(cosines).all():
+            raise InputError(f"scores: expected finite numbers, got {cosines.tolist()!r:.80}")
         return np.asarray(features(cosines, *self.vocabulary.overlap(query, texts)) @ self.weights)
 
     def order(self, query: str, texts: Sequence[str], scores: ArrayLike) -> IntArray:

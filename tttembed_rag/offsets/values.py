@@ -111,7 +111,9 @@ class Offset:
     def reranking(self) -> list[str]:
         """How much reranking what is served still needs, in lines: how deep, and of which lists."""
         skipped = self.skips.told(CERTIFIED_LOSS) if self.skips is not None and self.in_use else ""
-        return [line for line in (self.evidence.reranking, skipped) if line]
+        sorted_so = self.rescorer.evidence.reranking if self.rescorer is not None else ""
+        by_words = f"sorted by words: {sorted_so}" if sorted_so else ""
+        return [line for line in (self.evidence.reranking, by_words, skipped) if line]
 
     def dosed(self, unit: FloatArray) -> FloatArray:
         """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it."""

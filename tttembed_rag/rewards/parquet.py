@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.errors import DataError, InputError, require
+from tttembed_rag.errors import DataError, InputError, check_count, require
 from tttembed_rag.system.files import whole_file
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 
@@ -96,8 +96,7 @@ def write_folder(
         InputError: Something is there already, or *shards* is below 1.
     """
     pa = require("pyarrow", EXTRA)
-    if shards < 1:
-        raise InputError(f"shards: expected at least 1, got {shards}")
+    check_count("shards", shards)
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target}: expected no such folder yet, or an empty one")

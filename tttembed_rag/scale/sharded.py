@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from tttembed_rag.audit import Labels
-from tttembed_rag.errors import DataError, InputError, RewardError, VectorError
+from tttembed_rag.errors import DataError, InputError, RewardError, VectorError, check_count
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
 from tttembed_rag.fitting.scopes import lowest, recorded, solved_offset
 from tttembed_rag.fitting.shared import SharedProblem
@@ -105,8 +105,7 @@ def fit_sharded(
     check_engine(engine)
     check_asked(scope, gate=gate, source_voices=source_voices, audit=audit, trusted=trusted)
     recipe = recipe or Recipe()
-    if gate_queries < 1:
-        raise InputError(f"gate_queries: expected at least 1, got {gate_queries}")
+    check_count("gate_queries", gate_queries)
     rows = parts(folder)
     n = sum(rows.values())
     if not n:

@@ -7,7 +7,7 @@ from tttembed_rag.serving.context import (
     current_tenant,
 )
 from tttembed_rag.serving.following import follow
-from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, checked_offsets, switched_off
+from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, checked_offsets
 from tttembed_rag.serving.routing import CentroidRouter
 from tttembed_rag.serving.steering import NamesTasks, Router, Steering, TaskSource, checked_task, resolve_task
 from tttembed_rag.serving.twopass import (
@@ -48,5 +48,4 @@ __all__ = [
     "in_fused_order",
     "in_reward_order",
     "resolve_task",
-    "switched_off",
 ]

@@ -19,11 +19,11 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from tttembed_rag.errors import InputError, RewardError
+from tttembed_rag.errors import InputError, RewardError, check_above_zero, check_count
 from tttembed_rag.gate.depth import lost_by, paid_for
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL
-from tttembed_rag.judges.contract import Judge, Scores, checked_judge, checked_rewards
+from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_judge, checked_rewards, scored
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.skips import Skips
@@ -138,15 +138,18 @@ class Cascade:
         loss: float = CERTIFIED_LOSS,
         explore: float = 0.1,
     ) -> None:
-        if depth < 1 or not loss > 0 or not 0 < explore <= 1:
-            raise InputError(
-                f"cascade: expected depth >= 1, loss > 0 and explore in (0, 1], got {depth}, {loss} and {explore}"
-            )
+        check_count("depth", depth)
+        check_above_zero("loss", loss)
+        check_above_zero("explore", explore, most=1)
+        if isinstance(offsets, Steering) and task is not None:
+            raise InputError(f"task: expected none beside a Steering, which has one, got {task!r:.80}")
         self._steering = offsets if isinstance(offsets, Steering) else Steering(offsets, task)
         if self._steering.routes:
             raise InputError("task: expected a key or a function of the text, got a router, which needs base vectors")
         self._judge: Judge = checked_judge(judge)
         if log is not None:
+            if not hasattr(log, "check_is_for"):
+                raise InputError(f"log: expected a RewardLog or a StoreLog, got {type(log).__name__}")
             log.check_is_for(judge)
             log.declare()
         self._verdicts = log
@@ -192,7 +195,7 @@ class Cascade:
         """
         request = self._request(query, texts, scores, similarity)
         try:
-            return self._reranked(request, self._judge.score(query, request.asked) if request.asked else [])
+            return self._reranked(request, scored(self._judge, query, request.asked) if request.asked else [])
         except Exception:  # noqa: BLE001 - whatever it is, the request goes on
             self._failures.exception("a list is served without the reranker")
             return request.ranked.places
@@ -208,7 +211,7 @@ class Cascade:
         """`order`, without blocking the event loop."""
         request = self._request(query, texts, scores, similarity)
         try:
-            return self._reranked(request, await self._judge.ascore(query, request.asked) if request.asked else [])
+            return self._reranked(request, await ascored(self._judge, query, request.asked) if request.asked else [])
         except Exception:  # noqa: BLE001 - whatever it is, the request goes on
             self._failures.exception("a list is served without the reranker")
             return request.ranked.places
@@ -223,7 +226,7 @@ class Cascade:
         """What is asked about this list."""
         ranked = self._steering.ranked(query, texts, scores, similarity=similarity)
         first = ranked.places[: self._depth]
-        if len(first) < 2 or not all(isinstance(one, str) for one in (query, *texts)):
+        if ranked.refused or len(first) < 2:
             return _Request(query, ranked, [])
         about = self._digest(current_tenant(), ranked.task or "", query)
         # Whatever is known of it, a text is explored always or never, within one process.

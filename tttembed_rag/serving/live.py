@@ -13,8 +13,9 @@ from zlib import crc32
 
 from tttembed_rag.errors import InputError, VectorError, check_text
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.lookup import Offsets, check_depth
 from tttembed_rag.offsets.values import Offset, TextId, named_for
+from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import current_query_id, current_tenant
 from tttembed_rag.system import telemetry
 
@@ -22,6 +23,8 @@ from tttembed_rag.system import telemetry
 SWITCHED_OFF = "TTTEMBED_OFF is set"
 
 _log = logging.getLogger(__name__)
+# Tasks without offsets that are named in the log at most, and tasks with offsets that a line of it names.
+_MOST_WARNED, _MOST_SHOWN = 20, 8
 
 
 def switched_off() -> bool:
@@ -159,6 +162,8 @@ class LiveOffsets:
         self._embedder = ""
         self._refused: int | None = None
         self._unsure = False
+        self._held: tuple[Offsets | None, frozenset[str | None]] = None, frozenset()
+        self._missed: set[str] = set()
 
     @classmethod
     def of(
@@ -230,13 +235,40 @@ class LiveOffsets:
         now = self._own(self._source.snapshot(tenant))
         return now.offsets, now.offset_of(query, task, tenant)
 
-    def depth(self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS) -> int:
+    def depth(
+        self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False
+    ) -> int:
         """How many of the first documents of a list need a reranker, as `Offsets.depth` says of what is served now.
 
         It is *today* where base vectors are served. Queries of `base_share` are always: rerank these as today.
         """
+        check_depth(task, today, loss)
         offsets = self.current
-        return today if offsets is None else offsets.depth(task, today=today, loss=loss)
+        if offsets is None:
+            return today
+        if offsets.find_shared(task) is None:
+            self.say_missing(offsets, task)
+        return offsets.depth(task, today=today, loss=loss, words=words)
+
+    def say_missing(self, offsets: Offsets, task: str | None) -> None:
+        """Log once that *offsets* hold nothing of *task*: most often, it was logged under another name."""
+        task = task or DEFAULT_TASK
+        if task in self._missed or len(self._missed) >= _MOST_WARNED:
+            return
+        if self._held[0] is not offsets:
+            self._held = offsets, frozenset(offset.task for offset in offsets.values())
+        held = sorted(self._held[1] - {None}, key=str)
+        if not held or task in held:
+            return
+        self._missed.add(task)
+        more = f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
+        _log.warning(
+            "task %r: base vectors are served: the offsets hold nothing of it, but of %s%s. Were its rewards "
+            "logged under another task?",
+            task,
+            ", ".join(repr(one) for one in held[:_MOST_SHOWN]),
+            more,
+        )
 
     @property
     def status(self) -> Snapshot:

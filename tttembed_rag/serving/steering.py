@@ -16,18 +16,15 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.errors import InputError, VectorError, in_brief
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.rescorer import Rescorer
+from tttembed_rag.offsets.rescorer import Rescorer, check_list
 from tttembed_rag.offsets.skips import Skips
-from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import current_task
 from tttembed_rag.serving.live import LiveOffsets, checked_offsets
 from tttembed_rag.system import telemetry
 
 _log = logging.getLogger(__name__)
-# Tasks without offsets that are named in the log at most, and tasks with offsets that a line of it names.
-_MOST_WARNED, _MOST_SHOWN = 20, 8
 # Attributes in which embedding models of the frameworks keep the width of their vectors.
 _WIDTHS = ("dimensions", "embed_dim", "size")
 # The largest cosine in float16, and by how much one of equal rank may rise.
@@ -113,6 +110,8 @@ class Ranked:
         judge: The fingerprint of the judge whose verdicts say so; empty where it is not known.
 
         task: The task of the query; None where nothing named one.
+
+        refused: Whether what came is no query with texts and scores, which nobody can sort.
     """
 
     places: list[int]
@@ -120,6 +119,7 @@ class Ranked:
     skips: Skips | None = None
     judge: str = ""
     task: str | None = None
+    refused: bool = False
 
 
 class Steering:
@@ -154,15 +154,12 @@ class Steering:
         self._task = checked_task(task)
         self._routes = routes(self._task)
         self._logged: set[str | None] = set()
-        self._held: tuple[Offsets | None, frozenset[str | None]] = None, frozenset()
-        self._missed: set[str] = set()
         self._refused_scores: list[str | None] = []
 
     def for_task(self, task: TaskSource) -> Steering:
         """Steering for another task, by the same live offsets."""
         other = Steering(self._live, task)
-        other._logged, other._missed = self._logged, self._missed
-        other._refused_scores = self._refused_scores
+        other._logged, other._refused_scores = self._logged, self._refused_scores
         return other
 
     @property
@@ -193,7 +190,7 @@ class Steering:
                 steered = offsets.apply_found(base, offset)
                 served = offset is not None
                 if not served:
-                    self._check_is_held(offsets, task or DEFAULT_TASK)
+                    self._live.say_missing(offsets, task)
         except VectorError as error:
             if task not in self._logged:
                 self._logged.add(task)
@@ -242,8 +239,10 @@ class Steering:
         similarity: Callable[[float], float] | None = None,
     ) -> Ranked:
         """The same as `order`, with what is known of how sure the list is of its first place."""
-        found = Ranked(list(range(len(texts))))
+        found = Ranked(list(range(len(texts))), refused=True)
         try:
+            check_list(query, texts, scores)
+            found.refused = False
             found.task = self.task_of(query)
             if self.routes and current_task() is None:
                 return found
@@ -256,8 +255,11 @@ class Steering:
             rescorer = offsets.rescorer(found.task)
             if rescorer is not None or found.skips is not None:
                 self._rank(found, rescorer, query, texts, scores, similarity)
-        except Exception:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
-            self._say_unsorted(found.task, "an error", exc_info=True)
+            elif offset is None:
+                self._live.say_missing(offsets, found.task)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
+            _log.debug("not sorted by words", exc_info=True)
+            self._say_unsorted(found.task, in_brief(error))
         return found
 
     def _rank(
@@ -272,7 +274,7 @@ class Steering:
         """Put the places in order where the scores are cosines, and say by how much the first leads."""
         given = (np.nan if score is None else float(score) for score in scores)
         cosines = np.array([one if similarity is None else similarity(one) for one in given], dtype=np.float64)
-        if len(cosines) == len(texts) and (abs(cosines) <= _LARGEST).all() and (np.diff(cosines) <= _TIES).all():
+        if (abs(cosines) <= _LARGEST).all() and (np.diff(cosines) <= _TIES).all():
             by = cosines
             if rescorer is not None:
                 by = rescorer.scores(query, texts, cosines)
@@ -282,30 +284,11 @@ class Steering:
         shown = ", ".join("none" if score is None else f"{score:.3g}" for score in scores[:3])
         self._say_unsorted(found.task, f"expected falling cosine similarities, got {shown}")
 
-    def _say_unsorted(self, task: str | None, why: str, *, exc_info: bool = False) -> None:
+    def _say_unsorted(self, task: str | None, why: str) -> None:
         """Log once that a list stays as the search gave it."""
         if not self._refused_scores:
             self._refused_scores.append(task)
-            _log.warning("task=%r: not sorted by words: %s", task, why, exc_info=exc_info)
-
-    def _check_is_held(self, offsets: Offsets, task: str) -> None:
-        """Log once that *offsets* hold nothing of *task*: most often, it was logged under another name."""
-        if task in self._missed or len(self._missed) >= _MOST_WARNED:
-            return
-        if self._held[0] is not offsets:
-            self._held = offsets, frozenset(offset.task for offset in offsets.values())
-        held = sorted(self._held[1] - {None}, key=str)
-        if not held or task in held:
-            return
-        self._missed.add(task)
-        more = f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
-        _log.warning(
-            "task %r: base vectors are served: the offsets hold nothing of it, but of %s%s. Were its rewards "
-            "logged under another task?",
-            task,
-            ", ".join(repr(one) for one in held[:_MOST_SHOWN]),
-            more,
-        )
+            _log.warning("task=%r: not sorted by words: %s", task, why)
 
     def __repr__(self) -> str:
         return f"{self._live!r}, task={self._task!r}"

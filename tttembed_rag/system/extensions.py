@@ -1,7 +1,7 @@
 """What other distributions add to this one, by the entry points of their metadata.
 
 ``tttembed.commands.NAME`` holds the commands below ``tttembed NAME``, ``tttembed.spans`` what reads the spans of a
-service, ``tttembed.collections`` what loads collections by name.
+service, ``tttembed.thumbs`` what people said there of answers, ``tttembed.collections`` what loads collections by name.
 """
 
 from __future__ import annotations

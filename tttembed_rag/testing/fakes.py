@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag.capture.log import Log, Logged
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import check_count
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.models.usage import Usage, report_usage
@@ -116,8 +116,7 @@ class FakeEmbedder:
         fingerprint: str = "fake",
         error: Exception | None = None,
     ) -> None:
-        if width < 1:
-            raise InputError(f"width: expected at least 1, got {width}")
+        check_count("width", width)
         self.width = width
         self.fingerprint = fingerprint
         self.error = error

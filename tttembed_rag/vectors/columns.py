@@ -116,8 +116,10 @@ def _texts(name: str, value: Sequence[str] | None, count: int) -> NDArray[np.obj
     """(count,) texts of any length; empty ones where there are none."""
     if value is None:
         return np.full(count, "", dtype=object)
-    if isinstance(value, str) or len(value) != count or not all(isinstance(text, str) for text in value):
+    if isinstance(value, str) or len(value) != count:
         raise InputError(f"{name}: expected {count} texts, got {type(value).__name__} of {len(value)}")
+    if wrong := [row for row, text in enumerate(value) if not isinstance(text, str)]:
+        raise InputError(f"{name}: expected texts, got {value[wrong[0]]!r:.40} at row {wrong[0]}")
     return np.array(value, dtype=object)
 
 

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, PlainValidator, PrivateAttr
 from langchain_tttembed.resolvers import ids_of
 from tttembed_rag import InputError
 from tttembed_rag.capture import Log, TextVectors, checked_log
+from tttembed_rag.errors import check_count
 from tttembed_rag.serving import FailureLog, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
@@ -145,8 +146,7 @@ class RewardCallbackHandler(BaseCallbackHandler):
         vectors: TextVectors | None = None,
         max_pending: int = 1024,
     ) -> None:
-        if max_pending < 1:
-            raise InputError(f"max_pending: expected at least 1, got {max_pending}")
+        check_count("max_pending", max_pending)
         self._log = checked_log(log)
         self._task = checked_task(task)
         self._vectors = vectors

@@ -143,6 +143,8 @@ class TTTEmbeddings(Embeddings):
 
         Offsets that are learned from them carry *embedder*, the name of the wrapped model, and serve no other.
         """
+        if not isinstance(log, RewardLog):
+            raise InputError(f"log: expected a RewardLog, got {type(log).__name__}")
         model = self._embeddings
         return log.rewards(
             model.embed_query, model.embed_documents, vectors=vectors or self._vectors, embedder=embedder

@@ -19,7 +19,7 @@ from langchain_tttembed.embeddings import TTTEmbeddings
 from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, context
 from tttembed_rag.capture import Known, Log, TextVectors
-from tttembed_rag.judges import Judge, checked_judge, checked_rewards
+from tttembed_rag.judges import Judge, ascored, checked_judge, checked_rewards, scored
 from tttembed_rag.serving import Cascade, FailureLog, Handlers, TwoPass, adrive, cosines_of, drive
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class RewardRetriever(BaseRetriever):
             ``with tttembed_rag.context(..., source=...)``, where each agent judges for itself.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     vectorstore: VectorStore
     embeddings: TTTEmbeddings
@@ -99,7 +99,7 @@ class RewardRetriever(BaseRetriever):
         handlers = Handlers(
             embed=self.embeddings.embed_query_base,
             search=partial(self.vectorstore.similarity_search_by_vector, k=self._many(k), **self.search_kwargs),
-            judge=partial(self.judge.score, query),
+            judge=partial(scored, self.judge, query),
             vectors=lambda found: self.embeddings.document_vectors(_noted(found, self.vectors), vectors=self.vectors),
         )
         with _context_of(run_manager.metadata):
@@ -111,7 +111,7 @@ class RewardRetriever(BaseRetriever):
         handlers = Handlers(
             embed=self.embeddings.aembed_query_base,
             search=partial(self.vectorstore.asimilarity_search_by_vector, k=self._many(k), **self.search_kwargs),
-            judge=partial(self.judge.ascore, query),
+            judge=partial(ascored, self.judge, query),
             vectors=lambda found: self.embeddings.adocument_vectors(_noted(found, self.vectors), vectors=self.vectors),
         )
         with _context_of(run_manager.metadata):
@@ -166,7 +166,7 @@ class RescoringRetriever(BaseRetriever):
         cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     vectorstore: VectorStore
     embeddings: TTTEmbeddings
@@ -174,7 +174,16 @@ class RescoringRetriever(BaseRetriever):
     depth: int = Field(default=50, ge=1)
     similarity: Callable[[float], float] | None = None
     search_kwargs: dict[str, Any] = Field(default_factory=dict)
-    cascade: Annotated[Cascade | None, SkipValidation] = None
+    cascade: Cascade | None = None
+
+    @model_validator(mode="after")
+    def _check_store(self) -> Self:
+        asks = self.vectorstore.embeddings
+        if type(asks) is type(self.embeddings.base):
+            raise InputError(
+                f"vectorstore: expected one that embeds queries with *embeddings*, got one with {type(asks).__name__}"
+            )
+        return self
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None

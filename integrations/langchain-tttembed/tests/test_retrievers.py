@@ -182,6 +182,15 @@ async def test_a_judge_that_is_away_costs_nothing(second_pass, caplog):
     assert [(one.name, one.levelno) for one in caplog.records] == [("langchain_tttembed.retrievers", logging.ERROR)]
 
 
+def test_a_judge_with_too_few_scores_is_told(caplog):
+    """Nobody knows which documents it means: the first search is served."""
+    retriever = make(k=10)
+    retriever.judge.score = lambda *_: [0.5]
+    first = texts(retriever.vectorstore.similarity_search("q", k=10))
+    assert texts(retriever.invoke("q")) == first
+    assert f"JudgeError: {retriever.judge.fingerprint}: expected 10 scores, got 1" in caplog.text
+
+
 def test_a_judge_that_abstains_changes_nothing():
     """Unjudged documents keep the order of the search."""
     retriever = make(knowing(lambda *_: None), k=5)
@@ -366,6 +375,19 @@ class TestRescoringRetriever:
         ]
         converted = plain.model_copy(update={"similarity": lambda distance: 1 - distance / 2})
         assert converted.invoke("find 17")[0].page_content == "document 17"
+
+    def test_what_is_none_is_refused(self):
+        """No other option, no judge as a cascade, and no store that embeds queries with the model as it is."""
+        for wrong, said in (
+            ({"top_k": 4}, "Extra inputs are not permitted"),
+            ({"cascade": knowing()}, "should be an instance of Cascade"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                self.retriever(**wrong)
+        wrapped = self.retriever().embeddings
+        store = InMemoryVectorStore.from_texts(list(DOCUMENTS), Stored())
+        with pytest.raises(ValueError, match=r"vectorstore: expected one that embeds queries with \*embeddings\*, got"):
+            RescoringRetriever(vectorstore=store, embeddings=wrapped)
 
     async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
         """A shared word leads by much, and nobody is asked; without one the judge puts the list in order."""

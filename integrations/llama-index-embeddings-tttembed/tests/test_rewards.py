@@ -225,10 +225,11 @@ class TestRewardPostprocessor:
         with pytest.raises(ValueError, match="judge: expected an object with score"):
             RewardPostprocessor(log, len)
 
-    def test_without_a_query_nothing_is_recorded(self, log, nodes):
-        """Nodes of no query pass."""
+    def test_without_a_query_nothing_is_recorded(self, log, nodes, caplog):
+        """Nodes of no query pass, and the log says so."""
         assert RewardPostprocessor(log, knowing(), top_n=3).postprocess_nodes(nodes) == nodes[:3]
         assert log.calls == []
+        assert "6 nodes stand as they came: InputError: query: expected a text, got NoneType" in caplog.text
 
     def test_it_works_in_a_query_engine(self, log, index):
         """Beside other postprocessors, it records what the engine retrieved."""
@@ -454,12 +455,13 @@ class TestRescoringPostprocessor:
             assert (await sorted_by.apostprocess_nodes(nodes, query_str=query))[0].text == first
         assert cascade.counts == {"repeated": 1, "skipped": 2, "reranked": 1, "explored": 0}
 
-    def test_without_a_rescorer_or_scores_nodes_stand_as_they_came(self):
-        """Also where nothing is asked."""
+    def test_without_a_rescorer_or_scores_nodes_stand_as_they_came(self, caplog):
+        """Also where nothing is asked, which the log says."""
         model, nodes = self.query_engine_parts("numbers")
         sorted_by = RescoringPostprocessor(model)
         assert sorted_by.postprocess_nodes(nodes, query_str="find 17") == nodes
         assert sorted_by.postprocess_nodes(nodes) == nodes
+        assert "not sorted by words: InputError: query: expected a text, got NoneType" in caplog.text
         with context(task="numbers"):
             assert sorted_by.postprocess_nodes(nodes, query_str="find 17")[0].text == "passage 17"
             unscored = [NodeWithScore(node=node.node) for node in nodes]
@@ -470,6 +472,8 @@ class TestRescoringPostprocessor:
         [
             ({"embed_model": Hashing()}, "embed_model: expected TTTEmbedding"),
             ({"top_n": 0}, "top_n: expected at least 1"),
+            ({"top_n": "4"}, "top_n: expected at least 1, got '4'"),
+            ({"cascade": FakeJudge()}, "cascade: expected a Cascade, got FakeJudge"),
         ],
     )
     def test_what_is_none_is_refused(self, settings, said):

@@ -241,6 +241,8 @@ class TestRanker:
         assert ranker.run("past the mill", unscored, task="billing")["documents"] == unscored
         with pytest.raises(InputError, match="top_k: expected at least 1, got 0"):
             TTTRanker(store=store, top_k=0)
+        with pytest.raises(InputError, match="top_k: expected at least 1, got -1"):
+            ranker.run("past the mill", documents, top_k=-1)
 
     def test_a_ranker_behind_it_is_asked_where_the_first_leads_by_little(self, store, monkeypatch):
         """Its verdicts sort the list; where words lead nobody is asked, but about the tenth that is explored."""
@@ -277,8 +279,20 @@ class TestRanker:
 
         assert isinstance(again.ranker, MetaFieldRanker)
         assert (again.ranker.meta_field, again.judge, again.scale) == ("year", "newest", "logit")
-        with pytest.raises(InputError, match="judge: expected the name of the ranker, got none"):
-            TTTRanker(store=store, ranker=MetaFieldRanker(meta_field="year"))
+        for half in ({"ranker": MetaFieldRanker(meta_field="year")}, {"judge": "newest"}):
+            with pytest.raises(InputError, match="ranker, judge: expected a ranker and its name, or neither, got "):
+                TTTRanker(store=store, **half)
+        for wrong in (Vowels, "cohere:rerank-v3.5"):
+            with pytest.raises(InputError, match="ranker: expected a ranker of Haystack, with run, got "):
+                TTTRanker(store=store, ranker=wrong, judge="newest")
+
+    def test_a_ranker_that_leaves_documents_out_is_told(self, store, caplog):
+        """Once: what it leaves out keeps its place, as nobody knows what it is worth."""
+        ranker = TTTRanker(store=store, task="billing", ranker=Vowels(top_k=2), judge="vowels")
+        documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
+        for query in ("one", "two"):
+            ranker.run(query, documents)
+        assert caplog.text.count(f"ranker: expected {len(TEXTS)} documents, got 2: raise its top_k") == 1
 
 
 def vowels(text):
@@ -290,8 +304,11 @@ def vowels(text):
 class Vowels:
     """A ranker that likes vowels."""
 
+    def __init__(self, top_k=10):
+        self.top_k = top_k
+
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document]):
         """The documents with their share of vowels, best first."""
         ranked = [replace(one, score=vowels(one.content)) for one in documents]
-        return {"documents": sorted(ranked, key=lambda one: -one.score)}
+        return {"documents": sorted(ranked, key=lambda one: -one.score)[: self.top_k]}

@@ -26,7 +26,7 @@ HAYSTACK, HOSTS, PROXY = (
     "tests/proxy",
 )
 FRAMEWORKS, PHOENIX, TAPS = (f"{HOSTS}/test_{name}.py" for name in ("frameworks", "phoenix", "instrumentations"))
-FRONT = f"{HOSTS}/test_mcp_front.py"
+ANSWERS, FRONT = f"{HOSTS}/test_answers.py", f"{HOSTS}/test_mcp_front.py"
 BY_HAND, SPANS, SPAN_FILES = "tests/test_capture.py", "tests/spans/test_processor.py", "tests/spans/test_files.py"
 
 # By host, what proves the cells: captured, steered, cannot be. Each is a file and a test in it, or a class of tests.
@@ -94,6 +94,16 @@ PROOF = {
     "Phoenix": (
         (PHOENIX, "test_spans_are_imported_judged_and_annotated"),
         (PHOENIX, "test_spans_are_imported_judged_and_annotated"),
+        (SPAN_FILES, "test_import_puts_spans_into_a_store"),
+    ),
+    "Langfuse": (
+        (ANSWERS, "test_thumbs_of_langfuse_are_weak_votes"),
+        (ANSWERS, "test_thumbs_of_langfuse_are_weak_votes"),
+        (SPAN_FILES, "test_import_puts_spans_into_a_store"),
+    ),
+    "LangSmith": (
+        (ANSWERS, "test_feedback_of_langsmith_is_a_weak_vote"),
+        (ANSWERS, "test_feedback_of_langsmith_is_a_weak_vote"),
         (SPAN_FILES, "test_import_puts_spans_into_a_store"),
     ),
     "OpenTelemetry collector": (

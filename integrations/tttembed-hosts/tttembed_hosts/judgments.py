@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.system.files import write_whole
 
 __all__ = ["write_judgments"]
@@ -43,8 +43,7 @@ def write_judgments(
     Raises:
         InputError: *grades* is below 1, or an id has white space, which qrels cannot hold.
     """
-    if grades < 1:
-        raise InputError(f"grades: expected at least 1, got {grades}")
+    check_count("grades", grades)
     graded = {pair: reward * grades for pair, reward in rewards.items()}
     if path.suffix not in (".json", ".csv"):
         write_whole(path, _qrels(graded).encode())

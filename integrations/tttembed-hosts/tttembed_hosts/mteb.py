@@ -11,7 +11,7 @@ import numpy as np
 
 from tttembed_hosts.extras import require
 from tttembed_rag import Offsets, Rewards, fit
-from tttembed_rag.errors import InputError, JudgeError, RewardError
+from tttembed_rag.errors import InputError, JudgeError, RewardError, check_count
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.judges import Judge, fingerprint_of
 from tttembed_rag.judging import Answers, Plan, ScoreCache, judge_all
@@ -169,8 +169,7 @@ class TwoPassSearch:
         reorder: bool = False,
         answers: Answers | None = None,
     ) -> None:
-        if depth < 1:
-            raise InputError(f"depth: expected at least 1, got {depth}")
+        check_count("depth", depth)
         check_scope(scope)
         if scope == "auto" and not gate:
             raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")

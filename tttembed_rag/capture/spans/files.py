@@ -105,6 +105,7 @@ def served_of(retrieval: Retrieval, text_id: TextId, *, tenant: str = "", scale:
         retrieval.task or DEFAULT_TASK,
         tenant,
         retrieval.span.at or 0.0,
+        source=retrieval.source,
     )
 
 

@@ -67,7 +67,7 @@ class Retrieval:
     """A query and the whole texts of documents that a span shows for it, each with its place among all of the span's.
 
     The scores are a reranker's, one for each document; None where a retriever found them. The base query vector (d,)
-    and the task key are None where no span has them.
+    and the task key are None where no span has them. The *source* gave the scores; empty is the reranker.
     """
 
     query: str
@@ -77,6 +77,7 @@ class Retrieval:
     scores: list[float] | None = None
     vector: FloatArray | None = None
     task: str | None = None
+    source: str = ""
 
 
 @dataclass(slots=True)

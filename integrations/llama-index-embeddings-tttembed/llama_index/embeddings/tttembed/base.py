@@ -133,6 +133,8 @@ class TTTEmbedding(BaseEmbedding):
 
         Offsets that are learned from them carry *embedder*, the name of the wrapped model, and serve no other.
         """
+        if not isinstance(log, RewardLog):
+            raise InputError(f"log: expected a RewardLog, got {type(log).__name__}")
         model = self._embed_model
         return log.rewards(
             model.get_query_embedding,

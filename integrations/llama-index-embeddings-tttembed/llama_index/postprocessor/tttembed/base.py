@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -15,7 +15,8 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 
 from tttembed_rag import InputError
 from tttembed_rag.capture import Log, TextVectors, checked_log
-from tttembed_rag.judges import Judge, Scores, checked_judge, checked_rewards
+from tttembed_rag.errors import check_count
+from tttembed_rag.judges import Judge, Scores, ascored, checked_judge, checked_rewards, scored
 from tttembed_rag.serving import Cascade, FailureLog, FirstPass, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
@@ -69,8 +70,8 @@ class RewardPostprocessor(BaseNodePostprocessor):
             log.check_is_for(checked_judge(judge))
             if source == "":
                 log.declare()
-        if top_n is not None and top_n < 1:
-            raise InputError(f"top_n: expected at least 1, got {top_n}")
+        if top_n is not None:
+            check_count("top_n", top_n)
         super().__init__()
         self._top_n = top_n
         self._log = log
@@ -92,11 +93,11 @@ class RewardPostprocessor(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        if query_bundle is None or not nodes:
-            return nodes[: self._top_n]
+        if not nodes:
+            return nodes
         try:
-            texts, query = read_texts(nodes), query_bundle.query_str
-            scores = self._judge.score(query, texts) if self._judge else None
+            texts, query = read_texts(nodes), text_of(query_bundle)
+            scores = scored(self._judge, query, texts) if self._judge else None
             return self._kept(nodes, query, texts, scores)
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
             self._failures.exception("%d nodes stand as they came", len(nodes))
@@ -105,11 +106,11 @@ class RewardPostprocessor(BaseNodePostprocessor):
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        if query_bundle is None or not nodes:
-            return nodes[: self._top_n]
+        if not nodes:
+            return nodes
         try:
-            texts, query = read_texts(nodes), query_bundle.query_str
-            scores = await self._judge.ascore(query, texts) if self._judge else None
+            texts, query = read_texts(nodes), text_of(query_bundle)
+            scores = await ascored(self._judge, query, texts) if self._judge else None
             return self._kept(nodes, query, texts, scores)
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
             self._failures.exception("%d nodes stand as they came", len(nodes))
@@ -143,7 +144,7 @@ class RescoringPostprocessor(BaseNodePostprocessor):
         cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
 
     Raises:
-        InputError: *embed_model* is not wrapped, or *top_n* is below 1.
+        InputError: *embed_model* is not wrapped, *top_n* is below 1, or *cascade* is none.
     """
 
     _embed_model: TTTEmbedding = PrivateAttr()
@@ -153,8 +154,10 @@ class RescoringPostprocessor(BaseNodePostprocessor):
     def __init__(self, embed_model: TTTEmbedding, *, top_n: int | None = None, cascade: Cascade | None = None) -> None:
         if not isinstance(embed_model, TTTEmbedding):
             raise InputError(f"embed_model: expected TTTEmbedding, got {type(embed_model).__name__}")
-        if top_n is not None and top_n < 1:
-            raise InputError(f"top_n: expected at least 1, got {top_n}")
+        if top_n is not None:
+            check_count("top_n", top_n)
+        if cascade is not None and not isinstance(cascade, Cascade):
+            raise InputError(f"cascade: expected a Cascade, got {type(cascade).__name__}")
         super().__init__()
         self._embed_model = embed_model
         self._top_n = top_n
@@ -168,19 +171,22 @@ class RescoringPostprocessor(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        if query_bundle is None:
-            return nodes[: self._top_n]
         sort = self._embed_model.order if self._cascade is None else self._cascade.order
-        order = sort(query_bundle.query_str, read_texts(nodes), [node.score for node in nodes])
+        order = sort(text_of(query_bundle), read_texts(nodes), [node.score for node in nodes])
         return [nodes[place] for place in order[: self._top_n]]
 
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        if query_bundle is None or self._cascade is None:
+        if self._cascade is None:
             return self._postprocess_nodes(nodes, query_bundle)
-        order = await self._cascade.aorder(query_bundle.query_str, read_texts(nodes), [node.score for node in nodes])
+        order = await self._cascade.aorder(text_of(query_bundle), read_texts(nodes), [node.score for node in nodes])
         return [nodes[place] for place in order[: self._top_n]]
+
+
+def text_of(query: QueryBundle | str | None) -> Any:
+    """The text of a query; what is none is refused, and told, by whoever asks for a text."""
+    return getattr(query, "query_str", query)
 
 
 def read_text(node: NodeWithScore) -> str:

@@ -15,9 +15,9 @@ from llama_index.embeddings.tttembed import TTTEmbedding, stored_vectors
 from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_text, read_texts
 
-from tttembed_rag import InputError
 from tttembed_rag.capture import Known, Log, TextVectors, checked_log
-from tttembed_rag.judges import Judge, checked_judge, checked_rewards
+from tttembed_rag.errors import check_count
+from tttembed_rag.judges import Judge, ascored, checked_judge, checked_rewards, scored
 from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
@@ -79,8 +79,8 @@ class RewardRetriever(BaseRetriever):
             if source == "":
                 log.declare()
         for name, count in (("depth", depth), ("top_n", top_n)):
-            if count is not None and count < 1:
-                raise InputError(f"{name}: expected at least 1, got {count}")
+            if count is not None:
+                check_count(name, count)
         super().__init__(callback_manager=callback_manager)
         self._retriever = retriever
         self._embed_model = embed_model
@@ -97,7 +97,7 @@ class RewardRetriever(BaseRetriever):
         handlers = Handlers(
             embed=model.embed_query_base,
             search=lambda vector: self._retriever.retrieve(_bundle(query, vector)),
-            judge=partial(self._judge.score, query),
+            judge=partial(scored, self._judge, query),
             vectors=lambda nodes: model.document_vectors(self._noted(nodes), vectors=self.vectors),
         )
         return drive(self._loop.steps(query), handlers)[: self._top_n]
@@ -107,7 +107,7 @@ class RewardRetriever(BaseRetriever):
         handlers = Handlers(
             embed=model.aembed_query_base,
             search=lambda vector: self._retriever.aretrieve(_bundle(query, vector)),
-            judge=partial(self._judge.ascore, query),
+            judge=partial(ascored, self._judge, query),
             vectors=lambda nodes: model.adocument_vectors(self._noted(nodes), vectors=self.vectors),
         )
         return (await adrive(self._loop.steps(query), handlers))[: self._top_n]

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from haystack import Document, component, default_from_dict, default_to_dict
+from haystack import Document, component, default_from_dict, default_to_dict, logging
 from haystack.core.serialization import component_to_dict
 from haystack.utils import deserialize_component_inplace
 
 from tttembed_rag import InputError, Scale, context
 from tttembed_rag.capture import StoreLog
+from tttembed_rag.errors import check_count
 from tttembed_rag.judges import Blocking, Scores
 from tttembed_rag.serving import Cascade, Steering
 from tttembed_rag.serving.saved import checked_store, steering_of, url_of
 
 __all__ = ["TTTRanker"]
+
+logger = logging.getLogger(__name__)
 
 
 @component
@@ -44,7 +47,8 @@ class TTTRanker:
         scale: What its scores mean: ``probability``, ``logit``, or ``rubric:LOW,HIGH``.
 
     Raises:
-        InputError: *store* may not be saved, *top_k* is below 1, the ranker has no name, or there is no such scale.
+        InputError: *store* may not be saved, *top_k* is below 1, *ranker* is none or has no name, or there is no such
+            scale.
     """
 
     def __init__(
@@ -59,10 +63,13 @@ class TTTRanker:
         judge: str = "",
         scale: str = "probability",
     ) -> None:
-        if top_k < 1:
-            raise InputError(f"top_k: expected at least 1, got {top_k}")
-        if ranker is not None and not judge:
-            raise InputError("judge: expected the name of the ranker, got none")
+        check_count("top_k", top_k)
+        if (ranker is None) != (not judge):
+            raise InputError(
+                f"ranker, judge: expected a ranker and its name, or neither, got {ranker!r:.80}, {judge!r}"
+            )
+        if ranker is not None and (isinstance(ranker, type) or not hasattr(ranker, "run")):
+            raise InputError(f"ranker: expected a ranker of Haystack, with run, got {ranker!r:.80}")
         self._judge = None if ranker is None else _Ranking(ranker, judge, scale)
         self.ranker = ranker
         self.judge = judge
@@ -103,6 +110,8 @@ class TTTRanker:
             top_k: Documents kept; None is that of the component.
         """
         sort = self._ready()
+        if top_k is not None:
+            check_count("top_k", top_k)
         with context(task=self.task if task is None else task, tenant=self.tenant if tenant is None else tenant):
             order = sort(query, [one.content or "" for one in documents], [one.score for one in documents])
         return {"documents": [documents[place] for place in order[: top_k or self.top_k]]}
@@ -144,9 +153,15 @@ class _Ranking(Blocking):
         self.fingerprint = name
         self.scale = Scale.parse(scale)
         self._ranker = ranker
+        self._told = False
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document; None for one that the ranker left out."""
         asked = [Document(id=str(place), content=text) for place, text in enumerate(documents)]
         scores = {one.id: one.score for one in self._ranker.run(query=query, documents=asked)["documents"]}
+        if 0 < len(scores) < len(asked) and not self._told:
+            self._told = True
+            logger.warning(
+                "ranker: expected {asked} documents, got {got}: raise its top_k", asked=len(asked), got=len(scores)
+            )
         return [scores.get(one.id) for one in asked]

@@ -1,0 +1,95 @@
+"""Langfuse: what its projects hold of retrievers, and what people said of answers (Scores v3, Observations v2).
+
+A project is named by ``langfuse+https://HOST``; which one of the server's it is, is said by the keys in
+``LANGFUSE_PUBLIC_KEY`` and ``LANGFUSE_SECRET_KEY``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tttembed_hosts.extras import require
+from tttembed_hosts.retrievers import address_of, seconds, span_of_retriever
+from tttembed_rag.capture.spans import Span, Thumb
+from tttembed_rag.errors import DataError, InputError
+
+__all__ = ["spans_at", "thumbs_at"]
+
+# Rows of a page: the most that scores are given at once.
+_PAGE = 100
+# The attribute that holds the user of an application, who gives thumbs where no annotator does.
+_USER = "user.id"
+
+
+def spans_at(url: str, *, limit: int) -> list[Span]:
+    """The newest runs of retrievers of the project at *url*, at most *limit*.
+
+    Raises:
+        DataError: The server cannot be asked.
+        InputError: It is no such address, or a key is missing.
+    """
+    ask = _client(url).observations.get_many
+    spans = []
+    for one in _pages(ask, limit, type="RETRIEVER", fields="core,basic,io,metadata"):
+        span = span_of_retriever(
+            one.id,
+            one.trace_id or one.id,
+            one.parent_observation_id,
+            seconds(one.start_time),
+            asked=one.input,
+            found=one.output,
+            metadata=one.metadata,
+        )
+        spans.append(
+            Span(span.span_id, span.trace_id, span.parent_id, {**span.attributes, _USER: one.user_id}, span.at)
+        )
+    return spans
+
+
+def thumbs_at(url: str, spans: Sequence[Span], *, name: str) -> list[Thumb]:
+    """What scores called *name* say of the traces of *spans*; categories and texts are no numbers, and left out.
+
+    The source is the annotator, else the user of the trace, else the service.
+
+    Raises:
+        DataError: The server cannot be asked.
+    """
+    users = {one.trace_id: one.attributes.get(_USER) for one in spans}
+    first = min((one.at for one in spans if one.at is not None), default=0.0)
+    since = datetime.fromtimestamp(first, tz=UTC)  # nobody judges an answer before it is asked for
+    ask = _client(url).scores.get_many
+    thumbs = []
+    for one in _pages(ask, None, name=name, fields="subject,annotation", from_timestamp=since):
+        trace = None if one.subject is None else getattr(one.subject, "trace_id", None) or one.subject.id
+        if trace in users and isinstance(one.value, bool | int | float):
+            source = one.author_user_id or users[trace] or "langfuse"
+            thumbs.append(Thumb(trace, one.value, source, seconds(one.timestamp) or 0.0))
+    return thumbs
+
+
+def _client(url: str) -> Any:
+    address, _ = address_of(url, "langfuse", "LANGFUSE_SECRET_KEY")
+    keys = [os.environ.get(name, "") for name in ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")]
+    if not all(keys):
+        raise InputError("project: expected the keys of a project in LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY")
+    api = require("langfuse.api.client", "langfuse")
+    return api.LangfuseAPI(base_url=address, username=keys[0], password=keys[1])
+
+
+def _pages(ask: Callable[..., Any], limit: int | None, **which: Any) -> Iterator[Any]:
+    """What *ask* gives page by page, at most *limit* rows."""
+    given, cursor = 0, None
+    while limit is None or given < limit:
+        most = _PAGE if limit is None else min(_PAGE, limit - given)
+        try:
+            page = ask(limit=most, cursor=cursor, **which)
+        except Exception as exc:  # of the client's HTTP library, which it does not wrap
+            line = next(iter(str(exc).splitlines()), type(exc).__name__)
+            raise DataError(f"project: expected an answer of Langfuse ({type(exc).__name__}: {line:.200})") from exc
+        yield from page.data
+        given, cursor = given + len(page.data), page.meta.cursor
+        if cursor is None:
+            return

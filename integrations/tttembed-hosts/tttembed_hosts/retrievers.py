@@ -1,0 +1,76 @@
+"""Runs of retrievers as services keep them that trace applications, as spans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from tttembed_rag.capture.spans import Span
+from tttembed_rag.errors import InputError
+from tttembed_rag.models.options import without_secrets
+
+__all__ = ["address_of", "seconds", "span_of_retriever"]
+
+# Where the text of a document stands: in documents of LangChain, LlamaIndex and Haystack, and in plain ones.
+_TEXTS = ("page_content", "content", "text")
+
+
+def address_of(url: str, kind: str, key: str) -> tuple[str, SplitResult]:
+    """The address of a server in a URL ``KIND+https://HOST/...``, and the URL's parts.
+
+    Raises:
+        InputError: It is no such URL, or holds a login, which belongs into the environment variable *key*.
+    """
+    parts = urlsplit(url)
+    if "@" in parts.netloc:  # not shown: it may be a password
+        raise InputError(f"project: expected no login in the address; a key is in {key}")
+    if parts.scheme not in (f"{kind}+http", f"{kind}+https") or not parts.hostname:
+        raise InputError(f"project: expected {kind}+https://HOST, got {without_secrets(url)!r}")
+    return f"{parts.scheme.partition('+')[2]}://{parts.netloc}", parts
+
+
+def span_of_retriever(
+    span_id: str, trace_id: str, parent_id: str | None, at: float | None, *, asked: Any, found: Any, metadata: Any
+) -> Span:
+    """The span of a run that was *asked* something, and has *found* documents."""
+    asked, found = _parsed(asked), _parsed(found)
+    if isinstance(found, Mapping):
+        found = found.get("documents") or found.get("output") or []
+    attributes = {
+        "openinference.span.kind": "RETRIEVER",
+        "input.value": asked if isinstance(asked, str) else json.dumps(asked),
+        "input.mime_type": "text/plain" if isinstance(asked, str) else "application/json",
+        "retrieval.documents": [{"document": _document(one)} for one in found] if isinstance(found, list) else [],
+        "metadata": _parsed(metadata),
+    }
+    return Span(span_id, trace_id, parent_id, attributes, at)
+
+
+def _document(found: Any) -> dict[str, Any]:
+    if isinstance(found, str):
+        return {"content": found}
+    if not isinstance(found, Mapping):
+        return {}
+    inner = found.get("kwargs")  # as LangChain serializes it
+    fields = inner if isinstance(inner, Mapping) else found
+    text = next((fields[name] for name in _TEXTS if isinstance(fields.get(name), str)), None)
+    return {"content": text} | ({"id": str(fields["id"])} if fields.get("id") else {})
+
+
+def _parsed(said: Any) -> Any:
+    """What a service has kept as JSON; another text as it is."""
+    if isinstance(said, str) and said[:1] in "[{":
+        with suppress(ValueError, RecursionError):
+            return json.loads(said)
+    return said
+
+
+def seconds(moment: datetime | None) -> float | None:
+    """Unix seconds; a time without a zone is UTC."""
+    if moment is None:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
