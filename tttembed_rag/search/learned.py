@@ -254,7 +254,7 @@ class LearnedSearch:
         await asyncio.to_thread(self.used, query, name, succeeded, task=task, source=source)
 
     def learn(self, *, grown: float = 0.0) -> Lesson:
-        """Learn from all uses of the caller's tenant, and serve what they support.
+        """Learn from all uses of the caller's tenant, with those that it shares with, and serve what they support.
 
         Args:
             grown: Learn only where the requests that no process has learned from are this share of the others, >= 0.
@@ -262,9 +262,9 @@ class LearnedSearch:
         Raises:
             StoreUnavailable: The store is away; what was served stays.
         """
-        tenant = current_tenant()
+        tenant = self._memory.learner(current_tenant())
         try:
-            with self._memory.alone(tenant) as holding:
+            with context(tenant=tenant), self._memory.alone(tenant) as holding:
                 return self._learned(tenant, grown, holding)
         except LeaseLost as exc:
             return Lesson.of(0, self._memory.live.current, str(exc))
@@ -300,9 +300,9 @@ class LearnedSearch:
         return await asyncio.to_thread(self.learn, grown=grown)
 
     def learn_for_all(self, *, grown: float = 0.0) -> dict[str, Lesson]:
-        """The same for every tenant, by name."""
+        """The same for every tenant, by name; under "" for all that share what they learn."""
         lessons = {}
-        for tenant in self._memory.tenants():
+        for tenant in sorted({self._memory.learner(one) for one in self._memory.tenants()}):
             with context(tenant=tenant):
                 lessons[tenant] = lesson = self.learn(grown=grown)
             if lesson.published:
