@@ -125,6 +125,39 @@ def selfcall(grounds: Grounds) -> Iterator[dict[str, Any]]:
             }
 
 
-PARTS = {"flood": flood, "selfcall": selfcall}
+def selfhelp(grounds: Grounds) -> Iterator[dict[str, Any]]:
+    """An agent says of its own memory that it helped, wherever it is recalled, beside five honest agents of a user."""
+    for (name, ground), greedy in product(grounds(), (False, True)):
+        for target in ground.targets(1):
+            agents, rng, own = Agents.of(ground), np.random.default_rng(ground.seed), f"t{target}"
+            shown, helped = np.zeros(len(ground.bench.unit_docs)), np.zeros(len(ground.bench.unit_docs))
+            strangers = ground.strangers(target).tolist()
+
+            def listed(scores: np.ndarray, target: int = target) -> float:
+                return float(np.mean([target in np.argsort(-row)[:5] for row in scores]))
+
+            similar = ground.unit[strangers] @ ground.bench.unit_docs.T
+            raw = float(np.mean([own in agents.found(query) for query in strangers]))
+            for i in range(ROUNDS):
+                for query in rng.choice(ground.pool, 60).tolist():
+                    found, wanted = agents.found(query), agents.wanted(query)
+                    shown[[int(tool[1:]) for tool in found]] += 1
+                    said = wanted | ({own} & found if greedy else set())
+                    helped[[int(tool[1:]) for tool in said & found]] += 1
+                    agents.use(query, wanted, f"agent {query % 5}", f"round {i}")
+                    agents.use(query, said - wanted, "the writer", f"round {i}")
+                agents.search.learn()
+            yield {
+                "collection": name,
+                "credits itself": greedy,
+                "listed raw": raw,
+                "similarity": listed(similar),
+                "counters": listed(similar + 0.05 * helped - 0.03 * (shown - helped)),
+                "success prior": listed(similar * (1 + helped) / (2 + shown)),
+                "listed": float(np.mean([own in agents.found(query) for query in strangers])),
+            }
+
+
+PARTS = {"flood": flood, "selfcall": selfcall, "selfhelp": selfhelp}
 # By what the rows of a part are put together, and what is shown of them.
-GROUPS = {"flood": ("accounts",), "selfcall": ("named", "calls itself")}
+GROUPS = {"flood": ("accounts",), "selfcall": ("named", "calls itself"), "selfhelp": ("credits itself",)}

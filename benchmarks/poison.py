@@ -1,7 +1,7 @@
 """May rewards be trusted? Judges that never look at the query, sources that lie, and a document that is overrated.
 
     python benchmarks/poison.py [clean] [blind] [sources] [head] [loop] [audit] [takeover] [second] [demotion] [veto]
-        [flood] [selfcall] [biased] [flip] [stuffed] [--sets a,b] [--embedders minilm,lsa]
+        [flood] [selfcall] [selfhelp] [biased] [flip] [stuffed] [--sets a,b] [--embedders minilm,lsa]
 
 Every part prints one table: collections with real vectors (see `harm.py`), and the labels with a little noise as the
 judge, but for what the part spoils. Attackers and spoiled judges are simulated. About 20 minutes on two cores.

@@ -25,6 +25,7 @@ ABOUT = {
     "tutorials/own-data.md": "from a CSV of votes or a log of searches to offsets and a report",
     "tutorials/langchain.md": "TTTEmbeddings and RecordingCrossEncoder around an application that exists",
     "tutorials/llama-index.md": "TTTEmbedding and RewardPostprocessor around a query engine that exists",
+    "memory.md": "LearnedRecall for the memories of an agent's users; LangGraph, deepagents; its measured rivals",
     "tools.md": "LearnedToolSearch for agents with many tools or MCP servers; its measured rivals",
     "how-to/choose-a-judge.md": "every judge by its spec, prices, budgets, batches, a judge of your own",
     "how-to/words.md": "BM25 beside vectors: weights learned from the same verdicts sort what a search found",

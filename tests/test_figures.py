@@ -127,6 +127,22 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
+def test_figures_of_memory_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/memory.py --json benchmarks/results/memory.json` takes two minutes."""
+    found = json.loads((RESULTS / "memory.json").read_text(encoding="utf-8"))
+    page = (REPO / "docs" / "memory.md").read_text(encoding="utf-8")
+    names = {
+        "similarity and BM25": "ours, before anything is learned",
+        "alone": "**ours, each user alone**",
+        "together": "**ours, together**",
+        "from strangers": "ours, from strangers",
+    }
+    for one in found:
+        cells = [digits(one[part], form) for part, form in (("all", ".3f"), ("gain", "+.3f"), ("error", ".3f"))]
+        cells += [digits(one[part], ".3f") for part in ("before", "new")]
+        assert f"| {' | '.join([names.get(one['rival'], one['rival']), *cells])} |" in page
+
+
 def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/harm.py --json benchmarks/results/harm.json` takes minutes; what it wrote is in the tree."""
     parts = json.loads((RESULTS / "harm.json").read_text(encoding="utf-8"))

@@ -185,6 +185,22 @@ class TestReading:
         assert calls_of(log) == [("tea", ("boil the kettle",), None, None)]
         assert asked == [["a", "b"]]
 
+    @pytest.mark.parametrize("as_json", [True, False])
+    def test_memories_that_were_recalled_are_retrieved_documents(self, as_json):
+        """OpenTelemetry's spans of `search_memory`, with their contents where the application records them."""
+        log = FakeLog()
+        processor, tracer = provided(log)
+        records = [{"id": "m1", "content": "the kettle is new", "score": 0.8}, {"id": "m2", "score": 0.7}]
+        attributes = {"gen_ai.operation.name": "search_memory", "gen_ai.memory.query.text": "tea"}
+        flat = {f"gen_ai.memory.records.{n}.{key}": one[key] for n, one in enumerate(records) for key in one}
+
+        said = {"gen_ai.memory.records": json.dumps(records)} if as_json else flat
+        tracer.start_span("search_memory", attributes=attributes | said).end()
+        tracer.start_span("add_memory", attributes=said | {"gen_ai.operation.name": "upsert_memory"}).end()
+        processor.force_flush()
+
+        assert calls_of(log) == [("tea", ("the kettle is new",), None, None)]
+
     def test_the_task_is_that_of_the_span_then_of_the_caller(self):
         """Metadata of the span come first."""
         log = FakeLog()

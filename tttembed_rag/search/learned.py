@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -117,7 +117,9 @@ class LearnedSearch:
 
     def _cards(self, items: Any) -> list[Card]:
         """Items as cards, one for each name."""
-        cards = [Card(*one) for one in items.items()] if isinstance(items, Mapping) else list(items)
+        if isinstance(items, Mapping):
+            items = [Card(*one) for one in items.items()]
+        cards = list(items) if isinstance(items, Iterable) and not isinstance(items, str) else [items]
         for one in cards:
             if not (isinstance(one, Card) and isinstance(one.text, str) and one.text.strip() and one.name):
                 raise InputError(f"items: expected Card values or a dict from name to text, got {one!r:.80}")
@@ -142,6 +144,8 @@ class LearnedSearch:
 
     def remove(self, names: Collection[str]) -> None:
         """Take items away; what was learned of them stays, and serves again where they come back."""
+        if isinstance(names, str):
+            raise InputError(f"names: expected a list of names, got {names!r:.80}")
         with self._adding:
             self._items = self._items.having(current_tenant(), self._index.without(names))
 
@@ -250,7 +254,7 @@ class LearnedSearch:
         await asyncio.to_thread(self.used, query, name, succeeded, task=task, source=source)
 
     def learn(self, *, grown: float = 0.0) -> Lesson:
-        """Learn from all uses of the caller's tenant, and serve what they support.
+        """Learn from all uses of the caller's tenant, with those that it shares with, and serve what they support.
 
         Args:
             grown: Learn only where the requests that no process has learned from are this share of the others, >= 0.
@@ -258,9 +262,9 @@ class LearnedSearch:
         Raises:
             StoreUnavailable: The store is away; what was served stays.
         """
-        tenant = current_tenant()
+        tenant = self._memory.learner(current_tenant())
         try:
-            with self._memory.alone(tenant) as holding:
+            with context(tenant=tenant), self._memory.alone(tenant) as holding:
                 return self._learned(tenant, grown, holding)
         except LeaseLost as exc:
             return Lesson.of(0, self._memory.live.current, str(exc))
@@ -296,9 +300,9 @@ class LearnedSearch:
         return await asyncio.to_thread(self.learn, grown=grown)
 
     def learn_for_all(self, *, grown: float = 0.0) -> dict[str, Lesson]:
-        """The same for every tenant, by name."""
+        """The same for every tenant, by name; under "" for all that share what they learn."""
         lessons = {}
-        for tenant in self._memory.tenants():
+        for tenant in sorted({self._memory.learner(one) for one in self._memory.tenants()}):
             with context(tenant=tenant):
                 lessons[tenant] = lesson = self.learn(grown=grown)
             if lesson.published:

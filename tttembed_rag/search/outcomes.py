@@ -118,9 +118,13 @@ class InProcess:
         ]
 
     def tenants(self) -> list[str]:
-        """The tenants that have requests, and "" where some share theirs."""
+        """The tenants that have requests."""
         with self._lock:
-            return sorted({*self._kept, *({""} if self._sharing else ())})
+            return sorted(self._kept)
+
+    def learner(self, tenant: str) -> str:
+        """The tenant that learns from requests of *tenant*: itself, or "" where it shares them."""
+        return "" if tenant in self._sharing else tenant
 
     def share(self, tenant: str, allowed: bool) -> None:
         """Let others be served what the requests of a tenant teach, or end that, with all that was shared so far."""
@@ -231,6 +235,10 @@ class InStore:
         """Every tenant of the store."""
         self._log.flush()
         return self.store.tenants()
+
+    def learner(self, tenant: str) -> str:
+        """The tenant that learns from requests of *tenant*: itself, or "" where it shares them."""
+        return "" if tenant in self.store.tenants(sharing=True) else tenant
 
     def share(self, tenant: str, allowed: bool) -> None:
         """Let others be served what the requests of a tenant teach, or end that, with all that was shared so far."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tttembed_rag.errors import InputError
 from tttembed_rag.search.index import OwnItems
 from tttembed_rag.search.learned import LearnedSearch
 from tttembed_rag.serving.context import current_tenant
@@ -19,6 +20,11 @@ class LearnedRecall(LearnedSearch):
     _kind = "memories"
     _nothing = OwnItems()
 
+    def texts(self, names: Collection[str]) -> dict[str, str]:
+        """The texts of the caller's memories of these *names*, in their order; without those that are not there."""
+        index = self._index
+        return {name: index.cards[index.rows[name]].text for name in names if name in index.rows}
+
     def forget(self, names: Collection[str]) -> None:
         """Take memories away, on disk too: their texts, vectors and outcomes.
 
@@ -28,15 +34,18 @@ class LearnedRecall(LearnedSearch):
         Raises:
             StoreUnavailable: The store is away; the memories are not found any more, but stand in it still.
         """
-        gone = [card.key for card in self._index.cards if card.name in set(names)]
+        cards = self._index.cards
         self.remove(names)
+        gone = [card.key for card in cards if card.name in set(names)]
         for key in gone:
             self._memory.forget(current_tenant(), key)
 
     def share(self, allowed: bool = True) -> None:
-        """Let other users be served what the caller's requests teach, or end that, with all that was shared so far.
+        """Learn together with all users who share, and be served what that finds; or end that, with all of it.
 
         What is shared moves queries; no text of a request or of a memory is. Users without offsets of their own are
-        served what `learn` finds for the tenant "", as `learn_for_all` does.
+        served it too. What a user learned alone before goes on being served to this user.
         """
+        if allowed not in (True, False):
+            raise InputError(f"allowed: expected True or False, got {allowed!r}")
         self._memory.share(current_tenant(), allowed)

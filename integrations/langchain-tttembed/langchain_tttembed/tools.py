@@ -12,7 +12,7 @@ from langgraph.types import Command
 
 from tttembed_rag.search import LearnedToolSearch, Turns, is_outage
 
-__all__ = ["LearnedToolMiddleware"]
+__all__ = ["LearnedToolMiddleware", "asked_of"]
 
 
 class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
@@ -44,7 +44,7 @@ class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Call the model with the tools that are found."""
-        asked = _asked(request.messages)
+        asked = asked_of(request.messages)
         if asked is None:
             return handler(request)
         found = self._turns.search(*asked, self._k, self._searched(request))
@@ -54,7 +54,7 @@ class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """The same in an event loop."""
-        asked = _asked(request.messages)
+        asked = asked_of(request.messages)
         if asked is None:
             return await handler(request)
         found = await self._turns.asearch(*asked, self._k, self._searched(request))
@@ -99,12 +99,12 @@ class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
         return sorted(shown, key=lambda tool: len(rank) if isinstance(tool, dict) else rank.get(tool.name, len(rank)))
 
     def _failed(self, request: ToolCallRequest, error: Exception) -> None:
-        asked = _asked(_messages(request.state))
+        asked = asked_of(_messages(request.state))
         if asked is not None and not is_outage(error):
             self._turns.used(asked[0], request.tool_call["name"], succeeded=False)
 
     def _ended(self, request: ToolCallRequest, result: ToolMessage | Command[Any]) -> None:
-        asked = _asked(_messages(request.state))
+        asked = asked_of(_messages(request.state))
         if asked is not None and isinstance(result, ToolMessage):
             self._turns.used(asked[0], request.tool_call["name"], succeeded=result.status != "error")
 
@@ -114,7 +114,7 @@ def _messages(state: Any) -> Sequence[Any]:
     return messages
 
 
-def _asked(messages: Sequence[Any]) -> tuple[str, str] | None:
+def asked_of(messages: Sequence[Any]) -> tuple[str, str] | None:
     """A key of the turn and the text of the last message of the user; None where there is none."""
     for message in reversed(messages):
         if isinstance(message, HumanMessage) and (text := str(message.text).strip()):

@@ -1,7 +1,7 @@
 """What a span says of retrieval: the query, the documents that were shown, a reranker's scores, a base query vector.
 
-Read are the spans of OpenInference (kinds RETRIEVER, RERANKER and EMBEDDING) and OpenTelemetry's own retrieval spans
-(``gen_ai.operation.name`` is ``retrieval``). Three rules keep what is learned honest:
+Read are the spans of OpenInference (kinds RETRIEVER, RERANKER and EMBEDDING), and OpenTelemetry's own
+(``gen_ai.operation.name`` is ``retrieval`` or ``search_memory``). Three rules keep what is learned honest:
 
 - A retriever that asked another one hands on documents that were noted there: only the innermost counts.
 - A text that was redacted or cut is never judged: it is looked up by its document's id, else left out.
@@ -33,6 +33,8 @@ TextsById: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 # The key in the metadata of a span, or of the run that it traces, that names the task; and the mark of steered vectors.
 TASK_KEY, STEERED = "tttembed_task", "tttembed.steered"
 _REDACTED = "__REDACTED__"
+# OpenTelemetry's own operations that find something, and how attributes of each are called.
+_GEN_AI = {"retrieval": "retrieval", "search_memory": "memory"}
 _DOCUMENTS = ("retrieval.documents", "reranker.output_documents")
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
@@ -117,7 +119,7 @@ class Reader:
         """What *span* says was retrieved or reranked; None for all other spans."""
         fields = _flat(span.attributes)
         kind = str(fields.get("openinference.span.kind", "")).upper()
-        if fields.get("gen_ai.operation.name") == "retrieval":
+        if fields.get("gen_ai.operation.name") in _GEN_AI:
             kind = "RETRIEVER"
         nested = (span.trace_id, span.span_id) in self._around
         self._around.pop((span.trace_id, span.span_id), None)
@@ -140,7 +142,8 @@ class Reader:
         return self._retrieved(span, fields, documents)
 
     def _retrieved(self, span: Span, fields: dict[str, Any], documents: list[dict[str, Any]]) -> Retrieval | None:
-        said = fields.get("gen_ai.retrieval.query.text") or _input(fields)
+        own = [fields.get(f"gen_ai.{name}.query.text") for name in _GEN_AI.values()]
+        said = next(filter(None, own), _input(fields))
         if isinstance(said, str) and _A_VECTOR.fullmatch(said):  # then it is the trace's only embedded text
             embedded = self._embedded.get(span.trace_id) or frozenset()
             said = next(iter(embedded)) if len(embedded) == 1 else None
@@ -266,12 +269,15 @@ def _documents(fields: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
 
 
 def _gen_ai_documents(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The documents of OpenTelemetry's own convention: ids and scores, as JSON or as fields, without texts."""
-    said = fields.get("gen_ai.retrieval.documents")
-    if isinstance(said, str):
-        said = _parsed(said)
-        return [dict(one) for one in said if isinstance(one, Mapping)] if isinstance(said, list) else []
-    return _documents(fields, "gen_ai.retrieval.documents")
+    """The documents of OpenTelemetry's own conventions, as JSON or as fields; those of a retrieval have no texts."""
+    for name in ("gen_ai.retrieval.documents", "gen_ai.memory.records"):
+        said = fields.get(name)
+        if isinstance(said, str):
+            said = _parsed(said)
+            return [dict(one) for one in said if isinstance(one, Mapping)] if isinstance(said, list) else []
+        if found := _documents(fields, name):
+            return found
+    return []
 
 
 def _input(fields: Mapping[str, Any]) -> Any:
