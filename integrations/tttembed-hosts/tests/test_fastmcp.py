@@ -89,7 +89,7 @@ def test_results_are_those_of_the_server():
 @contextmanager
 def served(app):
     """The address of an application that a real HTTP server runs in a thread."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, ws="none", log_level="error"))
     running = threading.Thread(target=server.run)
     running.start()
     try:
