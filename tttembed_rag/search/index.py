@@ -30,7 +30,7 @@ def standardized(scores: FloatArray) -> FloatArray:
     gives zeros.
     """
     centred = scores - scores.mean(axis=-1, keepdims=True)
-    spread = scores.std(axis=-1, keepdims=True)
+    spread = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True))
     result: FloatArray = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-6)
     return result
 
