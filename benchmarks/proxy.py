@@ -7,7 +7,7 @@ times, each at its time however slow the last was, in turn to the service itself
 sent either way, and a latency is counted from the time the request was due. `direct` is the service alone, so what a
 row adds is its percentile less that of the direct row above it. The processor time of the proxy depends less on what
 else the machine does. The last row is feedback, each of another user, on ten documents of another query: it is answered
-once it is in a store of SQLite beside the proxy.
+once it is in a store of SQLite beside the proxy. A first turn of it, in which the store is opened, is not counted.
 """
 
 from __future__ import annotations
@@ -130,8 +130,10 @@ async def measure(service: str, proxy: str, pid: int, rate: float, seconds: floa
                     taken[way].append(await latencies(session, f"{url}/v1/embeddings", bodies, headers, rate))
             busy = 1e3 * (processor_seconds(pid) - busy) / (n * turns)
             rows += [row_of(name, way, parts, busy if way == "proxy" else None) for way, parts in taken.items()]
-        busy, url = processor_seconds(pid), f"{proxy}/v1/feedback"
-        parts = [await latencies(session, url, feedback(turn * n, n), {}, rate) for turn in range(turns)]
+        url = f"{proxy}/v1/feedback"
+        await latencies(session, url, feedback(0, n), {}, rate)
+        busy = processor_seconds(pid)
+        parts = [await latencies(session, url, feedback(turn * n, n), {}, rate) for turn in range(1, turns + 1)]
         rows.append(row_of("feedback", "store", parts, 1e3 * (processor_seconds(pid) - busy) / (n * turns)))
     return rows
 

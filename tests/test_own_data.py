@@ -727,6 +727,7 @@ class TestAudit:
         [
             ("query,label\n", "labels.csv: expected columns query_id, doc_id, label, found no query_id, doc_id"),
             ("query_id,doc_id,label\nq,d,good\n", "labels.csv:2: expected a label from 0 to 1, got 'good'"),
+            ("query_id,doc_id,label\nq,d,1\n", "labels.csv: expected labels of queries of votes.csv, as '"),
         ],
     )
     def test_what_are_no_labels(self, here: Path, content: str, reason: str) -> None:

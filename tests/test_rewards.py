@@ -327,7 +327,7 @@ class TestBadRewards:
 
     def test_one_row_is_no_matrix(self):
         """A flat list of rewards is an error."""
-        with pytest.raises(InputError, match=r"^rewards: expected one row of numbers per query, got "):
+        with pytest.raises(InputError, match=r"^rewards: expected one row of numbers per query, got float64 "):
             Rewards.from_arrays(**columns(rewards=np.full(N, 0.5)))
 
     @pytest.mark.parametrize(

@@ -136,6 +136,20 @@ def test_users_who_share_teach_those_who_come_later(tmp_path, kept):
         assert recall.learn().requests == len(LEARNED) - 3
 
 
+def test_one_name_is_no_list_of_names():
+    """Else nothing would be forgotten, and nobody would know; and what is no answer would share."""
+    with remembering(["ada"]) as recall, context(tenant="ada"):
+        recall.add({"m1": "likes tea"})
+        for call in (recall.forget, recall.remove):
+            with pytest.raises(InputError, match=r"^names: expected a list of names, got 'm1'$"):
+                call("m1")
+        with pytest.raises(InputError, match=r"^allowed: expected True or False, got 'no'$"):
+            recall.share("no")
+        for wrong in ("likes tea", None):
+            with pytest.raises(InputError, match=rf"^items: expected Card values or a dict .*, got {wrong!r}$"):
+                recall.add(wrong)
+
+
 @pytest.mark.parametrize("kept", ["here", "store"])
 def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept):
     """It is not found, is in no file, and what was learned goes with it; one that was never used takes nothing."""

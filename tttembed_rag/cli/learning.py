@@ -115,6 +115,10 @@ def learn(
     else:
         found = RewardSource(source=source, out=out, **options).read()
         rewards = found.rewards
+        known = rewards.query_ids.tolist()
+        if labels and not {query for query, _ in labels} & set(known):
+            got, _ = next(iter(labels))
+            raise click.UsageError(f"{audit}: expected labels of queries of {source}, as {known[0]!r}, got {got!r}")
         offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels), len(rewards)
         folder = isinstance(source, Path) and source.is_dir()
         doubt = Scale.parse(options["scale"]).doubt(rewards.values) if folder else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from tttembed_rag.serving.live import LiveOffsets
 
 _EXTRA = "serve"
-_SWITCH = 0.0005
 
 
 @main.command(short_help="Stand before an embedding service and steer vectors of queries.")
@@ -116,8 +114,6 @@ def serve(
     listening = config.bind_socket()
     listening.listen(config.backlog)  # from here on callers wait instead of being refused
     shown = f"[{host}]" if ":" in host else host
-    # A thread that writes feedback holds the interpreter for so many seconds at most while callers wait for it.
-    sys.setswitchinterval(_SWITCH)
     # What was imported stays: later collections pass it over, which would make a caller wait for tens of milliseconds.
     gc.collect()
     gc.freeze()

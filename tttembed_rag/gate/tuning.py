@@ -57,7 +57,7 @@ def tune(
     collection (`benchmarks/words.py`).
 
     Args:
-        rewards: Judged candidates; of several tasks, give those of one.
+        rewards: Judged candidates; of several tasks, the setting is one for all.
 
         search: The setting, a query vector (d,), and the query's text (its id where no text is known) to ids of
             documents, best first. It is asked once for each setting and judged query.

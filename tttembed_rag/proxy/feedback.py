@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from asyncio import Future, Task
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 JUDGE = "user feedback"
 # Requests that wait for the store at most, and that are written in one transaction.
 _MOST, _AT_ONCE = 10_000, 200
+# Seconds after which a store without tenants is asked again whether it has any.
+_MOMENT = 0.2
 # The reward of a pair of which nothing is known: that of a thumb that was taken back.
 _UNKNOWN = 0.5
 
@@ -70,6 +74,8 @@ class FeedbackWriter:
         self._judge = judge
         self._waiting: list[tuple[_Said, Future[None]]] = []
         self._writing: Task[None] | None = None
+        # Whether the store has tenants, and when it was asked.
+        self._has_tenants, self._asked = False, -math.inf
 
     async def keep(self, caller: Caller, body: Mapping[str, Any]) -> int:
         """Keep what the *body* of a request says; gives of how many documents, as soon as they are in the store.
@@ -107,7 +113,7 @@ class FeedbackWriter:
         """Write a batch in one transaction, or each by itself where one is refused; gives what is wrong with each."""
         try:
             store = self._reached.store()
-            if any(one.caller.tenant is None for one in batch) and store.has_tenants():
+            if any(one.caller.tenant is None for one in batch) and self._knows_tenants(store):
                 expected = "X-TTT-Tenant: expected whose feedback this is, as the store has tenants, got none"
                 rest = iter(self._written([one for one in batch if one.caller.tenant is not None]))
                 return [InputError(expected) if one.caller.tenant is None else next(rest) for one in batch]
@@ -117,6 +123,12 @@ class FeedbackWriter:
                 return [self._written([one])[0] for one in batch]
             return [error] * len(batch)
         return [None] * len(batch)
+
+    def _knows_tenants(self, store: Store) -> bool:
+        """Whether the store has tenants: it will always have them then, and else is asked again a moment later."""
+        if not self._has_tenants and time.monotonic() > self._asked + _MOMENT:
+            self._has_tenants, self._asked = store.has_tenants(), time.monotonic()
+        return self._has_tenants
 
     def close(self) -> None:
         """Leave the store, if it was opened here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -122,7 +122,9 @@ class LearnedSearch:
 
     def _cards(self, items: Any) -> list[Card]:
         """Items as cards, one for each name."""
-        cards = [Card(*one) for one in items.items()] if isinstance(items, Mapping) else list(items)
+        if isinstance(items, Mapping):
+            items = [Card(*one) for one in items.items()]
+        cards = list(items) if isinstance(items, Iterable) and not isinstance(items, str) else [items]
         for one in cards:
             if not (isinstance(one, Card) and isinstance(one.text, str) and one.text.strip() and one.name):
                 raise InputError(f"items: expected Card values or a dict from name to text, got {one!r:.80}")
@@ -147,6 +149,8 @@ class LearnedSearch:
 
     def remove(self, names: Collection[str]) -> None:
         """Take items away; what was learned of them stays, and serves again where they come back."""
+        if isinstance(names, str):
+            raise InputError(f"names: expected a list of names, got {names!r:.80}")
         with self._adding:
             self._items = self._items.having(current_tenant(), self._index.without(names))
 

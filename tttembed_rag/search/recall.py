@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tttembed_rag.errors import InputError
 from tttembed_rag.search.index import OwnItems
 from tttembed_rag.search.learned import LearnedSearch
 from tttembed_rag.serving.context import current_tenant
@@ -33,8 +34,9 @@ class LearnedRecall(LearnedSearch):
         Raises:
             StoreUnavailable: The store is away; the memories are not found any more, but stand in it still.
         """
-        gone = [card.key for card in self._index.cards if card.name in set(names)]
+        cards = self._index.cards
         self.remove(names)
+        gone = [card.key for card in cards if card.name in set(names)]
         for key in gone:
             self._memory.forget(current_tenant(), key)
 
@@ -44,4 +46,6 @@ class LearnedRecall(LearnedSearch):
         What is shared moves queries; no text of a request or of a memory is. Users without offsets of their own are
         served it too. What a user learned alone before goes on being served to this user.
         """
+        if allowed not in (True, False):
+            raise InputError(f"allowed: expected True or False, got {allowed!r}")
         self._memory.share(current_tenant(), allowed)

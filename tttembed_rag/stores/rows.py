@@ -7,13 +7,14 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import psycopg
 
 from tttembed_rag.stores import schema
 
 ItemT = TypeVar("ItemT")
+_FACT = select(schema.facts.c.value).where(schema.facts.c.name == bindparam("name"))
 # Values in one statement: below the limits on bound parameters of both databases.
 AT_ONCE = 1000
 
@@ -64,7 +65,12 @@ def in_parts(items: Sequence[ItemT], size: int = AT_ONCE) -> Iterator[Sequence[I
 
 def id_of(connection: Connection, table: Table, name: str) -> int | None:
     """The id of a name; None where there is none."""
-    return connection.execute(select(table.c.id).where(table.c.name == name)).scalar()
+    return connection.execute(_id_of(table), {"name": name}).scalar()
+
+
+@cache
+def _id_of(table: Table) -> Any:
+    return select(table.c.id).where(table.c.name == bindparam("name"))
 
 
 def ids_of(connection: Connection, table: Table, names: Iterable[str], **new: Any) -> dict[str, int]:
@@ -80,7 +86,7 @@ def ids_of(connection: Connection, table: Table, names: Iterable[str], **new: An
 
 def fact(connection: Connection, name: str) -> str | None:
     """The value of a fact; None where it is not set."""
-    return connection.execute(select(schema.facts.c.value).where(schema.facts.c.name == name)).scalar()
+    return connection.execute(_FACT, {"name": name}).scalar()
 
 
 def set_fact(connection: Connection, name: str, value: str | None) -> None:

@@ -142,6 +142,8 @@ def ragged(name: str, value: Any, dtype: type[Any]) -> tuple[NDArray[Any], IntAr
     if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
         raise InputError(f"{name}: expected one row per query, got {type(value).__name__}")
     rows = [value.reshape(-1)] if (rectangular := isinstance(value, np.ndarray) and value.ndim == 2) else list(value)
+    if rows and not hasattr(rows[0], "__len__"):
+        raise InputError(f"{name}: expected one row of numbers per query, got {type(rows[0]).__name__} per query")
     try:
         arrays = [np.asarray(row) if len(row) else np.empty(0, dtype) for row in rows]
         flat = np.concatenate(arrays) if arrays else np.empty(0, dtype)

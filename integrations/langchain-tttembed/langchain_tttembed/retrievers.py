@@ -225,12 +225,12 @@ class RescoringCompressor(BaseDocumentCompressor):
         cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     embeddings: TTTEmbeddings
     vectors: TextVectors | None = None
     top_n: int | None = Field(default=None, ge=1)
-    cascade: Annotated[Cascade | None, SkipValidation] = None
+    cascade: Cascade | None = None
     _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
     def compress_documents(

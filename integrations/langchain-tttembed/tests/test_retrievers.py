@@ -287,6 +287,12 @@ class TestRescoringCompressor:
         found = store.similarity_search("find 17", k=60)
         return found, RescoringCompressor(embeddings=embeddings, **settings), store
 
+    def test_what_is_none_is_refused(self):
+        """No other option, and no judge as a cascade."""
+        for wrong, said in (({"k": 4}, "Extra inputs"), ({"cascade": knowing()}, "should be an instance of Cascade")):
+            with pytest.raises(ValueError, match=said):
+                self.chain(**wrong)
+
     async def test_documents_that_share_words_come_first(self):
         """Vectors come from the store; sync and async."""
         found, compressor, store = self.chain(top_n=3)

@@ -26,6 +26,16 @@ from tttembed_rag.stores.log.sources import Given, write_rewards
 from tttembed_rag.stores.records import AUDIT, checksum
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert_all, insert_in
 
+# What every transaction asks, built once: of some queries, those with too many candidates, their owners and their
+# rewards of one judge; and of some names, the documents of one tenant.
+_some: BindParameter[int] = bindparam("some_queries", expanding=True)
+_p, _q, _r, _d = (table.c for table in (schema.pairs, schema.queries, schema.rewards, schema.documents))
+_DEEP = select(_p.query).where(_p.query.in_(_some)).group_by(_p.query).having(func.count() > MAX_DEPTH)
+_OWNERS = select(_q.id, _q.tenant).where(_q.id.in_(_some))
+_REWARDS = select(_r.query, _r.document, _r.value).where(_r.judge == bindparam("one_judge"), _r.query.in_(_some))
+_DOCUMENTS = select(_d.name, _d.id, _d.text).where(
+    _d.tenant == bindparam("one_tenant"), _d.name.in_(bindparam("names", expanding=True))
+)
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
 EVERYTHING = b""
 
@@ -87,8 +97,7 @@ def _limit_depth(connection: Connection, shown: Sequence[Mapping[str, int]]) -> 
     for pair in shown:
         now[pair["query"]].add(pair["document"])
     for numbers in in_parts(sorted(now)):
-        deep = select(p.c.query).where(p.c.query.in_(numbers)).group_by(p.c.query)
-        for query in connection.execute(deep.having(func.count() > MAX_DEPTH)).scalars().all():
+        for query in connection.execute(_DEEP, {"some_queries": numbers}).scalars().all():
             documents = connection.execute(select(p.c.document).where(p.c.query == query)).scalars().all()
             earlier = sorted(set(documents) - now[query], reverse=True)  # ids rise with time
             for part in in_parts(earlier[max(0, MAX_DEPTH - len(now[query])) :]):
@@ -151,14 +160,12 @@ def _write_rewards(
     A reward of the same source replaces the old one, and both count as a change. The queries are locked: nobody else
     writes rewards of theirs.
     """
-    r, q = schema.rewards, schema.queries
     old: dict[tuple[int, int], Any] = {}
     tenants: dict[int, int] = {}
-    owner = select(q.c.id, q.c.tenant)
     for numbers in in_parts(sorted({one.query for one in rewards})):
-        stored = select(r.c.query, r.c.document, r.c.value).where(r.c.judge == judge, r.c.query.in_(numbers))
-        old |= {(query, document): value for query, document, value in connection.execute(stored)}
-        tenants |= {row.id: row.tenant for row in connection.execute(owner.where(q.c.id.in_(numbers)))}
+        which = {"one_judge": judge, "some_queries": numbers}
+        old |= {(query, document): value for query, document, value in connection.execute(_REWARDS, which)}
+        tenants |= {row.id: row.tenant for row in connection.execute(_OWNERS, {"some_queries": numbers})}
     changed = write_rewards(connection, judge, rewards, old, now)
     changes = Counter(tenants[query] for query in changed)
     update_progress(connection, queries)
@@ -181,9 +188,8 @@ def _recount(*, of_one: bool) -> tuple[Any, Any]:
     """The statements that delete the progress of some queries, and that count it, for one judge or for all."""
     q, p, d, r, j = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.judges
     progress = schema.progress
-    numbers: BindParameter[int] = bindparam("some_queries", expanding=True)
     waits = and_(q.c.text.is_not(None), d.c.text.is_not(None), r.c.query.is_(None), j.c.asks)
-    old = progress.delete().where(progress.c.query.in_(numbers))
+    old = progress.delete().where(progress.c.query.in_(_some))
     counted = (
         select(q.c.id, j.c.id, q.c.tenant, func.count(r.c.value), func.sum(case((waits, 1), else_=0)), q.c.last_at)
         .select_from(
@@ -192,7 +198,7 @@ def _recount(*, of_one: bool) -> tuple[Any, Any]:
             .join(j, j.c.id == bindparam("one_judge") if of_one else true())
             .outerjoin(r, and_(r.c.query == q.c.id, r.c.judge == j.c.id, r.c.document == p.c.document))
         )
-        .where(q.c.id.in_(numbers), or_(r.c.query.is_not(None), waits))
+        .where(q.c.id.in_(_some), or_(r.c.query.is_not(None), waits))
         .group_by(q.c.id, j.c.id, q.c.tenant, q.c.last_at)
     )
     columns = ["query", "judge", "tenant", "rewards", "waiting", "at"]
@@ -379,12 +385,10 @@ def forget_vectors(connection: Connection, damaged: Sequence[tuple[int, int]]) -
 
 def _stored_documents(connection: Connection, tenant: int, names: Sequence[str]) -> dict[str, tuple[int, str | None]]:
     """Id and text, by name, of the documents that are there."""
-    table = schema.documents
-    rows = select(table.c.name, table.c.id, table.c.text).where(table.c.tenant == tenant)
     return {
         name: (number, text)
         for part in in_parts(names)
-        for name, number, text in connection.execute(rows.where(table.c.name.in_(part)))
+        for name, number, text in connection.execute(_DOCUMENTS, {"one_tenant": tenant, "names": part})
     }
 
 

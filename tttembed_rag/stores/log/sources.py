@@ -11,12 +11,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table, bindparam, select
 
 from tttembed_rag.rewards.observations import MAX_SOURCES
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.rows import in_parts, insert_all
 
+_s = schema.source_rewards.c
+_SAID = select(_s.query, _s.document, _s.source, _s.value, _s.at).where(
+    _s.judge == bindparam("one_judge"), _s.query.in_(bindparam("some_queries", expanding=True))
+)
 # The rows of a query and a document.
 Pair: TypeAlias = tuple[int, int]
 # What sources said of a pair: reward and time, by source.
@@ -34,13 +38,10 @@ class Given(NamedTuple):
 
 def said_of(connection: Connection, judge: int | None, queries: Sequence[int]) -> dict[Pair, Said]:
     """What sources said to *judge* of the documents of *queries*."""
-    s = schema.source_rewards
     said: dict[Pair, Said] = defaultdict(dict)
     for numbers in in_parts(queries):
-        rows = select(s.c.query, s.c.document, s.c.source, s.c.value, s.c.at)
-        for query, document, source, value, at in connection.execute(
-            rows.where(s.c.judge == judge, s.c.query.in_(numbers))
-        ):
+        rows = connection.execute(_SAID, {"one_judge": judge, "some_queries": numbers})
+        for query, document, source, value, at in rows:
             said[query, document][source] = (value, at)
     return dict(said)
 
