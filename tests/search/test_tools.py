@@ -229,9 +229,9 @@ def test_callers_without_a_name_are_sources(search):
     """No judge vouches for what they say: each request is a source, and none of them the judge."""
     teach(search, LEARNED[:3])
     search.used(request(LEARNED[0]), f"acme_{LEARNED[0]}", source="ada")
-    requests, index = usable(search._memory.requests("", 64), search._index), search._index
+    requests, items = usable(search._memory.requests("", 64), search._items), search._items
 
-    sources = rewards_of_outcomes(requests, index).sources.tolist()
+    sources = rewards_of_outcomes(requests, items).sources.tolist()
 
     assert len({*sources}) == 4
     assert {one.source for one in requests} == {"", "ada"}
@@ -245,9 +245,9 @@ def test_a_tool_that_one_user_called_is_no_contrast_for_another():
     for topic in LEARNED[:2]:
         search.used(request(topic), f"zeta_{topic}", source="ada")
         search.used(request(topic), f"acme_{topic}", source="bob")
-    requests, index = usable(search._memory.requests("", 64), search._index), search._index
+    requests, items = usable(search._memory.requests("", 64), search._items), search._items
 
-    rewards = rewards_of_outcomes(requests, index)
+    rewards = rewards_of_outcomes(requests, items)
 
     for row, one in enumerate(requests):
         pairs = slice(rewards.starts[row], rewards.starts[row + 1])
@@ -255,8 +255,8 @@ def test_a_tool_that_one_user_called_is_no_contrast_for_another():
         topic = one.query.removeprefix("please handle my ")
         suite, other = ("zeta", "acme") if one.source == "ada" else ("acme", "zeta")
         assert len(worth) == 11
-        assert worth[index.cards[index.rows[f"{suite}_{topic}"]].key] == 1
-        assert index.cards[index.rows[f"{other}_{topic}"]].key not in worth
+        assert worth[f"{suite}_{topic}"] == 1
+        assert f"{other}_{topic}" not in worth
 
 
 def test_outcomes_at_random_teach_nothing(search):
@@ -333,10 +333,10 @@ def test_an_offset_that_gains_nothing_in_the_fused_list_is_not_served():
     search = LearnedToolSearch(catalog, FakeEmbedder(16, vectors=vectors))
     for i in range(0, 60, 2):
         search.used(f"word{i}", f"tool{i}")
-    requests, index = usable(search._memory.requests("", 16), search._index), search._index
+    requests, items = usable(search._memory.requests("", 16), search._items), search._items
 
-    alone = fit(rewards_of_outcomes(requests, index), scope="task")
-    both = learn(requests, index)
+    alone = fit(rewards_of_outcomes(requests, items), scope="task")
+    both = learn(requests, items)
 
     assert any(offset.served for offset in alone.values())
     assert [search(one.query, k=1) for one in requests] == [list(one.outcomes) for one in requests]

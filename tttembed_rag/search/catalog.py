@@ -20,7 +20,7 @@ CARD_LIMIT = 2000
 # Bytes of UTF-8 of the longest name that every store holds as an id.
 _LONGEST_KEY = 512
 # Under which the metadata of an MCP tool say what its server is called and for.
-SERVER = "tttembed/server"
+SERVER_META = "tttembed/server"
 # Attributes under which tools of different packages keep the JSON schema of their parameters.
 _SCHEMAS = ("input_schema", "inputSchema", "parameters", "parameters_json_schema")
 _EXPECTED = (
@@ -168,7 +168,7 @@ def _card(tool: Any, remarks: _Remarks) -> Card:
 
 def _server(tool: Any) -> str:
     """Name and description of the server that a tool is of, where its entry or its metadata says so; else empty."""
-    said = tool.get("server") if isinstance(tool, Mapping) else (getattr(tool, "meta", None) or {}).get(SERVER)
+    said = tool.get("server") if isinstance(tool, Mapping) else (getattr(tool, "meta", None) or {}).get(SERVER_META)
     if isinstance(said, Mapping):
         said = ": ".join(one for key in ("name", "description") if isinstance(one := said.get(key), str))
     return said if isinstance(said, str) else ""

@@ -77,7 +77,7 @@ class LearnedSearch:
 
     # What items are called in messages, and the state in which nobody has any.
     _kind: ClassVar[str] = "items"
-    _nothing: ClassVar[Items] = Index()
+    _nothing: ClassVar[Items] = Items()
 
     def __init__(
         self,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tttembed_hosts.extras import require
 from tttembed_hosts.fastmcp import learned_search
 from tttembed_rag.errors import DataError, TTTEmbedError
-from tttembed_rag.search import GROWTH, LearnedToolSearch
-from tttembed_rag.search.catalog import SERVER
+from tttembed_rag.search import GROWTH, SERVER_META, LearnedToolSearch
 from tttembed_rag.system.jsontext import parsed_json
 
 require("fastmcp", "mcp")
@@ -160,7 +159,7 @@ class _Listing(Middleware):
             _log.warning("server %r: %d tools are left out, too long or too many", self._name, many)
         if gone := {one.name for one in self._tools} - {one.name for one in fits}:
             await anyio.to_thread.run_sync(self._search.remove, {f"{self._name}_{name}" for name in gone})
-        meta = {SERVER: f"{self._name}: {self._about}"} if self._about else {}
+        meta = {SERVER_META: f"{self._name}: {self._about}"} if self._about else {}
         self._tools = [one.model_copy(update={"meta": (one.meta or {}) | meta}) for one in fits] if meta else fits
 
 
