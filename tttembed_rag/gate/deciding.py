@@ -268,13 +268,13 @@ def refused_by(case: Case) -> Evidence | None:
     if not case.rewards.reach.any():
         several = case.rewards.depths.max() > 1
         found = "every candidate of a query has the same reward" if several else "one candidate of each was judged"
+    elif case.questions < 2 and case.voucher != "its declaration":
+        found = "one rewarded query cannot be held out from itself"
     elif case.signal.contradicts:
         question, against = MEANS, not case.named.any()  # no vote takes away what is served
         found = "the rewards contradict the retriever's order, as an inverted judge's do"
     elif case.alone:
         found = "one source alone rewarded them"
-    elif case.questions < 2 and case.voucher != "its declaration":
-        found = "one rewarded query cannot be held out from itself"
     elif case.voucher == "nobody" and not case.labels:
         question, found = MEANS, _unbelieved(case)
     elif case.headroom < LEAST_HEADROOM:
