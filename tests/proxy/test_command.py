@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tttembed_rag.cli import main
+from tttembed_rag.stores import open_store
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 MODEL = "text-embedding-3-small"
@@ -63,6 +64,24 @@ def test_it_serves_until_it_is_told_to_end(command, tools):
     assert answer.json()["data"][0]["embedding"] == pytest.approx(expected)
     assert process.returncode in (0, -signal.SIGTERM)
     assert said == ""
+
+
+@pytest.mark.slow
+def test_it_searches_a_catalogue_and_keeps_what_worked(command, tmp_path):
+    """A file of tools is searched under its name, and calls are in the store of its own when they are answered."""
+    tools = {"mail_send": "Send a message or an invoice by mail.", "weather": "Tell the weather of a city."}
+    (tmp_path / "tools.json").write_text(json.dumps(tools), encoding="utf-8")
+    _, url = command("--catalog", f"office={tmp_path}/tools.json,sqlite:///{tmp_path}/tools.db")
+
+    found = httpx.post(f"{url}/v1/search/office", json={"query": "send an invoice"}, timeout=60).json()
+    used = [{"name": "mail_send", "succeeded": True}]
+    body = {"catalogue": "office", "query": "send an invoice", "used": used, "source": "ada"}
+    kept = httpx.post(f"{url}/v1/used", json=body, timeout=60).json()
+
+    assert found == {"tools": ["mail_send", "weather"]}
+    assert kept == {"kept": 1, "source": "ada"}
+    with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
+        assert store.counts("").rewards == 1
 
 
 @pytest.mark.slow
@@ -119,6 +138,13 @@ def test_the_guides_server_is_one_that_nginx_takes(tmp_path):
         (("--offsets", "a", "--key", "TTTEMBED_NOT_SET=acme"), "--key: expected the name of an environment variable"),
         (("--offsets", "a", "--key", "acme"), "--key: expected ENV=TENANT[/TASK], got 'acme'"),
         (("--offsets", "a", "--upstream-key", "PATH"), "--upstream-key: expected a --key for each caller"),
+        (("--offsets", "a", "--catalog", "tools.json"), "--catalog: expected NAME=PATH[,URL] with different names"),
+        (("--offsets", "a", "--catalog", "a=b", "--catalog", "a=c"), "--catalog: expected NAME=PATH[,URL] with"),
+        (
+            ("--store", "sqlite:///a.db", "--catalog", "a=b,sqlite:///a.db"),
+            "--catalog: expected a store for a alone, got one that is used already",
+        ),
+        (("--offsets", "a", "--catalog", "a=missing.json"), "missing.json: expected a JSON file of tools"),
     ],
 )
 def test_bad_options_end_with_one_line(arguments, message, tmp_path, monkeypatch):

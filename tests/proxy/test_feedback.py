@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select
@@ -238,3 +239,17 @@ def test_a_caller_who_leaves_takes_nothing_with_him(proxied, store_url, kept, mo
 
     assert after.status_code == 200
     assert {source for *_, source in kept()} == {"anonymous", "gone", "next"}
+
+
+def test_a_store_that_was_replaced_is_opened_anew(proxied, sqlite_url):
+    """One request is told so; the next is kept in the store that is there now."""
+    client, file = proxied(feedback=FeedbackWriter(sqlite_url)), Path(sqlite_url.removeprefix("sqlite:///"))
+    assert client.post("/v1/feedback", json=UP, headers={"x-ttt-tenant": "acme"}).status_code == 200
+    for one in file.parent.glob(f"{file.name}*"):
+        one.unlink()
+    open_store(sqlite_url).close()
+
+    eventually(lambda: client.post("/v1/feedback", json=UP).status_code == 200)
+
+    with open_store(sqlite_url) as store:
+        assert store.counts("").rewards == 1

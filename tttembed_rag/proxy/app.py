@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tttembed_rag.errors import InputError, StoreError, require
 
@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from tttembed_rag.proxy.bodies import Refused, json_answer, read_json, refusal, whole
 from tttembed_rag.proxy.callers import Caller, Callers
-from tttembed_rag.proxy.catalogues import Catalogues, Search
+from tttembed_rag.proxy.catalogues import Catalogues
 from tttembed_rag.proxy.feedback import FeedbackWriter
 from tttembed_rag.proxy.openapi import checked_body, document
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
@@ -35,6 +35,9 @@ from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
 from tttembed_rag.serving.context import context
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
+
+if TYPE_CHECKING:
+    from tttembed_rag.search import LearnedToolSearch
 
 _log = logging.getLogger(__name__)
 # The header that says which version steered the answer; and its value where none did.
@@ -56,7 +59,7 @@ def proxy_app(
     upstream_key: str | None = None,
     limit: int = 16_000_000,
     feedback: FeedbackWriter | None = None,
-    searches: Mapping[str, Search] | None = None,
+    searches: Mapping[str, LearnedToolSearch] | None = None,
 ) -> Starlette:
     """An ASGI application that stands before an embedding service and steers the vectors of queries.
 

@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.proxy.bodies import Refused
 from tttembed_rag.proxy.callers import Caller
 from tttembed_rag.serving.context import context
 
-
-class Search(Protocol):
-    """The part of `tttembed_rag.search.LearnedToolSearch` that is offered."""
-
-    @property
-    def names(self) -> list[str]:
-        """The names of all tools."""
-
-    async def asearch(self, query: str, k: int, *, among: Collection[str] | None = None) -> list[str]:
-        """Names of the best tools for a request."""
-
-    def used(self, query: str, tool: str, succeeded: bool = True) -> None:
-        """Keep that a tool was called, and whether it worked."""
-
-    def flush(self) -> bool:
-        """Wait until what was kept is written; gives whether it is."""
-
-    def learning(self) -> AbstractContextManager[Any]:
-        """Within the block, learn from the background."""
-
-    def close(self) -> None:
-        """Write what waits, and end."""
+if TYPE_CHECKING:
+    from tttembed_rag.search import LearnedToolSearch
 
 
 class Catalogues:
     """Searches over tools by the names of their catalogues; they learn while they are open, and are closed after."""
 
-    def __init__(self, searches: Mapping[str, Search]) -> None:
+    def __init__(self, searches: Mapping[str, LearnedToolSearch]) -> None:
         self._searches = dict(searches)
         self._open = ExitStack()
 
@@ -69,13 +49,13 @@ class Catalogues:
             await asyncio.to_thread(_keep, search, body["query"], calls)
         return len(calls)
 
-    def _search(self, name: str) -> Search:
+    def _search(self, name: str) -> LearnedToolSearch:
         if name not in self._searches:
             raise Refused(404, f"expected a catalogue ({', '.join(self._searches)}), got {name!r:.80}")
         return self._searches[name]
 
 
-def _keep(search: Search, query: str, calls: Sequence[Mapping[str, Any]]) -> None:
+def _keep(search: LearnedToolSearch, query: str, calls: Sequence[Mapping[str, Any]]) -> None:
     for call in calls:
         search.used(query, call["name"], call["succeeded"])
     if not search.flush():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tttembed_rag.errors import InputError, StoreUnavailable
+from tttembed_rag.errors import InputError, StoreReplaced, StoreUnavailable
 from tttembed_rag.proxy.callers import Caller
 from tttembed_rag.proxy.openapi import SIGNALS
 from tttembed_rag.rewards import DEFAULT_TASK, Event, Feedback
@@ -119,6 +119,9 @@ class FeedbackWriter:
                 return [InputError(expected) if one.caller.tenant is None else next(rest) for one in batch]
             store.observe([one.served(store) for one in batch], judge=self._judge)
         except Exception as error:  # noqa: BLE001 - whatever it is, each caller is told
+            if isinstance(error, StoreReplaced):  # the next request opens the store that is there now
+                self._reached.close()
+                self._has_tenants = False
             if len(batch) > 1 and not isinstance(error, StoreUnavailable):
                 return [self._written([one])[0] for one in batch]
             return [error] * len(batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.search.index import OwnItems
+from tttembed_rag.search.index import Items
 from tttembed_rag.search.learned import LearnedSearch
 from tttembed_rag.serving.context import current_tenant
 
@@ -18,7 +18,7 @@ class LearnedRecall(LearnedSearch):
     """
 
     _kind = "memories"
-    _nothing = OwnItems()
+    _nothing = Items(own=True)
 
     def texts(self, names: Collection[str]) -> dict[str, str]:
         """The texts of the caller's memories of these *names*, in their order; without those that are not there."""
