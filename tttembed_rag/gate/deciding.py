@@ -146,8 +146,8 @@ def fit(
     check_asked(scope, gate=gate, source_voices=source_voices, audit=audit, trusted=trusted)
     if served is not None and not (gate and callable(served)):
         raise InputError(f"served: expected a function, and gate=True, which asks it, got {served!r:.80}, gate={gate}")
-    if reranked not in (True, False) or (reranked and served is None):
-        raise InputError(f"reranked: expected True or False, and served=, whose lists are reranked, got {reranked!r}")
+    if reranked and served is None:
+        raise InputError(f"reranked: expected served=, whose lists are reranked, got none, and reranked={reranked!r}")
     check_rewards(rewards)
     rewards = rewards.bounded(MOST_CANDIDATES)
     trusted = rewards.trusted if trusted is None else trusted
@@ -278,7 +278,7 @@ def refused_by(case: Case) -> Evidence | None:
     elif case.voucher == "nobody" and not case.labels:
         question, found = MEANS, _unbelieved(case)
     elif case.headroom < LEAST_HEADROOM:
-        brought = "the reranker is brought all that it likes"
+        brought = "your search gives the reranker all that was judged good: judge deeper than it gives"
         found = brought if case.reranked else "the judge repeats the retriever's order"
     elif case.trust <= 0:
         question, against = AUDITED, True
