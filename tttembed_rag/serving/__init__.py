@@ -17,7 +17,6 @@ from tttembed_rag.serving.twopass import (
     adrive,
     cosines_of,
     drive,
-    in_fused_order,
     in_reward_order,
 )
 from tttembed_rag.system.failures import FailureLog
@@ -45,7 +44,6 @@ __all__ = [
     "current_tenant",
     "drive",
     "follow",
-    "in_fused_order",
     "in_reward_order",
     "resolve_task",
 ]
