@@ -14,9 +14,12 @@ HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py te
 TESTED_WITH := build celery fastapi hatchling hypothesis ir-measures matplotlib openapi-spec-validator pgserver \
 	procrastinate pytest pytest-asyncio pytest-xdist
 ADAPTED := $(addprefix --ignore tests/,test_documentation.py search/test_catalog.py)
+# What `make test-lowest-hosts` installs beside the adapters.
+HOSTED_WITH := hypothesis opentelemetry-exporter-otlp-json-common pgserver pytest pytest-asyncio pytest-xdist qdrant-client \
+	$(addprefix openinference-instrumentation-,dspy haystack langchain)
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo docs test test-hosts test-lowest test-quick check faults faults-processes faults-server faults-rest bench bench-all
+.PHONY: demo docs test test-hosts test-lowest test-lowest-hosts test-quick check faults faults-processes faults-server faults-rest bench bench-all
 
 demo: .venv/demo
 	$(BIN)/tttembed demo
@@ -34,6 +37,10 @@ test-quick: .venv/dev
 # The lowest versions of dependencies that the package promises, in an environment of their own.
 test-lowest: build/lowest
 	build/lowest/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m "not slow" $(ADAPTED) tests
+
+# Those that adapters and hosts promise, in another one: some ask for later versions of what the package needs.
+test-lowest-hosts: build/lowest-hosts
+	build/lowest-hosts/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m "not data" $(addsuffix /tests,$(ADAPTERS) $(HOSTS))
 
 faults: .venv/hosts
 	$(MAKE) --jobs=3 --output-sync=target faults-processes faults-server faults-rest
@@ -76,6 +83,13 @@ build/lowest: pyproject.toml constraints-lowest.txt
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --no-compile --constraint constraints-lowest.txt $(TESTED_WITH) \
 		--editable '.[demo,embedders,gemini,local,postgres,ray,serve,telemetry]' --editable $(HOSTS)
+	touch $@
+
+build/lowest-hosts: constraints-lowest-hosts.txt $(addsuffix /pyproject.toml,. $(ADAPTERS) $(HOSTS))
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --no-compile --constraint constraints-lowest-hosts.txt $(HOSTED_WITH) \
+		--editable '.[demo,judges,parquet,postgres,serve,telemetry]' $(foreach folder,$(ADAPTERS),--editable '$(folder)[dev]') \
+		--editable '$(HOSTS)[chroma,dspy,lancedb,langfuse,langsmith,mcp,mteb,phoenix,pydantic-ai,sentence-transformers]'
 	touch $@
 
 bench: .venv/dev

@@ -2,6 +2,7 @@
 
     python benchmarks/tools.py [--data FOLDER] [--sets metatool,seal-tools,...] [--seeds 0,1,2] [--json OUT.json]
     python benchmarks/tools.py --speed
+    python benchmarks/tools.py --floor [--sets metatool,seal-tools,...] [--json OUT.json]
 
 FOLDER holds BEIR folders of tools with stored MiniLM vectors; default: ../shared/data beside the checkout. `stdlib` are
 the callables of this Python's standard library, embedded here.
@@ -29,9 +30,11 @@ from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.search import Card, LearnedToolSearch
 from tttembed_rag.search.index import WEIGHT, fused
-from tttembed_rag.search.learning import rewards_of_outcomes, usable
+from tttembed_rag.search.learning import FLOOR, rewards_of_outcomes, usable
 
 SETS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf", "stdlib")
+# Whose requests no tool serves.
+ELSEWHERE = ("scifact", "cranfield", "chroma-chunks", "hotpotqa-dev500")
 COUNTS = (0, 25, 50, 100, 200, 400, 800)
 HERE = Path(__file__).resolve().parent
 RIVALS = ("bm25", "dense", "fused", "oats", "oats fused", "oats, our legs", "centroids", "adapter")
@@ -205,9 +208,9 @@ def compare(world: World, counts: tuple[int, ...]) -> Iterator[dict]:
         steered = queries if search.offsets is None else search.offsets.apply(queries)
         called = share_of_calls(queries, past, calls[:count], len(index))
         scores["ours and calls"] = fused(steered @ index.vectors.T, keyword, lesson.weight) + _SHARE * called
-        requests = usable(search._memory.requests("", queries.shape[1]), index)  # noqa: SLF001 - the same calls
+        requests = usable(search._memory.requests("", queries.shape[1]), search._items)  # noqa: SLF001 - the same calls
         if len(requests) >= 2:
-            matrix = adapter(rewards_of_outcomes(requests, index))
+            matrix = adapter(rewards_of_outcomes(requests, search._items))  # noqa: SLF001
             scores["adapter"] = (queries @ matrix.T.astype(np.float32)) @ index.vectors.T
         else:
             scores["adapter"] = dense
@@ -260,6 +263,36 @@ def against(rows: list[dict], rival: str, measure: int) -> None:
         print(f"{name:<16}" + "".join(f"{cell:>17}" for cell in cells))
 
 
+def floor(data: Path, sets: list[str]) -> list[dict]:
+    """What a search that abstains finds nothing for, by set and split: requests held out, and those of other sets."""
+    loaded = {name: load(data, name) for name in sets}
+    for name in ELSEWHERE:
+        loaded[name] = load(data, name)
+    rows = []
+    for name, seed in ((name, seed) for name in sets for seed in (0, 1, 2)):
+        world = split(*loaded[name], seed)
+        search, embedder = world.search, world.search._embedder  # noqa: SLF001 - requests of others have vectors, too
+        search._abstain = True  # noqa: SLF001 - as its argument
+        for row in world.pool[:800]:
+            for tool in search(world.texts[row], k=10):
+                if search._index.rows[tool] in world.right[row]:  # noqa: SLF001 - the simulated agent
+                    search.used(world.texts[row], tool)
+        search.learn()
+        nothing = [not search(world.texts[row]) for row in world.held]
+        found = {"set": name, "seed": seed, "own": float(np.mean(nothing))}
+        for part, others in (("tools", sets), ("texts", ELSEWHERE)):
+            shares = []
+            for other in set(others) - {name}:
+                dataset, _, vectors = loaded[other]
+                embedder._vectors |= dict(zip(dataset.queries.values(), vectors, strict=True))  # noqa: SLF001 - likewise
+                asked = np.random.default_rng(seed).permutation(list(dataset.queries.values()))[:200]
+                shares.append(np.mean([not search(str(text)) for text in asked]))
+            found[part] = float(np.mean(shares))
+        rows.append(found | {"certain": FLOOR in search.offsets.settings})
+        print(rows[-1], flush=True)
+    return rows
+
+
 def speed() -> None:
     """Milliseconds of a search of 5,000 tools, all but the embedding, before and after learning.
 
@@ -306,12 +339,18 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--floor", action="store_true")
     args = parser.parse_args()
     if args.speed:
         speed()
         return
     if not args.data.is_dir():
         raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
+    if args.floor:
+        rows = floor(args.data, args.sets.split(","))
+        if args.json:
+            args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        return
     rows = []
     for name in args.sets.split(","):
         loaded = load(args.data, name)

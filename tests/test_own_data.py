@@ -740,6 +740,17 @@ class TestAudit:
         assert reason in said.output
 
 
+def test_one_query_is_told_to_be_too_few(here: Path) -> None:
+    """Also where its votes are the opposite of what the embedding model finds: one question says little of a judge."""
+    documents = ["how does this work", "how does this", "how does", "unlike", "other words", "elsewhere"]
+    rows = [f"how does this work,{text},{1 if place > 2 else -1}" for place, text in enumerate(documents)]
+    (here / "votes.csv").write_text("\n".join(["query,document,thumb", *rows]), encoding="utf-8")
+
+    fitted = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+
+    assert "abstained: one rewarded query cannot be held out from itself [TTT-G01]" in fitted.output
+
+
 def test_rewards_that_repeat_shared_words_are_told(here: Path) -> None:
     """`fit` prints a warning where a judge does no more than count the words that documents share with queries."""
     rows = []

@@ -221,6 +221,19 @@ async def test_words_sort_the_first_search_before_the_judge_reads(case):
     np.testing.assert_allclose(words.scores, [cosines[once]] * 2)
 
 
+def test_words_sort_the_second_search_too(case):
+    """Else what they brought up for the judge would stand at its place among vectors again."""
+    query, documents, rewards = case
+    library, words = Library(case), Odd()
+    found = library.found(depth=3, words=words)
+    assert library.asked == ["embed", "search", "vectors", "judge", "vectors", "again", "vectors"]
+    once = sorted(np.argsort(-(documents @ query), kind="stable").tolist(), key=lambda row: row % 2 == 0)
+    first = FirstPass(once, rewards[once][:3], key=int)
+    turned = np.array(first.turned(query, documents[once[:3]]))
+    again = np.argsort(-(documents @ turned), kind="stable").tolist()
+    assert found == first.merged(sorted(again, key=lambda row: row % 2 == 0))
+
+
 def test_without_a_rescorer_no_vector_is_asked_for(case):
     """What is not published costs nothing."""
     library = Library(case)

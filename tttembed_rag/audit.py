@@ -47,6 +47,8 @@ _LEVEL = 0.05
 # judge lie on a line by chance all too often. The 90 % interval holds the change in nine of ten draws of 30, 50 and 100
 # labels (`benchmarks/poison.py biased`).
 _UNSEEN = 2
+# Least DCG that labels are taken to have: one good document of the first place in a hundred queries.
+_LEAST_IDEAL = 0.01
 # A change below this is rounding.
 _ROUNDING = 1e-12
 # Numbers that are fitted to the labels: a and b.
@@ -69,6 +71,9 @@ class Audited:
         queries: How many queries these are.
 
         ignored: Labels of these queries and others that do not count.
+
+        unit: What *found* is multiplied with to be nDCG@10 of the labels: it is divided by the DCG of the judge's order
+            in the judge's rewards, and labels may be on another scale.
     """
 
     claimed: float
@@ -77,6 +82,7 @@ class Audited:
     labels: int
     queries: int
     ignored: int = 0
+    unit: float = 1.0
 
     @property
     def decides(self) -> bool:
@@ -141,13 +147,19 @@ def audited(rewards: Rewards, voices: Float64, offsets: FloatArray, labels: Labe
         labels: Trusted labels of pairs that `audit_sample` drew; others are ignored.
     """
     grid = Grid.of(rewards)
-    return audited_places(rewards, grid, voices, _changes(rewards, grid, offsets), labels)
+    return audited_places(rewards, grid, voices, _changes(rewards, grid, offsets), labels_on(rewards, grid, labels))
 
 
-def audited_places(rewards: Rewards, grid: Grid, voices: Float64, places: Float64, labels: Labels) -> Audited:
-    """What *labels* say of *places* (n, k), by how much the discount of each candidate's place in *grid* changes."""
-    change = (voices / voices.sum())[:, None] / mean_ideal(grid, voices) * places
-    known, ignored = _on_grid(rewards, grid, labels)
+def audited_places(
+    rewards: Rewards, grid: Grid, voices: Float64, places: Float64, labels: tuple[Float64, int]
+) -> Audited:
+    """What labels say of *places* (n, k), by how much the discount of each candidate's place in *grid* changes.
+
+    The *labels* are those of `labels_on`.
+    """
+    ideal = mean_ideal(grid, voices)
+    change = (voices / voices.sum())[:, None] / ideal * places
+    known, ignored = labels
     moved = change.any(axis=1)
     told = np.isfinite(known) & moved[:, None]
     drawn = told.sum(axis=1)
@@ -168,7 +180,8 @@ def audited_places(rewards: Rewards, grid: Grid, voices: Float64, places: Float6
     squares = np.maximum(rewards.depths / PAIRS, 1.0) @ (change**2).sum(axis=1)
     unseen = n / m * float(squares) * good * (1 - good)
     error = math.sqrt((m * seen + _UNSEEN * unseen) / (m + _UNSEEN))
-    return Audited(claimed, found, error, len(predictors), m, ignored)
+    unit = ideal / max(mean_ideal(grid, voices, a + b * grid.rewards), _LEAST_IDEAL)
+    return Audited(claimed, found, error, len(predictors), m, ignored, unit)
 
 
 def confirmed_order(rewards: Rewards, labels: Labels) -> float:
@@ -182,7 +195,7 @@ def confirmed_order(rewards: Rewards, labels: Labels) -> float:
     from scipy.stats import rankdata
 
     grid = Grid.of(rewards)
-    known, _ = _on_grid(rewards, grid, labels)
+    known, _ = labels_on(rewards, grid, labels)
     told = np.isfinite(known)
     if told.sum() < LEAST:
         return 1.0
@@ -237,13 +250,14 @@ def _changes(rewards: Rewards, grid: Grid, offsets: FloatArray) -> Float64:
     return np.where(grid.present, discounts(grid, scores) - discounts(grid, grid.base), 0.0)
 
 
-def mean_ideal(grid: Grid, voices: Float64) -> float:
-    """The mean DCG@10 of the judge's own order, which gives the change its scale."""
-    ideal = dcg(-np.sort(-np.where(grid.present, grid.rewards, 0.0), axis=1))
+def mean_ideal(grid: Grid, voices: Float64, gains: Float64 | None = None) -> float:
+    """The mean DCG@10 of the best order by the judge's rewards, or by other *gains* (n, k)."""
+    gains = grid.rewards if gains is None else np.maximum(gains, 0.0)
+    ideal = dcg(-np.sort(-np.where(grid.present, gains, 0.0), axis=1))
     return max(float(voices @ ideal / voices.sum()), np.finfo(np.float64).tiny)
 
 
-def _on_grid(rewards: Rewards, grid: Grid, labels: Labels) -> tuple[Float64, int]:
+def labels_on(rewards: Rewards, grid: Grid, labels: Labels) -> tuple[Float64, int]:
     """(n, k) the label of each candidate that counts, else NaN; and how many labels of these queries do not count.
 
     A label of a copy of a text counts where the candidate itself has none.

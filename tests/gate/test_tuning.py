@@ -77,6 +77,12 @@ def test_a_setting_in_front_of_a_reranker_counts_by_what_it_brings():
     assert tuned(-1).evidence.gain != tuned(1).evidence.gain
 
 
+def test_whether_lists_are_reranked_is_true_or_false():
+    """In one line, as `fit` says it."""
+    with pytest.raises(InputError, match=r"^reranked: expected True or False, got 'no'$"):
+        tune(judged(), fused, (0.0, 0.5), trusted=True, reranked="no")
+
+
 @pytest.mark.parametrize(
     ("settings", "search", "said"),
     [
@@ -110,3 +116,4 @@ def test_the_result_is_a_setting_with_its_evidence():
     )
     assert isinstance(found, Tuned)
     assert found.setting == "words"
+    assert str(found).startswith("'words': published: held-out gain +")

@@ -196,3 +196,16 @@ def test_ten_thousand_tools_are_searched():
 
     assert len(search.names) == 10_001
     assert search("the 4711th thing", k=1) == ["tool_4711"]
+
+
+def test_the_server_of_a_tool_counts():
+    """Its name and description stand in the text, from an entry of JSON or the metadata of an MCP tool."""
+    tools = pytest.importorskip("fastmcp.tools")
+    crm = tools.Tool.from_function(
+        lambda: "", name="find", description="Find.", meta={"tttembed/server": "crm: customers"}
+    )
+    entries = [{"name": "read", "description": "Read.", "server": {"name": "files", "description": "on disk"}}]
+    entries += [{"name": "write", "description": "Write.", "server": "files"}, {"name": "bare", "server": 7}]
+
+    assert [card.text.splitlines()[-1] for card in cards_of(entries)] == ["files: on disk", "files", "bare"]
+    assert cards_of([crm])[0].text.splitlines()[-1] == "crm: customers"

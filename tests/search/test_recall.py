@@ -151,7 +151,7 @@ def test_one_name_is_no_list_of_names():
 
 
 @pytest.mark.parametrize("kept", ["here", "store"])
-def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept):
+def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept, caplog):
     """It is not found, is in no file, and what was learned goes with it; one that was never used takes nothing."""
     file = tmp_path / "memories.db"
     with remembering(["ada"], None if kept == "here" else f"sqlite:///{file}") as recall, context(tenant="ada"):
@@ -161,7 +161,9 @@ def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept):
         assert recall.learn().published
         recall.forget(["acme_" + UNSEEN[0]])
         served = recall.offsets
+        assert "not forgotten" not in caplog.text
         recall.forget(["secret", "unknown"])
+        assert "1 of 2 memories were not forgotten: this process has none of that name" in caplog.text
 
         assert served is not None
         assert recall.offsets is None

@@ -229,9 +229,9 @@ def test_callers_without_a_name_are_sources(search):
     """No judge vouches for what they say: each request is a source, and none of them the judge."""
     teach(search, LEARNED[:3])
     search.used(request(LEARNED[0]), f"acme_{LEARNED[0]}", source="ada")
-    requests, index = usable(search._memory.requests("", 64), search._index), search._index
+    requests, items = usable(search._memory.requests("", 64), search._items), search._items
 
-    sources = rewards_of_outcomes(requests, index).sources.tolist()
+    sources = rewards_of_outcomes(requests, items).sources.tolist()
 
     assert len({*sources}) == 4
     assert {one.source for one in requests} == {"", "ada"}
@@ -245,9 +245,9 @@ def test_a_tool_that_one_user_called_is_no_contrast_for_another():
     for topic in LEARNED[:2]:
         search.used(request(topic), f"zeta_{topic}", source="ada")
         search.used(request(topic), f"acme_{topic}", source="bob")
-    requests, index = usable(search._memory.requests("", 64), search._index), search._index
+    requests, items = usable(search._memory.requests("", 64), search._items), search._items
 
-    rewards = rewards_of_outcomes(requests, index)
+    rewards = rewards_of_outcomes(requests, items)
 
     for row, one in enumerate(requests):
         pairs = slice(rewards.starts[row], rewards.starts[row + 1])
@@ -255,8 +255,8 @@ def test_a_tool_that_one_user_called_is_no_contrast_for_another():
         topic = one.query.removeprefix("please handle my ")
         suite, other = ("zeta", "acme") if one.source == "ada" else ("acme", "zeta")
         assert len(worth) == 11
-        assert worth[index.cards[index.rows[f"{suite}_{topic}"]].key] == 1
-        assert index.cards[index.rows[f"{other}_{topic}"]].key not in worth
+        assert worth[f"{suite}_{topic}"] == 1
+        assert f"{other}_{topic}" not in worth
 
 
 def test_outcomes_at_random_teach_nothing(search):
@@ -333,10 +333,10 @@ def test_an_offset_that_gains_nothing_in_the_fused_list_is_not_served():
     search = LearnedToolSearch(catalog, FakeEmbedder(16, vectors=vectors))
     for i in range(0, 60, 2):
         search.used(f"word{i}", f"tool{i}")
-    requests, index = usable(search._memory.requests("", 16), search._index), search._index
+    requests, items = usable(search._memory.requests("", 16), search._items), search._items
 
-    alone = fit(rewards_of_outcomes(requests, index), scope="task")
-    both = learn(requests, index)
+    alone = fit(rewards_of_outcomes(requests, items), scope="task")
+    both = learn(requests, items)
 
     assert any(offset.served for offset in alone.values())
     assert [search(one.query, k=1) for one in requests] == [list(one.outcomes) for one in requests]
@@ -440,6 +440,42 @@ def test_a_task_is_a_text(search):
     for ask in (search, partial(search.used, name="zeta_redmail")):
         with pytest.raises(InputError, match=r"^task: expected a text or None, got int$"):
             ask("a request", task=5)
+
+
+# Nothing fits
+
+
+def many(count, sources):
+    """A search that abstains, with vectors of its own, and the nearest tool of each of *count* requests at .5 to .9."""
+    rng, vectors = np.random.default_rng(0), {}
+    texts = {f"tool{i}": f"number{i}" for i in range(20)}
+    axes = np.linalg.qr(rng.standard_normal((40, 40)))[0]
+    vectors |= {f"{name}: {text}": axes[i] for i, (name, text) in enumerate(texts.items())}
+    for i in range(count):
+        near = 0.5 + 0.4 * i / count
+        vectors[f"request {i}"] = near * axes[i % 20] + np.sqrt(1 - near**2) * axes[20 + i % 20]
+    vectors |= {"far away": 0.4 * axes[0] + np.sqrt(1 - 0.16) * axes[39], "call_me tool3_now": axes[39]}
+    search = LearnedToolSearch(texts, FakeEmbedder(40, vectors=vectors), abstain=True)
+    for i in range(count):
+        search.used(f"request {i}", f"tool{i % 20}", source=f"source {i % sources}" if sources else None)
+    search.learn()
+    return search
+
+
+@pytest.mark.parametrize(("count", "sources"), [(298, 0), (320, 20)])
+def test_it_finds_something_until_it_is_certain(count, sources):
+    """Too few requests, or requests of too few sources, prove no floor."""
+    assert len(many(count, sources)("far away")) == 5
+
+
+def test_nothing_is_found_where_nothing_fits():
+    """Below the nearest tool of almost all requests for which one worked nothing is found but what is named."""
+    search = many(300, 0)
+    search.add({"tool3_now": "does it now"})
+
+    assert search("far away") == []
+    assert search("call_me tool3_now") == ["tool3_now"]
+    assert len(search("request 5")) == 5
 
 
 # Turns

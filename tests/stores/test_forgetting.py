@@ -36,6 +36,29 @@ def test_what_is_forgotten_teaches_nothing(store, query_id):
         ) == (0, 0, 0, 0)
 
 
+def test_a_document_that_is_forgotten_teaches_nothing(store):
+    """What is learned afterwards equals, bit for bit, what a store learns that never saw it; no version stays."""
+    seen, gone = traffic(8, tenant="a"), traffic(8)[0].candidates[0].doc_id
+    store.observe(seen, judge=JUDGE)
+    rest = [tuple(one for one in query.candidates if one.doc_id != gone) for query in seen]
+    never = [replace(query, tenant="never saw it", candidates=left) for query, left in zip(seen, rest, strict=True)]
+    store.observe(never, judge=JUDGE)
+    store.registry.publish(learned(store, "a"), by="me", tenant="a")
+    unknown = store.forget(tenant="a", document_id="never shown", by="me")
+    kept = store.registry.version(tenant="a")
+
+    found = store.forget(tenant="a", document_id=gone, by="me")
+    store.observe([replace(query, at=1.0) for query in seen], judge=JUDGE)  # served before that, and late
+
+    assert (unknown.documents, unknown.versions, found.documents, found.versions) == (0, 0, 1, 1)
+    assert kept is not None
+    assert store.serving(tenant="a").version is None
+    assert facts(learned(store, "never saw it")) == facts(learned(store, "a"))
+    assert replace(store.counts("never saw it"), bytes=0) == replace(store.counts("a"), bytes=0)
+    with pytest.raises(InputError, match=r"^source: expected a query, a source or a document, got 2 of them$"):
+        store.forget(tenant="a", document_id=gone, query_id="q1", by="me")
+
+
 def test_forgetting_reaches_the_shared_scope(store):
     """Shared versions go if the tenant ever shared; other tenants keep theirs."""
     store.observe(traffic(4, tenant="a"), judge=JUDGE)

@@ -50,6 +50,8 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
     Raises:
         InputError: *search* gives no list of ids, or none that the rewards know.
     """
+    if reranked not in (True, False):
+        raise InputError(f"reranked: expected True or False, got {reranked!r}")
     names = np.where(rewards.query_texts == "", rewards.query_ids, rewards.query_texts)
     found, known, shown = np.zeros(len(rewards)), False, ""
     for row, (vector, name) in enumerate(zip(vectors, names.tolist(), strict=True)):

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.audit import Audited, Labels, audited, audited_places, confirmed_order
+from tttembed_rag.audit import Audited, Labels, audited, audited_places, confirmed_order, labels_on
 from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.measures import Search, discounts, judged_ndcg, served_ndcg
 from tttembed_rag.fitting.neighbours import with_neighbours
@@ -177,14 +177,18 @@ class Case:
         """What the trusted labels say of *offsets* (n, d); None where there are none."""
         return audited(self.rewards, self.voices, offsets, self.labels) if self.labels else None
 
+    @cached_property
+    def _labelled(self) -> tuple[Float64, int]:
+        """The trusted labels of the judged candidates."""
+        return labels_on(self.rewards, self.judged, self.labels or {})
+
     def audited_orders(self, before: Float64, after: Float64) -> Audited | None:
         """The same of judged candidates in the order of scores *after* (n, k) in place of those *before*."""
         if not self.labels:
             return None
         places = discounts(self.judged, after) - discounts(self.judged, before)
-        return audited_places(
-            self.rewards, self.judged, self.voices, np.where(self.judged.present, places, 0.0), self.labels
-        )
+        places = np.where(self.judged.present, places, 0.0)
+        return audited_places(self.rewards, self.judged, self.voices, places, self._labelled)
 
     @cached_property
     def trust(self) -> float:

@@ -146,8 +146,8 @@ def fit(
     check_asked(scope, gate=gate, source_voices=source_voices, audit=audit, trusted=trusted)
     if served is not None and not (gate and callable(served)):
         raise InputError(f"served: expected a function, and gate=True, which asks it, got {served!r:.80}, gate={gate}")
-    if reranked not in (True, False) or (reranked and served is None):
-        raise InputError(f"reranked: expected True or False, and served=, whose lists are reranked, got {reranked!r}")
+    if reranked and served is None:
+        raise InputError(f"reranked: expected served=, whose lists are reranked, got none, and reranked={reranked!r}")
     check_rewards(rewards)
     rewards = rewards.bounded(MOST_CANDIDATES)
     trusted = rewards.trusted if trusted is None else trusted
@@ -268,17 +268,17 @@ def refused_by(case: Case) -> Evidence | None:
     if not case.rewards.reach.any():
         several = case.rewards.depths.max() > 1
         found = "every candidate of a query has the same reward" if several else "one candidate of each was judged"
+    elif case.questions < 2 and case.voucher != "its declaration":
+        found = "one rewarded query cannot be held out from itself"
     elif case.signal.contradicts:
         question, against = MEANS, not case.named.any()  # no vote takes away what is served
         found = "the rewards contradict the retriever's order, as an inverted judge's do"
     elif case.alone:
         found = "one source alone rewarded them"
-    elif case.questions < 2 and case.voucher != "its declaration":
-        found = "one rewarded query cannot be held out from itself"
     elif case.voucher == "nobody" and not case.labels:
         question, found = MEANS, _unbelieved(case)
     elif case.headroom < LEAST_HEADROOM:
-        brought = "the reranker is brought all that it likes"
+        brought = "your search gives the reranker all that was judged good: judge deeper than it gives"
         found = brought if case.reranked else "the judge repeats the retriever's order"
     elif case.trust <= 0:
         question, against = AUDITED, True

@@ -32,8 +32,8 @@ def lost_by_depth(case: Case, scores: Float64) -> tuple[float, ...]:
 
     Each is an upper bound of the mean loss at one-sided level `CERTIFIED_LEVEL`, and no less than those of the depths
     below it in the list: whoever takes the first that is small enough has tested them from the deepest on, in a fixed
-    sequence (Angelopoulos et al. 2021), and needs no correction for having tested several. Where trusted labels prove
-    that more is lost than the judge says, it is what they prove.
+    sequence (Angelopoulos et al. 2021), and needs no correction for having tested several. Where trusted labels say
+    that more is lost than the judge does, it is what they say.
 
     Args:
         case: n rewarded queries.
@@ -49,7 +49,7 @@ def lost_by_depth(case: Case, scores: Float64) -> tuple[float, ...]:
         return ()
     paid = paid_for(listed, case.voices)
     depths = range(1, min(int(np.median(case.rewards.depths)), DEEPEST) + 1)
-    bounds = [max(_bound(case, lost_by(listed, one, *paid)), _proven(case, scores, place < one)) for one in depths]
+    bounds = [max(_bound(case, lost_by(listed, one, *paid)), _by_labels(case, scores, place < one)) for one in depths]
     return tuple(np.maximum.accumulate(bounds[::-1])[::-1].tolist()) if np.isfinite(bounds).all() else ()
 
 
@@ -57,8 +57,8 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     """What is lost where lists are served as they are whose first candidate leads the second by so much.
 
     The lists with the largest lead are looked at first, then more and more of them: a fixed sequence again, so that
-    whoever takes as many as lose little enough needs no correction. Where trusted labels prove that more is lost than
-    the judge says, it is what they prove.
+    whoever takes as many as lose little enough needs no correction. Where trusted labels say that more is lost than
+    the judge does, it is what they say.
 
     Args:
         case: n rewarded queries.
@@ -77,7 +77,7 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     lead = best[:, 0] - best[:, 1]
     leads = np.sort(lead)[::-1][np.arange(1, SHARES + 1) * len(lead) // SHARES - 1]
     asked = [lead < least for least in leads]
-    bounds = [max(_bound(case, np.where(one, 0.0, lost)), _proven(case, judged, one[:, None])) for one in asked]
+    bounds = [max(_bound(case, np.where(one, 0.0, lost)), _by_labels(case, judged, one[:, None])) for one in asked]
     bounds = np.maximum.accumulate(bounds).tolist()
     kept = sum(one <= MOST_LOST for one in bounds)
     depth = int(np.median(case.rewards.depths))
@@ -105,14 +105,14 @@ def lost_by(listed: Float64, depth: int, paid: Float64, divided_by: Float64) -> 
     return np.asarray((paid - dcg(reranked)) / divided_by)
 
 
-def _proven(case: Case, scores: Float64, asked: NDArray[np.bool_]) -> float:
-    """What trusted labels prove to be lost, at the least, where a reranker is *asked* (n, k) about the first of some
-    lists in the order of *scores* (n, k), and not about all of them.
+def _by_labels(case: Case, scores: Float64, asked: NDArray[np.bool_]) -> float:
+    """What is lost, as trusted labels correct the judge, where a reranker is *asked* (n, k) about the first of some
+    lists in the order of *scores* (n, k), and not about all of them; minus infinity where few labels say so.
     """
     by_scores = scores / (_TIES * max(float(np.abs(scores).max()), _LEAST))  # which decide where rewards are equal
     reranked = 1.0 + case.judged.rewards + by_scores
     audited = case.audited_orders(reranked, np.where(asked, reranked, by_scores))
-    return -audited.interval(CERTIFIED_LEVEL)[1] if audited is not None and audited.decides else -np.inf
+    return -audited.unit * audited.found if audited is not None and audited.decides else -np.inf
 
 
 def _listed(case: Case, scores: Float64) -> Float64:

@@ -39,6 +39,10 @@ class Tuned(Generic[SettingT]):
     setting: SettingT
     evidence: Evidence
 
+    def __str__(self) -> str:
+        """The setting, and why in words."""
+        return f"{self.setting!r}: {self.evidence}"
+
 
 def tune(
     rewards: Rewards,

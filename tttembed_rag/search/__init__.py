@@ -1,6 +1,6 @@
 """Searches that learn from use: over an agent's tools and skills, the memories of users, or any other short texts."""
 
-from tttembed_rag.search.catalog import Card, cards_of
+from tttembed_rag.search.catalog import SERVER_META, Card, cards_of
 from tttembed_rag.search.explaining import FoundItem, SearchExplanation
 from tttembed_rag.search.learned import GROWTH, LearnedSearch
 from tttembed_rag.search.learning import Lesson
@@ -10,6 +10,7 @@ from tttembed_rag.search.turns import Turns, is_outage, sent_by
 
 __all__ = [
     "GROWTH",
+    "SERVER_META",
     "Card",
     "FoundItem",
     "LearnedRecall",

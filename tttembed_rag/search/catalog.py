@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 CARD_LIMIT = 2000
 # Bytes of UTF-8 of the longest name that every store holds as an id.
 _LONGEST_KEY = 512
+# Under which the metadata of an MCP tool say what its server is called and for.
+SERVER_META = "tttembed/server"
 # Attributes under which tools of different packages keep the JSON schema of their parameters.
 _SCHEMAS = ("input_schema", "inputSchema", "parameters", "parameters_json_schema")
 _EXPECTED = (
@@ -62,7 +64,8 @@ def cards_of(catalog: Any) -> list[Card]:
     Args:
         catalog: OpenAI function schemas, an MCP ``tools/list`` result, tools of MCP, FastMCP, LangChain, LlamaIndex
             or Pydantic AI, functions, `Card` values, ``{name: description}``, or the path of a JSON file with schemas
-            or of a folder with SKILL.md files.
+            or of a folder with SKILL.md files. An entry of a dict may have a ``server``, a text or an object with
+            ``name`` and ``description``, by which the tool is found too.
 
     Raises:
         InputError: It is something else, or a tool has no name.
@@ -156,10 +159,19 @@ def _card(tool: Any, remarks: _Remarks) -> Card:
         if not (isinstance(description, str) and description.strip()):
             remarks[_BLANK].append(str(name))
             description = ""
-        text = "\n".join([f"{name}: {description.strip()}".rstrip(": "), *_parameters(str(name), schema, remarks)])
+        lines = [f"{name}: {description.strip()}".rstrip(": "), *_parameters(str(name), schema, remarks)]
+        text = "\n".join(filter(None, [*lines, _server(tool)]))
     if not (isinstance(name, str) and name.strip()):
         raise InputError(f"catalog: expected a name for every tool, got {name!r} in {tool!s:.60}")
     return Card(name, text[:CARD_LIMIT])
+
+
+def _server(tool: Any) -> str:
+    """Name and description of the server that a tool is of, where its entry or its metadata says so; else empty."""
+    said = tool.get("server") if isinstance(tool, Mapping) else (getattr(tool, "meta", None) or {}).get(SERVER_META)
+    if isinstance(said, Mapping):
+        said = ": ".join(one for key in ("name", "description") if isinstance(one := said.get(key), str))
+    return said if isinstance(said, str) else ""
 
 
 def _parts(tool: Any) -> tuple[Any, Any, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -30,7 +29,7 @@ def standardized(scores: FloatArray) -> FloatArray:
     gives zeros.
     """
     centred = scores - scores.mean(axis=-1, keepdims=True)
-    spread = scores.std(axis=-1, keepdims=True)
+    spread = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True))
     result: FloatArray = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-6)
     return result
 
@@ -98,14 +97,6 @@ class Index:
         """(n, d) unit vectors of the cards' texts."""
         return self.room.rows[: len(self.cards)]
 
-    def for_tenant(self, tenant: str) -> Index:  # noqa: ARG002 - where tenants have items of their own, it counts
-        """Itself: all tenants search the same items."""
-        return self
-
-    def having(self, tenant: str, index: Index) -> Index:  # noqa: ARG002 - likewise
-        """Another state of all items."""
-        return index
-
     def plus(self, cards: Sequence[Card], vectors: FloatArray) -> Index:
         """With *cards* and their *vectors* (m, d) behind the others, and in place of those of the same names."""
         old = self.without([card.name for card in cards])
@@ -144,26 +135,17 @@ class Index:
         return keyword if vector is None else fused(self.vectors @ vector, keyword, weight)
 
 
-class Items(Protocol):
-    """The items that each tenant may find: an `Index` that all share, or `OwnItems`."""
+class Items:
+    """The items that tenants may find: those of all, or each tenant's *own*; it never changes."""
 
-    def for_tenant(self, tenant: str) -> Index:
-        """The items of a tenant."""
-
-    def having(self, tenant: str, index: Index) -> Items:
-        """With other items of a tenant."""
-
-
-class OwnItems:
-    """The items of each tenant, which no other tenant finds; it never changes."""
-
-    def __init__(self, indexes: Mapping[str, Index] | None = None) -> None:
+    def __init__(self, *, own: bool = False, indexes: Mapping[str, Index] | None = None) -> None:
+        self._own = own
         self._indexes = dict(indexes or {})
 
     def for_tenant(self, tenant: str) -> Index:
         """The items of a tenant."""
-        return self._indexes.get(tenant) or Index()
+        return self._indexes.get(tenant if self._own else "") or Index()
 
-    def having(self, tenant: str, index: Index) -> OwnItems:
+    def having(self, tenant: str, index: Index) -> Items:
         """With other items of a tenant."""
-        return OwnItems(self._indexes | {tenant: index})
+        return Items(own=self._own, indexes=self._indexes | {tenant if self._own else "": index})

@@ -23,7 +23,7 @@ from tttembed_rag.search.asking import DAILY, UnusedJudge
 from tttembed_rag.search.catalog import Card
 from tttembed_rag.search.explaining import SearchExplanation, explained
 from tttembed_rag.search.index import WEIGHT, Index, Items, best
-from tttembed_rag.search.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
+from tttembed_rag.search.learning import FAILED, FLOOR, SUCCEEDED, Lesson, learn, usable, weight_of
 from tttembed_rag.search.outcomes import InProcess, InStore, Outcomes, PastRequest
 from tttembed_rag.serving.context import context, current_task, current_tenant, said
 from tttembed_rag.system.background import Loop, checked_interval
@@ -66,6 +66,9 @@ class LearnedSearch:
 
         price: What the judge's usage costs; needed where the budget caps money.
 
+        abstain: Whether nothing is found where the nearest item lies farther than that of almost every request for
+            which an item helped. It begins when that is certain, from 299 requests or named sources on.
+
     Raises:
         InputError: The items, the model or the judge are not what was expected.
         EmbedderError: The model cannot be loaded, or embeds no items.
@@ -74,7 +77,7 @@ class LearnedSearch:
 
     # What items are called in messages, and the state in which nobody has any.
     _kind: ClassVar[str] = "items"
-    _nothing: ClassVar[Items] = Index()
+    _nothing: ClassVar[Items] = Items()
 
     def __init__(
         self,
@@ -85,8 +88,10 @@ class LearnedSearch:
         judge: Judge | str | None = None,
         budget: Budget = DAILY,
         price: Price | None = None,
+        abstain: bool = False,
     ) -> None:
         self._embedder = _embedder(embed)
+        self._abstain = abstain
         self._adding = Lock()
         self._items = self._nothing
         self._width = 0
@@ -286,7 +291,8 @@ class LearnedSearch:
         offsets = learn(requests, items, verdicts)
         reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
         lesson = Lesson.of(len(requests), offsets, reason, published=True)
-        if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
+        is_sure = self._abstain and FLOOR in offsets.settings
+        if not (version or lesson.moves or is_sure) and lesson.weight == WEIGHT:  # what others share stays
             self._memory.see(digests, tenant, holding)
             return Lesson.of(len(requests), live, reason)
         note, rewarded = f"weight of BM25 {lesson.weight:g}; {reason}", len(requests)
@@ -354,7 +360,11 @@ class LearnedSearch:
         index = self._index
         task = current_task() if task is None else task
         offsets, offset = self._memory.live.serving(query, task)
+        named = [name for name in index.named(query) if among is None or name in among]
         if vector is not None and offsets is not None:
+            floor = offsets.settings.get(FLOOR) if self._abstain else None
+            if isinstance(floor, float) and (index.vectors @ vector).max() < floor * np.linalg.norm(vector):
+                return named[:k]
             vector = offsets.apply_found(vector, offset)
         scores = index.scores(query, vector, weight_of(offsets))
         if among is not None:
@@ -364,7 +374,7 @@ class LearnedSearch:
         else:
             order = best(scores, k)
         found = [index.cards[row].name for row in order]
-        missed = [name for name in index.named(query) if name not in found and (among is None or name in among)][:k]
+        missed = [name for name in named if name not in found][:k]
         return [*found[: k - len(missed)], *missed]
 
     def _vector(self, query: str) -> FloatArray | None:

@@ -31,6 +31,8 @@ SUCCEEDED, FAILED = 1.0, 0.2
 _BACKGROUND, _DEEP_BACKGROUND, _NEAR = 10, 30, 0.8
 # What is tried: where all requests share a habit, such as one suite of tools, one offset for all finds more.
 _SCOPES: tuple[AnyScope, ...] = ("auto", "task")
+# In the settings of offsets, the floor of the search; the share of sources below it, and how likely there are more.
+FLOOR, _UNHEARD, _ERROR = "similarity_floor", 0.01, 0.05
 # Who uses items without a name: a source of its own for each request, as no judge vouches for what users say.
 _NAMELESS = "(no name)"
 
@@ -106,11 +108,30 @@ def learn(
     weight = tune(rewards, listed, WEIGHTS).setting
     tried = [fit(rewards, scope=scope, served=partial(listed, weight)) for scope in _SCOPES]
     offsets = max(tried, key=_gained)
-    return Offsets(
-        map(_without_foreign_names, offsets.values()),
-        width=offsets.width,
-        settings={**offsets.settings, KEYWORD_WEIGHT: weight},
-    )
+    settings = {**offsets.settings, KEYWORD_WEIGHT: weight}
+    if (floor := floor_of(requests, items)) is not None:
+        settings[FLOOR] = floor
+    return Offsets(map(_without_foreign_names, offsets.values()), width=offsets.width, settings=settings)
+
+
+def floor_of(requests: Sequence[PastRequest], items: Items) -> float | None:
+    """The similarity that the nearest item of almost every request has for which an item helped; None: not certain.
+
+    With 95 % confidence no more than one source in a hundred has asked a request that lies below it; a request without
+    a named source is a source. So it takes 299 of them, and no source raises it by asking often.
+    """
+    lowest: dict[str, float] = {}
+    for place, one in enumerate(requests):
+        source = one.source or f"{_NAMELESS} {place}"
+        nearest = float((items.for_tenant(one.tenant).vectors @ one.vector).max() / np.linalg.norm(one.vector))
+        lowest[source] = min(nearest, lowest.get(source, nearest))
+    count, below = len(lowest), 0
+    chance = likely = (1 - _UNHEARD) ** count  # that so few of them lie below it, were it one in a hundred of all
+    while likely <= _ERROR:
+        below += 1
+        chance *= (count - below + 1) / below * _UNHEARD / (1 - _UNHEARD)
+        likely += chance
+    return sorted(lowest.values())[below - 1] if below else None
 
 
 def _without_foreign_names(offset: Offset) -> Offset:

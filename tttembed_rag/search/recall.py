@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.search.index import OwnItems
+from tttembed_rag.search.index import Items
 from tttembed_rag.search.learned import LearnedSearch
 from tttembed_rag.serving.context import current_tenant
+
+_log = logging.getLogger(__name__)
 
 
 class LearnedRecall(LearnedSearch):
@@ -18,7 +21,7 @@ class LearnedRecall(LearnedSearch):
     """
 
     _kind = "memories"
-    _nothing = OwnItems()
+    _nothing = Items(own=True)
 
     def texts(self, names: Collection[str]) -> dict[str, str]:
         """The texts of the caller's memories of these *names*, in their order; without those that are not there."""
@@ -29,7 +32,7 @@ class LearnedRecall(LearnedSearch):
         """Take memories away, on disk too: their texts, vectors and outcomes.
 
         Where there were outcomes, all that was learned goes with them; what the others support is served again after
-        the next `learn`.
+        the next `learn`. Nothing is deleted of a name that this process does not have, which is logged.
 
         Raises:
             StoreUnavailable: The store is away; the memories are not found any more, but stand in it still.
@@ -39,6 +42,10 @@ class LearnedRecall(LearnedSearch):
         gone = [card.key for card in cards if card.name in set(names)]
         for key in gone:
             self._memory.forget(current_tenant(), key)
+        if unknown := len(set(names)) - len(gone):
+            _log.warning(
+                "%d of %d memories were not forgotten: this process has none of that name", unknown, len(names)
+            )
 
     def share(self, allowed: bool = True) -> None:
         """Learn together with all users who share, and be served what that finds; or end that, with all of it.

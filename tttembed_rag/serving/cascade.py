@@ -167,6 +167,10 @@ class Cascade:
         """Itself: hosts copy their components, and a copy shares the memory, the log and what is watched."""
         return self
 
+    def needs_scores(self, query: str) -> bool:
+        """Whether `order` makes anything of the scores of a list for *query*; else none need be known."""
+        return self._steering.needs_scores(query)
+
     @property
     def counts(self) -> dict[str, int]:
         """Requests so far: *repeated* (verdicts used again), *skipped*, *reranked*, and of these *explored*."""

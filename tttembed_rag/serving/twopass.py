@@ -182,7 +182,8 @@ class TwoPass(Generic[Document]):
 
         depth: Documents judged; None judges all that the first search gave.
 
-        words: Sorts the first search before the judge reads the first *depth*, as `Steering.order` does; None does not.
+        words: Sorts what each search finds, the first before the judge reads *depth* of it, as `Steering.order` does;
+            None does not.
 
         second_pass: Whether to search again; without, documents come in the order of their rewards.
     """
@@ -206,10 +207,7 @@ class TwoPass(Generic[Document]):
         vector = self.steer(query, base)
         documents: list[Document] = yield Request("search", vector)
         try:
-            if self.words is not None and self.words.needs_scores(query):
-                vectors = yield Request("vectors", documents)
-                texts = [self.read(document) for document in documents]
-                documents = [documents[place] for place in self.words.order(query, texts, cosines_of(vector, vectors))]
+            documents = yield from self._sorted(query, vector, documents)
             shown = documents[: self.depth]
             scores = yield Request("judge", [self.read(document) for document in shown])
             first = FirstPass(documents, self.rewards(scores), self.key)
@@ -219,11 +217,22 @@ class TwoPass(Generic[Document]):
             if not (self.second_pass and first.informative):
                 return first.reranked()
             vectors = yield Request("vectors", first.judged)
-            again: list[Document] = yield Request("search", first.turned(vector, vectors))
-            return first.merged(again)
+            turned = first.turned(vector, vectors)
+            again: list[Document] = yield Request("search", turned)
+            return first.merged((yield from self._sorted(query, turned, again)))
         except Exception:
             self.logger.exception("a query is served as first found")
             return documents
+
+    def _sorted(
+        self, query: str, vector: list[float], documents: list[Document]
+    ) -> Generator[Request, Any, list[Document]]:
+        """What a search with *vector* found, sorted by words where a rescorer is published."""
+        if self.words is None or not self.words.needs_scores(query):
+            return documents
+        vectors = yield Request("vectors", documents)
+        texts = [self.read(document) for document in documents]
+        return [documents[place] for place in self.words.order(query, texts, cosines_of(vector, vectors))]
 
 
 def drive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> ResultT:

@@ -27,8 +27,8 @@ _NEXT_LOOK = 10
 WINDOW = 200
 # One-sided level of the confidence sequence, and the ratio that says where it is narrowest (after some 200 queries). A
 # sequence over all queries would be wrong once in a hundred versions, one over the last `WINDOW` begins again and
-# again. Within 2,000 fresh queries, harmless versions are taken back in .2 %, or in 4 % where a few large gains make up
-# for many small losses, and harmful ones after 190 at the median (`benchmarks/trial.py`, two collections).
+# again. Within 2,000 fresh queries, harmless versions are taken back in .5 %, or in 2 % where a few large gains make up
+# for many small losses, and harmful ones after 170 at the median (`benchmarks/trial.py`).
 _LEVEL = 0.01
 _RATIO = 0.02
 # How far the gain of one query typically lies from the mean gain, in nDCG@10: .04 to .17 in `benchmarks/trial.py`. The

@@ -131,7 +131,7 @@ class LearnedStore(BaseStore):
             if op.value is None:
                 self._recall.forget([op.key])
             else:
-                self._recall.add({op.key: self._text(op.value)})
+                self._recall.add({op.key: self._text(dict(op.value))})
 
     def _found(self, op: SearchOp, allowed: list[Item] | None) -> list[str]:
         """The keys of the items that are found."""
@@ -201,7 +201,8 @@ class RecallMiddleware(AgentMiddleware[Any, Any]):
         lines = [f"[memory {number}] {text}" for number, text in enumerate(texts.values(), 1)]
         said = "\n".join(["What is remembered. Cite what you use, as in [memory 1].", *lines])
         earlier = request.system_message.content_blocks if request.system_message else []
-        return request.override(system_message=SystemMessage(content=[*earlier, {"type": "text", "text": said}]))
+        blocks: list[str | dict[Any, Any]] = [*map(dict, earlier), {"type": "text", "text": said}]
+        return request.override(system_message=SystemMessage(content=blocks))
 
     def _credit(self, request: ModelRequest[Any], response: ModelResponse[Any]) -> None:
         asked = asked_of(request.messages)

@@ -52,9 +52,10 @@ class RewardRetriever(BaseRetriever):
 
         depth: Documents judged.
 
-        fetch_k: Documents that a search finds. With more than *depth* the first search is sorted by what verdicts
-            taught of similarity and shared words, where a rescorer is published, before the judge reads. None finds as
-            many as are returned or judged.
+        fetch_k: Documents that a search finds. With more than *depth* they are sorted by what verdicts taught of
+            similarity and shared words, where a rescorer is published, before the judge reads. Their vectors are looked
+            up as those of judged documents are: a store that gives none has all of them embedded once. None finds as
+            many as are returned or judged, and sorts nothing.
 
         second_pass: Whether to search again.
 
@@ -234,43 +235,43 @@ class RescoringCompressor(BaseDocumentCompressor):
     _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
     def compress_documents(
-        self,
-        documents: Sequence[Document],
-        query: str,
-        callbacks: Callbacks | None = None,  # noqa: ARG002 - the framework's signature
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
         """The first *top_n* documents, best first."""
-        try:
-            texts, scores = _noted(documents, self.vectors), list[float | None]([None] * len(documents))
-            if documents and self.embeddings.needs_scores(query):
-                vector = self.embeddings.embed_query(query)
-                scores[:] = cosines_of(vector, self.embeddings.document_vectors(texts, vectors=self.vectors))
-            order = (self.cascade or self.embeddings).order(query, texts, scores)
-            documents = [documents[place] for place in order]
-        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
-            self._failures.exception("%d documents stand as they came", len(documents))
-        return documents[: self.top_n]
+        with _context_of(getattr(callbacks, "metadata", {})):
+            try:
+                texts, scores = _noted(documents, self.vectors), list[float | None]([None] * len(documents))
+                if documents and self._sorter.needs_scores(query):
+                    vector = self.embeddings.embed_query(query)
+                    scores[:] = cosines_of(vector, self.embeddings.document_vectors(texts, vectors=self.vectors))
+                order = self._sorter.order(query, texts, scores)
+                documents = [documents[place] for place in order]
+            except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+                self._failures.exception("%d documents stand as they came", len(documents))
+            return documents[: self.top_n]
 
     async def acompress_documents(
-        self,
-        documents: Sequence[Document],
-        query: str,
-        callbacks: Callbacks | None = None,  # noqa: ARG002 - the framework's signature
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The same, awaiting the model."""
-        try:
-            texts, scores = _noted(documents, self.vectors), list[float | None]([None] * len(documents))
-            if documents and self.embeddings.needs_scores(query):
-                vector = await self.embeddings.aembed_query(query)
-                scores[:] = cosines_of(vector, await self.embeddings.adocument_vectors(texts, vectors=self.vectors))
-            if self.cascade is None:
-                order = self.embeddings.order(query, texts, scores)
-            else:
-                order = await self.cascade.aorder(query, texts, scores)
-            documents = [documents[place] for place in order]
-        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
-            self._failures.exception("%d documents stand as they came", len(documents))
-        return documents[: self.top_n]
+        """The same, awaiting the model and the reranker."""
+        with _context_of(getattr(callbacks, "metadata", {})):
+            try:
+                texts, scores = _noted(documents, self.vectors), list[float | None]([None] * len(documents))
+                if documents and self._sorter.needs_scores(query):
+                    vector = await self.embeddings.aembed_query(query)
+                    scores[:] = cosines_of(vector, await self.embeddings.adocument_vectors(texts, vectors=self.vectors))
+                if self.cascade is None:
+                    order = self.embeddings.order(query, texts, scores)
+                else:
+                    order = await self.cascade.aorder(query, texts, scores)
+                documents = [documents[place] for place in order]
+            except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+                self._failures.exception("%d documents stand as they came", len(documents))
+            return documents[: self.top_n]
+
+    @property
+    def _sorter(self) -> Cascade | TTTEmbeddings:
+        return self.cascade or self.embeddings
 
 
 def _noted(documents: Sequence[Document], vectors: TextVectors | None) -> list[str]:

@@ -10,6 +10,7 @@ from threading import Barrier
 
 import numpy as np
 import pytest
+from langchain_core.callbacks import CallbackManager
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
@@ -317,6 +318,25 @@ class TestRescoringCompressor:
             assert kept == await compressor.acompress_documents(found, query)
             assert kept[0].page_content == first
         assert compressor.cascade.counts == {"repeated": 1, "skipped": 2, "reranked": 1, "explored": 0}
+
+    async def test_a_cascade_with_offsets_of_its_own_is_told_the_scores(self):
+        """It skips what it is sure of, whatever the embeddings are served."""
+        found, compressor, _ = self.chain(task="another")
+        judge = knowing()
+        certain = replace(local(), skips=Skips((5.0,), (0.001,), 60))
+        certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
+        compressor.cascade = Cascade(certified, judge, task="default", explore=1e-12)
+        assert compressor.compress_documents(found, "find 17")[0].page_content == "document 17"
+        assert (await compressor.acompress_documents(found, "find 17"))[0].page_content == "document 17"
+        assert compressor.cascade.counts["skipped"] == 2
+
+    async def test_the_metadata_of_a_call_names_the_task(self):
+        """As for the retrievers."""
+        found, compressor, _ = self.chain(task="numbers", top_n=3)
+        named = CallbackManager([], metadata={"tttembed_task": "numbers"})
+        assert compressor.compress_documents(found, "find 17", named)[0].page_content == "document 17"
+        assert (await compressor.acompress_documents(found, "find 17", named))[0].page_content == "document 17"
+        assert compressor.compress_documents(found, "find 17", CallbackManager([])) == found[:3]
 
     async def test_nothing_is_embedded_where_nothing_is_published(self):
         """The documents stand as they came, and so they do where there are none."""

@@ -21,7 +21,7 @@ from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.testing import FakeEmbedder, eventually
 
 
-def server_with(search):
+def server_with(search, **options):
     """A server with the tools of both suites: those of acme fail."""
     server = FastMCP("suites")
 
@@ -35,7 +35,7 @@ def server_with(search):
 
     for name, text in CATALOG.items():
         server.add_tool(Tool.from_function(made(name), name=name, description=text))
-    learned_search(server, search, k=4)
+    learned_search(server, search, k=4, **options)
     return server
 
 
@@ -86,10 +86,28 @@ def test_results_are_those_of_the_server():
     assert search._memory.requests("", 64) == []
 
 
+def test_outcomes_of_calls_elsewhere_are_reported():
+    """A third tool takes them, for tools that the client's own search listed; it is found by no search."""
+    search = LearnedToolSearch([], FakeEmbedder())
+
+    async def story():
+        async with Client(server_with(search, report=True)) as client:
+            listed = [tool.name for tool in await client.list_tools()]
+            for name in ("zeta_redmail", "acme_bluefile"):  # of which the search lists the first alone
+                await client.call_tool("search_tools", {"query": request("redmail")})
+                await client.call_tool("report_outcome", {"tool": name, "succeeded": True})
+            await client.call_tool("report_outcome", {"tool": "gone", "succeeded": False})
+        return listed
+
+    assert asyncio.run(story()) == ["search_tools", "call_tool", "report_outcome"]
+    assert [dict(one.outcomes) for one in search._memory.requests("", 64)] == [{"zeta_redmail": 1.0}]
+    assert "report_outcome" not in search.names
+
+
 @contextmanager
 def served(app):
     """The address of an application that a real HTTP server runs in a thread."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, ws="none", log_level="error"))
     running = threading.Thread(target=server.run)
     running.start()
     try:

@@ -126,7 +126,7 @@ class TestPydanticAI:
 
 
 LANCE = """
-import sys
+import os, sys
 import lancedb, numpy as np
 from lancedb.embeddings import TextEmbeddingFunction, register
 from tttembed_rag.testing import FakeEmbedder
@@ -143,7 +143,9 @@ class Words(TextEmbeddingFunction):
 table = lancedb.connect(sys.argv[1]).open_table("manuals")
 (found,) = table.search("wool").limit(1).to_list()
 print(found["_distance"])
-print(table.schema.metadata[b"embedding_functions"].decode().replace("\\n", ""))
+print(table.schema.metadata[b"embedding_functions"].decode().replace("\\n", ""), flush=True)
+# A thread of LanceDB aborts, now and then, an interpreter that comes to its end.
+os._exit(0)
 """
 
 

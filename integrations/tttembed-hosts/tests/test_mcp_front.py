@@ -368,3 +368,20 @@ def test_an_address_that_is_none_is_refused(tmp_path, capsys):
 
     assert ended.value.code == 2
     assert "--http: expected [HOST:]PORT, got 'here'" in capsys.readouterr().err
+
+
+def test_what_a_server_is_for_counts(tmp_path):
+    """The description of a server in the file is part of the texts of its tools, and of no answer's description."""
+    about = {"command": sys.executable, "args": [str(BEHIND)], "description": "suites of a shipping company"}
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"office": about}}))
+    search = LearnedToolSearch([], FakeEmbedder())
+    catalog = tmp_path / "servers.json"
+    server = mcp_front.front(read_servers(catalog), search, about=mcp_front.described(catalog))
+
+    async def story():
+        async with FastClient(server) as client:
+            found = await client.call_tool("search_tools", {"query": "shipping"})
+            return found.structured_content["result"][0]["description"]
+
+    assert "shipping" not in asyncio.run(story())
+    assert all(card.text.endswith("office: suites of a shipping company") for card in search._index.cards)

@@ -116,6 +116,16 @@ PROOF = {
         (f"{HOSTS}/test_judgments.py", "test_a_store_is_written_by_the_command"),
         (f"{HOSTS}/test_judgments.py", "test_ratings_of_quepid_are_read"),
     ),
+    "LangGraph, deepagents": (
+        (f"{LANGCHAIN}/test_memory.py", "test_cited_memories_helped"),
+        (f"{LANGCHAIN}/test_memory.py", "test_a_store_is_searched_by_namespace"),
+        (f"{LANGCHAIN}/test_memory.py", "test_a_store_is_searched_by_namespace"),
+    ),
+    "mem0": (
+        (SPANS, "test_memories_that_were_recalled_are_retrieved_documents"),
+        (f"{HOSTS}/test_mem0.py", "test_a_memory_of_mem0_is_steered"),
+        (f"{HOSTS}/test_mem0.py", "test_searches_alone_are_steered"),
+    ),
     "any MCP client": (
         (FRONT, "test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end"),
         (FRONT, "test_a_client_gains_without_code"),

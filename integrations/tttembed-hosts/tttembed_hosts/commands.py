@@ -102,6 +102,7 @@ def annotate(
     help="Between two passes of learning.",
 )
 @counted("--top", 8, "Tools found at most.")
+@click.option("--report", is_flag=True, help="A third tool, report_outcome, for tools that are called elsewhere.")
 @judged
 def serve(
     catalog: Path,
@@ -112,6 +113,8 @@ def serve(
     source: str,
     every: float,
     top: int,
+    *,
+    report: bool,
     judge: str | None,
     budget: str,
     price: str,
@@ -149,7 +152,7 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     with search, context(tenant=tenant, source=source):
-        server = mcp_front.front(servers, search, k=top, every=every)
+        server = mcp_front.front(servers, search, about=mcp_front.described(catalog), k=top, every=every, report=report)
         asyncio.run(mcp_front.serve(server, search, every=every, **way))
 
 

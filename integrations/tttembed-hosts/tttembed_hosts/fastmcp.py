@@ -11,6 +11,8 @@ from tttembed_rag.search import LearnedToolSearch, Turns, is_outage, sent_by
 if TYPE_CHECKING:
     from fastmcp import FastMCP
 
+_REPORT = "report_outcome"
+
 
 def learned_search(
     server: FastMCP[Any],
@@ -19,6 +21,7 @@ def learned_search(
     task: str | None = None,
     k: int = 5,
     always_visible: Sequence[str] = (),
+    report: bool = False,
 ) -> None:
     """Replace what *server* lists by a search over its tools that learns from the calls.
 
@@ -39,6 +42,9 @@ def learned_search(
         k: Tools found at most.
 
         always_visible: Tools that are listed beside the search.
+
+        report: Whether clients see ``report_outcome`` too, by which they say whether a tool worked that they called by
+            themselves. As with a call, it counts where their own search listed the tool.
 
     Raises:
         MissingExtraError: fastmcp is not installed.
@@ -68,10 +74,29 @@ def learned_search(
 
             return Tool.from_function(fn=search_tools, name=self._search_tool_name)
 
+        async def transform_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+            return [*await super().transform_tools(tools), *([_reporting()] if report else ())]
+
+        async def get_tool(self, name: str, call_next: Any, **options: Any) -> Tool | None:
+            return _reporting() if report and name == _REPORT else await super().get_tool(name, call_next, **options)
+
         async def _search(self, tools: Sequence[Tool], query: str) -> Sequence[Tool]:
             by_name = {tool.name: tool for tool in tools}
             names = await turns.asearch("", query, self._max_results, tools)
             return [by_name[name] for name in names]
+
+    def _reporting() -> Tool:
+        async def report_outcome(
+            tool: Annotated[str, "A tool that search_tools listed, and that was called without call_tool"],
+            succeeded: Annotated[bool, "Whether it did what it was called for"],
+        ) -> str:
+            """Say whether a tool worked that was found here and called elsewhere."""
+            headers = get_http_headers(include_all=True)
+            with sent_by(headers):
+                turns.used(_key(headers), tool, succeeded=succeeded)
+            return "noted"
+
+        return Tool.from_function(fn=report_outcome, name=_REPORT)
 
     class _Outcomes(Middleware):
         """Keep which tools worked."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tttembed_hosts.extras import require
 from tttembed_hosts.fastmcp import learned_search
 from tttembed_rag.errors import DataError, TTTEmbedError
-from tttembed_rag.search import GROWTH, LearnedToolSearch
+from tttembed_rag.search import GROWTH, SERVER_META, LearnedToolSearch
 from tttembed_rag.system.jsontext import parsed_json
 
 require("fastmcp", "mcp")
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastmcp.client.transports import ClientTransport
     from fastmcp.tools.base import Tool
 
-__all__ = ["front", "read_servers", "serve"]
+__all__ = ["described", "front", "read_servers", "serve"]
 
 _log = logging.getLogger(__name__)
 # Seconds that a server may take to list its tools, and that a tool may take.
@@ -59,8 +59,20 @@ def read_servers(path: Path) -> dict[str, ClientTransport]:
     return reached
 
 
+def described(path: Path) -> dict[str, str]:
+    """What the servers of such a file are for, of those whose entry has a ``description``."""
+    servers = parsed_json(path.read_text(encoding="utf-8"))["mcpServers"]
+    return {name: about["description"] for name, about in servers.items() if isinstance(about.get("description"), str)}
+
+
 def front(
-    servers: Mapping[str, ClientTransport], search: LearnedToolSearch, *, k: int = 8, every: float = 60.0
+    servers: Mapping[str, ClientTransport],
+    search: LearnedToolSearch,
+    *,
+    about: Mapping[str, str] | None = None,
+    k: int = 8,
+    every: float = 60.0,
+    report: bool = False,
 ) -> FastMCP[Any]:
     """The server that MCP clients see: ``search_tools`` and ``call_tool`` over the tools of all *servers*.
 
@@ -71,17 +83,21 @@ def front(
 
         search: The search.
 
+        about: What some servers are for, by their names: their tools are found by it too.
+
         k: Tools found at most.
 
         every: Seconds after which a server is asked again what it has.
+
+        report: As for `learned_search`.
     """
     server = FastMCP[Any]("tttembed-tools")
     for name, transport in servers.items():
         client = ProxyClient(transport, timeout=_LONGEST_CALL, init_timeout=_PATIENCE)
         proxy = create_proxy(client, name=name, provider_error_strategy="raise")
-        proxy.add_middleware(_Listing(name, search, every))
+        proxy.add_middleware(_Listing(name, search, every, (about or {}).get(name, "")))
         server.mount(proxy, namespace=name)
-    learned_search(server, search, k=k)
+    learned_search(server, search, k=k, report=report)
     return server
 
 
@@ -115,8 +131,9 @@ async def _learn(search: LearnedToolSearch, every: float) -> None:
 class _Listing(Middleware):
     """What a server lists, kept for some seconds; where it does not answer, what it listed last."""
 
-    def __init__(self, name: str, search: LearnedToolSearch, every: float) -> None:
+    def __init__(self, name: str, search: LearnedToolSearch, every: float, about: str) -> None:
         self._name = name
+        self._about = about
         self._search = search
         self._every = every
         self._tools: list[Tool] = []
@@ -142,7 +159,8 @@ class _Listing(Middleware):
             _log.warning("server %r: %d tools are left out, too long or too many", self._name, many)
         if gone := {one.name for one in self._tools} - {one.name for one in fits}:
             await anyio.to_thread.run_sync(self._search.remove, {f"{self._name}_{name}" for name in gone})
-        self._tools = fits
+        meta = {SERVER_META: f"{self._name}: {self._about}"} if self._about else {}
+        self._tools = [one.model_copy(update={"meta": (one.meta or {}) | meta}) for one in fits] if meta else fits
 
 
 def _kind(error: BaseException) -> str:

@@ -83,8 +83,8 @@ class TTTRanker:
 
     def warm_up(self) -> None:
         """Load the ranker, and read what was learned."""
-        if hasattr(self.ranker, "warm_up"):
-            self.ranker.warm_up()
+        if (warm_up := getattr(self.ranker, "warm_up", None)) is not None:
+            warm_up()
         self._ready()
 
     @component.output_types(documents=list[Document])
