@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from tests.traffic import traffic
 from tttembed_rag import InputError
 from tttembed_rag.capture import Known, StoreLog
 from tttembed_rag.proxy import Caller, Callers, FeedbackWriter
@@ -69,6 +70,7 @@ def test_without_a_name_all_callers_are_one_voice(proxied, store_url, kept):
         ([{"id": "a", "grade": 3}, {"id": "b", "grade": 0}], "rubric:0,3", [1.0, 0.0]),
         ([{"id": "a", "score": 0.4}], None, [0.4]),
         ([{"id": "a", "thumb": 1}, {"id": "a", "click": 1}], None, [2.5 / 3]),
+        ([{"id": "a", "thumb": 1}, {"text": "a", "thumb": -1}], None, [0.75, 0.25]),
     ],
 )
 def test_what_is_said_becomes_a_reward(documents, scale, expected):
@@ -98,6 +100,7 @@ def test_what_means_nothing_is_refused(documents, scale, message):
         ({"query": "q"}, "body: expected query, documents, got query"),
         (UP | {"user": "ada"}, "body: expected no more than query, documents, scale, source, got query, documents"),
         (UP | {"query": " "}, "query: expected the text of the query, got ' '"),
+        (UP | {"query": "x" * 20_001}, "query: expected the text of the query, got 20001, more than 20000"),
         (UP | {"documents": []}, "documents: expected a list of documents, each with one of thumb, click"),
         (UP | {"documents": ["d"]}, "documents[0]: expected what is said of one document, got 'd'"),
         (UP | {"documents": [{"thumb": 1}]}, "documents[0]: expected at least one of id, text, got thumb"),
@@ -156,15 +159,42 @@ def test_the_header_of_a_gateway_comes_before_the_body(proxied, store_url, kept)
     client = proxied(feedback=FeedbackWriter(store_url))
 
     client.post("/v1/feedback", json=UP | {"source": "somebody else"}, headers={"x-ttt-source": "user-7"})
-    client.post("/v1/feedback", json=UP, headers=[("x-ttt-source", "user-8"), ("x-ttt-source", "user-9")])
+    differing = [("x-ttt-source", "user-8"), ("x-ttt-source", "user-9")]
+    client.post("/v1/feedback", json=UP | {"source": "somebody else"}, headers=differing)
+    client.post("/v1/feedback", json=UP, headers={"x-ttt-source": "Zoë".encode()})
+    client.post("/v1/feedback", json=UP | {"source": "Zoë"})
 
-    assert {source for *_, source in kept()} == {"user-7", "anonymous"}
+    assert {source for *_, source in kept()} == {"user-7", "anonymous", "Zoë"}
+
+
+def test_a_page_of_another_site_says_nothing(proxied, sqlite_url):
+    """A browser sends what any page asks it to; it says from where."""
+    client = proxied(feedback=FeedbackWriter(sqlite_url))
+
+    sent = [client.post("/v1/feedback", json=UP, headers={"sec-fetch-site": one}) for one in ("cross-site", "none")]
+
+    assert [one.status_code for one in sent] == [403, 200]
+
+
+def test_requests_wait_up_to_a_number_of_bytes(proxied, store_url, kept, monkeypatch):
+    """What comes beyond them is told so, and what waits is kept."""
+    monkeypatch.setattr("tttembed_rag.proxy.feedback._MOST_BYTES", 2500)
+    client = proxied(feedback=FeedbackWriter(store_url))
+
+    with ThreadPoolExecutor(8) as threads:
+        sent = list(threads.map(lambda n: client.post("/v1/feedback", json=UP | {"source": f"u{n}"}), range(8)))
+    later = client.post("/v1/feedback", json=UP | {"source": "later"})
+
+    assert {one.status_code for one in sent} <= {200, 503}
+    assert later.status_code == 200
+    assert len(kept()) == 1 + sum(one.status_code == 200 for one in sent)
 
 
 def test_in_a_store_with_tenants_each_caller_names_one(proxied, store_url, kept):
     """Whose feedback without a tenant is, nobody knows; others of the same moment are kept."""
+    with open_store(store_url) as store:
+        store.share("acme", allowed=False, by="me")
     client = proxied(feedback=FeedbackWriter(store_url))
-    client.post("/v1/feedback", json=UP, headers={"x-ttt-tenant": "acme"})
 
     def send(number):
         headers = {"x-ttt-tenant": "acme"} if number % 2 else {}
@@ -175,7 +205,7 @@ def test_in_a_store_with_tenants_each_caller_names_one(proxied, store_url, kept)
 
     assert [one.status_code for one in answers] == [400, 200] * 8
     assert answers[0].json()["error"]["message"].startswith("tttembed: X-TTT-Tenant: expected whose feedback this is")
-    assert len(kept("acme")) == 9
+    assert len(kept("acme")) == 8
 
 
 def test_it_joins_what_was_captured(proxied, store_url):
@@ -217,11 +247,48 @@ def test_a_store_that_is_away_is_told(proxied, tmp_path):
     eventually(lambda: client.post("/v1/feedback", json=UP).status_code == 200)
 
 
-def test_without_a_store_the_path_is_the_services(proxied, service):
-    """Where nothing was configured, everything passes as it did."""
-    answer = proxied().post("/v1/feedback", json=UP)
+@pytest.mark.parametrize(
+    ("method", "path", "message"),
+    [
+        ("POST", "feedback", "expected a server with --store, got one without"),
+        ("POST", "search/office", "expected a server with --catalog, got one without"),
+        ("POST", "feedback/", "expected a path and a method of /v1/openapi.json, got POST /v1/feedback/"),
+        ("PUT", "used", "expected a path and a method of /v1/openapi.json, got PUT /v1/used"),
+    ],
+)
+def test_what_is_meant_for_us_never_reaches_the_service(proxied, method, path, message):
+    """Whatever the options are, nothing passes; the document lists what is there."""
+    client = proxied()
 
-    assert (answer.status_code, answer.json()["path"]) == (201, "/v1/feedback")
+    answer = client.request(method, f"/v1/{path}", json=UP if path == "feedback" else {"query": "q"})
+
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, f"tttembed: {message}")
+    assert client.get("/v1/openapi.json").json()["paths"].keys() == {"/v1/steer"}
+
+
+def test_a_stranger_destroys_nothing(proxied, store_url, kept):
+    """Invented candidates, texts of documents and queries, and tenants that nobody has: what was paid for stays."""
+    captured = traffic(1)[0]
+    with open_store(store_url) as store:
+        store.observe([captured], judge="reranker")
+        before = store.history.texts(""), store.counts("").rewards
+    client = proxied(feedback=FeedbackWriter(store_url))
+    invented = [{"id": f"x{number}", "thumb": 1} for number in range(200)]
+    own = [{"id": captured.candidates[0].doc_id, "text": "ATTACK", "thumb": 1}]
+    headers = {"x-ttt-query-id": captured.query_id, "x-ttt-task": captured.task}
+
+    sent = [client.post("/v1/feedback", json={"query": "ATTACK", "documents": invented}, headers=headers)]
+    sent += [client.post("/v1/feedback", json={"query": "ATTACK", "documents": own}, headers=headers)]
+    typo = client.post("/v1/feedback", json=UP, headers={"x-ttt-tenant": "typo"})
+
+    assert [one.status_code for one in (*sent, typo)] == [200, 200, 400]
+    assert typo.json()["error"]["message"].endswith("a tenant of the store, got 'typo'")
+    with open_store(store_url, create=False) as store:
+        assert store.tenants() == [""]
+        assert store.history.texts("") == before[0]
+        assert len(store.rewards("reranker").values) == before[1]
+        assert store.counts("").pairs == 200
+    assert len(kept()) == 200 - before[1] + 1
 
 
 def test_a_caller_who_leaves_takes_nothing_with_him(proxied, store_url, kept, monkeypatch):
@@ -243,6 +310,8 @@ def test_a_caller_who_leaves_takes_nothing_with_him(proxied, store_url, kept, mo
 
 def test_a_store_that_was_replaced_is_opened_anew(proxied, sqlite_url):
     """One request is told so; the next is kept in the store that is there now."""
+    with open_store(sqlite_url) as store:
+        store.share("acme", allowed=False, by="me")
     client, file = proxied(feedback=FeedbackWriter(sqlite_url)), Path(sqlite_url.removeprefix("sqlite:///"))
     assert client.post("/v1/feedback", json=UP, headers={"x-ttt-tenant": "acme"}).status_code == 200
     for one in file.parent.glob(f"{file.name}*"):

@@ -1,11 +1,16 @@
 """The OpenAPI document of the proxy: valid, and true of what the proxy takes and gives."""
 
+import json
+
 import jsonschema
 import pytest
 from openapi_spec_validator import validate
 
 from tttembed_rag import InputError
+from tttembed_rag.proxy import FeedbackWriter
 from tttembed_rag.proxy.openapi import BODIES, checked_body
+from tttembed_rag.search import LearnedToolSearch
+from tttembed_rag.testing import FakeEmbedder
 
 GOOD = {
     "/v1/steer": {"vectors": [[1, 2.5]], "texts": ["a"]},
@@ -35,13 +40,17 @@ def variants(value):
         yield from ([part, *value[1:]] for part in variants(value[0]))
 
 
-def test_it_is_valid_and_names_what_is_served(proxied):
-    """The document is OpenAPI 3.1, by its validator, and has an operation for each body."""
-    document = proxied().get("/v1/openapi.json").json()
+def test_it_is_valid_and_names_what_is_served(proxied, sqlite_url):
+    """The document is OpenAPI 3.1, by its validator, and has an operation for each body; each text has a length."""
+    searches = {"office": LearnedToolSearch({"a": "b"}, FakeEmbedder())}
+    document = proxied(feedback=FeedbackWriter(sqlite_url), searches=searches).get("/v1/openapi.json").json()
 
     validate(document)
     assert document["openapi"].startswith("3.1")
     assert document["paths"].keys() == BODIES.keys() == GOOD.keys()
+    own = json.dumps([schema for path, schema in BODIES.items() if path != "/v1/steer"])
+    assert own.count('"string"') == own.count('"maxLength"') > 0
+    assert own.count('"array"') == own.count('"maxItems"') > 0
 
 
 @pytest.mark.parametrize("path", sorted(BODIES))

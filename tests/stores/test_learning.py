@@ -79,6 +79,16 @@ def test_the_judge_of_most_of_the_last_queries_is_told(store):
     assert store.judge(since=9.0) is None
 
 
+def test_a_judge_that_sources_alone_speak_for_is_told_last(store):
+    """However much they say; it is told where there is no other, and as any other once it speaks itself."""
+    told = []
+    for served, judge, source in ((0, "users", "ada"), (1, "reranker", ""), (2, "users", "ada"), (3, "users", "")):
+        store.observe([replace(one, source=source) for one in traffic(3, first=served)], judge=judge)
+        told.append(store.judge(last=9))
+
+    assert told == ["users", "reranker", "reranker", "users"]
+
+
 def test_rewards_are_counted_without_being_read(store):
     """As many as a fit would get of the same queries."""
     store.observe(traffic(5), judge=JUDGE)

@@ -26,10 +26,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tttembed_rag.proxy.bodies import Refused, json_answer, read_json, refusal, whole
-from tttembed_rag.proxy.callers import Caller, Callers
+from tttembed_rag.proxy.callers import ANONYMOUS, Caller, Callers
 from tttembed_rag.proxy.catalogues import Catalogues
 from tttembed_rag.proxy.feedback import FeedbackWriter
-from tttembed_rag.proxy.openapi import checked_body, document
+from tttembed_rag.proxy.openapi import BODIES, checked_body, document
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
 from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
 from tttembed_rag.serving.context import context
@@ -46,8 +46,6 @@ _UNSTEERED: Headers = [(_VERSION, _BASE)]
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 # Bytes above which an answer is steered in a thread, so that other callers need not wait.
 _LONG = 200_000
-# The one source of all feedback whose source nobody names.
-ANONYMOUS = "anonymous"
 
 
 def proxy_app(
@@ -76,10 +74,10 @@ def proxy_app(
 
         limit: Bytes of a body up to which it is read, > 0; a longer one passes as it came.
 
-        feedback: Where ``/v1/feedback`` writes; None leaves that path to the service. It is closed at the end.
+        feedback: Where ``/v1/feedback`` writes; None refuses what comes there. It is closed at the end.
 
-        searches: Searches over tools by the names of their catalogues, for ``/v1/search/NAME`` and ``/v1/used``;
-            none leave these paths to the service. They learn meanwhile, and are closed at the end.
+        searches: Searches over tools by the names of their catalogues, for ``/v1/search/NAME`` and ``/v1/used``.
+            They learn meanwhile, and are closed at the end.
 
     Raises:
         InputError: An argument is not what was expected.
@@ -106,11 +104,9 @@ def proxy_app(
         Route("/v1/steer", proxy.steer, methods=["POST"]),
         Route("/v1/steer", proxy.status, methods=["GET"]),
     ]
-    if feedback is not None:
-        routes.append(Route("/v1/feedback", own.feedback, methods=["POST"]))
-    if searches:
-        routes.append(Route("/v1/search/{catalogue}", own.search, methods=["POST"]))
-        routes.append(Route("/v1/used", own.used, methods=["POST"]))
+    paths = {"/v1/feedback": own.feedback, "/v1/search/{catalogue}": own.search, "/v1/used": own.used}
+    routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in paths.items()]
+    routes += [Route(path + slash, own.nowhere, methods=_METHODS) for path in paths for slash in ("", "/")]
     routes.append(Route("/{path:path}", proxy.forward, methods=_METHODS))
     handlers: dict[Any, Any] = {ClientDisconnect: _caller_left, Unreachable: _unreachable}
     handlers |= {Refused: _refused, InputError: _refused, StoreError: _refused}
@@ -224,14 +220,19 @@ class _Own:
         self._catalogues = catalogues
 
     async def openapi(self, _: Request) -> Response:
-        """What these endpoints take and give."""
-        return json_answer(document())
+        """What those of these endpoints take and give that are there."""
+        there = {"/v1/steer": True, "/v1/feedback": self._feedback is not None}
+        return json_answer(document([path for path in BODIES if there.get(path, self._catalogues.names)]))
+
+    async def nowhere(self, request: Request) -> Response:
+        """A refusal: what is meant for these endpoints never reaches the service."""
+        raise Refused(404, f"expected a path and a method of /v1/openapi.json, got {request.method} {request.url.path}")
 
     async def feedback(self, request: Request) -> Response:
         """Thumbs, clicks, grades or scores of documents in; how many were kept out."""
         caller, body = await self._asked(request, "/v1/feedback")
         if self._feedback is None:
-            raise Refused(404, "expected a server with a store, got one without")
+            raise Refused(404, "expected a server with --store, got one without")
         return json_answer({"kept": await self._feedback.keep(caller, body), "source": caller.source})
 
     async def search(self, request: Request) -> Response:
@@ -249,6 +250,8 @@ class _Own:
         caller = self._callers.find(request.headers)
         if not (caller.known or self._callers.anybody):
             raise Refused(401, "expected one of the keys that the server was given")
+        if request.headers.get("sec-fetch-site") == "cross-site":  # any page that a user opens could say anything
+            raise Refused(403, "expected a request of a program, got one of another site's page")
         said, _ = await read_json(request, self._limit)
         body = checked_body(path, said)
         caller = replace(caller, source=caller.source or body.get("source") or ANONYMOUS)

@@ -12,6 +12,9 @@ from tttembed_rag.errors import InputError
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
+# The one source of all feedback whose source nobody names.
+ANONYMOUS = "anonymous"
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -41,7 +44,8 @@ class Callers:
     With *keys*, the tenant is that of the request's key and nothing else, so that no caller can name another's; a key
     that is not among them belongs to the shared tenant. Without, the header ``X-TTT-Tenant`` names the tenant; two that
     differ, as where a gateway appends its own to a caller's, name none. The task is that of the header ``X-TTT-Task``,
-    else that of the key, else *task*. The source is that of the header ``X-TTT-Source``; two that differ name none.
+    else that of the key, else *task*. The source is that of the header ``X-TTT-Source``; two that differ, or an empty
+    one, are `ANONYMOUS`, as only without that header a body may name one. Headers are read as UTF-8.
     """
 
     def __init__(self, keys: Mapping[str, Caller] | None = None, *, task: str | None = None) -> None:
@@ -61,14 +65,20 @@ class Callers:
             mapped = self._keys.get(_digest(_key(headers)), Caller())
         else:
             mapped = Caller(_only(headers, "x-ttt-tenant"))
-        task, source = headers.get("x-ttt-task") or mapped.task or self._task, _only(headers, "x-ttt-source") or ""
-        return replace(mapped, task=task, query_id=headers.get("x-ttt-query-id", ""), source=source)
+        task, query_id = ("".join(_values(headers, name)[:1]) for name in ("x-ttt-task", "x-ttt-query-id"))
+        source = (_only(headers, "x-ttt-source") or ANONYMOUS) if "x-ttt-source" in headers else ""
+        return replace(mapped, task=task or mapped.task or self._task, query_id=query_id, source=source)
 
 
 def _only(headers: Headers, name: str) -> str | None:
     """The one value of a header; None where there is none, or where two differ."""
-    values = set(headers.getlist(name))
+    values = set(_values(headers, name))
     return values.pop() if len(values) == 1 else None
+
+
+def _values(headers: Headers, name: str) -> list[str]:
+    """The values of a header, whose bytes are UTF-8."""
+    return [one.encode("latin-1").decode("utf-8", "backslashreplace") for one in headers.getlist(name)]
 
 
 def _key(headers: Headers) -> str:

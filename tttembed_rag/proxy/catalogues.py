@@ -22,6 +22,12 @@ class Catalogues:
     def __init__(self, searches: Mapping[str, LearnedToolSearch]) -> None:
         self._searches = dict(searches)
         self._open = ExitStack()
+        self._writing: dict[str, asyncio.Task[bool]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the catalogues."""
+        return list(self._searches)
 
     def __enter__(self) -> None:
         for search in self._searches.values():
@@ -40,26 +46,43 @@ class Catalogues:
         """Keep what the *body* of a request says was called; gives of how many calls, as soon as they are kept.
 
         Raises:
-            InputError: A tool is not in the catalogue; nothing is kept.
+            InputError: A tool is not in the catalogue, or a tenant is named without a key; nothing is kept.
+            Refused: The embedding model or the store is away.
         """
         search, calls = self._search(body["catalogue"]), body["used"]
         if unknown := sorted({call["name"] for call in calls} - set(search.names)):
             raise InputError(f"used: expected names of the catalogue {body['catalogue']!r}, got {unknown[0]!r:.80}")
+        if caller.tenant and not caller.known:  # which its name would make
+            raise InputError(f"X-TTT-Tenant: expected a key for calls of a tenant, got {caller.tenant!r:.80} alone")
         with _of(caller):
-            await asyncio.to_thread(_keep, search, body["query"], calls)
+            kept = await asyncio.to_thread(_keep, search, body["query"], calls)
+        if not kept:
+            raise Refused(503, "expected the request to be embedded, but the model is away: nothing is kept")
+        if not await self._written(body["catalogue"]):
+            raise Refused(503, "expected the calls to be written at once, but the store is away: they wait for it")
         return len(calls)
 
+    async def _written(self, name: str) -> bool:
+        """Whether what was kept is written: one thread waits for all who ask, in a turn that begins after they did."""
+        before = self._writing.get(name)
+        if before is not None:
+            await asyncio.wait([before])
+        if self._writing.get(name) is before:
+            self._writing[name] = asyncio.create_task(asyncio.to_thread(self._searches[name].flush))
+        return await asyncio.shield(self._writing[name])
+
     def _search(self, name: str) -> LearnedToolSearch:
+        if not self._searches:
+            raise Refused(404, "expected a server with --catalog, got one without")
         if name not in self._searches:
             raise Refused(404, f"expected a catalogue ({', '.join(self._searches)}), got {name!r:.80}")
         return self._searches[name]
 
 
-def _keep(search: LearnedToolSearch, query: str, calls: Sequence[Mapping[str, Any]]) -> None:
-    for call in calls:
-        search.used(query, call["name"], call["succeeded"])
-    if not search.flush():
-        raise Refused(503, "expected the calls to be written at once, but the store is away: they wait for it")
+def _keep(search: LearnedToolSearch, query: str, calls: Sequence[Mapping[str, Any]]) -> bool:
+    """Keep each tool that was called once, as one that worked where any call of it did; gives whether it is."""
+    worked = {call["name"]: any(one["succeeded"] for one in calls if one["name"] == call["name"]) for call in calls}
+    return all(search.used(query, name, succeeded) for name, succeeded in worked.items())
 
 
 def _of(caller: Caller) -> context:

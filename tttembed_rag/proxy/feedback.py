@@ -7,13 +7,15 @@ import math
 import time
 from asyncio import Future, Task
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import orjson
 
 from tttembed_rag.errors import InputError, StoreReplaced, StoreUnavailable
 from tttembed_rag.proxy.callers import Caller
-from tttembed_rag.proxy.openapi import SIGNALS
+from tttembed_rag.proxy.openapi import SAID
 from tttembed_rag.rewards import DEFAULT_TASK, Event, Feedback
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.scales import Scale
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 
 # In the place of a judge's fingerprint, where nothing else was said.
 JUDGE = "user feedback"
-# Requests that wait for the store at most, and that are written in one transaction.
-_MOST, _AT_ONCE = 10_000, 200
-# Seconds after which a store without tenants is asked again whether it has any.
+# Bytes of requests that wait for the store at most, and those of each beside its body.
+_MOST_BYTES, _BESIDE = 64 * 2**20, 1000
+# Requests that are written in one transaction.
+_AT_ONCE = 200
+# Seconds after which a store is asked again which tenants it has.
 _MOMENT = 0.2
 # The reward of a pair of which nothing is known: that of a thumb that was taken back.
 _UNKNOWN = 0.5
@@ -40,6 +44,7 @@ class _Said(NamedTuple):
     query: str
     documents: Sequence[Mapping[str, Any]]
     rewards: Mapping[str, float]
+    size: int
 
     def served(self, store: Store) -> Served:
         """As a store takes it; texts without an id are known by their text."""
@@ -70,12 +75,16 @@ class FeedbackWriter:
     """
 
     def __init__(self, store: Store | str, judge: str = JUDGE) -> None:
+        if not judge:
+            raise InputError("judge: expected a name to keep feedback under, got an empty one")
         self._reached: Reached[Store] = Reached(store, opened)
         self._judge = judge
         self._waiting: list[tuple[_Said, Future[None]]] = []
+        self._held = 0  # bytes of the requests that wait
         self._writing: Task[None] | None = None
-        # Whether the store has tenants, and when it was asked.
-        self._has_tenants, self._asked = False, -math.inf
+        self._thread = ThreadPoolExecutor(1, "tttembed-feedback")
+        # The tenants of the store, and when it was asked.
+        self._tenants, self._asked = {""}, -math.inf
 
     async def keep(self, caller: Caller, body: Mapping[str, Any]) -> int:
         """Keep what the *body* of a request says; gives of how many documents, as soon as they are in the store.
@@ -85,9 +94,10 @@ class FeedbackWriter:
             StoreUnavailable: The store cannot be written to now, or too much waits for it.
         """
         rewards = rewards_of(body["query"], body["documents"], body.get("scale"))
-        said = _Said(caller, body["query"], body["documents"], rewards)
-        if len(self._waiting) >= _MOST:
-            raise StoreUnavailable(f"expected at most {_MOST} requests to wait for the store, got more")
+        said = _Said(caller, body["query"], body["documents"], rewards, _BESIDE + len(orjson.dumps(body)))
+        if self._held + said.size > _MOST_BYTES:
+            raise StoreUnavailable(f"expected at most {_MOST_BYTES} bytes to wait for the store, got more")
+        self._held += said.size
         done: Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((said, done))
         if self._writing is None:
@@ -99,7 +109,9 @@ class FeedbackWriter:
         """Write until nothing waits."""
         while self._waiting:
             batch, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
-            errors = await asyncio.to_thread(self._written, [said for said, _ in batch])
+            given = [said for said, _ in batch]
+            errors = await asyncio.get_running_loop().run_in_executor(self._thread, self._written, given)
+            self._held -= sum(said.size for said in given)
             for (_, done), error in zip(batch, errors, strict=True):
                 if done.cancelled():  # the caller left
                     continue
@@ -113,40 +125,42 @@ class FeedbackWriter:
         """Write a batch in one transaction, or each by itself where one is refused; gives what is wrong with each."""
         try:
             store = self._reached.store()
-            if any(one.caller.tenant is None for one in batch) and self._knows_tenants(store):
-                expected = "X-TTT-Tenant: expected whose feedback this is, as the store has tenants, got none"
-                rest = iter(self._written([one for one in batch if one.caller.tenant is not None]))
-                return [InputError(expected) if one.caller.tenant is None else next(rest) for one in batch]
-            store.observe([one.served(store) for one in batch], judge=self._judge)
+            refused = [self._refusal(store, one.caller) for one in batch]
+            taken = [one.served(store) for one, error in zip(batch, refused, strict=True) if error is None]
+            store.observe(taken, judge=self._judge, fills=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, each caller is told
             if isinstance(error, StoreReplaced):  # the next request opens the store that is there now
                 self._reached.close()
-                self._has_tenants = False
+                self._tenants = {""}
             if len(batch) > 1 and not isinstance(error, StoreUnavailable):
                 return [self._written([one])[0] for one in batch]
             return [error] * len(batch)
-        return [None] * len(batch)
+        return refused
 
-    def _knows_tenants(self, store: Store) -> bool:
-        """Whether the store has tenants: it will always have them then, and else is asked again a moment later."""
-        if not self._has_tenants and time.monotonic() > self._asked + _MOMENT:
-            self._has_tenants, self._asked = store.has_tenants(), time.monotonic()
-        return self._has_tenants
+    def _refusal(self, store: Store, caller: Caller) -> Exception | None:
+        """Why feedback of *caller* is refused: without a key, it is of a tenant that is there, of one where any is."""
+        if not caller.known and caller.tenant not in self._tenants and time.monotonic() > self._asked + _MOMENT:
+            self._tenants, self._asked = {"", *store.tenants()}, time.monotonic()
+        if caller.known or caller.tenant in self._tenants or (caller.tenant is None and len(self._tenants) == 1):
+            return None
+        got = "none" if caller.tenant is None else f"{caller.tenant!r:.80}"
+        return InputError(f"X-TTT-Tenant: expected whose feedback this is, a tenant of the store, got {got}")
 
     def close(self) -> None:
         """Leave the store, if it was opened here."""
+        self._thread.shutdown()
         self._reached.close()
 
 
 def rewards_of(query: str, documents: Sequence[Mapping[str, Any]], scale: str | None) -> dict[str, float]:
-    """The reward of each document, by its id or text, as `Feedback` gathers what is said of it.
+    """The reward of each document, by its id, or by a NUL and its text, as `Feedback` gathers what is said of it.
 
     Raises:
         InputError: Grades come without their scale or off it, or beside thumbs, clicks and successes.
     """
     events, rewards = [], {_key(one): _UNKNOWN for one in documents}
     for one in documents:
-        signal = next(name for name in SIGNALS if name in one)
+        signal = next(name for name in SAID if name in one)
         value = float(one[signal])
         if signal == "grade" and scale is None:
             raise InputError("scale: expected one for grades, such as rubric:0,3, got none")
@@ -160,4 +174,4 @@ def rewards_of(query: str, documents: Sequence[Mapping[str, Any]], scale: str | 
 
 
 def _key(document: Mapping[str, Any]) -> str:
-    return str(document.get("id") or document["text"])
+    return str(document["id"]) if "id" in document else f"\0{document['text']}"  # no id holds a NUL

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tttembed_rag import __version__
 from tttembed_rag.errors import InputError
+from tttembed_rag.rewards.events import SIGNALS
 from tttembed_rag.rewards.observations import MAX_DEPTH
 
 _Schema = Mapping[str, Any]
-# What a user can say of a document.
-SIGNALS = ("thumb", "click", "success", "grade", "score")
+# What a user can say of a document: a judgment is a grade on a scale, or a score.
+SAID = (*(one for one in SIGNALS if one != "judgment"), "grade", "score")
+# Characters of a text of a document, and of any other, and names that may be found, at most.
+_LONG, _LONGEST, _NAMES = 200_000, 20_000, 10_000
 
 
-def _text(description: str) -> dict[str, Any]:
-    return {"type": "string", "pattern": r"\S", "description": description}
+def _text(description: str, most: int = _LONGEST, pattern: str = r"\S") -> dict[str, Any]:
+    return {"type": "string", "pattern": pattern, "maxLength": most, "description": description}
 
 
-def _list(of: _Schema, description: str, most: int) -> dict[str, Any]:
-    return {"type": "array", "items": of, "minItems": 1, "maxItems": most, "description": description}
+def _list(of: _Schema, description: str, most: int, least: int = 1) -> dict[str, Any]:
+    return {"type": "array", "items": of, "minItems": least, "maxItems": most, "description": description}
 
 
 def _object(required: Iterable[str], description: str = "a JSON object", **properties: _Schema) -> dict[str, Any]:
@@ -34,19 +37,19 @@ def _object(required: Iterable[str], description: str = "a JSON object", **prope
 
 
 _YES_NO = [0, 1, False, True]
-_SOURCE = {"type": "string", "description": "who says so, such as a user; the header X-TTT-Source comes before it"}
+_SOURCE = _text("who says so, such as a user, of requests without a header X-TTT-Source", pattern="")
 _DOCUMENT = _object(
     (),
     "what is said of one document",
     id=_text("the id under which the document was recorded"),
-    text=_text("the text of the document"),
+    text=_text("the text of the document", _LONG),
     thumb={"enum": [-1, 0, 1], "description": "1 up, -1 down, or 0 taken back"},
     click={"enum": _YES_NO, "description": "1 clicked, or 0 shown and not clicked"},
     success={"enum": _YES_NO, "description": "1 it served the task, or 0 it did not"},
     grade={"type": "number", "description": "a number on the scale of the request"},
     score={"type": "number", "minimum": 0, "maximum": 1, "description": "a number in [0, 1]"},
     position={"type": "integer", "minimum": 1, "description": "the place where it was shown, from 1"},
-) | {"anyOf": [{"required": [one]} for one in ("id", "text")], "oneOf": [{"required": [one]} for one in SIGNALS]}
+) | {"anyOf": [{"required": [one]} for one in ("id", "text")], "oneOf": [{"required": [one]} for one in SAID]}
 _CALL = _object(
     ("name", "succeeded"),
     "a tool that was called",
@@ -68,15 +71,15 @@ BODIES: dict[str, _Schema] = {
     "/v1/feedback": _object(
         ("query", "documents"),
         query=_text("the text of the query"),
-        documents=_list(_DOCUMENT, "a list of documents, each with one of " + ", ".join(SIGNALS), MAX_DEPTH),
-        scale={"type": "string", "description": "the scale of grades: probability, logit or rubric:LOW,HIGH"},
+        documents=_list(_DOCUMENT, "a list of documents, each with one of " + ", ".join(SAID), MAX_DEPTH),
+        scale=_text("the scale of grades: probability, logit or rubric:LOW,HIGH", pattern=""),
         source=_SOURCE,
     ),
     "/v1/search/{catalogue}": _object(
         ("query",),
         query=_text("what the tool should do"),
         k={"type": "integer", "minimum": 1, "maximum": 200, "description": "tools at most, 1 to 200", "default": 5},
-        among={"type": "array", "items": {"type": "string"}, "description": "names of the tools that may be found"},
+        among=_list(_text("a text", pattern=""), "names of the tools that may be found", _NAMES, least=0),
     ),
     "/v1/used": _object(
         ("catalogue", "query", "used"),
@@ -107,7 +110,7 @@ _SUMMARIES = {
 }
 _HEADERS = {
     "X-TTT-Task": "the task key of the request",
-    "X-TTT-Tenant": "whose request it is; ignored where the server has keys",
+    "X-TTT-Tenant": "whose request it is, a tenant that the store has; ignored where the server has keys",
     "X-TTT-Query-Id": "the id of the query, where it was recorded under one",
     "X-TTT-Source": "who gives feedback; set by the gateway that authenticates users",
 }
@@ -127,10 +130,13 @@ def _check(value: Any, schema: _Schema, where: str) -> None:
     """Refuse *value* where *schema* does; of JSON Schema, as much as the schemas above use."""
     if not _fits(value, schema):
         got = type(value).__name__ if isinstance(value, dict | list) else f"{value!r:.60}"
+        if isinstance(value, str | list) and len(value) > (most := schema.get(_MOST[type(value)], len(value))):
+            got = f"{len(value)}, more than {most}"
         raise InputError(f"{where or 'body'}: expected {schema['description']}, got {got}")
     if isinstance(value, list):
+        of = {"description": "a text"} | dict(schema["items"])
         for number, one in enumerate(value):
-            _check(one, {"description": "a text", **schema["items"]}, f"{where}[{number}]")
+            _check(one, of, f"{where}[{number}]")
     if isinstance(value, dict):
         _check_names(value, schema, where or "body")
         for name in value.keys() & schema["properties"].keys():
@@ -150,6 +156,7 @@ def _check_names(value: dict[str, Any], schema: _Schema, where: str) -> None:
             raise InputError(f"{where}: expected {words} {', '.join(names)}, got {got:.200}")
 
 
+_MOST = {str: "maxLength", list: "maxItems"}
 _TYPES: dict[str, Any] = {
     "object": dict,
     "array": list,
@@ -171,14 +178,15 @@ def _fits(value: Any, schema: _Schema) -> bool:
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         return len(value) >= least and (most is None or len(value) <= most)
     if kind == "string":
-        return re.search(schema.get("pattern", ""), value) is not None
+        most = schema.get("maxLength", len(value))
+        return len(value) <= most and re.search(schema.get("pattern", ""), value) is not None
     return not ("minimum" in schema and value < schema["minimum"]) and not (
         "maximum" in schema and value > schema["maximum"]
     )
 
 
-def document() -> dict[str, Any]:
-    """The endpoints of the proxy's own as OpenAPI 3.1; everything else is the embedding service's."""
+def document(those: Collection[str] = tuple(BODIES)) -> dict[str, Any]:
+    """*those* endpoints of the proxy's own as OpenAPI 3.1; everything else is the embedding service's."""
     parameters = [
         {"name": name, "in": "header", "required": False, "description": what, "schema": {"type": "string"}}
         for name, what in _HEADERS.items()
@@ -191,7 +199,7 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "tttembed serve", "version": __version__},
-        "paths": paths,
+        "paths": {path: paths[path] for path in those},
         "components": {
             "schemas": {"Error": _object(("error",), error=error)},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},

@@ -77,7 +77,7 @@ class Served:
 
         tenant: Whose it is; "" is the shared tenant.
 
-        at: When, in Unix seconds; None is now.
+        at: When, in Unix seconds; None is now, and a time ahead of the database's clock is its present.
 
         embedder: Fingerprint of the model that the vectors come from.
 

@@ -209,8 +209,8 @@ class LearnedSearch:
         task: str | None = None,
         source: str | None = None,
         at: float | None = None,
-    ) -> None:
-        """Keep that an item was used for a request, and whether it helped.
+    ) -> bool:
+        """Keep that an item was used for a request, and whether it helped; gives whether the model embedded that.
 
         Say what happened alone: an item that was found and not used is not judged. A failure is one of the item's own,
         not a service that is down.
@@ -246,17 +246,18 @@ class LearnedSearch:
             raise InputError(f"query: expected the text of the request, got {query!r}")
         vector = self._vector(query)
         if vector is None:
-            return  # logged
+            return False  # logged
         card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
         task, source = current_task() if task is None else task, said("source") or "" if source is None else source
         request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
         self._memory.note(request, card, index.vectors[row], said("tenant"), time.time() if at is None else at)
+        return True
 
     async def aused(
         self, query: str, name: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
-    ) -> None:
+    ) -> bool:
         """The same, without holding up the event loop."""
-        await asyncio.to_thread(self.used, query, name, succeeded, task=task, source=source)
+        return await asyncio.to_thread(self.used, query, name, succeeded, task=task, source=source)
 
     def learn(self, *, grown: float = 0.0) -> Lesson:
         """Learn from all uses of the caller's tenant, with those that it shares with, and serve what they support.
@@ -367,6 +368,7 @@ class LearnedSearch:
             vector = offsets.apply_found(vector, offset)
         scores = index.scores(query, vector, weight_of(offsets))
         if among is not None:
+            among = dict.fromkeys(among)
             allowed = np.array([index.rows[name] for name in among if name in index.rows], dtype=np.intp)
             order = allowed[best(scores[allowed], k)] if len(allowed) else allowed
         else:

@@ -133,24 +133,24 @@ class Store(AbstractContextManager["Store"]):
 
     # Observing
 
-    def observe(self, served: Iterable[Served], *, judge: str = "") -> int:
+    def observe(self, served: Iterable[Served], *, judge: str = "", fills: bool = False) -> int:
         """Write served queries, all or nothing; gives how many of *served* were written.
 
-        A query seen before (the same tenant, task and id) is merged: its candidates are joined, and new values
-        replace old ones. A query keeps 200 candidates, the last ones shown before earlier ones. Without texts, an id
-        that is the text, or has blanks or letters beyond ASCII, becomes its `text_id`, and so does a task that is the
-        text. Queries that were served before they were forgotten, and come late, are left out. A time that lies ahead
-        of the database's clock counts as its present.
+        A query seen before (the same tenant, task and id) is merged: new values replace old ones, and its last 200
+        candidates stay. Without texts, an id that is the text, or has blanks or letters beyond ASCII, becomes its
+        `text_id`, and so does a task that is the text. Queries served before they were forgotten are left out.
 
         Args:
             served: Queries with their candidates.
 
             judge: Fingerprint of the judge that gave the candidates' rewards; needed where there are any.
 
+            fills: No text is replaced, and no candidate pushed out: what is beyond 200 is left out, with its rewards.
+
         Raises:
             InputError: A name, vector or reward is not what was expected; nothing was written.
         """
-        entries = Entries(served, checked_name("judge", judge, empty=True))
+        entries = Entries(served, checked_name("judge", judge, empty=True), fills=fills)
         if not self.texts:
             entries.without_texts(self.text_id)
         with self._database.write("observing") as connection:
@@ -263,7 +263,7 @@ class Store(AbstractContextManager["Store"]):
     def judge(self, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
         """Fingerprint of the judge of most of the last rewarded queries; None: no rewards. As for `embedder`.
 
-        The judge ``audit`` is never meant: its rewards are trusted labels.
+        Never ``audit``, as its rewards are trusted labels; one that sources alone speak for only beside no other.
         """
         selection = Selection(judge="", tenant=tenant, last=last, since=since)
         with self._database.read() as connection:

@@ -58,12 +58,14 @@ class QueryEntry:
 class Entries:
     """Served queries, checked and merged; *judge* gave the candidates' rewards, and is empty where they carry none.
 
+    Where they *fill* what is empty alone, what is in the store stays, and nothing is cut off before that is known.
+
     Raises:
         InputError: An id, vector or reward is not what was expected; the message names it.
     """
 
-    def __init__(self, served: Iterable[Served], judge: str) -> None:
-        self.judge = judge
+    def __init__(self, served: Iterable[Served], judge: str, *, fills: bool = False) -> None:
+        self.judge, self.fills = judge, fills
         self.queries: dict[QueryKey, QueryEntry] = {}
         self.documents: dict[DocumentKey, DocumentEntry] = {}
         unchecked: list[_Unchecked] = []
@@ -108,7 +110,7 @@ class Entries:
                     raise InputError("judge: expected the fingerprint of who gave the rewards, got none")
                 query.rewards[doc_id, source] = checked_reward("reward", candidate.reward)
         # What was shown last comes before what was shown earlier; a document keeps the place that it had first.
-        query.places = dict(islice((shown | query.places).items(), MAX_DEPTH))
+        query.places = dict(islice((shown | query.places).items(), None if self.fills else MAX_DEPTH))
         query.rewards = {pair: reward for pair, reward in query.rewards.items() if pair[0] in query.places}
 
     def without_texts(self, text_id: Callable[[str], str]) -> None:

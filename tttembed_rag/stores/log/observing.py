@@ -30,6 +30,7 @@ from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert_all, insert
 # rewards of one judge; and of some names, the documents of one tenant.
 _some: BindParameter[int] = bindparam("some_queries", expanding=True)
 _p, _q, _r, _d = (table.c for table in (schema.pairs, schema.queries, schema.rewards, schema.documents))
+_PAIRS = select(_p.query, _p.document).where(_p.query.in_(_some))
 _DEEP = select(_p.query).where(_p.query.in_(_some)).group_by(_p.query).having(func.count() > MAX_DEPTH)
 _OWNERS = select(_q.id, _q.tenant).where(_q.id.in_(_some))
 _REWARDS = select(_r.query, _r.document, _r.value).where(_r.judge == bindparam("one_judge"), _r.query.in_(_some))
@@ -72,12 +73,16 @@ def write_entries(connection: Connection, entries: Entries, salt: bytes, now: fl
         for key, query in entries.queries.items()
         for doc_id, place in query.places.items()
     ]
+    pairs = _with_room(connection, pairs) if entries.fills else pairs
     insert_all(connection, schema.pairs, pairs)
-    _limit_depth(connection, pairs)
+    if not entries.fills:
+        _limit_depth(connection, pairs)
+    there = {(pair["query"], pair["document"]) for pair in pairs}
     rewards = [
         Given(queries[key], documents[key[0], doc_id], reward, source)
         for key, query in entries.queries.items()
         for (doc_id, source), reward in query.rewards.items()
+        if (queries[key], documents[key[0], doc_id]) in there
     ]
     touched = sorted({*queries.values(), *others.values()})
     if rewards:
@@ -85,6 +90,20 @@ def write_entries(connection: Connection, entries: Entries, salt: bytes, now: fl
     else:
         update_progress(connection, touched)
     return sum(query.seen for query in entries.queries.values())
+
+
+def _with_room(connection: Connection, shown: Sequence[dict[str, int]]) -> list[dict[str, int]]:
+    """Of *shown* pairs, those that are there, and of the others as many as their queries still take."""
+    there: dict[int, set[int]] = defaultdict(set)
+    for numbers in in_parts(sorted({pair["query"] for pair in shown})):
+        for query, document in connection.execute(_PAIRS, {"some_queries": numbers}):
+            there[query].add(document)
+    fitting = []
+    for pair in shown:
+        if pair["document"] in (own := there[pair["query"]]) or len(own) < MAX_DEPTH:
+            own.add(pair["document"])
+            fitting.append(pair)
+    return fitting
 
 
 def _limit_depth(connection: Connection, shown: Sequence[Mapping[str, int]]) -> None:
@@ -266,7 +285,7 @@ def _write_queries(
     """The queries with their ids; they and the *others* stay locked until the transaction ends."""
     table = schema.queries
     names = {number: name for name, number in tenants.items()}
-    upsert = _query_upsert(connection.dialect.name)
+    upsert = _query_upsert(connection.dialect.name, fills=entries.fills)
     ids: dict[QueryKey, int] = {}
     for in_batch, keys in groupby(sorted({*entries.queries, *others}), entries.queries.__contains__):
         if not in_batch:
@@ -298,17 +317,17 @@ def _write_queries(
 
 
 @cache
-def _query_upsert(dialect: str) -> Any:
+def _query_upsert(dialect: str, *, fills: bool) -> Any:
     """The statement that writes queries and merges those that are there: what was served last replaces what was known.
 
-    It gives the id, the tenant, the task and the name of each.
+    A text stays where it only *fills* what is empty. It gives the id, the tenant, the task and the name of each.
     """
     table = schema.queries
     made = insert_in(dialect, table)
     new = made.excluded
     newer = new.last_at >= table.c.last_at
     merged = {
-        "text": func.coalesce(new.text, table.c.text),
+        "text": func.coalesce(*((table.c.text, new.text) if fills else (new.text, table.c.text))),
         "embedder": case((newer, func.coalesce(new.embedder, table.c.embedder)), else_=table.c.embedder),
         "seen": table.c.seen + new.seen,
         "first_at": case((new.first_at < table.c.first_at, new.first_at), else_=table.c.first_at),
@@ -343,7 +362,7 @@ def _write_documents(
         ids |= {(tenant, name): number for name, (number, _) in stored.items()}
         for name, document in documents.items():
             number, text = stored[name]
-            if document.text not in (None, text):
+            if document.text not in (None, text) and (text is None or not entries.fills):
                 connection.execute(table.update().where(table.c.id == number).values(text=document.text))
                 if text is None:
                     first_texts.append(number)

@@ -126,7 +126,8 @@ def _shown_name(owned: tuple[str, str], tenant: str) -> str:
 def judge_of_most(connection: Connection, selection: Selection) -> str | None:
     """The judge of any but `AUDIT` that rewarded most of the last rewarded queries; None without rewards.
 
-    Of two judges with as many queries it is the one that rewarded the newest query.
+    Of two judges with as many queries it is the one that rewarded the newest query. One that sources alone speak for is
+    told where there is no other.
     """
     progress, j = schema.progress, schema.judges
     spoken = (j.c.name != AUDIT) & exists().where(
@@ -143,9 +144,25 @@ def judge_of_most(connection: Connection, selection: Selection) -> str | None:
         ),
         reverse=True,
     )
+    own = _judges_themselves(connection, sorted({query for _, query, _ in rows}))
+    rows = [row for row in rows if row[2] in own] or rows
     last = set(list(dict.fromkeys(query for _, query, _ in rows))[: selection.last])
     number = _most_common([judge for _, query, judge in rows if query in last])
     return connection.execute(select(j.c.name).where(j.c.id == number)).scalar()
+
+
+def _judges_themselves(connection: Connection, queries: Sequence[int]) -> set[int]:
+    """The judges that rewarded any of *queries* themselves, not by the mouth of a source."""
+    r, s = schema.rewards.c, schema.source_rewards.c
+    by_source = exists().where(s.query == r.query, s.judge == r.judge, s.document == r.document)
+    alone = select(r.judge).where(r.value.is_not(None), ~by_source)
+    beside = select(s.judge).where(s.source == "")
+    return {
+        judge
+        for numbers in in_parts(queries)
+        for rows in (alone.where(r.query.in_(numbers)), beside.where(s.query.in_(numbers)))
+        for judge in connection.execute(rows.distinct()).scalars()
+    }
 
 
 def embedder_of_most(connection: Connection, selection: Selection) -> str | None:
