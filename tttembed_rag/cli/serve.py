@@ -143,10 +143,20 @@ def _searches(given: tuple[str, ...], embed: str, url: str | None) -> dict[str, 
         file, _, store = rest.partition(",")
         if not (name and file) or name in found:
             raise click.UsageError(f"--catalog: expected NAME=PATH[,URL] with different names, got {one!r}")
-        if store and store in (url, *(other for _, other in found.values())):
+        if store and _place(store) in (
+            _place(other) for other in (url, *(given for _, given in found.values())) if other
+        ):
             raise click.UsageError(f"--catalog: expected a store for {name} alone, got one that is used already")
         found[name] = Path(file), store or None
     return {name: LearnedToolSearch(file, embed, store=store) for name, (file, store) in found.items()}
+
+
+def _place(url: str) -> str:
+    """Where a store lies, however its URL is written."""
+    from tttembed_rag.stores import checked_url
+
+    parsed = checked_url(url)
+    return str(Path(parsed.database or "").resolve() if parsed.get_backend_name() == "sqlite" else parsed)
 
 
 def _caller(given: str) -> tuple[str, Caller]:
