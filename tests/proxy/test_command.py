@@ -141,8 +141,12 @@ def test_the_guides_server_is_one_that_nginx_takes(tmp_path):
         (("--offsets", "a", "--catalog", "tools.json"), "--catalog: expected NAME=PATH[,URL] with different names"),
         (("--offsets", "a", "--catalog", "a=b", "--catalog", "a=c"), "--catalog: expected NAME=PATH[,URL] with"),
         (
-            ("--store", "sqlite:///a.db", "--catalog", "a=b,sqlite:///a.db"),
+            ("--store", "sqlite:///a.db", "--catalog", "a=b,sqlite:///./a.db"),
             "--catalog: expected a store for a alone, got one that is used already",
+        ),
+        (
+            ("--store", "sqlite:///a.db", "--judge", ""),
+            "judge: expected a name to keep feedback under, got an empty one",
         ),
         (("--offsets", "a", "--catalog", "a=missing.json"), "missing.json: expected a JSON file of tools"),
     ],

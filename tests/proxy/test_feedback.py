@@ -60,6 +60,15 @@ def test_without_a_name_all_callers_are_one_voice(proxied, store_url, kept):
     assert kept() == {("q", "d", "anonymous"): 0.25}
 
 
+def test_what_was_not_clicked_replaces_no_word(proxied, store_url, kept):
+    """A page that is seen again says nothing against a thumb; a click counts that comes after its page was shown."""
+    client = proxied(feedback=FeedbackWriter(store_url))
+    for document, said in (("a", {"thumb": 1}), ("b", {"click": 0}), ("a", {"click": 0}), ("b", {"click": 1})):
+        client.post("/v1/feedback", json={"query": "q", "documents": [{"id": document, **said}]})
+
+    assert kept() == {("q", "a", "anonymous"): 0.75, ("q", "b", "anonymous"): 0.75}
+
+
 @pytest.mark.parametrize(
     ("documents", "scale", "expected"),
     [

@@ -118,6 +118,10 @@ def test_vercel_ai_sdk(url, tmp_path):
     assert given.keys() == {"mail_send", "calendar_add"}
     assert given["mail_send"] == 1 > given["calendar_add"]
 
+    (tmp_path / "learned-tools.mjs").write_text(snippet.replace("http://127.0.0.1:8787", "http://127.0.0.1:9"))
+    said = subprocess.run(["node", "agent.mjs"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (said.returncode, said.stdout) == (0, "done\n"), "a server that is away fails the agent"
+
 
 @pytest.mark.parametrize("snippet", blocks("java"), ids=["Spring AI", "LangChain4j"])
 def test_java(snippet):
@@ -138,6 +142,8 @@ def test_java(snippet):
     assert {name.strip('"') for name in call.split(", ")[::2]} == set(of_call["items"]["required"])
     assert '"tools"' in snippet or ".tools()" in snippet
     assert "X-TTT-Source" in snippet
+    assert re.search(r"catch \([\w |]+ away\)", snippet), "a server that is away fails the agent"
+    assert re.search(r'(runAsync|submit)\(\(\) -> .*"/v1/used"', snippet), "an outcome is waited for"
 
 
 @pytest.mark.parametrize("language", ["js", "java", "sh"])

@@ -76,6 +76,20 @@ def test_a_judge_that_asks_stays_one_voice(store):
     assert by_source(store.rewards("judge")) == {"": [1.0, 1.0]}
 
 
+def test_silence_replaces_no_word(store):
+    """Of one transaction as of two; a word replaces silence."""
+
+    def said(doc, value, silent=False):
+        return Served("q", None, [Candidate(doc, None, None, value, silent)], "q", source="ada")
+
+    store.observe(
+        [said("a", 1.0), said("a", 0.25, silent=True), said("b", 0.25, silent=True), said("b", 0.75)], judge="j"
+    )
+    store.observe([said("a", 0.25, silent=True), said("c", 0.25, silent=True)], judge="j")
+
+    assert sorted(store.history.verdicts("", judge="j").values()) == [0.25, 0.75, 1.0]
+
+
 def test_the_last_sources_of_a_pair_are_kept(store):
     """Those that spoke before are dropped, the judge itself never; how many, is counted."""
     store.observe([asked("", 0.5)], judge=JUDGE)

@@ -138,15 +138,25 @@ def _searches(given: tuple[str, ...], embed: str, url: str | None) -> dict[str, 
     from tttembed_rag.search import LearnedToolSearch
 
     found: dict[str, tuple[Path, str | None]] = {}
+    places = {_place(url)} if url else set()
     for one in given:
         name, _, rest = one.partition("=")
         file, _, store = rest.partition(",")
         if not (name and file) or name in found:
             raise click.UsageError(f"--catalog: expected NAME=PATH[,URL] with different names, got {one!r}")
-        if store and store in (url, *(other for _, other in found.values())):
+        if store and _place(store) in places:
             raise click.UsageError(f"--catalog: expected a store for {name} alone, got one that is used already")
         found[name] = Path(file), store or None
+        places |= {_place(store)} if store else set()
     return {name: LearnedToolSearch(file, embed, store=store) for name, (file, store) in found.items()}
+
+
+def _place(url: str) -> str:
+    """Where a store lies, however its URL is written."""
+    from tttembed_rag.stores import checked_url
+
+    parsed = checked_url(url)
+    return str(Path(parsed.database or "").resolve() if parsed.get_backend_name() == "sqlite" else parsed)
 
 
 def _caller(given: str) -> tuple[str, Caller]:

@@ -49,8 +49,11 @@ class _Said(NamedTuple):
     def served(self, store: Store) -> Served:
         """As a store takes it; texts without an id are known by their text."""
         shown = {_key(one): one for one in self.documents}
+        spoken = {_key(one) for one in self.documents if one.get("click", 1)}
         candidates = [
-            Candidate(one.get("id") or store.text_id(one["text"]), text=one.get("text"), reward=self.rewards[key])
+            Candidate(
+                one.get("id") or store.text_id(one["text"]), None, one.get("text"), self.rewards[key], key not in spoken
+            )
             for key, one in shown.items()
         ]
         caller, query_id = self.caller, self.caller.query_id or store.text_id(self.query)

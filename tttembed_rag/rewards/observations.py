@@ -52,12 +52,15 @@ class Candidate:
         text: What a judge reads; None where that is not known or not to be kept.
 
         reward: In [0, 1]; None while it waits for a judge.
+
+        silent: The reward is that of silence, such as a click that did not come: a word of the same source stays.
     """
 
     doc_id: str
     vector: FloatArray | None = field(default=None, repr=False)
     text: str | None = None
     reward: float | None = None
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -42,7 +42,7 @@ class QueryEntry:
     """What a transaction says of one query, served *seen* times, *first* at and last *at* a Unix second by *embedder*.
 
     It has the bytes of its base vectors by embedder, the places of its candidates, and their rewards by candidate and
-    source.
+    source, some of them silent.
     """
 
     embedder: str
@@ -53,6 +53,7 @@ class QueryEntry:
     vectors: dict[str, bytes] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     rewards: dict[tuple[str, str], float] = field(default_factory=dict)
+    silent: set[tuple[str, str]] = field(default_factory=set)
 
 
 class Entries:
@@ -108,7 +109,10 @@ class Entries:
             if candidate.reward is not None:
                 if not self.judge:
                     raise InputError("judge: expected the fingerprint of who gave the rewards, got none")
-                query.rewards[doc_id, source] = checked_reward("reward", candidate.reward)
+                reward, pair = checked_reward("reward", candidate.reward), (doc_id, source)
+                if not (candidate.silent and pair in query.rewards):
+                    (query.silent.add if candidate.silent else query.silent.discard)(pair)
+                    query.rewards[pair] = reward
         # What was shown last comes before what was shown earlier; a document keeps the place that it had first.
         query.places = dict(islice((shown | query.places).items(), None if self.fills else MAX_DEPTH))
         query.rewards = {pair: reward for pair, reward in query.rewards.items() if pair[0] in query.places}
@@ -120,6 +124,7 @@ class Entries:
             for (tenant, name), document in self.documents.items()
         }
         for (tenant, _, _), query in self.queries.items():
+            query.silent = {(ids[tenant, name], source and text_id(source)) for name, source in query.silent}
             query.places = {ids[tenant, name]: place for name, place in query.places.items()}
             query.rewards = {
                 (ids[tenant, name], source and text_id(source)): reward

@@ -79,7 +79,7 @@ def write_entries(connection: Connection, entries: Entries, salt: bytes, now: fl
         _limit_depth(connection, pairs)
     there = {(pair["query"], pair["document"]) for pair in pairs}
     rewards = [
-        Given(queries[key], documents[key[0], doc_id], reward, source)
+        Given(queries[key], documents[key[0], doc_id], reward, source, (doc_id, source) in query.silent)
         for key, query in entries.queries.items()
         for (doc_id, source), reward in query.rewards.items()
         if (queries[key], documents[key[0], doc_id]) in there

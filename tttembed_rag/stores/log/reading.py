@@ -364,7 +364,7 @@ def _judged_documents(
             if checksum(vector) == expected:
                 names[number], texts[number], vectors[number] = (tenant, name), text, vector
     rewards: dict[int, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
-    for query, document, value, source in sound:
+    for query, document, value, source, _ in sound:
         if document in vectors and value is not None:
             rewards[query][source].append((document, value))
     damaged = {"document vectors": len(documents) - len(vectors), "rewards": len(stored) - len(sound)}

@@ -28,12 +28,16 @@ Said: TypeAlias = dict[str, tuple[float, float]]
 
 
 class Given(NamedTuple):
-    """A reward of a pair of rows; None is one that the judge declined. The empty source is the declared judge."""
+    """A reward of a pair of rows; None is one that the judge declined. The empty source is the declared judge.
+
+    A *silent* reward replaces none of the same source.
+    """
 
     query: int
     document: int
     value: float | None
     source: str = ""
+    silent: bool = False
 
 
 def said_of(connection: Connection, judge: int | None, queries: Sequence[int]) -> dict[Pair, Said]:
@@ -79,6 +83,8 @@ def write_rewards(
         if one.value is None:  # the judge declines what others have judged
             continue
         own = all_of(now.get(pair, old.get(pair)), said.get(pair, {}), at)
+        if one.silent and one.source in own:
+            continue
         if own.get(one.source, (None, at))[0] != one.value:
             changed.append(one.query)
         said[pair] = own = own | {one.source: (one.value, at)}
