@@ -29,6 +29,7 @@ from benchmarks.paper.rivals import adapter
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.search import Card, LearnedToolSearch
+from tttembed_rag.search.catalog import cards_of
 from tttembed_rag.search.index import WEIGHT, fused
 from tttembed_rag.search.learning import FLOOR, rewards_of_outcomes, usable
 
@@ -123,10 +124,9 @@ def split(dataset: Dataset, documents: np.ndarray, queries: np.ndarray, seed: in
     held, pool = old[: len(old) // 4], old[len(old) // 4 :]
     measured = np.concatenate([held, np.flatnonzero(new)])
     measured = rng.permutation(measured)[:600]
-    embedder = StoredVectors(
-        dict(zip(dataset.documents.values(), documents, strict=True)) | dict(zip(texts, vectors, strict=True))
-    )
-    cards = [Card(name, text) for name, text in dataset.documents.items()]
+    cards = cards_of([Card(name, text) for name, text in dataset.documents.items()])
+    own = (card.text for card in cards)  # cut where it is long
+    embedder = StoredVectors(dict(zip(own, documents, strict=True)) | dict(zip(texts, vectors, strict=True)))
     return World(LearnedToolSearch(cards, embedder), texts, unit(np.array(vectors)), right, pool, measured)
 
 

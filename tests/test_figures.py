@@ -68,6 +68,15 @@ def test_figures_of_more_judging_are_those_that_the_benchmark_wrote() -> None:
     assert f"of it in {near[0]:.0%} to {near[1]:.0%}".replace("%", "", 1).replace("%", " %") in page
 
 
+def test_figures_of_what_lists_bring_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/brought.py --json benchmarks/results/brought.json` takes four minutes."""
+    found = json.loads((RESULTS / "brought.json").read_text(encoding="utf-8"))
+    page = " ".join((REPO / "docs" / "how-to" / "words.md").read_text(encoding="utf-8").split())
+    words, offset = ([digits(of[which]) for of in found.values()] for which in ("words", "offset"))
+    assert [*found] == ["16", "64", "200"]
+    assert "makes {}, {} and {} of the ten that it reads so, beside {}, {} and {} of".format(*words, *offset) in page
+
+
 def test_figures_of_the_cascade_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/cascade.py --json benchmarks/results/cascade.json` takes a quarter of an hour."""
     found = json.loads((RESULTS / "cascade.json").read_text(encoding="utf-8"))

@@ -258,6 +258,7 @@ class TestOffsetsThatSayIt:
             ({"loss": 0.0}, "loss: expected a number > 0, got 0.0"),
             ({"loss": "1%"}, "loss: expected a number > 0, got '1%'"),
             ({"task": 10}, "task: expected a text or None, got int"),
+            ({"words": "yes"}, "words: expected True or False, got 'yes'"),
         ],
     )
     def test_options_that_are_none(self, wrong, said):

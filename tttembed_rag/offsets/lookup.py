@@ -151,9 +151,9 @@ class Offsets(Mapping[str, Offset]):
             words: Whether your lists are sorted by the task's rescorer too, where it has one.
 
         Raises:
-            InputError: *task* is no text, *today* below 1, or *loss* not above 0.
+            InputError: *task* is no text, *today* below 1, *loss* not above 0, or *words* neither True nor False.
         """
-        check_depth(task, today, loss)
+        check_depth(task, today, loss, words=words)
         if words and (rescorer := self.rescorer(task)) is not None:
             return rescorer.evidence.depth(today, loss)
         served = self.find_shared(task)
@@ -339,11 +339,13 @@ def _check_offset(offset: Offset, width: int) -> None:
         offset.rescorer.check(repr(offset.key))
 
 
-def check_depth(task: str | None, today: int, loss: float) -> None:
+def check_depth(task: str | None, today: int, loss: float, *, words: bool) -> None:
     """Refuse what no depth can be certified for; as `Offsets.depth` says."""
     check_text("task", task)
     check_count("today", today)
     check_above_zero("loss", loss)
+    if words not in (True, False):
+        raise InputError(f"words: expected True or False, got {words!r}")
 
 
 def _several(keys: Keys) -> bool:

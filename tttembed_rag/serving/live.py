@@ -242,7 +242,7 @@ class LiveOffsets:
 
         It is *today* where base vectors are served. Queries of `base_share` are always: rerank these as today.
         """
-        check_depth(task, today, loss)
+        check_depth(task, today, loss, words=words)
         offsets = self.current
         if offsets is None:
             return today
