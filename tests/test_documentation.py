@@ -142,14 +142,14 @@ def provide(parameters: dict[str, Any]) -> None:
     vectors, judge = parameters.get("vectors") or "minilm", parameters.get("rewards", QRELS)
     judge = judge[0] if isinstance(judge, tuple) else judge
     named = (parameters.get(name) for name in ("folder", "source"))
-    for folder in (*parameters.get("folders", ()), *named):
-        if isinstance(folder, Path) and not folder.exists() and not folder.suffix:
-            write_folder(folder, vectors, judge)
+    for given in (*parameters.get("folders", ()), *named):
+        if isinstance(given, Path) and not given.exists() and not given.suffix:
+            write_folder(given, vectors, judge)
+        if isinstance(given, Path) and not given.exists() and given.suffix == ".csv":
+            votes = [f"how does topic {q} work,topic {q} {what},{vote}" for q in range(9) for what, vote in VOTES]
+            given.write_text("\n".join(["query,document,thumb", *votes]), encoding="utf-8")
     kind, _, path = (parameters.get("spec") or "").partition(":")
     path = path.partition("?")[0]
-    if isinstance(source := parameters.get("source"), Path) and source.suffix == ".csv" and not source.exists():
-        votes = [f"how does topic {q} work,topic {q} {what},{vote}" for q in range(9) for what, vote in VOTES]
-        source.write_text("\n".join(["query,document,thumb", *votes]), encoding="utf-8")
     if kind == "feedback" and not Path(path).exists():
         Path(path).write_text("query_id,doc_id,signal,value,position\nq0,d0,click,1,1\n", encoding="utf-8")
     if isinstance(file := parameters.get("file"), Path) and not file.exists():
@@ -207,6 +207,7 @@ def test_pages_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     if needed := HOSTED.get(page.name):
         pytest.importorskip(needed, reason=f"{needed} is not installed: make test-hosts")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COHERE_API_KEY", "none is asked for in a dry run")
 
     run_page(page, tmp_path)
 
