@@ -1,5 +1,6 @@
 """mem0: searches steered, what is stored as it was."""
 
+import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,6 +43,7 @@ def test_searches_alone_are_steered():
     np.testing.assert_allclose(model.embed("a red door", "search"), expected)
     assert isinstance(model.embed("a red door", "search"), list)
     assert model.config == "its own"
+    assert copy.copy(model).embed("a red door", "search") == model.embed("a red door", "search")
 
 
 def test_a_memory_is_steered_once():

@@ -39,6 +39,8 @@ class SearchEmbedder:
         return self._steering.apply(vector, text) if memory_action == "search" else vector
 
     def __getattr__(self, name: str) -> Any:
+        if name == "base" or name.startswith("__"):  # asked of a copy that has nothing yet
+            raise AttributeError(name)
         return getattr(self.base, name)
 
 
