@@ -161,9 +161,9 @@ def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept, caplog):
         assert recall.learn().published
         recall.forget(["acme_" + UNSEEN[0]])
         served = recall.offsets
-        assert "not forgotten" not in caplog.text
+        assert "to be forgotten" not in caplog.text
         recall.forget(["secret", "unknown"])
-        assert "1 of 2 memories were not forgotten: this process has none of that name" in caplog.text
+        assert "1 of 2 memories were not there to be forgotten" in caplog.text
 
         assert served is not None
         assert recall.offsets is None
@@ -175,6 +175,92 @@ def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept, caplog):
             assert b"zebra-4711" not in file.read_bytes()
             assert b"secret" not in file.read_bytes()
         assert recall.learn().published
+
+
+@pytest.mark.parametrize("before", ["restarted", "removed"])
+def test_a_memory_is_forgotten_that_this_process_does_not_have(tmp_path, before):
+    """The name is enough: after a restart, or where it was taken out of the search."""
+    file = tmp_path / "memories.db"
+    with remembering(["ada"], f"sqlite:///{file}") as recall, context(tenant="ada"):
+        recall.add({"secret": "the safe opens with zebra-4711"})
+        recall.used("how does the safe open?", "secret")
+        recall.flush()
+        if before == "removed":
+            recall.remove(["secret"])
+            recall.forget(["secret"])
+    if before == "restarted":
+        with LearnedRecall({}, FakeEmbedder(), store=f"sqlite:///{file}") as again, context(tenant="ada"):
+            again.forget(["secret"])
+
+    assert b"zebra-4711" not in file.read_bytes()
+
+
+@pytest.mark.parametrize("kept", ["here", "store"])
+def test_a_use_that_was_under_way_brings_no_forgotten_memory_back(tmp_path, kept):
+    """It is forgotten while the model embeds the request."""
+    file = tmp_path / "memories.db"
+    with remembering(["ada"], None if kept == "here" else f"sqlite:///{file}") as recall, context(tenant="ada"):
+        recall.add({"secret": "the safe opens with zebra-4711"})
+        embed = recall._embedder.embed_queries
+
+        def slowly(texts):
+            recall.forget(["secret"])
+            return embed(texts)
+
+        recall._embedder.embed_queries = slowly
+        recall.used("how does the safe open?", "secret")
+        assert not any("secret" in one.outcomes for one in recall._memory.requests("ada", 64))
+    if kept == "store":
+        assert b"zebra-4711" not in file.read_bytes()
+
+
+def test_nobody_is_shown_the_requests_of_those_who_share():
+    """Who explains without a user is told what was asked without one, whatever its memories are called."""
+    recall = remembering(users := ["", *(f"user {number}" for number in range(6))])
+    for number, user in enumerate(users[1:]):
+        with context(tenant=user):
+            recall.share()
+            help_with(recall, LEARNED[5 * number : 5 * number + 5])
+    assert recall.learn().published
+
+    told = recall.explain(request(UNSEEN[0]), k=len(CATALOG))
+
+    assert not [topic for topic in LEARNED if request(topic) in str(told)]
+
+
+def test_a_process_with_few_of_the_memories_does_not_learn_for_all(tmp_path):
+    """What those who share taught stays, where most of their memories are elsewhere."""
+    users = [f"user {number}" for number in range(6)]
+    url = f"sqlite:///{tmp_path}/memories.db"
+    with remembering(users, url) as recall:
+        for number, user in enumerate(users):
+            with context(tenant=user):
+                recall.share()
+                help_with(recall, LEARNED[5 * number : 5 * number + 5])
+        assert recall.learn().published
+        served = recall.offsets
+    with remembering(users[:1], url) as again:
+        with context(tenant=users[0]):
+            help_with(again, LEARNED[-2:])
+        lesson = again.learn()
+        assert (lesson.published, again.offsets) != (True, None)
+        assert "of items that are not here" in lesson.reason
+        assert {one.key for one in again.offsets.values()} == {one.key for one in served.values()}
+
+
+def test_a_search_whose_last_item_goes_finds_nothing():
+    """It goes while the request is embedded."""
+    recall = LearnedRecall({}, FakeEmbedder())
+    with context(tenant="ada"):
+        recall.add({"door": "a red door"})
+        embed = recall._embedder.embed_queries
+
+        def slowly(texts):
+            recall.remove(["door"])
+            return embed(texts)
+
+        recall._embedder.embed_queries = slowly
+        assert recall("which door?") == []
 
 
 def test_an_outcome_of_a_forgotten_memory_does_not_come_late(tmp_path):

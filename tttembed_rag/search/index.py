@@ -139,13 +139,14 @@ class Items:
     """The items that tenants may find: those of all, or each tenant's *own*; it never changes."""
 
     def __init__(self, *, own: bool = False, indexes: Mapping[str, Index] | None = None) -> None:
-        self._own = own
+        self.own = own
         self._indexes = dict(indexes or {})
 
     def for_tenant(self, tenant: str) -> Index:
         """The items of a tenant."""
-        return self._indexes.get(tenant if self._own else "") or Index()
+        found = self._indexes.get(tenant if self.own else "")
+        return Index() if found is None else found
 
     def having(self, tenant: str, index: Index) -> Items:
         """With other items of a tenant."""
-        return Items(own=self._own, indexes=self._indexes | {tenant if self._own else "": index})
+        return Items(own=self.own, indexes=self._indexes | {tenant if self.own else "": index})

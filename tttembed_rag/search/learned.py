@@ -23,7 +23,7 @@ from tttembed_rag.search.asking import DAILY, UnusedJudge
 from tttembed_rag.search.catalog import Card
 from tttembed_rag.search.explaining import SearchExplanation, explained
 from tttembed_rag.search.index import WEIGHT, Index, Items, best
-from tttembed_rag.search.learning import FAILED, FLOOR, SUCCEEDED, Lesson, learn, usable, weight_of
+from tttembed_rag.search.learning import FAILED, FLOOR, SUCCEEDED, Lesson, learn, missing, usable, weight_of
 from tttembed_rag.search.outcomes import InProcess, InStore, Outcomes, PastRequest
 from tttembed_rag.serving.context import context, current_task, current_tenant, said
 from tttembed_rag.system.background import Loop, checked_interval
@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 _REMEMBERED = 5000
 # The share by which requests must have grown before the background learns again: every fit may take chance for a gain.
 GROWTH = 0.1
+# The share of shared requests whose items a process may lack: beyond it, others have more to learn from.
+_ELSEWHERE = 0.5
 _TOO_FEW = "expected at least 2 requests for which an item helped"
 
 
@@ -195,7 +197,8 @@ class LearnedSearch:
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
         offsets, offset = self._memory.live.serving(query, task)
         query_id = None if offset is None else offset.query_id
-        requests = self._memory.requests(current_tenant(), len(vector))
+        pool = self._memory.requests(tenant := current_tenant(), len(vector))
+        requests = [one for one in pool if one.tenant == tenant]  # what others share is their offset, not their texts
         return explained(index, query, vector, offsets, requests, k=k, task=task, query_id=query_id)
 
     # Learning
@@ -233,6 +236,7 @@ class LearnedSearch:
         Raises:
             InputError: There is no such item, the request is empty, or *succeeded* is neither True nor False.
         """
+        at = time.time() if at is None else at  # what is forgotten from now on is not brought back
         _check(query, 1)
         check_text("task", task)
         check_text("source", source)
@@ -250,7 +254,7 @@ class LearnedSearch:
         card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
         task, source = current_task() if task is None else task, said("source") or "" if source is None else source
         request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
-        self._memory.note(request, card, index.vectors[row], said("tenant"), time.time() if at is None else at)
+        self._memory.note(request, card, index.vectors[row], said("tenant"), at)
         return True
 
     async def aused(
@@ -278,7 +282,10 @@ class LearnedSearch:
     def _learned(self, tenant: str, grown: float, holding: Holding | None) -> Lesson:
         """The same for *tenant*, while nobody else learns for it, and unless it is forgotten meanwhile."""
         items, live, version = self._items, self._memory.live.current, self._memory.version(tenant)
-        requests = usable(self._memory.requests(tenant, self._width), items)
+        pool = self._memory.requests(tenant, self._width)
+        requests = usable(pool, items)
+        if items.own and not tenant and (elsewhere := missing(pool, items)) > _ELSEWHERE * len(pool):
+            return Lesson.of(len(requests), live, f"{elsewhere} of {len(pool)} requests are of items that are not here")
         digests, seen = [one.digest for one in requests], self._memory.seen(tenant)
         new = sum(one not in seen for one in digests)
         if len(requests) < 2:
@@ -358,6 +365,8 @@ class LearnedSearch:
         self, query: str, vector: FloatArray | None, k: int, task: str | None, among: Collection[str] | None
     ) -> list[str]:
         index = self._index
+        if not len(index):  # the last one went meanwhile
+            return []
         task = current_task() if task is None else task
         offsets, offset = self._memory.live.serving(query, task)
         named = [name for name in index.named(query) if among is None or name in among]

@@ -86,6 +86,11 @@ def usable(requests: Sequence[PastRequest], items: Items) -> list[PastRequest]:
     return sorted(found, key=lambda one: (one.task, one.query_id, one.source))
 
 
+def missing(requests: Sequence[PastRequest], items: Items) -> int:
+    """How many of the *requests* are of items that are not there."""
+    return sum(not (one.outcomes.keys() & items.for_tenant(one.tenant).keys.keys()) for one in requests)
+
+
 def learn(
     requests: Sequence[PastRequest], items: Items, verdicts: Sequence[Mapping[str, float]] | None = None
 ) -> Offsets:

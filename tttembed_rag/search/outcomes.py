@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # Requests learned from, the last ones of each source; items of one request that are read.
 LAST, _DEPTH = 2000, 200
+# Items of which it is remembered that they were forgotten, so that a use that was under way does not bring them back.
+_FORGOTTEN = 10_000
 # Seconds that others wait for a process that was killed while it learned.
 _SECONDS = 60.0
 # Seconds that a caller waits at most until what it said is written.
@@ -91,12 +94,15 @@ class InProcess:
         self._versions: dict[str, int] = {}
         self._seen: dict[str, set[int]] = {}
         self._sharing: set[str] = set()
+        self._forgotten: dict[tuple[str, str], float] = {}
         self._lock = Lock()
 
-    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None, at: float) -> None:  # noqa: ARG002 - a store keeps them
-        """Keep the outcome of one use of an item with a *card* and its *vector* (d,)."""
+    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None, at: float) -> None:  # noqa: ARG002 - a store keeps it
+        """Keep the outcome of one use of an item with a *card* and its *vector* (d,), unless it was forgotten since."""
         key = (request.task, request.query, request.source)
         with self._lock:
+            if at <= self._forgotten.get((tenant or "", card.key), -1.0):
+                return
             kept = self._kept.setdefault(tenant or "", OrderedDict())
             kept.setdefault(key, (request.vector, {}))[1].update(request.outcomes)
             kept.move_to_end(key)
@@ -133,12 +139,17 @@ class InProcess:
             if not allowed:
                 self._unlearn("")
 
-    def forget(self, tenant: str, key: str) -> None:
-        """Forget an item of a tenant, and where it was used all that was learned from it."""
+    def forget(self, tenant: str, key: str) -> bool:
+        """Forget an item of a tenant, and where it was used all that was learned from it; gives whether it was."""
         with self._lock:
+            self._forgotten.pop((tenant, key), None)
+            self._forgotten[tenant, key] = time.time()
+            if len(self._forgotten) > _FORGOTTEN:
+                del self._forgotten[next(iter(self._forgotten))]
             of_item = [one for _, one in self._kept.get(tenant, {}).values() if one.pop(key, None) is not None]
             for name in ({tenant, ""} if tenant in self._sharing else {tenant}) if of_item else ():
                 self._unlearn(name)
+            return bool(of_item)
 
     def _unlearn(self, tenant: str) -> None:
         self.live.for_tenant(tenant).publish(None)
@@ -245,11 +256,15 @@ class InStore:
         self.store.share(tenant, allowed, by=_BY)
         follow(self.store, tenants=[""], embedder=self._embedder)
 
-    def forget(self, tenant: str, key: str) -> None:
-        """Forget an item of a tenant, on disk too, and where it was used all that was learned from it."""
+    def forget(self, tenant: str, key: str) -> bool:
+        """Forget an item of a tenant, on disk too, and where it was used all that was learned from it.
+
+        Gives whether the store had it.
+        """
         self._log.flush()
-        self.store.forget(tenant=tenant, document_id=key, by=_BY)
+        gone = self.store.forget(tenant=tenant, document_id=key, by=_BY)
         follow(self.store, tenants=[tenant, ""], embedder=self._embedder)
+        return gone.documents > 0
 
     def seen(self, tenant: str) -> dict[int, None]:
         """Digests of the requests that any process has learned from, or in vain, the first ones first."""

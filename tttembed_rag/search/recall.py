@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.search.catalog import Card
 from tttembed_rag.search.index import Items
 from tttembed_rag.search.learned import LearnedSearch
 from tttembed_rag.serving.context import current_tenant
@@ -32,20 +33,16 @@ class LearnedRecall(LearnedSearch):
         """Take memories away, on disk too: their texts, vectors and outcomes.
 
         Where there were outcomes, all that was learned goes with them; what the others support is served again after
-        the next `learn`. Nothing is deleted of a name that this process does not have, which is logged.
+        the next `learn`. A name needs not be among those that this process has; one that nobody knows is logged.
 
         Raises:
-            StoreUnavailable: The store is away; the memories are not found any more, but stand in it still.
+            StoreUnavailable: The store is away; the memories are not found any more, but stand in it still: try again.
         """
-        cards = self._index.cards
+        here = self._index.rows
         self.remove(names)
-        gone = [card.key for card in cards if card.name in set(names)]
-        for key in gone:
-            self._memory.forget(current_tenant(), key)
-        if unknown := len(set(names)) - len(gone):
-            _log.warning(
-                "%d of %d memories were not forgotten: this process has none of that name", unknown, len(names)
-            )
+        gone = {name: self._memory.forget(current_tenant(), Card(name, "").key) for name in names}
+        if unknown := sum(not was and name not in here for name, was in gone.items()):
+            _log.warning("%d of %d memories were not there to be forgotten", unknown, len(gone))
 
     def share(self, allowed: bool = True) -> None:
         """Learn together with all users who share, and be served what that finds; or end that, with all of it.
