@@ -24,7 +24,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, Sear
 from langchain_tttembed.tools import asked_of
 from tttembed_rag import context
 from tttembed_rag.search import LearnedRecall
-from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.serving import current_tenant
 
 __all__ = ["LearnedStore", "RecallMiddleware"]
 
