@@ -106,6 +106,7 @@ def test_a_page_runs_with_what_it_says_to_install(
     there = installed(line)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["PATH"] = f"{there}{os.pathsep}{environment['PATH']}"
+    environment["COHERE_API_KEY"] = "none is asked for in a dry run"
     command = [there / "python", "-W", "error::DeprecationWarning:__main__", "-c", RUN]
     said = tmp_path / "said.txt"
 
