@@ -28,8 +28,8 @@ from ground import Ground, poisoned, reworded
 from harm import HERE
 
 from tttembed_rag import Rewards, fit
-from tttembed_rag.audit import audit_sample, audited, mean_ideal
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.gate.audit import audit_sample, audited, mean_ideal
 from tttembed_rag.gate.thresholds import AUDIT_LEVEL
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.worker import Worker

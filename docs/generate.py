@@ -14,10 +14,10 @@ from pkgutil import walk_packages
 import click
 
 import tttembed_rag
-from tttembed_rag.audit import LEAST
 from tttembed_rag.cli import main
 from tttembed_rag.fitting import scopes
 from tttembed_rag.gate import thresholds
+from tttembed_rag.gate.audit import LEAST
 from tttembed_rag.gate.thresholds import Question
 from tttembed_rag.serving import cascade
 from tttembed_rag.stores import schema

@@ -8,9 +8,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, Offsets, Rewards, fit
-from tttembed_rag.audit import LEAST, PAIRS, audit_sample, audited, confirmed_order
 from tttembed_rag.fitting.scopes import of_task
 from tttembed_rag.fitting.voices import heard
+from tttembed_rag.gate.audit import LEAST, PAIRS, audit_sample, audited, confirmed_order
 from tttembed_rag.gate.thresholds import AUDITED
 
 

@@ -21,7 +21,7 @@ from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
 from tttembed_rag.judges import Blocking
 from tttembed_rag.offsets.skips import SHARES, Skips
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving import Cascade, CentroidRouter, LiveOffsets, Published, Snapshot, Steering
 from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE, WATCHED
 

@@ -43,11 +43,10 @@ ADAPTERS = (
 LAYERS = (
     ("errors",),
     ("system",),
-    ("vectors", "scales"),
+    ("vectors",),
     ("rewards",),
     ("offsets",),
     ("fitting",),
-    ("audit",),
     ("gate",),
     ("scale",),
     ("models",),

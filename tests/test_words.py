@@ -17,7 +17,6 @@ from safetensors.numpy import load, save
 from scipy.optimize import check_grad
 
 from tttembed_rag import InputError, Offset, OffsetFileError, Offsets, Rewards, context, fit
-from tttembed_rag.audit import audit_sample
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.experiment import ExperimentPlan, run
@@ -25,6 +24,7 @@ from tttembed_rag.evaluate.explaining import explain
 from tttembed_rag.fitting.objectives import softmax
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.words import Weighing
+from tttembed_rag.gate.audit import audit_sample
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.deciding import nothing
 from tttembed_rag.gate.proposals import propose_local

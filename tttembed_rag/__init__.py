@@ -18,7 +18,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.offsets.values import Certificate, Offset
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.context import context, current_task
 from tttembed_rag.serving.live import LiveOffsets
 

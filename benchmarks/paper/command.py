@@ -31,7 +31,7 @@ from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.evaluate.collection import open_collection
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole
 
 NAMES = (

@@ -17,7 +17,7 @@ from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection, label_scale
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 
 def open_on_same_pairs(folders: Sequence[Path], vectors: str, judges: Sequence[tuple[str, Scale]]) -> list[Workload]:

@@ -18,7 +18,7 @@ from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import LeaseLost, StoreError, StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judging import Budget
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store, schema
 from tttembed_rag.testing import eventually

@@ -6,7 +6,7 @@ import pytest
 
 from tttembed_rag import RewardError
 from tttembed_rag.capture.spans import Retrieval, Span, Thumb, served_of, thumbed
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "hosts.md"
 FIVE = [f"page {number}" for number in range(5)]

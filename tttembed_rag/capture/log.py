@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.context import said
 from tttembed_rag.vectors.checks import FloatArray
 

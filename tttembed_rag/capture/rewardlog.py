@@ -27,8 +27,8 @@ from tttembed_rag.judging.running import judge_all
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.rewards.observations import MAX_SOURCES, Observation
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.texts import columns_of
-from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.system.files import write_whole
 from tttembed_rag.system.jsontext import parsed_json

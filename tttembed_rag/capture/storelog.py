@@ -20,7 +20,7 @@ from tttembed_rag.capture.writing import ObservingStore, Writer
 from tttembed_rag.errors import InputError, check_text
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.context import current_query_id, said
 from tttembed_rag.serving.following import check_url
 from tttembed_rag.system import telemetry

@@ -37,7 +37,7 @@ def draw(out: Path, count: int, **options: object) -> None:
     `tttembed audit read` for a store: the labels then decide whether what the judge claims is so. A query counts where
     all of its rows are filled in.
     """
-    from tttembed_rag.audit import audit_sample
+    from tttembed_rag.gate.audit import audit_sample
 
     check_target(out)
     source = RewardSource(out=out, **options)  # type: ignore[arg-type]

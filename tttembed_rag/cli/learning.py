@@ -21,8 +21,8 @@ from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.texts import id_of_text
-from tttembed_rag.scales import Scale
 
 if TYPE_CHECKING:
     from tttembed_rag.judging.biases import Texts

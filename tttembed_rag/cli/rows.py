@@ -15,7 +15,7 @@ from tttembed_rag.cli.embedding import cached_embedder
 from tttembed_rag.errors import DataError
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.rows import TextReward, read_rows
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import FloatArray
 

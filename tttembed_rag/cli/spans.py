@@ -15,7 +15,7 @@ from tttembed_rag.cli.group import counted, operators
 from tttembed_rag.cli.options import PathOrURL, as_objects, in_store, opened
 from tttembed_rag.cli.rows import is_log, read_votes
 from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.extensions import extension
 
 if TYPE_CHECKING:

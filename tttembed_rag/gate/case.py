@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.audit import Audited, Labels, audited, audited_places, confirmed_order, labels_on
 from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.measures import Search, discounts, judged_ndcg, served_ndcg
 from tttembed_rag.fitting.neighbours import with_neighbours
@@ -16,6 +15,7 @@ from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.scopes import private_optima
 from tttembed_rag.fitting.solver import Solution
 from tttembed_rag.fitting.voices import Voices, heard
+from tttembed_rag.gate.audit import Audited, Labels, audited, audited_places, confirmed_order, labels_on
 from tttembed_rag.gate.belief import Signal, Voucher, signal_of
 from tttembed_rag.gate.thresholds import FOLDS, SHARPNESS, STUDENT_STEP, TEACHER_STEP
 from tttembed_rag.rewards import Rewards

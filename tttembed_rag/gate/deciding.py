@@ -16,11 +16,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tttembed_rag.audit import Labels, check_labels
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.measures import Search
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import collect, fit_scope, of_task, private_offsets
+from tttembed_rag.gate.audit import Labels, check_labels
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain

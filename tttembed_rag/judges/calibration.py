@@ -12,7 +12,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge, Scores, blocks, documents_per_call, forecast_of
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.usage import Usage
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 
 @dataclass(frozen=True, slots=True)

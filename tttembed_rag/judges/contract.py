@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.models.usage import Usage, estimated_tokens
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 # One score per document, on the judge's scale; None is a document that was not judged.
 Scores = list[float | None]

@@ -20,7 +20,7 @@ from tttembed_rag.models.local import (
     weights_digest,
 )
 from tttembed_rag.models.usage import Usage, estimated_tokens, report_usage
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 # Tokens of a pair where neither tokenizer nor model names a limit.
 _DEFAULT_LENGTH = 512

@@ -11,7 +11,7 @@ import numpy as np
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.contract import Scores
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 # Control characters become blanks. Characters that only hide or reorder text are dropped, those that Unicode calls
 # formats (Cf) or lets be ignored (Default_Ignorable_Code_Point): zero-width and bidirectional marks, fillers, tags,

@@ -22,7 +22,7 @@ from tttembed_rag.judges.contract import (
 )
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.usage import Usage
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 
 class EnsembleJudge:

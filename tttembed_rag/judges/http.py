@@ -19,7 +19,7 @@ from tttembed_rag.models.endpoint import Endpoint, TooLargeError
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.models.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 # Requests in flight at once within one call.
 _AT_ONCE = 8

@@ -19,7 +19,7 @@ from tttembed_rag.judges.contract import Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.usage import Usage, estimated_tokens, metered, report_usage
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 # A chat model as a function: what it is asked, what it answers; None or "" where it has no answer.
 Complete = Callable[[str], str | None] | Callable[[str], Awaitable[str | None]]

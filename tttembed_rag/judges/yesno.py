@@ -26,7 +26,7 @@ from tttembed_rag.models.local import (
     weights_digest,
 )
 from tttembed_rag.models.usage import Usage, estimated_tokens, report_usage
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 PREFIX = (
     "<|im_start|>system\n"

@@ -16,7 +16,7 @@ from tttembed_rag.models.options import Options
 from tttembed_rag.rewards import DEFAULT_TASK, Feedback
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.rewards.rows import read_events
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole
 
 

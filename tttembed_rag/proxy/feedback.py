@@ -18,7 +18,7 @@ from tttembed_rag.proxy.callers import Caller
 from tttembed_rag.proxy.openapi import SAID
 from tttembed_rag.rewards import DEFAULT_TASK, Event, Feedback
 from tttembed_rag.rewards.observations import Candidate, Served
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.following import opened
 from tttembed_rag.system.background import Reached
 

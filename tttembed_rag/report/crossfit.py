@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tttembed_rag.audit import Labels
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.merging import query_numbers
+from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.report.heldout import HeldOut, Lists, extremes, summed_up, top_rows, traffic_of

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tttembed_rag.errors import DataError, InputError
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 _log = logging.getLogger(__name__)
 # The signals, and what their values mean.

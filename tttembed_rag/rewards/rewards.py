@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.rewards.parquet import read_folder, write_folder
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.texts import columns_of
-from tttembed_rag.scales import Scale
 from tttembed_rag.system.arrays import read_arrays, write_arrays
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.columns import checked_columns, ragged, sliced, stacked, unequal

@@ -14,7 +14,7 @@ import numpy as np
 
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.rewards.events import SIGNALS, Event, Feedback
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 
 # The columns that a document's text may be in, and those of a reward on a scale.

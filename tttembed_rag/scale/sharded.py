@@ -19,12 +19,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from tttembed_rag.audit import Labels
 from tttembed_rag.errors import DataError, InputError, RewardError, VectorError, check_count
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
 from tttembed_rag.fitting.scopes import lowest, recorded, solved_offset
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.spreading import MapLike
+from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
 from tttembed_rag.gate.deciding import check_asked, fit
 from tttembed_rag.gate.thresholds import RIDGE_STEP
@@ -33,9 +33,9 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.parquet import parts
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.scale.engines import Each, check_engine, opened_engine
 from tttembed_rag.scale.shards import Census, NamedQueries, Shard, ShardGroup, ShardPlan
-from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 

@@ -19,7 +19,7 @@ from tttembed_rag.errors import check_count
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.models.usage import Usage, report_usage
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, unit
 
 

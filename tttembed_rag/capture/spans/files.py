@@ -16,7 +16,7 @@ from tttembed_rag.errors import DataError, RewardError, require
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.rewards.observations import Candidate, Served
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tttembed_rag.capture.spans.reading import Retrieval
-from tttembed_rag.scales import Scale
+from tttembed_rag.rewards.scales import Scale
 
 
 class Thumb(NamedTuple):
