@@ -79,7 +79,7 @@ class FirstPass(Generic[Document]):
 
         With a real cross-encoder's verdicts on ten documents, nDCG@10 was above that of `reranked` on all
         nine collections, by .003 to .039, with an interval above zero on seven; and above that of the
-        order of rewards alone on eight (benchmarks/adapters.py).
+        order of rewards alone on eight (benchmarks/twopass.py).
         """
         return self._ordered(again, in_fused_order)
 
