@@ -101,9 +101,7 @@ class Served:
 
     Attributes:
         lists: (m, 10) documents.
-
         calls: Share of the requests that asked the reranker.
-
     """
 
     lists: np.ndarray
@@ -116,13 +114,9 @@ class Row:
 
     Attributes:
         calls: Share of calls saved.
-
         labels: Loss by labels against the list of today.
-
         judge: The same by the judge.
-
         labels_all: Loss by labels against the steered list that is always reranked.
-
         judge_all: The same by the judge.
     """
 

@@ -40,7 +40,6 @@ class Cell:
 
     Attributes:
         labels: (10,) mean loss by labels of reranking 1 to 10 documents of the steered list.
-
         judge: (10,) the same by the judge's scores.
     """
 

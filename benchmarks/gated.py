@@ -35,11 +35,8 @@ class Cost:
 
     Attributes:
         workload: What was fitted.
-
         seconds: Of the gated `auto` fit.
-
         plain_seconds: Of the plain fit.
-
         peak_gib: The most memory that the process of the gated fit held, in GiB.
     """
 

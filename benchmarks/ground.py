@@ -24,9 +24,7 @@ class Ground:
 
     Attributes:
         bench: What searches.
-
         pool: Rows of queries that may be rewarded.
-
         held: Rows of other people's queries.
     """
 

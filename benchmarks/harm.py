@@ -99,11 +99,8 @@ class Bench:
 
     Attributes:
         collection: Vectors, judge and candidates.
-
         similarities: (M, N) cosine of every query and document; an offset adds one number per document.
-
         unit_docs: (N, d).
-
     """
 
     collection: Collection
@@ -391,11 +388,8 @@ class Curve:
 
     Attributes:
         population: Whose gain, ``heldout`` or ``rewarded``.
-
         breadths: (b,) rewarded queries.
-
         gains: (b,) by rule.
-
         halves: (2, b) by rule, of either half of the queries.
     """
 

@@ -59,13 +59,9 @@ class Mutation:
 
     Attributes:
         module: Path below the package.
-
         place: Which of the module's nodes that can be changed, counted as `places` finds them.
-
         line: First line of the statement that it stands in.
-
         what: The change in words.
-
     """
 
     module: str

@@ -76,9 +76,7 @@ def served(ground: Ground, changes: np.ndarray, changed: list[bool]) -> list[flo
 
     Args:
         ground: A collection of two suites.
-
         changes: (M,) which queries want suite B once taste has *changed*, and suite A before; the others always A.
-
         changed: Whether taste has changed by each round.
     """
     rng, half = np.random.default_rng(ground.seed), len(ground.bench.unit_docs) // 2

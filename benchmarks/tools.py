@@ -73,15 +73,10 @@ class World:
 
     Attributes:
         search: The learned search over all tools.
-
         texts: Texts of all requests.
-
         vectors: Their vectors.
-
         right: The rows of the tools that each request needs.
-
         pool: Requests that may be seen, in order.
-
         held: Requests that are measured.
     """
 

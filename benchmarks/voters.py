@@ -24,9 +24,7 @@ class Ballot:
 
     Attributes:
         query: Row of the query.
-
         shown: (k,) rows of documents.
-
         values: (k,) rewards.
     """
 

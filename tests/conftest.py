@@ -345,7 +345,6 @@ class World:
 
     Args:
         rewards: What the judge says.
-
         first: Number of the first query, in another world than that of lower ones.
     """
 

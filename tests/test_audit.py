@@ -325,9 +325,7 @@ def rated_twice(rewards, tasks, names):
 
     Args:
         rewards: Judged candidates.
-
         tasks: Of each query.
-
         names: By source, (n,) which of the names each query was shown.
     """
     n = len(rewards)

@@ -65,11 +65,8 @@ def run_python(first: int, code: str, folder: Path, names: dict[str, Any] | None
 
     Args:
         first: Line of the document that it begins at.
-
         code: The block.
-
         folder: Where it runs.
-
         names: Those of the blocks before it.
     """
     script = folder / "block.py"

@@ -64,7 +64,6 @@ class Retriever:
 
     Args:
         steering: Query vectors with their offsets.
-
         log: Where served queries go.
     """
 

@@ -54,7 +54,6 @@ class TTTEmbedError(Exception):
 
     Args:
         brief: What went wrong; logs have this and no more.
-
         said: What a model or a service said itself, which may repeat a text of a user.
     """
 

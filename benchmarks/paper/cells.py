@@ -31,7 +31,6 @@ class Cell:
 
     Attributes:
         settings: JSON values that its outcome depends on, with the hash of its inputs.
-
         measure: Computes its columns.
     """
 
@@ -85,9 +84,7 @@ def measured(cells: Sequence[Cell], store: CellStore, *, fresh: bool = False) ->
 
     Args:
         cells: The cells.
-
         store: Finished cells.
-
         fresh: Whether to compute finished cells again.
     """
     for cell in cells:
@@ -110,13 +107,9 @@ def finished(
 
     Args:
         cells: The cells.
-
         store: Finished cells.
-
         pool: What computes them: threads, processes, loky, Dask, MPI.
-
         measure: Computes a cell by its number; a cell itself need not be pickled.
-
         fresh: Whether to compute finished cells again.
     """
     keys = [cell.key for cell in cells]

@@ -30,7 +30,6 @@ def area_weights(budgets: Sequence[float], upto: float = np.inf) -> Float64:
 
     Args:
         budgets: (p,) rising, positive, at least two, the first below *upto*.
-
         upto: Upper end of the area.
     """
     rising = len(budgets) > 1 and budgets[0] > 0 and all(low < high for low, high in pairwise(budgets))

@@ -46,13 +46,9 @@ class StudyOptions:
 
     Attributes:
         depth: Rewarded candidates per query, where a study does not vary it.
-
         seeds: Seeds of the draw of rewarded queries; 0 is the paper's.
-
         breadths: Rewarded queries at each point, in all or per task as the study counts; () is its own grid.
-
         objective: Objective of the fits, where a study does not vary it.
-
         solver: Solver of the fits.
     """
 
@@ -88,9 +84,7 @@ class Design:
 
     Attributes:
         workload: What is measured on.
-
         options: How.
-
         content: SHA-256 of the contents of the workload.
     """
 
@@ -165,7 +159,6 @@ class Design:
 
         Args:
             values: Changes (C, S, N), NaN where a query is not of the population.
-
             reranked: (N,) what `reranked` gives.
         """
         whole = np.where(np.isfinite(values[0]), reranked, np.nan)

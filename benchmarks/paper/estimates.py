@@ -33,7 +33,6 @@ def task_means(values: Float64, tasks: IntArray) -> list[Estimate]:
 
     Args:
         values: C columns of S seeds of N queries, NaN where a query is not of the population.
-
         tasks: (N,) number of each query's task.
     """
     means, over_tasks = _resampled(values, tasks)

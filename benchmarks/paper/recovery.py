@@ -32,11 +32,8 @@ def recovery_study(
 
     Args:
         workload: The sets as the base encoder sees them.
-
         options: How to run it.
-
         specialty: The set specialised on.
-
         specialised: The same sets as a truly fine-tuned encoder sees them; None learns a linear stand-in.
     """
     if specialty not in workload.names or len(workload.names) < 2:

@@ -152,9 +152,7 @@ def adapter(rewards: Rewards, *, ridge: float = 0.3, iterations: int = 100) -> F
 
     Args:
         rewards: Rewards to learn from.
-
         ridge: Weight of the squared distance from the identity.
-
         iterations: Iterations at most.
     """
     from scipy.optimize import minimize
@@ -190,11 +188,8 @@ class Entrant:
 
     Attributes:
         move: The query vectors it searches with.
-
         everyone: Whether it moves unjudged queries too.
-
         searches: Searches per query it needs.
-
         reorders: Whether it orders the first hundred documents again instead of searching with its vectors.
     """
 

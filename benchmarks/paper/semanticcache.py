@@ -23,11 +23,8 @@ def semantic_cache(collection: Collection, rows: IntArray, _: Rewards, *, reach:
 
     Args:
         collection: What is searched.
-
         rows: The judged queries.
-
         reach: Least cosine of a hit.
-
         depth: Documents of a cached list that were judged.
     """
     queries = unit(collection.query_vectors)

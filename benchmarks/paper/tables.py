@@ -22,11 +22,8 @@ class Table:
 
     Attributes:
         title: What the numbers are, with their unit.
-
         columns: Names of the columns; the first names the rows.
-
         rows: Entries, as many as columns in each row.
-
         notes: What a reader must know to read it right, a sentence each.
     """
 
@@ -94,9 +91,7 @@ class Curve:
 
     Attributes:
         label: Its name.
-
         x: Where its points are: numbers, or names of categories.
-
         y: Their estimates.
     """
 

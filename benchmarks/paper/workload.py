@@ -29,11 +29,8 @@ class Workload:
 
     Attributes:
         collections: The collections; the name of each is its task.
-
         tasks: (N,) number of each query's collection.
-
         raw: (N,) nDCG@10 of the base order.
-
         pools: Rows of each collection's queries that have a judged document.
     """
 

@@ -21,19 +21,12 @@ class BatchServer(ThreadingHTTPServer):
 
     Attributes:
         files: Bytes by id, of those that were not deleted.
-
         uploads: Numbers of lines of the files of requests, in order.
-
         batches: Batches by id, oldest first, as they are told.
-
         paid: Addresses of the requests of batches that were answered, each as often as that came.
-
         single: Prompts of single requests.
-
         looks: Looks at a batch until it has ended.
-
         fate: Called with the requests of a batch that ends; gives its state, lines of results, and lines of errors.
-
         fault: Called with method and path before each answer, and again behind it with "done"; gives a status, or None.
     """
 

@@ -27,13 +27,9 @@ class GeminiServer(ThreadingHTTPServer):
 
     Attributes:
         files: Bytes by name.
-
         jobs: Operations by name, oldest first.
-
         paid: Keys of the requests of batches that were answered.
-
         fault: Called with method and path; gives a status to refuse with, or None; raises to end the connection.
-
         state: That a batch ends in.
     """
 

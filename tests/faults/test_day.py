@@ -22,7 +22,6 @@ class Day:
 
     Args:
         rng: Draws it.
-
         worlds: Where queries come from before they drift, and after.
     """
 

@@ -68,12 +68,10 @@ class Guest:
 
     Args:
         running: The server.
-
         name: Of the user.
 
     Attributes:
         name: The same.
-
         url: Of the user's store.
     """
 

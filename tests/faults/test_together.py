@@ -204,11 +204,8 @@ class Freezing:
 
     Args:
         store: The store of its worker.
-
         scores: What it says.
-
         tell: Is told of every call.
-
         freezes: Whether it does stop it.
     """
 

@@ -22,11 +22,8 @@ class Known:
 
     Attributes:
         vector: Its *base* vector (d,), without any offset.
-
         document_vectors: (k, d), or (d,) for each of the k documents in order, None where it is not known.
-
         query_id: Its id; None is the caller's ``with context(..., query_id=...)``, else one made of its text.
-
         doc_ids: Ids of the documents, in order; None makes them of their texts.
     """
 
@@ -42,15 +39,10 @@ class Logged:
 
     Attributes:
         query: The text of the query.
-
         documents: The texts that were shown.
-
         scores: The judge's scores of them; None where they only wait for a judge.
-
         task: The task key; None where nothing named one.
-
         known: What the caller knew of the query.
-
         source: Who gave the scores, by the call or the caller's `context`; empty for the judge itself.
     """
 
@@ -77,7 +69,6 @@ class Log(ABC):
 
     Attributes:
         judge: Fingerprint of the judge that gives the scores.
-
         trusted: Whether the judge is vouched for: True where its order is served or it passed its examination, False
             where nobody may; None leaves it to the data. Scores of a source are never vouched for.
     """

@@ -44,18 +44,13 @@ class RewardLog(Log):
 
     Args:
         judge: Fingerprint of the judge: rewards of two judges do not mix.
-
         scale: What the judge's scores mean: `Scale`, or its text.
-
         capacity: Queries kept, >= 1.
-
         tenant: The tenant of the queries that are kept; empty for queries without a tenant.
-
         trusted: As the attribute; taps that record the order that is served set it to True where it is None.
 
     Attributes:
         dropped: Queries beyond the capacity that were dropped.
-
         dropped_rewards: Rewards of sources that were dropped, as later sources came.
 
     Raises:
@@ -122,13 +117,9 @@ class RewardLog(Log):
 
         Args:
             judge: The judge this log is for.
-
             budget: Caps; None for none.
-
             price: What the judge's usage costs.
-
             cache: Where its answers are kept between runs; None forgets them.
-
             concurrency: Calls in flight at once.
 
         Raises:
@@ -169,11 +160,8 @@ class RewardLog(Log):
         Args:
             embed_query: Text to *base* query vector (d,): the model itself, never a wrapper that adds offsets.
                 Not asked for a query with a vector that was known when it was served.
-
             embed_documents: Texts to document vectors, of the model the index was built with.
-
             vectors: Where document vectors are looked for first; None embeds each text once.
-
             embedder: Name of the embedding model: offsets carry it, and serve no other.
 
         Raises:

@@ -44,17 +44,11 @@ class Captured:
 
     Attributes:
         written: In the store, by its own count; a query that was served again counts again.
-
         queued: Waiting for the writer.
-
         dropped: Left out because the queue was full, or the log closed.
-
         sampled_out: Left out by the share or the daily budget.
-
         failed: Malformed, refused by the store, or lost at the end because it was away.
-
         forgotten: Left out by the store, as the query, or all of its tenant, was forgotten since it was served.
-
         without_tenant: Left out because it came without a tenant, where one is required.
     """
 
@@ -80,32 +74,19 @@ class StoreLog(Log):
 
     Args:
         store: An open store, or its URL; it need not be reachable yet.
-
         judge: The judge that gave the recorded scores, or its fingerprint; empty where queries are only observed.
-
         scale: What the scores mean, for a fingerprint: a `Scale`, or its text.
-
         embed_query: Text to *base* query vector (d,), asked in the background; None where callers know it.
-
         embed_documents: Texts to document vectors, likewise.
-
         vectors: Where document vectors are looked for first; None remembers what was embedded.
-
         embedder: Fingerprint of the embedding model, the same wherever its vectors are captured.
-
         tenant: The tenant of all queries, "" for the shared one; None is the caller's `context`; `REQUIRED` is that,
             too, and leaves out queries of the shared tenant, also before the store has any other.
-
         share: Of the queries of a task and a day, the share that is kept, in (0, 1].
-
         pairs_a_day: Pairs kept in a UTC day, by this process; None is no limit.
-
         capacity: Served queries that may wait, >= 1.
-
         max_bytes: Bytes of served queries that may wait, >= 1.
-
         clock: Gives the Unix seconds at which a query is served.
-
         trusted: As the attribute, kept with the judge in the store; taps that record the order that is served set it
             to True where it is None.
 

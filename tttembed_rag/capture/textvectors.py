@@ -26,18 +26,14 @@ class TextVectors:
 
     Args:
         known: Text to its vector in the store, or None where it has none.
-
         stored: Ids to the vectors that a store has under them, asked once for all texts with an id that was noted.
             Texts that it lacks are embedded; if it fails, that is logged, and all texts are embedded.
-
         max_bytes: Bytes of vectors that are remembered, in single precision; the least recently used are forgotten
             first.
 
     Attributes:
         supplied: Vectors that *known* or *stored* gave.
-
         remembered: Vectors that were embedded before.
-
         embedded: Vectors that had to be embedded again.
     """
 

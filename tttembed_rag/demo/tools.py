@@ -46,19 +46,12 @@ class DemoRow:
 
     Attributes:
         split: The seed of the split.
-
         seen: Requests that were seen.
-
         first: Share of requests for which the right tool is found first.
-
         ndcg10: nDCG@10.
-
         by_weight: nDCG@10 with the learned weight of BM25 alone.
-
         by_offsets: nDCG@10 with the offsets alone.
-
         weight: The weight of BM25.
-
         moves: Whether offsets are served.
     """
 
@@ -102,14 +95,10 @@ def run_tool_demo(
 
     Args:
         seeds: Splits into requests that are seen and requests that are measured.
-
         out: Folder of the report, created if absent.
-
         say: Function that takes each line.
-
         library: Tools, requests, and the tools that people finally used, by the seed of a split; only these differ
             between splits. None is a made-up office.
-
         embedder: The embedding model; None is all-MiniLM-L6-v2.
 
     Raises:
@@ -159,17 +148,11 @@ class _Split:
 
     Attributes:
         seed: Its seed.
-
         library: Tools, requests, and the tools that people finally used.
-
         index: The tools as they are searched.
-
         embedder: The embedding model, which remembers.
-
         search: The search that learns.
-
         seen: The ids of the requests that are seen, in order.
-
         held: The ids of those that are measured.
     """
 

@@ -54,13 +54,9 @@ class CachedEmbedder:
 
     Args:
         embedder: The model.
-
         cache: Vectors of earlier runs; new vectors are written to it.
-
         at_once: Texts between two writes, the most that a killed run loses.
-
         watch: Called after every write with the number of texts since the last.
-
         seconds: About how long a part should take: parts then begin small, and grow up to *at_once* while they are
             quicker. None for parts of *at_once*.
     """

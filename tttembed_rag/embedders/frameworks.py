@@ -24,7 +24,6 @@ class FrameworkEmbedder:
 
     Args:
         model: The object.
-
         fingerprint: A text of everything that decides its vectors; None takes that of an `Embedder`, else its class and
             the name of its model, which say nothing of prompts: give a fingerprint where you change them.
     """
@@ -66,7 +65,6 @@ class FunctionEmbedder:
 
     Args:
         embed: Texts to vectors (len(texts), d).
-
         name: Its name; the fingerprint says nothing else of it.
     """
 

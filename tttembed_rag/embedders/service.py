@@ -75,21 +75,13 @@ class EmbeddingService:
 
     Args:
         protocol: A name of `PROTOCOLS`; ``openai`` is spoken by OpenAI, Azure, Ollama, vLLM, TEI and most others.
-
         model: Its name there; part of the fingerprint, as is where the service is.
-
         url: Where the service is, with its version: ``http://127.0.0.1:11434/v1``; None is the protocol's namesake.
-
         key: Its key; None where it needs none.
-
         dimensions: Width asked for; None is the model's own.
-
         query_prefix: Before every query, for models that read one.
-
         document_prefix: Before every document.
-
         patience: How often and how fast it is asked.
-
         timeout: Seconds to wait for an answer.
     """
 

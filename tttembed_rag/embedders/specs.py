@@ -34,7 +34,6 @@ def open_embedder(spec: str) -> Embedder:
 
     Raises:
         InputError: No such kind or option.
-
         EmbedderError: The model cannot be loaded.
     """
     address, _, query = spec.partition("?")

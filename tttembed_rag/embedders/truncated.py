@@ -14,7 +14,6 @@ class Truncated:
 
     Args:
         embedder: The embedder.
-
         dimensions: Number of dimensions that are kept, at least 1 and at most the embedder's width.
     """
 

@@ -38,31 +38,18 @@ class Collection:
 
     Attributes:
         dataset: Texts and labels.
-
         embedder: Name of the vectors.
-
         judge: Name of the rewards.
-
         scores: The judge's scores; for `QRELS` a pair without a label scores 0.
-
         simulated: Whether the rewards are relevance labels, not a judge's.
-
         scale: Scale of the scores.
-
         doc_vectors: (N, d).
-
         query_vectors: (M, d).
-
         index: Search over *doc_vectors*.
-
         graded: nDCG@10 of ranked documents.
-
         base: (M, 100) rows of documents in base order.
-
         raw: (M,) nDCG@10 of the base order.
-
         unjudged: Ids of documents that are no candidates: no reward is about them.
-
         sources: Scores by query id, source and document id, where *scores* are the means of what several sources said;
             empty for one judge.
     """
@@ -242,11 +229,8 @@ def reordered(ranked: IntArray, candidates: IntArray, rewards: FloatArray, order
 
     Args:
         ranked: (k,) rows of documents, best first.
-
         candidates: Rewarded rows; those that *ranked* lacks are left out.
-
         rewards: Their rewards.
-
         order: `in_reward_order` for direct rerank (ties keep the order of *ranked*; paper, appendix on budgets),
             `in_fused_order` for judge and search together.
     """

@@ -21,11 +21,8 @@ class Dataset:
 
     Attributes:
         name: Its name, also its task key.
-
         documents: Text by document id.
-
         queries: Text by query id, only queries that have labels where there are any.
-
         qrels: Grades by query id and document id; absent pairs are not relevant.
     """
 

@@ -28,19 +28,12 @@ class Move:
 
     Attributes:
         document: Its id.
-
         text: Its title and text.
-
         rank_before: Its rank under the base vector, 1 is the best.
-
         rank: Its rank under the offset, and by words where a rescorer is published.
-
         score_before: Cosine similarity to the base vector.
-
         score: Cosine similarity to the query vector with the offset.
-
         reward: The judge's score for this query; None where it was not judged.
-
         words: Words that it shares with the query, the rarest first, where the task's rescorer sorted by them.
     """
 
@@ -60,9 +53,7 @@ class Mover:
 
     Attributes:
         query_id: Its id; empty where the collection does not have it.
-
         text: Its text; empty likewise.
-
         share: Its share of the offset of the explained query; all shares sum to 1, a negative one pulls back.
     """
 
@@ -77,13 +68,9 @@ class Explanation:
 
     Attributes:
         query_id: Its id.
-
         text: Its text.
-
         offset: The offset that served it.
-
         moves: Documents among the first results before or after, best new rank first.
-
         movers: The rewarded queries that moved it, the largest share first; empty unless the offset is local.
     """
 
@@ -123,22 +110,15 @@ def explain(
 
     Args:
         folder: The BEIR folder.
-
         query_id: A query of it that has labels.
-
         offsets: Learned offsets.
-
         vectors: Stored vectors of the folder.
-
         rewards: Stored scores of the folder, or `QRELS`.
-
         task: The query's task key; None is the one task of the offsets, or the folder's name where they know several.
-
         top: First results looked at, before and after.
 
     Raises:
         DataError: The folder lacks a part, or does not know the query.
-
         InputError: The offsets have another width than the vectors, or none serves the query.
     """
     dataset = load_beir(folder, labels=False)
@@ -164,24 +144,16 @@ def explain_in(
 
     Args:
         dataset: Texts.
-
         query_id: A query of it.
-
         offsets: Learned offsets.
-
         docs: (N, d) vectors of its documents.
-
         queries: (M, d) vectors of its queries.
-
         judgments: What was said of documents, by query id.
-
         task: The query's task key.
-
         top: First results looked at, before and after.
 
     Raises:
         DataError: The data set does not know the query.
-
         InputError: The offsets have another width than the vectors, or none serves the query.
     """
     check_count("top", top)
@@ -250,15 +222,10 @@ def moves_between(
 
     Args:
         documents: Text by document id, in the order of the index.
-
         index: What is searched.
-
         both: (2, d) query vectors, before and after.
-
         rewards: By document id, as far as the query was judged.
-
         top: First results looked at, before and after.
-
         sort: Sorts the first `LISTED` documents of the search after, by their texts and similarities; None sorts none.
     """
     similarities, rows = index.search(both, len(index))

@@ -24,9 +24,7 @@ def load_beir(folder: Path, split: str = "test", *, labels: bool = True) -> Data
 
     Args:
         folder: With corpus.jsonl, queries.jsonl and, for the labels, qrels.
-
         split: The file of labels.
-
         labels: Whether labels are needed; without them, and without their file, all queries are read.
     """
     if not folder.is_dir():
@@ -57,13 +55,9 @@ def write_beir(
 
     Args:
         folder: Made if absent.
-
         corpus: (id, title, text) of each document.
-
         queries: Text by query id.
-
         qrels: Grades by query id and document id.
-
         split: Names the file of grades.
     """
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
@@ -86,15 +80,10 @@ def write_vectors(
 
     Args:
         folder: Folder of the collection.
-
         name: Name of the vectors.
-
         dataset: The collection with the ids.
-
         documents: (N, d) vectors.
-
         queries: (M, d) vectors.
-
         fingerprint: Fingerprint of the embedder, kept beside the vectors.
     """
     path = folder / "vectors" / f"{name}.npz"

@@ -32,7 +32,6 @@ class FaissIndex:
 
         Args:
             vectors: (N, d) document vectors.
-
             kind: ``flat`` compares every document; ``hnsw`` walks a neighbour graph.
         """
         faiss = require("faiss", "eval")
@@ -59,7 +58,6 @@ class FaissIndex:
 
         Args:
             queries: (m, d) query vectors of any norm.
-
             k: Documents per query, at least 1; more than there are gives all.
         """
         check_count("k", k)

@@ -33,7 +33,6 @@ class Graded:
 
     Attributes:
         grades: (M, N) relevance of each document to each query, 0 where not labelled.
-
         ideal: (M,) discounted gain of the best possible ten, 0 where nothing is relevant.
     """
 

@@ -15,9 +15,7 @@ def observe(source: Path, *, vectors: str, depth: int) -> list[Observation]:
 
     Args:
         source: A BEIR folder, its name being the task, or a log of JSON lines.
-
         vectors: Stored vectors of the folder.
-
         depth: Candidates per query.
     """
     if not source.is_dir():

@@ -76,13 +76,9 @@ class Pull(NamedTuple):
 
     Attributes:
         losses: (..., n) in nats.
-
         of_candidates: (..., n, k) share of each candidate z in the gradient.
-
         of_queries: (..., n) share of each x + v.
-
         length: (..., n) norms ||x + v||.
-
         products: (..., n, k) of each candidate, (x + v) · z.
     """
 

@@ -38,15 +38,10 @@ class Local:
 
     Attributes:
         landmarks: (m, d) unit vectors.
-
         bandwidth: h, in units of cosine.
-
         factor: (m, m) L.
-
         features: (n, m) phi of the rewarded queries.
-
         precision: (n,) 1 / noise.
-
         targets: (n, d) private optima W.
     """
 
@@ -71,13 +66,9 @@ class Local:
 
         Args:
             rewards: n rewarded queries.
-
             targets: (n, d) their private optima.
-
             kappa: Noise of a query with rewards of mean reach, in units of the prior variance.
-
             weights: (n,) voices in (0, 1]: a query of half a voice has twice the noise. None for one each.
-
             groups: (n,) landmarks are of different groups. None for queries of the same text.
         """
         voices = np.ones(len(rewards)) if weights is None else weights

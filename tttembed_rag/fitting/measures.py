@@ -39,11 +39,8 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
 
     Args:
         rewards: n judged queries.
-
         search: The application's own.
-
         vectors: (n, d) what it is asked with.
-
         reranked: Whether the judge sorts what *search* gives. Then a list counts by what is in it, whatever its order:
             where one document is good, that is recall at the length of the list.
 

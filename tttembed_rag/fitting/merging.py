@@ -24,9 +24,7 @@ def merged(rewards: Rewards, groups: IntArray, *, absent: bool = False) -> Rewar
 
     Args:
         rewards: n rewarded queries.
-
         groups: (n,) a number for each of the queries that are made.
-
         absent: Whether a candidate that some of its queries were not shown has their least reward of these: what few
             have seen is not the word of all.
     """

@@ -59,7 +59,6 @@ class KnowledgeDistillation:
 
     Attributes:
         teacher: p (n, k).
-
         negentropy: sum p log p (n,), the part of the loss no student changes.
     """
 

@@ -57,11 +57,8 @@ class PrivateProblems:
 
     Attributes:
         loss: The data term.
-
         coordinates: (n, k + 1, p) unit query, then unit candidates.
-
         ridge: lambda.
-
         reduced: Whether p counts coordinates in the span, not in the full width.
     """
 

@@ -35,7 +35,6 @@ def scope_weights(rewards: Rewards, voices: Float64 | None = None) -> Float64:
 
     Args:
         rewards: Judged candidates.
-
         voices: (n,) how much each query counts as one; 0 leaves it out. None for one each.
     """
     tasks, task = np.unique(rewards.tasks, return_inverse=True)
@@ -149,17 +148,11 @@ def shared_offset(
 
     Args:
         rewards: Judged candidates.
-
         scope: ``global`` or ``task``.
-
         task: Its task; None for the global offset.
-
         recipe: How it is learned.
-
         evidence: The verdict; None where no gate was asked.
-
         weights: (n,) weights of the queries; None for those of `scope_weights`.
-
         n: Rewarded queries that it counts as learned from; None for all.
     """
     start = recipe.start("global" if task is None else f"task:{task}", rewards.width)
@@ -218,13 +211,9 @@ def private_offsets(
 
     Args:
         rewards: Judged candidates.
-
         vectors: (n, d) the offsets.
-
         solution: The certificates of the private optima behind them.
-
         recipe: How they were learned.
-
         evidence: The verdict on all of them; None where no gate was asked.
     """
     names = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True)
@@ -259,17 +248,11 @@ def local_offset(
 
     Args:
         local: The regression of the private optima.
-
         task: Its task.
-
         n: Rewarded queries that it was learned from.
-
         solution: The certificates of the private optima that it was learned from.
-
         recipe: How they were learned.
-
         evidence: The verdict; None where no gate was asked.
-
         vector: (d,) what the regression is learned around; None for zero.
     """
     map_ = local.map()

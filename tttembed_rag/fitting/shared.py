@@ -40,13 +40,9 @@ class Block:
 
     Attributes:
         queries: n of them.
-
         documents: The vectors of all their candidates.
-
         slots: (n, k) rows of *documents*.
-
         loss: The data term.
-
         weights: (G, n) w of each query in each problem.
     """
 

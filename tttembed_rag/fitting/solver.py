@@ -33,13 +33,9 @@ class Solution:
 
     Attributes:
         offsets: (G, p) minimisers.
-
         objective: (G,) objective there, in nats.
-
         gradient_norm: (G,) Euclidean norm of the gradient there.
-
         evaluations: (G,) evaluations of value and gradient spent.
-
         converged: (G,) whether the gradient norm reached the tolerance.
     """
 
@@ -145,14 +141,10 @@ def exact(
 
     Args:
         problem: G problems in p coordinates.
-
         start: (G, p) where to begin; the paper begins at zero.
-
         tolerance: Largest Euclidean gradient norm accepted as converged. With ridge 0.3 a norm of
             1e-4 leaves the objective within about 1e-8 nats of the optimum.
-
         curvature: A guess at the second derivative downhill from the start, which gives the first step its length.
-
         max_evaluations: Evaluations after which a problem is given up, not converged.
     """
     at = _Points.at(problem, np.array(start, dtype=np.float64))
@@ -304,9 +296,7 @@ class Evaluation(NamedTuple):
 
     Attributes:
         value: (G,) objectives.
-
         gradient: (G, p) gradients.
-
         curvature: What a Newton step needs to know of them, arrays of G rows each.
     """
 

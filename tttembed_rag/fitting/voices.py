@@ -29,9 +29,7 @@ class Voices:
     Attributes:
         rewards: n queries; the reward of a document is the mean over the sources that judged the query, of which those
             that did not judge the document count with the query's least.
-
         weights: (n,) in (0, 1]: how much each query counts.
-
         sources: Distinct sources; the declared judge is not one.
     """
 

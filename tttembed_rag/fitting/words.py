@@ -33,17 +33,11 @@ class Weighing:
 
     Attributes:
         features: (n, k, 4) of each candidate, centred within its query and scaled by their mean deviation there.
-
         scale: (4,) that deviation.
-
         present: (n, k) which are candidates.
-
         teacher: (n, k) softmax(r / tau_T).
-
         weights: (n,) w.
-
         start: (4,) the similarity alone, at the temperature of the student.
-
         vocabulary: How rare words are in the candidates.
     """
 
@@ -61,13 +55,9 @@ class Weighing:
 
         Args:
             rewards: n queries with their texts.
-
             grid: Their candidates, padded to (n, k).
-
             cosines: (n, k) their similarity to the query vectors that will be searched with.
-
             weights: (n,) how much each query counts.
-
             recipe: Temperatures.
         """
         present = grid.present

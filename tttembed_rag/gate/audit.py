@@ -61,17 +61,11 @@ class Audited:
 
     Attributes:
         claimed: The mean by the judge's rewards.
-
         found: That mean, corrected by the labels.
-
         error: The standard error of *found*, by what is not labelled; infinite where labels of too few queries count.
-
         labels: Labels that count, of queries whose order the offset changes.
-
         queries: How many queries these are.
-
         ignored: Labels of these queries and others that do not count.
-
         unit: What *found* is multiplied with to be nDCG@10 of the labels: it is divided by the DCG of the judge's order
             in the judge's rewards, and labels may be on another scale.
     """
@@ -139,11 +133,8 @@ def audited(rewards: Rewards, voices: Float64, offsets: FloatArray, labels: Labe
 
     Args:
         rewards: n rewarded queries.
-
         voices: (n,) how much each counts.
-
         offsets: (n, d) what moves each query.
-
         labels: Trusted labels of pairs that `audit_sample` drew; others are ignored.
     """
     grid = Grid.of(rewards)
@@ -213,7 +204,6 @@ def audit_sample(rewards: Rewards, count: int) -> list[tuple[str, str]]:
 
     Args:
         rewards: Judged candidates.
-
         count: Pairs to draw.
     """
     rewards = one_row_each(rewards)

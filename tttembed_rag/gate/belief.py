@@ -38,12 +38,9 @@ class Signal:
 
     Attributes:
         agrees_p: One-sided p-value of the agreement with the retriever.
-
         contradicts_p: One-sided p-value of the disagreement.
-
         level: The level at which the agreement is believed: stricter where too few documents were judged again to tell
             a judge that looks at the query from one that does not.
-
         varies: Share of the variance of the rewards of documents that were judged again that lies within documents: 0
             of a judge that never looks at the query; 1 where too few were.
     """
@@ -69,7 +66,6 @@ def signal_of(rewards: Rewards, voices: Float64 | None = None) -> Signal:
 
     Args:
         rewards: n rewarded queries.
-
         voices: (n,) in (0, 1]: how much each counts; those of one question are added up. None for one each question.
     """
     groups = rewards.near_queries
@@ -103,11 +99,8 @@ def agreement_p(rewards: Float64, similarity: Float64, query: IntArray, weights:
 
     Args:
         rewards: (N,) of the pairs.
-
         similarity: (N,) of the pairs.
-
         query: (N,) the query of each pair.
-
         weights: (n,) how much each query counts.
     """
     from scipy.special import gammainc, gammaincc

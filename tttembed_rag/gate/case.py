@@ -29,19 +29,12 @@ class Case:
 
     Attributes:
         given: Judged candidates as they were given: several rows where several sources rewarded a query.
-
         recipe: How its offsets are learned, as `gated` makes it.
-
         source_voices: How many voices a source has near any query, at most.
-
         labels: Trusted labels of some judged pairs; None where nobody audits.
-
         trusted: Whether somebody vouches for the judge; None lets the data say, and with False nobody does.
-
         together: What the rewards of all tasks say of the judge; None where these are all.
-
         search: The application's own search, through which changes are measured; None ranks what was judged.
-
         reranked: Whether a reranker sorts what *search* gives.
     """
 

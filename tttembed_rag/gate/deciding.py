@@ -85,46 +85,30 @@ def fit(
     Args:
         rewards: Judged candidates of the rewarded queries; where one query has more than `MOST_CANDIDATES`, its best
             and its nearest are learned from.
-
         scope: ``global`` (one offset for all), ``task`` (one per task), ``local`` (one per task that depends on where
             the query lies), ``query`` (one per rewarded query), or ``auto``: the local offset of each task and, from
             `MIN_TASKS` tasks on, a global one for tasks whose own rewards do not decide.
-
         objective: ``kd``, ``reverse_kl`` or ``softmax_grpo``.
-
         solver: ``exact`` (certified optimum) or ``adam`` (the paper's 300 steps).
-
         gate: False serves the paper's rule as it stands; ``auto`` needs the gate.
-
         ridge: lambda > 0; with the gate, constant offsets are learned at `RIDGE_STEP` times it.
-
         teacher_temperature: tau_T > 0, in units of reward; with the gate, `TEACHER_STEP` times it, and at most a
             `SHARPNESS`-th of how far the best and the worst candidate of a query lie apart on average.
-
         student_temperature: tau_S > 0, in units of cosine similarity; with the gate, `STUDENT_STEP` times it.
-
         kappa: Dose n / (n + kappa), in rewarded queries; of the local offset, the noise of a rewarded query.
-
         tolerance: Largest gradient norm that counts as converged.
-
         device: ``cpu``, ``cuda``, or ``auto``: a GPU where torch sees one and there are vectors enough to pay.
-
         warm_start: Offsets of an earlier fit; a constant offset is searched from the one of its key on.
-
         source_voices: How many voices each of the rewards' ``sources`` has near any query, > 0; the gate alone asks.
-
         audit: Trusted labels in [0, 1] of judged pairs, by query id and document id: 30 to 200 of them, drawn at
             random, make the gate independent of the judge. The gate alone asks.
-
         trusted: True where somebody vouches for the judge: the application serves its order, or it passed its
             examination (`tttembed_rag.judges.check_judge`). Then an offset is published where a gain is to be expected,
             from the first verdict on. None asks what the rewards say of themselves, else the data, which must prove
             the gain; with False only an audit publishes. Rewards of sources are never believed by declaration.
-
         served: Your own search, with its fusion, filters and cut: a query vector (d,) and the query's text (its id
             where no text is known) to ids of documents in the order in which they are served. Then the gain is that of
             its lists for held-out queries, and nothing is published where they get no better. The gate alone asks.
-
         reranked: True where a reranker sorts what *served* gives. Its lists count by what is in them then, whatever
             their order: nDCG@10 once they are sorted by reward, which is recall where one document is good.
 

@@ -37,7 +37,6 @@ def lost_by_depth(case: Case, scores: Float64) -> tuple[float, ...]:
 
     Args:
         case: n rewarded queries.
-
         scores: (n, k) of the judged candidates, by which the list is sorted, learned without the query.
 
     Returns:
@@ -62,7 +61,6 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
 
     Args:
         case: n rewarded queries.
-
         scores: (n, k) of judged candidates and their neighbours, by which lists are sorted, learned without the query.
 
     Returns:
@@ -91,7 +89,6 @@ def paid_for(listed: Float64, voices: Float64) -> tuple[Float64, Float64]:
 
     Args:
         listed: (n, k) gains of the candidates in the order of the list, 0 for the worst.
-
         voices: (n,) how much each query counts.
     """
     paid = dcg(-np.sort(-listed, axis=1))

@@ -27,11 +27,8 @@ class Exposure:
 
     Attributes:
         rewards: The rewards as they were given.
-
         document: (N,) the document of each pair, the same for copies of one text.
-
         pool: (p, d) the unit vector of each document.
-
         names: p names.
     """
 
@@ -52,9 +49,7 @@ class Exposure:
 
         Args:
             rewards: n rewarded queries.
-
             voices: (n,) how much each counts.
-
             offsets: (n, d) what moves them.
         """
         rows = np.random.default_rng(0).permutation(len(rewards))[:EXPOSED_QUERIES]

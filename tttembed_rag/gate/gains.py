@@ -18,9 +18,7 @@ class Gain:
 
     Attributes:
         mean: The mean, of what was measured or shrunk by one pseudo-observation.
-
         error: Its standard error.
-
         freedom: Degrees of freedom; 0 where there is nothing to hold out.
     """
 

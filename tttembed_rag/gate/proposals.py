@@ -25,7 +25,6 @@ class Prior:
 
     Attributes:
         served: (d,) the dosed global offset.
-
         held_out: (d,) the same, learned without the task.
     """
 
@@ -39,21 +38,13 @@ class Proposal:
 
     Attributes:
         name: What it is, in words.
-
         case: The rewards that it is learned from.
-
         held_out: (n, d) what moves each query, learned without it.
-
         without: (n, d) what moves each query where it is not served.
-
         falls: (n,) by how many nats the loss of each query falls below that of what is served without it.
-
         learn: Learns the offset, on the evidence given.
-
         groups: (n,) what is one observation: a question, or a family of tasks.
-
         weights: (n,) how much each query counts.
-
         unit: What an observation is, in words.
     """
 

@@ -89,9 +89,7 @@ class Question:
 
     Attributes:
         code: Stable name of the answer that decides against an offset.
-
         asks: The question.
-
         answer: What the offset's evidence says where the question decides against it.
     """
 

@@ -32,7 +32,6 @@ class Tuned(Generic[SettingT]):
 
     Attributes:
         setting: What to serve: the best one where the gate published it, else that of today.
-
         evidence: What held-out rewards say of choosing it.
     """
 
@@ -62,14 +61,10 @@ def tune(
 
     Args:
         rewards: Judged candidates; of several tasks, the setting is one for all.
-
         search: The setting, a query vector (d,), and the query's text (its id where no text is known) to ids of
             documents, best first. It is asked once for each setting and judged query.
-
         settings: Two or more, in order; the first is today's.
-
         trusted: Whether somebody vouches for the judge, as in `fit`; with False nothing is chosen.
-
         reranked: Whether a reranker sorts what *search* gives, as in `fit`: then as much as it reads, such as the first
             20, is what *search* should give.
 

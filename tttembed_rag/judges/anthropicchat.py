@@ -19,17 +19,11 @@ class AnthropicChat:
 
     Args:
         model: Its name there.
-
         url: Where the service is, with its version; None is Anthropic.
-
         key: Its key; None where it needs none.
-
         tokens: Tokens that an answer may have.
-
         temperature: NaN leaves it to the service.
-
         patience: How often and how fast it is asked.
-
         timeout: Seconds to wait for an answer.
     """
 

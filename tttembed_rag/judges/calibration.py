@@ -21,7 +21,6 @@ class Calibration:
 
     Attributes:
         slope: Above zero: a larger score is better.
-
         intercept: Log odds at score zero.
     """
 
@@ -64,7 +63,6 @@ class CalibratedJudge:
 
     Args:
         judge: Any judge, unbounded or not.
-
         calibration: The probability that a score stands for.
     """
 

@@ -23,13 +23,9 @@ class LocalChat:
 
     Args:
         model: A causal language model of transformers.
-
         tokenizer: Its fast tokenizer, with a chat template.
-
         name: Its name in fingerprints and errors.
-
         new_tokens: Tokens an answer may have; an answer that is not finished by then is none.
-
         seed: Seed of every answer.
     """
 

@@ -31,17 +31,12 @@ class CrossEncoderJudge(Blocking):
 
     Args:
         model: A sequence classifier of transformers with one label.
-
         tokenizer: Its fast tokenizer.
-
         scale: ``probability`` gives the logistic function of the logit, ``logit`` the logit itself. The
             logit is taken from the model, so nothing has to be guessed about its activation.
-
         name: Its name in fingerprints and errors.
-
         max_tokens: Tokens of a pair, None as many as tokenizer and model allow; the longer of query and
             document is cut first.
-
         batch_tokens: Tokens of a batch; None chooses by device.
     """
 

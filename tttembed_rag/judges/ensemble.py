@@ -32,7 +32,6 @@ class EnsembleJudge:
 
     Args:
         judges: At least two judges, none unbounded.
-
         how: ``average`` or ``median``.
     """
 

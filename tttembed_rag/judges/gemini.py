@@ -22,20 +22,14 @@ class Gemini:
 
     Args:
         model: Such as ``gemini-3.1-pro`` or ``gemini-3.5-flash``; its key is in GEMINI_API_KEY or GOOGLE_API_KEY.
-
         url: Another server that speaks the protocol; None is Google.
-
         thinking: How much it thinks; ``low`` is understood by every model.
-
         output_tokens: Tokens of thoughts and answer together.
-
         patience: How often and how fast it is asked.
-
         timeout: Seconds to wait for the next part of an answer.
 
     Attributes:
         client: The `google.genai.Client`.
-
         ask: Calls a function that asks it, again where that may help.
     """
 

@@ -37,17 +37,11 @@ class Shape:
 
     Attributes:
         path: Path of its address, where the address has none.
-
         items: The items of an answer, each with an index and a score.
-
         scale: The scale of its scores; None where that depends on the model and must be declared.
-
         key: Environment variable of its key; None if it usually has none.
-
         header: Header that carries the key: ``authorization`` as a bearer token, any other as it is.
-
         at_once: Documents in a request.
-
         host: The vendor's own; None where everybody has another.
     """
 
@@ -142,21 +136,13 @@ class HttpJudge(Blocking):
 
     Args:
         url: Address, with or without the path.
-
         shape: A name of `SHAPES`.
-
         model: Its name there, if the server has several; part of the fingerprint.
-
         scale: Scale of the scores; needed where the shape leaves it to the model.
-
         key: Secret sent as a bearer token or as the shape has it, never over plain HTTP to another machine.
-
         instruction: What counts as relevant, for shapes that take one.
-
         longest_document: Characters of a document that are sent.
-
         patience: How often and how fast it is asked.
-
         timeout: Seconds until an answer must be there, whole.
     """
 

@@ -21,17 +21,11 @@ class OpenAIChat:
 
     Args:
         model: Its name there.
-
         url: Where the service is, with its version: ``http://127.0.0.1:11434/v1``; None is OpenAI.
-
         key: Its key; None where it needs none.
-
         tokens: Tokens that an answer may have.
-
         temperature: NaN leaves it to the service.
-
         patience: How often it is asked, and how often a minute.
-
         timeout: Seconds to wait for the next part of an answer.
 
     Attributes:

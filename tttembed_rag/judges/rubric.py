@@ -68,17 +68,11 @@ class RubricJudge:
 
     Args:
         complete: The model as a function from prompt to answer, plain or `async`.
-
         model: Its name and revision; part of the fingerprint, so that another model is another judge.
-
         instruction: What counts as relevant.
-
         settings: What else decides the answers, such as temperature and seed; part of the fingerprint.
-
         longest_document: Characters of a document that are shown.
-
         output_tokens: Tokens an answer may have; for the forecast.
-
         concurrency: Prompts in flight at once within one call.
     """
 

@@ -43,15 +43,10 @@ class YesNoJudge(Blocking):
 
     Args:
         model: A causal language model of transformers.
-
         tokenizer: Its fast tokenizer.
-
         name: Its name in fingerprints and errors.
-
         instruction: What counts as relevant; part of the fingerprint.
-
         max_tokens: Tokens of frame and pair together; only the document's end is ever cut.
-
         batch_tokens: Tokens of a batch; None chooses by device.
     """
 

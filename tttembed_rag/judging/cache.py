@@ -18,9 +18,7 @@ class Paid:
 
     Attributes:
         score: On the judge's scale; None if it declined, which is an answer too.
-
         tokens: Its share of the tokens of its call.
-
         usd: Its share of the price of its call.
     """
 

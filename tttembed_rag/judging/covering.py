@@ -45,16 +45,11 @@ def covering(
 
     Args:
         unit: (n, d) unit query vectors.
-
         tasks: n tasks: a verdict says nothing of another task.
-
         asked: (n,) how often each query was asked, > 0.
-
         lots: n digests by which every fifth query is drawn, least first: of a keyed hash, so that who asks cannot
             choose to be drawn.
-
         count: How many, at most.
-
         judged: (n,) which of them were judged, and are not chosen again; None for none.
     """
     judged = np.zeros(len(unit), dtype=np.bool_) if judged is None else judged
@@ -81,9 +76,7 @@ def in_covering_order(
 
     Args:
         observations: Served queries.
-
         vectors: (n, d) the vector of each, of any norm.
-
         key: Of the hash by which lots are drawn.
     """
     texts = Counter((observation.task, observation.query) for observation in observations)

@@ -26,15 +26,11 @@ class Plan:
 
     Attributes:
         observations: Served queries.
-
         depths: Candidates per query, in stages: with (10, 30) every query is judged to depth 10 before
             any is judged to 30. (1, 2, ...) is breadth first, one depth is depth first. Within a stage
             tasks take turns, one query each, as in the paper.
-
         budget: Caps.
-
         price: Price of the judge's usage.
-
         seed: Order of the queries within a task; None keeps that of *observations*.
     """
 
@@ -90,11 +86,8 @@ class Progress:
 
     Attributes:
         pairs: Pairs of the plan that the run has reached.
-
         cached: Those of them with an answer from an earlier run.
-
         usage: Usage of this run.
-
         usd: US dollars that all answers of the result cost, in this run or before.
     """
 
@@ -110,15 +103,10 @@ class Verdicts:
 
     Attributes:
         rewards: In [0, 1], by query id and document id, in the order of the plan; unjudged pairs are absent.
-
         unjudged: Number of pairs that the judge was asked about and gave no score.
-
         progress: Pairs, usage and money at the end.
-
         stopped: Why the run ended before the plan did; empty if it did not.
-
         failed: Errors of failed calls by (query id, document id).
-
         broken: Whether it ended because the judge broke down.
     """
 

@@ -60,19 +60,12 @@ def judge_all(
 
     Args:
         plan: The pairs and the caps.
-
         judge: The judge.
-
         cache: Answers of earlier runs; new answers are written to it.
-
         concurrency: Calls in flight at once.
-
         watch: Called with the progress after every answer.
-
         seconds: How long a call may take before it is left behind as failed; None is no limit.
-
         stop: Once it is set, no further call is made.
-
         examine: Whether the judge must pass the examination of `check_judge` before it is asked anything else; and
             where calls fail in a row, it is asked on as long as its first question is answered well again, ten times
             at most. All of that is paid for.

@@ -16,9 +16,7 @@ class Price:
 
     Attributes:
         input: Per million tokens read.
-
         output: Per million tokens written.
-
         request: Per request.
     """
 
@@ -52,9 +50,7 @@ class Budget:
 
     Attributes:
         pairs: Judged (query, document) pairs.
-
         tokens: Tokens read and written.
-
         usd: US dollars.
     """
 

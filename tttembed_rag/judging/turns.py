@@ -20,9 +20,7 @@ def water_fill(sizes: Sequence[int], queries: int, *, seed: int | None = 1000) -
 
     Args:
         sizes: Queries each task has to offer.
-
         queries: Rewarded queries over all tasks; more than there are takes all.
-
         seed: Seed of task 0; None takes the queries of each task as they stand.
     """
     if queries < 0:

@@ -92,19 +92,12 @@ class Endpoint:
 
     Args:
         url: ``http(s)://HOST[:PORT][/PATH]``.
-
         path: The path of an address that has none.
-
         key: Secret of printable ASCII, never sent over plain HTTP to another machine; white space around it is cut off.
-
         header: Header that carries it: ``authorization`` as a bearer token, any other as it is.
-
         headers: Further headers.
-
         patience: How often and how fast it is asked.
-
         timeout: Seconds until an answer must be there, whole.
-
         longest_answer: Bytes of an answer, uncompressed, that are read at most.
 
     Raises:

@@ -22,9 +22,7 @@ class BusyError(JudgeError):
 
     Args:
         brief: Which service, and its status.
-
         said: Its words.
-
         retry_after: Seconds it asked to wait; None if it did not say.
     """
 
@@ -43,13 +41,9 @@ class Patience:
 
     Attributes:
         attempts: Requests for one answer at most, the first included.
-
         first_wait: Seconds that bound the first wait; the bound doubles with each attempt.
-
         longest_wait: Seconds of a wait at most; a service that asks for more is given up.
-
         per_minute: Requests a minute at most; None is no limit of ours. Clients keep to it.
-
         sleep: Waits so many seconds; a test gives that of a clock of its own.
     """
 

@@ -26,9 +26,7 @@ class Usage:
 
     Attributes:
         requests: Requests that were answered.
-
         input_tokens: Tokens read.
-
         output_tokens: Tokens written, thoughts included.
     """
 

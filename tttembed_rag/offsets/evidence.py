@@ -18,34 +18,22 @@ class Evidence:
 
     Attributes:
         n: Rewarded queries the gain was measured on.
-
         gain: Change of nDCG@10 of the judged candidates of held-out rewarded queries, by their rewards; None where it
             was not measured.
-
         interval: 90 % interval of that change, on queries like those judged; None where it was not measured.
-
         verdict: ``published`` or ``abstained`` by the gate, ``ungated`` where none was asked.
-
         reason: The verdict in words a person understands.
-
         needed: About how many more rewarded queries (tasks, where n counts tasks) would settle it, if the
             gain holds; None where that is unknown or nothing is open.
-
         code: Stable name of the question that decided, such as ``TTT-G03``; empty where no gate was asked.
-
         withheld: Documents of which nothing was heard that sources say: by their word these would have moved into or
             out of the lists of many queries, whatever was asked (``TTT-G04``).
-
         sources: Distinct sources that the rewards came from; 0 where the declared judge gave them all.
-
         trust: The factor in [0, 1] on what is served: how far the trusted labels of an audit confirm the judge's order;
             1 without an audit. It is part of *alpha*, or of the vectors of a local or private offset.
-
         vouched: Who vouches for the rewards: ``trusted labels``, ``its declaration``, ``the data`` or ``nobody``; empty
             where no gate was asked.
-
         against: Whether the rewards speak against any offset of the task, so that the global one is not served either.
-
         lost: By depth 1, 2, ...: how much nDCG@10 of the judge is lost at most (90 %) where the list under the offset
             is reranked so deep, against all that was judged reranked without it; never rising. Empty where that was not
             measured: of what is not served, of the global offset, where sources gave rewards, or with your own search.

@@ -109,7 +109,6 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
 
     Args:
         data: A whole offsets file, at most `MAX_BYTES`, its header at most `MAX_HEADER_BYTES`.
-
         name: What to call it in errors.
 
     Raises:

@@ -22,9 +22,7 @@ class KernelMap:
 
     Attributes:
         landmarks: (m, d) unit vectors z of rewarded queries.
-
         weights: (m, d) b.
-
         bandwidth: h > 0, in units of cosine.
     """
 

@@ -44,9 +44,7 @@ class Offsets(Mapping[str, Offset]):
 
     Args:
         offsets: The offsets, each key once.
-
         width: Width d of the vectors.
-
         settings: How they were learned, kept for the record.
     """
 
@@ -143,11 +141,8 @@ class Offsets(Mapping[str, Offset]):
 
         Args:
             task: The task of the list.
-
             today: How many documents are reranked today, without offsets.
-
             loss: nDCG@10 in the judge's terms that may be lost on average.
-
             words: Whether your lists are sorted by the task's rescorer too, where it has one.
 
         Raises:
@@ -193,9 +188,7 @@ class Offsets(Mapping[str, Offset]):
 
         Args:
             X: (m, d) or (d,) query vectors of any norm, as an array or as lists.
-
             task: The task of all, or one per query.
-
             query_id: The id of the one query, or one per query.
 
         Returns:
@@ -294,7 +287,6 @@ class Offsets(Mapping[str, Offset]):
 
         Args:
             data: A whole offsets file.
-
             name: What to call it in errors.
 
         Raises:

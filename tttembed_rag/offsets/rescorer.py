@@ -45,11 +45,8 @@ class Vocabulary:
 
     Attributes:
         digests: (w,) uint64 digests of the words, rising.
-
         found: (w,) in how many of the documents each is.
-
         documents: How many documents there were.
-
         length: How many words a document has on average, above 0.
     """
 
@@ -118,9 +115,7 @@ class Rescorer:
 
     Attributes:
         weights: (4,) of cosine, BM25, BM25 over the best of the list, and log(1 + length in words).
-
         vocabulary: How rare words are.
-
         evidence: What held-out rewards say of this order beside that of the search with the task's offset.
     """
 
@@ -142,9 +137,7 @@ class Rescorer:
 
         Args:
             query: Text of the query.
-
             texts: Texts of k candidates, 20 to 100 of them: the search's list before it is cut.
-
             scores: (k,) their cosine similarities to the query vector that was searched with: the one with its offset.
 
         Raises:

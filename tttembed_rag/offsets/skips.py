@@ -16,10 +16,8 @@ class Skips:
     Attributes:
         leads: The least lead among the 1/40 of all lists that lead most, among the 2/40 that lead most, and so on; in
             the scores that sort the list: the rescorer's where the task has one, else cosines.
-
         lost: Upper bounds (90 %) of the mean loss of nDCG@10 over all requests, of the judge, where these lists are
             served as they are; never falling.
-
         depth: How deep the lists were judged: a deeper reranker loses more.
     """
 

@@ -24,13 +24,9 @@ class Certificate:
 
     Attributes:
         objective: Objective at the offset, in nats; for a local offset the mean over its targets.
-
         gradient_norm: Euclidean norm of the gradient there; for a local offset the largest of its targets.
-
         evaluations: Evaluations of value and gradient spent.
-
         converged: Whether the gradient norm reached the tolerance.
-
         residual: Of a local offset, the norm of what its linear system leaves over, relative to its right side.
     """
 
@@ -47,26 +43,16 @@ class Offset:
 
     Attributes:
         scope: ``global``, ``task``, ``local`` or ``query``.
-
         vector: (d,) the offset v; zero where the gate abstained, and of a local offset what its map is added to.
-
         alpha: Dose in [0, 1], n / (n + kappa) times the evidence's trust; 0 where the gate abstained.
-
         n: Rewarded queries it was learned from.
-
         evidence: What held-out rewards say it does.
-
         certificate: How near the optimum the solver stopped; None where nothing was kept.
-
         task: Its task; None for a global offset.
-
         query_id: Its query; None for an offset that several queries share.
-
         map: The offset as a function of the query; None for one that is the same for all queries.
-
         rescorer: How the words that candidates share with a query sort what the task's search finds; None where the
             texts of what was judged were not known.
-
         skips: Which of the lists that are served so need no reranker; None where that was not measured.
     """
 

@@ -63,19 +63,12 @@ def proxy_app(
 
     Args:
         upstream: Address of the service, up to and without ``/v1``.
-
         live: The offsets that are served, such as `tttembed_rag.serving.follow` gives.
-
         model: Name of the model that the offsets were learned for; other models' vectors pass as they came.
-
         callers: Finds tenant and task of a request; None takes them from its headers.
-
         upstream_key: The service's API key, sent for callers whose key the proxy knows instead of theirs.
-
         limit: Bytes of a body up to which it is read, > 0; a longer one passes as it came.
-
         feedback: Where ``/v1/feedback`` writes; None refuses what comes there. It is closed at the end.
-
         searches: Searches over tools by the names of their catalogues, for ``/v1/search/NAME`` and ``/v1/used``.
             They learn meanwhile, and are closed at the end.
 

@@ -73,7 +73,6 @@ class FeedbackWriter:
 
     Args:
         store: An open store, or its URL; it need not be reachable yet.
-
         judge: The name that the rewards are kept under. Under that of a judge, users speak beside it.
     """
 

@@ -41,15 +41,10 @@ class VersionFacts:
 
     Attributes:
         aliases: ``live`` and ``previous``, where they stand for it.
-
         shared: Shared offsets, served ones first, then by rewarded queries.
-
         unlisted: Shared offsets that are not in that list.
-
         private: Private offsets it holds.
-
         private_served: Private offsets of it that are served, each where the text of its query is asked again.
-
         damage: Why its offsets cannot be read; empty if they can.
     """
 
@@ -115,20 +110,13 @@ class StoreReport:
 
     Attributes:
         versions: The newest versions of the tenant that the live version belongs to, newest first.
-
         judges: Judges and how many rewards of theirs count for the tenant, the busiest first.
-
         days: The last days, oldest first, as are the comparisons in *drift*.
-
         held_out: What offsets learned from the last `LEARNED` rewarded queries do to queries that they were not learned
             from; None where there are too few.
-
         today: The shared offsets that a fit of those gives, where no version is live.
-
         opposed: Sources whose rewards of those contradict the retriever's order, the surest first.
-
         effect: What the live version does to recent queries.
-
         audit: The newest changes that concern the tenant, newest first.
     """
 

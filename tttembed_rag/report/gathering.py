@@ -42,7 +42,6 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
 
     Raises:
         StoreError: There is no store, or it cannot be read.
-
         InputError: It never heard of that tenant.
     """
     with open_store(url, create=False) as store:

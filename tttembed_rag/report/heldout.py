@@ -88,13 +88,9 @@ class HeldOut:
 
     Attributes:
         measure: What nDCG@10 is measured by, in words.
-
         method: How the queries were held out, in words.
-
         rerank: Mean nDCG@10 where the candidates are in the order of their rewards: more than the judge cannot gain.
-
         interval: 90 % interval of the gain, a bootstrap over queries.
-
         gains: The gain of every query, the largest loss first, as are the *worst*; the *best* gain most first.
     """
 

@@ -31,15 +31,10 @@ class Event:
 
     Attributes:
         query: Id or text of the query.
-
         document: Id of the document.
-
         signal: ``thumb``, ``click``, ``success`` or ``judgment``.
-
         value: As `SIGNALS` says: of a thumb 1 is up, -1 down, 0 taken back; else 1 or 0, or the grade of a judgment.
-
         position: Place at which the document was shown, from 1; only clicks need it.
-
         seconds: When, since 1970; None is now.
     """
 
@@ -68,7 +63,6 @@ class Feedback:
 
     Attributes:
         scores: By (query, document), on *scale*.
-
         scale: Probability, or that of the judgments.
     """
 
@@ -89,13 +83,9 @@ class Feedback:
 
         Args:
             events: In any order.
-
             scale: Scale of the grades of judgments, which the grades alone do not show.
-
             half_life_days: After so many days an event weighs half; age counts back from the newest.
-
             attention: e_p = p ** -attention.
-
             prior: Strength m of the prior, in events.
         """
         judged = {event.signal == "judgment" for event in events}
@@ -136,7 +126,6 @@ class Feedback:
 
         Args:
             queries: Text by id; feedback may name a query by either.
-
             documents: Text by id.
 
         Raises:

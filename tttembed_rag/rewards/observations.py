@@ -26,11 +26,8 @@ class Observation:
 
     Attributes:
         query_id: The same for the same query, in all tasks: scores are written by it.
-
         query: Its text.
-
         candidates: (id, text) of what the retriever returned, in base order.
-
         task: Its task key.
     """
 
@@ -46,13 +43,9 @@ class Candidate:
 
     Attributes:
         doc_id: Its id, the same wherever it is shown to the same tenant.
-
         vector: (d,) as it lies in the index; None while it is not known: it takes part in no fit until then.
-
         text: What a judge reads; None where that is not known or not to be kept.
-
         reward: In [0, 1]; None while it waits for a judge.
-
         silent: The reward is that of silence, such as a click that did not come: a word of the same source stays.
     """
 
@@ -69,21 +62,13 @@ class Served:
 
     Attributes:
         query_id: Its id, unique within its tenant and task.
-
         vector: (d,) its *base* vector, without any offset; None while it is not known.
-
         candidates: What was shown, in base order.
-
         query: Its text; None where that is not known or not to be kept.
-
         task: Its task key.
-
         tenant: Whose it is; "" is the shared tenant.
-
         at: When, in Unix seconds; None is now, and a time ahead of the database's clock is its present.
-
         embedder: Fingerprint of the model that the vectors come from.
-
         source: Who gave the rewards of its candidates, such as a user or an agent; empty for the declared judge.
     """
 

@@ -74,21 +74,13 @@ def write_folder(
 
     Args:
         folder: A path where nothing is, or an empty folder.
-
         query_vectors: (n, d).
-
         doc_vectors: (u, d).
-
         candidates: (N,) rows of *doc_vectors*.
-
         rewards: (N,).
-
         starts: (n + 1,) where each query's pairs begin.
-
         names: Further columns of the queries: query_id, task and others.
-
         doc_ids: u names.
-
         shards: Files of each table at most, as even as they can be; rows of one task and query that stand side by side
             lie in one file.
 
@@ -177,9 +169,7 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
 
     Args:
         folder: The folder.
-
         part: One file of queries, which is read alone, with the documents that it names; None for all.
-
         scratch: Whether query vectors go to an unnamed temporary file instead of memory.
 
     Raises:

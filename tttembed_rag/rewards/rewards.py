@@ -50,31 +50,18 @@ class Rewards:
 
     Attributes:
         query_vectors: (n, d) base query vectors, any norm.
-
         doc_vectors: (u, d) unique document vectors, any norm; judged ones, or up to twice as many.
-
         starts: (n + 1,) where each query's candidates begin.
-
         candidates: (N,) rows of *doc_vectors*.
-
         values: (N,) rewards in [0, 1].
-
         tasks: n task keys.
-
         query_ids: n query ids, unique within a task and source.
-
         judge: Fingerprint of the one judge all rewards come from.
-
         sources: Who gave the rewards of each of the n queries, such as a user; empty for the declared judge itself.
-
         doc_ids: u names of the documents.
-
         query_texts: n texts, empty where they are not known. No file keeps them.
-
         doc_texts: u texts, likewise: from the words that they share with queries a `Rescorer` is learned.
-
         embedder: Name of the embedding model that the vectors come from; empty where it is not known. Offsets carry it.
-
         trusted: Whether somebody vouches for the judge: True where it is declared, as its order is served or it passed
             its examination, False where nobody may; None leaves it to the data. No file keeps it.
     """
@@ -114,21 +101,13 @@ class Rewards:
 
         Args:
             query_vectors: (n, d) base query vectors.
-
             candidate_vectors: (n, k, d), or n arrays (k_q, d) when depths differ.
-
             rewards: (n, k), or n arrays (k_q,), on *scale*.
-
             tasks: n task keys; None puts all queries in one task.
-
             query_ids: n ids, unique within a task; None numbers the queries.
-
             scale: `Scale`, or its text: ``probability``, ``logit``, ``rubric:0,5``.
-
             judge: Fingerprint of the judge, or one per query (which must agree).
-
             sources: Who gave the rewards of each query; as in `from_indexed`.
-
             embedder: Name of the embedding model that the vectors come from: offsets carry it, and serve no other.
         """
         scores, starts = ragged("rewards", rewards, np.float64)
@@ -160,32 +139,20 @@ class Rewards:
 
         Args:
             query_vectors: (n, d) base query vectors.
-
             doc_vectors: (u, d) document vectors, as many as there are. Judged ones are copied where they
                 are less than half; a float32 or float64 memory map is otherwise read where it lies.
-
             candidates: Per query an int array (k_q,) of rows of *doc_vectors*, no row twice.
-
             rewards: Per query a float array (k_q,), on *scale*.
-
             tasks: n task keys; None puts all queries in one task.
-
             query_ids: n ids, unique within a task; None numbers the queries.
-
             scale: `Scale`, or its text: ``probability``, ``logit``, ``rubric:0,5``.
-
             judge: Fingerprint of the judge, or one per query (which must agree).
-
             sources: Who gave the rewards of each query, such as a user: several may reward the same query, each in a
                 row of its own, and no source counts as more than one voice near any query. An empty name, and None for
                 all, is the declared judge, whose every query counts.
-
             doc_ids: Names of all rows of *doc_vectors*; None numbers them.
-
             query_texts: n texts, and
-
             doc_texts: the texts of all rows of *doc_vectors*: with both, `fit` learns a `Rescorer` too.
-
             embedder: Name of the embedding model that the vectors come from: offsets carry it, and serve no other.
         """
         rows, starts = ragged("candidates", candidates, np.intp)
@@ -215,15 +182,10 @@ class Rewards:
         Args:
             feedback: Rows (query, document, reward[, task[, source]]); an empty task is the default one, an empty
                 source the declared judge. Of several rewards of one pair by one source the mean counts.
-
             embed_query: Text to *base* query vector (d,): the model itself, never a wrapper that adds offsets.
-
             embed_documents: Texts to document vectors, of the model the index was built with; asked once.
-
             scale: `Scale`, or its text: ``probability``, ``logit``, ``rubric:0,5``.
-
             judge: Fingerprint of the judge.
-
             embedder: Name of the embedding model: offsets carry it, and serve no other.
         """
         columns = columns_of(feedback, DEFAULT_TASK, embed_query, embed_documents)
@@ -269,11 +231,8 @@ class Rewards:
 
         Args:
             folder: Holds ``queries/`` and ``documents/``; `tttembed_rag.rewards.parquet` lists their columns.
-
             scale: The scale of their rewards; `to_parquet` writes probabilities.
-
             part: The name of one file in ``queries/``, which is read alone, with the documents that it names.
-
             scratch: Whether query vectors are kept in an unnamed temporary file instead of memory.
 
         Raises:
@@ -299,7 +258,6 @@ class Rewards:
 
         Args:
             folder: A path where nothing is, or an empty folder.
-
             shards: Files of queries, and files of documents.
         """
         names = {"query_id": self.query_ids, "task": self.tasks, "source": self.sources}

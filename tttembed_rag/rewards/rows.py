@@ -37,13 +37,9 @@ class TextReward(NamedTuple):
 
     Attributes:
         query: Text of the query.
-
         document: Text of the document.
-
         reward: In [0, 1].
-
         task: Task key.
-
         source: Who gave it, such as a user; empty for one judge of all rows.
     """
 
@@ -61,9 +57,7 @@ def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
 
     Args:
         path: The file.
-
         scale: What rewards mean; thumbs, clicks and successes have a scale of their own.
-
         task: Task key of rows that name none.
 
     Raises:

@@ -25,9 +25,7 @@ class Scale:
         kind: ``probability`` in [0, 1], ``logit`` (any real, mapped by the logistic function),
             ``rubric`` (grades from *low* to *high*, mapped linearly), or ``unbounded`` (any real
             without a meaning of its own: refused until it is calibrated).
-
         low: The worst grade of a rubric.
-
         high: The best grade of a rubric.
     """
 

@@ -71,28 +71,18 @@ def fit_sharded(
         folder: A folder of `Rewards.to_parquet`, or of another engine; each file of ``queries/`` is a shard, with all
             rows of its queries. Every process that holds a shard, and this one, read it under this path; copies on
             several machines keep the time of the last change.
-
         engine: ``local``; ``ray``, the cluster that this process is connected to, or one that is found or started;
             ``ray://HOST:PORT``; or a function like `map`, such as that of any `concurrent.futures.Executor`. Threads
             and Ray's actors hold their shards; a process pool reads a shard again in every round.
-
         scope: As for `fit`.
-
         gate: As for `fit`.
-
         recipe: How offsets are learned; None for the paper's recipe. Shared offsets start from its warm start.
-
         scale: The scale of the rewards.
-
         gate_queries: Rewarded queries that the gate and local offsets see at most, beside those of *audit*; >= 1. A
             query counts once for each source that rewarded it, and is seen with all of them or not at all.
-
         scratch: Whether query vectors are kept in unnamed temporary files instead of memory, where a shard is held.
-
         source_voices: As for `fit`.
-
         audit: As for `fit`. The queries that labels name are in the sample, beside those that were drawn.
-
         trusted: As for `fit`; a folder does not keep it.
 
     Returns:

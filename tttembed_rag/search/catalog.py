@@ -35,7 +35,6 @@ class Card:
 
     Attributes:
         name: The name by which an agent calls it.
-
         text: What is embedded and searched: name, description, parameters.
     """
 

@@ -24,11 +24,8 @@ class FoundItem:
 
     Attributes:
         name: Its name.
-
         rank_before: Its rank, from 1, before anything was learned.
-
         rank: Its rank now.
-
         earlier: Requests nearest to this one for which it helped, as (text, cosine similarity).
     """
 
@@ -49,9 +46,7 @@ class SearchExplanation:
 
     Attributes:
         query: The request.
-
         items: What is found, best first.
-
         reason: What moves them, or why nothing does.
     """
 

@@ -73,13 +73,9 @@ class Index:
 
     Attributes:
         cards: The items, of whose names each comes once.
-
         keywords: BM25 over their texts.
-
         rows: The place of each card by its name.
-
         keys: The place of each card by its key.
-
         room: Where the vectors are.
     """
 

@@ -54,20 +54,14 @@ class LearnedSearch:
 
     Args:
         items: The items: a dict from name to text, or `Card` values; `add` brings more.
-
         embed: The embedding model: an `Embedder`, an object of LangChain or LlamaIndex, or the text of one as
             `tttembed_rag.embedders.open_embedder` takes it. None is all-MiniLM-L6-v2 (``tttembed-rag[demo]``).
-
         store: An open store, or its URL, shared by any number of processes; None learns in this process.
-
         judge: Who says, while something is learned, whether some of the items that were listed for a request and that
             nobody used would have served it: any judge, or the text of one as `tttembed judge` takes it. It needs a
             store. None asks nobody.
-
         budget: Caps on what judges of the store may cost in a day (UTC), over all processes.
-
         price: What the judge's usage costs; needed where the budget caps money.
-
         abstain: Whether nothing is found where the nearest item lies farther than that of almost every request for
             which an item helped. It begins when that is certain, from 299 requests or named sources on.
 
@@ -169,11 +163,8 @@ class LearnedSearch:
 
         Args:
             query: The request.
-
             k: Names at most, >= 1.
-
             task: The task key whose offset is served, a server or a namespace; None is the caller's `context`.
-
             among: The names that may be found; None is all.
         """
         _check(query, k)
@@ -220,16 +211,11 @@ class LearnedSearch:
 
         Args:
             query: The text of the request, as it was searched.
-
             name: The name of the item.
-
             succeeded: Whether it did what it was used for.
-
             task: As for the search.
-
             source: Who used it, such as a user or an agent, of whom none counts as more than one voice near a
                 request; None is the source of the caller's `context`. Without any, the request is a voice of its own.
-
             at: When the request was searched, in Unix seconds: where it was forgotten since, nothing is kept. None is
                 now.
 

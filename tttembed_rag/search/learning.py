@@ -43,13 +43,9 @@ class Lesson:
 
     Attributes:
         requests: Requests that were learned from: those with an item that helped and is still there.
-
         weight: The weight of BM25 that is served from now on.
-
         moves: Whether offsets are served from now on.
-
         published: Whether something new is served.
-
         reason: The verdict in words a person understands.
     """
 

@@ -36,7 +36,6 @@ class Turn:
 
     Args:
         search: The search.
-
         task: The task key of its requests; None is the caller's `context`.
     """
 

@@ -26,7 +26,6 @@ class Turns:
 
     Args:
         search: The search.
-
         task: The task key of all requests; None is the caller's `context`.
     """
 

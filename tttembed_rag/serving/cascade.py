@@ -75,17 +75,11 @@ class _Request:
 
     Attributes:
         query: Its text.
-
         ranked: The list before it is reranked.
-
         asked: Texts of the documents that the reranker is asked about; none where it is not.
-
         about: What the cascade calls the tenant, the task and the text.
-
         skips: What says which lists of the task need no reranker; None where nothing does.
-
         sure: Whether this one needs none.
-
         explored: Whether it is reranked in any case.
     """
 
@@ -109,17 +103,11 @@ class Cascade:
 
     Args:
         offsets: What was learned; `LiveOffsets` where it is replaced while serving; or a `Steering`, which has a task.
-
         judge: The reranker, as a judge.
-
         task: As in `Steering`: a key, the wrapped model, a function of the query's text, or None.
-
         log: Keeps verdicts; None keeps none. Its judge is declared: `Log.declare`.
-
         depth: Documents that the reranker reads, >= 1.
-
         loss: nDCG@10 of the judge that may be lost on the mean of all requests, by 90 % confidence, > 0.
-
         explore: Share of texts that are reranked in any case, in (0, 1].
 
     Raises:
@@ -189,12 +177,9 @@ class Cascade:
 
         Args:
             query: Its text.
-
             texts: Texts of the k candidates, in the order of the search: 20 to 100 where words sort them, else as many
                 as are served.
-
             scores: Their scores, as the search gives them.
-
             similarity: Score to cosine similarity; None where scores are cosines.
         """
         request = self._request(query, texts, scores, similarity)

@@ -27,11 +27,8 @@ class context(ContextDecorator):  # noqa: N801 (it reads as the block that it op
 
     Args:
         task: Their task key.
-
         tenant: Whose they are.
-
         query_id: The id of your own that the one query of the block is recorded and found under; empty for its text's.
-
         source: Who gives rewards in the block, such as a user; empty is the judge, as it is for scores of a reranker.
     """
 

@@ -57,21 +57,15 @@ def follow(
 
     Args:
         store: An open store, or its URL; it need not be reachable yet.
-
         tenant: Whose offsets are served; None is the caller's ``with context(..., tenant=...)``.
-
         tenants: Tenants to read now. One that is met later is served base vectors until it was
             read, which takes a few milliseconds.
-
         every: Seconds between two looks at the store, > 0; of several for one store, the shortest holds. Looks are
             further apart where they would take more than a hundredth of the time: of versions that come faster, the
             newest is read.
-
         embedder: Fingerprint of the embedding model that is wrapped; empty does not look.
-
         tenant_required: Whether a query without a tenant is served its base vector, and counted in
             `LiveOffsets.without_tenant`, instead of the shared offsets.
-
         base_share: Share of queries, in [0, 1], that are served their base vector, chosen by their text: what they find
             depends on no offset, for the price of their gain.
 

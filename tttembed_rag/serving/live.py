@@ -38,19 +38,12 @@ class Snapshot:
 
     Attributes:
         offsets: None is base vectors, bit for bit.
-
         reason: Why base vectors are served; None where offsets are.
-
         version: Number of the version in its store; None where nothing was published, or not by a store.
-
         embedder: Fingerprint of the model the offsets were learned for; empty where it is not known.
-
         error: Why the store could not be read just now; None where it was.
-
         age: Seconds since the store last answered; None before it ever did, and without a store.
-
         owner: The tenant whose offsets they are; empty for the shared ones.
-
         text_id: Text to its id in the store; None without one.
     """
 
@@ -179,14 +172,10 @@ class LiveOffsets:
 
         Args:
             source: Where they come from.
-
             tenant: Whose offsets are served; None is the caller's `context`.
-
             embedder: Fingerprint of the embedding model that is wrapped. Offsets learned for another
                 one are not served; empty does not look.
-
             tenant_required: Whether a query without a tenant is served its base vector, not the shared offsets.
-
             base_share: Share of queries, in [0, 1], that are served their base vector; a text always or never.
 
         Raises:

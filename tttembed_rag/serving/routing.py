@@ -28,16 +28,11 @@ class CentroidRouter:
 
     Attributes:
         tasks: t task keys.
-
         centroids: (t, d) unit vectors, float64: c_t = unit(sum of the unit query vectors of task t).
-
         margin: Least difference of the cosines with the nearest and the second centroid; infinite
             where the known queries could not be told apart.
-
         floors: (t,) least cosine with the centroid of each task.
-
         coverage: Share of the known queries that were routed, each left out of its own centroid.
-
         precision: Share of these that were routed to their task; 0 where none was.
     """
 
@@ -58,12 +53,9 @@ class CentroidRouter:
 
         Args:
             query_vectors: (n, d) base query vectors of any norm.
-
             tasks: n task keys.
-
             precision: Share of routed queries that should reach their task, in (0, 1). One mistake
                 is added to those that were counted, so that few queries prove little.
-
             strangers: Share of a task's own queries that may be taken for strangers, in [0, 1).
 
         Raises:

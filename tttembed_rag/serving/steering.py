@@ -101,16 +101,11 @@ class Ranked:
 
     Attributes:
         places: Places in the list of the search, best first.
-
         lead: By how much the first leads the second, in the scores that sort the list; not a number where it stays as
             the search gave it.
-
         skips: Which lists of the task need no reranker; None where nobody knows.
-
         judge: The fingerprint of the judge whose verdicts say so; empty where it is not known.
-
         task: The task of the query; None where nothing named one.
-
         refused: Whether what came is no query with texts and scores, which nobody can sort.
     """
 
@@ -130,11 +125,9 @@ class Steering:
 
     Args:
         offsets: What was learned; `LiveOffsets` where it is replaced while serving.
-
         task: A task for every query, a function from query text to task, or a router from base vector
             to task; a caller's `context` comes before these two. Where no task is named, the default task's or the
             global offset is looked up, as `Offsets.apply` does, and without one the base vector served.
-
         model: The embedding model; where it says how wide its vectors are, offsets of another width are refused here
             and not at the first query.
 
@@ -221,11 +214,8 @@ class Steering:
 
         Args:
             query: Its text.
-
             texts: Texts of the k candidates, in the order of the search: 20 to 100, before the list is cut.
-
             scores: Their scores, as the search gives them.
-
             similarity: Score to cosine similarity; None where scores are cosines.
         """
         return self.ranked(query, texts, scores, similarity=similarity).places

@@ -30,9 +30,7 @@ class FirstPass(Generic[Document]):
 
     Args:
         documents: The documents, in order.
-
         rewards: In [0, 1], one for each of the first documents; NaN where it was not judged.
-
         key: Tells two documents apart.
 
     Attributes:
@@ -59,7 +57,6 @@ class FirstPass(Generic[Document]):
 
         Args:
             query_vector: (d,) vector of the first search.
-
             document_vectors: (k, d) vectors of the judged documents.
 
         Raises:
@@ -149,11 +146,8 @@ class Handlers:
 
     Attributes:
         embed: Query to its base vector (d,).
-
         search: Query vector (d,) to documents, best first.
-
         judge: Texts to scores.
-
         vectors: Documents to vectors (k, d).
     """
 
@@ -169,22 +163,14 @@ class TwoPass(Generic[Document]):
 
     Attributes:
         steer: Query and base vector to the vector of the first search.
-
         read: Document to the text that the judge reads.
-
         rewards: Scores to rewards in [0, 1], NaN where there is none.
-
         key: Tells two documents apart.
-
         record: Takes the query, its base vector, the judged documents and their scores.
-
         logger: Logger of failures; a `FailureLog` says one line a minute.
-
         depth: Documents judged; None judges all that the first search gave.
-
         words: Sorts what each search finds, the first before the judge reads *depth* of it, as `Steering.order` does;
             None does not.
-
         second_pass: Whether to search again; without, documents come in the order of their rewards.
     """
 

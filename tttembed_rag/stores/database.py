@@ -87,9 +87,7 @@ class Database:
 
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://...``.
-
         busy_seconds: How long a transaction waits for another writer of the same SQLite file.
-
         idle_seconds: How long PostgreSQL lets a transaction be idle: that of a frozen process holds up all others.
 
     Attributes:

@@ -151,19 +151,12 @@ class History:
 
         Args:
             tenant: The tenant that was served.
-
             width: Width d of the vectors.
-
             embedder: Fingerprint of the model that made them; empty is any model.
-
             judge: Fingerprint of the judge that gave the candidates' rewards.
-
             depth: Candidates at most, of each.
-
             limit: Queries at most; None is all.
-
             names: Only queries with this task and id; None is any.
-
             by_source: Whether a query comes once for each source, with its rewards; else once, with the mean of all.
                 Of the queries, too, each source has its share: see `in_turns`.
         """

@@ -26,7 +26,6 @@ def migrate(database: Database, *, create: bool = True) -> None:
 
     Raises:
         StoreError: They are of another package, or there are none.
-
         StoreUnavailable: They are of a newer package that changed what this one reads or writes.
     """
     if not (create or database.exists()):

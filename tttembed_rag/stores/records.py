@@ -34,17 +34,11 @@ class Counts:
 
     Attributes:
         queries: Queries observed.
-
         documents: Documents that were shown for them.
-
         pairs: Pairs of query and document.
-
         rewards: Rewards of pairs, of all judges; what several sources gave to one judge is one.
-
         waiting: Pairs that no judge has answered.
-
         bytes: Size of the whole database, also where one tenant is asked for.
-
         dropped: Rewards of sources that were dropped, as a pair keeps those of the last 32 sources.
     """
 
@@ -63,9 +57,7 @@ class Spend:
 
     Attributes:
         pairs: Pairs asked about.
-
         tokens: Tokens used.
-
         usd: Money spent.
     """
 
@@ -99,27 +91,16 @@ class Version:
 
     Attributes:
         number: Rises with every version of a store, of any tenant.
-
         tenant: The tenant it was published for.
-
         at: When it was published, in Unix seconds.
-
         by: The name of the one who published it.
-
         note: The reason.
-
         embedder: Fingerprint of the model that made the vectors it was learned from; empty where it is not known.
-
         width: Width d of its vectors.
-
         rewarded: Rewarded queries it was learned from.
-
         kept: Offsets it holds.
-
         served: Offsets of it that are served.
-
         probe: JSON text that the publisher wants to find again; may be empty.
-
         evidence: In one line, on what its offsets are served.
     """
 
@@ -153,7 +134,6 @@ class Generations:
 
     Attributes:
         halted: Why all tenants are served base vectors; None where they are not.
-
         own: By tenant, a number that rises with each change of its own version or its own halt. The shared tenant, "",
             is there; of all others those alone that ever had something of their own.
     """
@@ -168,9 +148,7 @@ class Serving:
 
     Attributes:
         generation: Differs whenever any of this differs.
-
         version: The live version of the tenant, else of the shared tenant; None serves base vectors.
-
         halted: Why base vectors are served instead of the live version; None if they are not.
     """
 
@@ -185,9 +163,7 @@ class Lease:
 
     Attributes:
         tenant: The tenant.
-
         owner: The name of the owner.
-
         token: Tells this lease from all others of the tenant; a store refuses changes under a lease that is lost.
     """
 
@@ -202,13 +178,9 @@ class Forgotten:
 
     Attributes:
         queries: Queries.
-
         documents: Documents that were shown for no other query.
-
         pairs: Pairs of query and document.
-
         rewards: Rewards of the pairs.
-
         versions: Published versions that were learned from them, or may have been.
     """
 
@@ -225,13 +197,9 @@ class AuditLine:
 
     Attributes:
         at: When it was made, in Unix seconds.
-
         tenant: The tenant that it concerns; None concerns all.
-
         by: The name of the one who made it.
-
         action: What was done, in one word.
-
         detail: The rest, in words.
     """
 

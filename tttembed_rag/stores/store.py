@@ -47,14 +47,11 @@ def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
 
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://USER:PASSWORD@HOST/NAME``.
-
         texts: False keeps no text of a query or document; a store that was made so stays so.
-
         create: False makes no store where none is.
 
     Raises:
         StoreError: There is something else, or it holds texts and must not.
-
         StoreUnavailable: It cannot be reached now, or a newer package has made it what this one cannot use.
     """
     database = Database(url)
@@ -75,32 +72,20 @@ class Store(AbstractContextManager["Store"]):
 
     Args:
         database: A database with the tables of this package.
-
         texts: Whether texts are kept.
 
     Attributes:
         name: The URL, without a password and without the part after a question mark, which may hold one.
-
         texts: Whether it keeps texts of queries and documents.
-
         text_id: Gives the id of a text, which cannot be guessed without this store; works while the store is away.
-
         registry: The published versions: publishing and taking back, which one is live, and whether it is halted.
-
         judge_queue: The pairs that wait for a judge, and what judges were paid.
-
         open_batches: What was sent to batch services and has no results yet.
-
         audit: Who changed what, and when.
-
         leases: The right to do something alone, for workers.
-
         due: The tenants with something new to learn from, for workers.
-
         states: What a worker keeps between rounds.
-
         history: What a report reads.
-
         vectors: Which vectors are missing, and making them.
     """
 
@@ -142,9 +127,7 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             served: Queries with their candidates.
-
             judge: Fingerprint of the judge that gave the candidates' rewards; needed where there are any.
-
             fills: No text is replaced, and no candidate pushed out: what is beyond 200 is left out, with its rewards.
 
         Raises:
@@ -163,10 +146,8 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             judge: Fingerprint of the judge that gave them.
-
             rewards: In [0, 1], by (tenant, task, query id) and document id; a pair that is not there (any
                 more) is left out.
-
             source: Who gave them, such as a user or an agent; empty for the judge itself. Rewards of distinct sources
                 stand side by side, of the last 32 of each pair; a new one replaces that of the same source.
         """
@@ -217,16 +198,11 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             judge: Fingerprint of the judge.
-
             tenant: The tenant that was served; "" also learns from tenants that share. The query ids of these begin
                 with their tenant, a colon and a NUL, which no other id can have.
-
             embedder: Fingerprint of the embedding model; None is the model of the newest rewarded query.
-
             last: The number of queries, the last served ones of each source; None is all.
-
             since: Only queries last served at this Unix second or later.
-
             before: Only queries last served before it.
 
         Raises:
@@ -248,12 +224,9 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             judge: Fingerprint of the judge.
-
             tenant: As for `rewards`.
-
             last: The number of queries, the last served ones; 1 gives the model that `rewards` takes where none is
                 named. Of two models with as many queries it is that of the newest query.
-
             since: Only queries last served at this Unix second or later.
         """
         selection = Selection(judge=judge, tenant=tenant, last=last, since=since)
@@ -320,7 +293,6 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             tenant: A tenant; "" is the shared one, whom all others without a live version of their own are served.
-
             own: Read what is said of *tenant* alone, not of the shared tenant nor of all.
         """
         checked_name("tenant", tenant, empty=True)
@@ -381,22 +353,16 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             tenant: The tenant that was served; "" is the shared tenant.
-
             query_id: The id of a query, or its text where it was captured without an id; None is all of the tenant.
-
             source: A source, such as a user: the rewards that it gave are deleted, the queries stay.
-
             document_id: A document, with texts, vectors and rewards; no version goes where it has no reward.
-
             unseen: Whether the source may be one without rewards: they were dropped, have expired, or still wait to be
                 written. All versions go then, too, as they may have learned from it.
-
             by: The name of the one who asks for it.
 
         Raises:
             InputError: Several things are named, or the store holds no reward of the source, which was not forgotten
                 before; nothing was deleted.
-
             StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.
         """
         checked_name("by", by)

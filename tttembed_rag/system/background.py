@@ -43,14 +43,11 @@ class Loop:
 
     Args:
         name: Name of the thread.
-
         work: One round; gives the seconds until the next, or None to end.
-
         forked: Called in a forked child, where other threads' locks and work must be left behind.
 
     Attributes:
         asleep: Whether it was not started yet, or has ended.
-
         working: Held during a round.
     """
 

@@ -19,9 +19,7 @@ class FailureLog:
 
     Args:
         logger: Where the lines go.
-
         seconds: Between two lines of one message, > 0.
-
         clock: Gives seconds that only grow.
     """
 

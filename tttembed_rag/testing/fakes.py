@@ -36,20 +36,14 @@ class FakeJudge(Blocking):
 
     Args:
         score_of: Query and document to a score, None where it declines.
-
         scale: The scale of its scores, such as ``probability`` or ``rubric:0,5``.
-
         fingerprint: Its name.
-
         documents_per_call: Documents that a call should hold.
-
         tokens: Tokens that it says each document costs, in requests of one call.
-
         error: Raised by every call, as by a service that is down, until it is set to None.
 
     Attributes:
         asked: Every (query, document) it was asked about, also where it failed.
-
         calls: How often it was called.
     """
 
@@ -95,16 +89,12 @@ class FakeEmbedder:
 
     Args:
         width: Dimensions.
-
         vectors: Vectors (width,) of some texts, instead of those of their words.
-
         fingerprint: Its name.
-
         error: Raised by every call, as by a service that is down, until it is set to None.
 
     Attributes:
         queries: Every query it was asked to embed, in order.
-
         documents: Every document it was asked to embed, in order.
     """
 
@@ -164,9 +154,7 @@ class FakeLog(Log):
 
     Attributes:
         judge: Fingerprint of the judge that it is for.
-
         error: Raised by every call, as by a log whose disk is full, until it is set to None.
-
         calls: What was observed and recorded, in order.
     """
 
@@ -188,7 +176,6 @@ class FakeClock:
 
     Attributes:
         now: Seconds that it shows.
-
         slept: Every wait, in seconds.
     """
 

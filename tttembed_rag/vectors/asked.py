@@ -15,9 +15,7 @@ def vectors_from(name: str, function: Callable[[Any], Any], given: str | list[st
 
     Args:
         name: What the function is called, for errors.
-
         function: The user's own.
-
         given: A text, or texts.
 
     Raises:

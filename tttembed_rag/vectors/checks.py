@@ -89,9 +89,7 @@ def shift(vectors: FloatArray, dosed: FloatArray, lengths: FloatArray) -> FloatA
 
     Args:
         vectors: (m, d) or (d,) query vectors.
-
         dosed: alpha v, of the same shape or broadcast against it.
-
         lengths: ||x||, (m,) or scalar array, as `norms` returns them.
     """
     moved = vectors + lengths[..., None] * dosed

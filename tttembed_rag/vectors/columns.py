@@ -37,29 +37,17 @@ def checked_columns(
 
     Args:
         query_vectors: (n, d).
-
         doc_vectors: (u, d), of which those that nobody judged are left out where they are half or more.
-
         candidates: (N,) rows of *doc_vectors*.
-
         starts: (n + 1,) first pair of each query.
-
         docs_name: What a message calls *doc_vectors*.
-
         default_task: The task where none are given.
-
         judge: One name, or n that agree.
-
         tasks: n names; None is the default one.
-
         query_ids: n names; None numbers them.
-
         sources: n names, which may be empty; None is empty.
-
         doc_ids: u names; None numbers them.
-
         query_texts: n texts, and
-
         doc_texts: u texts; None where they are not known.
 
     Raises:

@@ -27,7 +27,6 @@ def placed(rows: UnitRows, device: Device) -> Rows:
 
     Raises:
         InputError: ``cuda`` was asked for and torch sees no such device.
-
         MissingExtraError: ``cuda`` was asked for without torch.
     """
     if device == "cpu" or (device == "auto" and (rows.vectors.nbytes < _WORTH_A_GPU or not _gpu_at_hand())):

@@ -55,7 +55,6 @@ class UnitRows:
 
     Attributes:
         vectors: (u, d) vectors of any norm.
-
         norms: (u,) their norms.
     """
 

@@ -46,17 +46,11 @@ class Asked:
 
     Attributes:
         scored: Rewards written.
-
         refused: Pairs that the judge failed at although it is well: set aside, or declined.
-
         why: The reason of one of them, without words of the judge, which the store has.
-
         stopped: Why no more is asked now; empty if more may be asked.
-
         broken: Whether the judge broke down: it is not to be asked about anything else now.
-
         more: Whether more may wait.
-
         spent: What it cost.
     """
 
@@ -87,20 +81,14 @@ class Asking:
 
     Args:
         store: The store where pairs wait and answers are kept.
-
         judge: The judge.
-
         budget: Caps on what all judges of the store may cost in a day (UTC).
-
         price: What the judge's usage costs.
-
         concurrency: Calls in flight at once.
-
         seconds: How long a call may take.
 
     Attributes:
         fingerprint: Fingerprint of the judge.
-
         queue: What waits for judges in the store.
     """
 

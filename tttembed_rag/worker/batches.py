@@ -43,7 +43,6 @@ class BatchAsking:
 
     Args:
         singly: Asks the judge for its examination alone; all else is as it is there, and so long each step may take.
-
         service: The service; its judge is the same one.
     """
 

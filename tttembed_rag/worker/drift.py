@@ -22,13 +22,9 @@ class Drift:
 
     Attributes:
         what: What was compared, in words.
-
         before: The number of queries learned from.
-
         now: The number of fresh queries.
-
         p: Probability of so large a difference between queries of the same kind.
-
         effect: The size of the difference, in the unit that `what` names.
     """
 
@@ -55,9 +51,7 @@ def query_drift(before: FloatArray, now: FloatArray, *, seed: int = 0) -> Drift:
 
     Args:
         before: (n, d) vectors that an offset was learned from, n >= 2.
-
         now: (m, d) fresh vectors, m >= 2.
-
         seed: Seed of the splits, and of the `_SAMPLE` vectors of each side that are compared where there are more.
     """
     rng = np.random.default_rng(seed)

@@ -18,11 +18,8 @@ class Holding:
 
     Args:
         store: The store of the lease.
-
         lease: The lease.
-
         seconds: How long the lease lasts after each renewal; there are three renewals in that time.
-
         since: When it was asked for, by `time.monotonic`.
     """
 

@@ -39,9 +39,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
 
     Raises:
         StoreUnavailable: Not now; what was done stays done.
-
         LeaseLost: Another worker is at work; nothing was published.
-
         Superseded: Somebody has changed what is live meanwhile; that stays.
     """
     judge, count = tenant.judge()

@@ -34,20 +34,13 @@ class Memory:
 
     Attributes:
         judge: Fingerprint of the judge that gave the rewards learned from last.
-
         rewards: How many there were, beyond *base*, when something was learned last.
-
         looked: How many there were at the last pass, those before *base* included.
-
         since: Nothing served before this Unix second is learned from: its vectors are of another model, or what was
             learned from it was taken back.
-
         base: Rewards that there were then; they count neither as learned from nor as new.
-
         changes: `Store.changes` at the last pass; below 0 where that is not known.
-
         corrected: Rewards that were corrected since something was learned last.
-
         labelled: Trusted labels that were ever written, at the last pass.
     """
 

@@ -46,9 +46,7 @@ class Probe:
 
     Attributes:
         name: The declared name of the model.
-
         queries: (texts, d) float32 vectors of the texts as queries.
-
         documents: (texts, d) float32 vectors of the texts as documents; None where documents are not probed.
     """
 
@@ -68,9 +66,7 @@ class Probe:
 
         Args:
             embed_query: A text to its vector (d,).
-
             embed_documents: Texts to their vectors (n, d).
-
             name: The declared name of the model, with its revision.
 
         Raises:

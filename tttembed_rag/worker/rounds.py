@@ -59,41 +59,26 @@ class Worker:
 
     Args:
         store: The store that it works on.
-
         judge: The judge that scores what waits. None judges nothing: rewards come with observations or from elsewhere.
-
         rewards_of: Fingerprint of the judge that gave the rewards to learn from; None is *judge*, and without
             one, per tenant, the judge of most of the last 100 rewarded queries (of *last*, if that is less), of
             two the newer. Rewards of two judges never mix.
-
         tenants: The tenants that it works for; None is all.
-
         scope: What is fitted: ``auto``, ``global``, ``local``, ``task`` or ``query``.
-
         budget: Caps on what judging may cost in a day (UTC), over all judges, workers and restarts of the store.
-
         price: What the judge's usage costs; needed where the budget caps money.
-
         min_new: Rewards that must be new before something is learned again, >= 1; but never fewer than a tenth of
             those learned from before, or of those of the *last* queries if these are fewer.
-
         last: Queries learned from at most, the last served ones.
-
         embedder: Fingerprint of the embedding model that made the vectors to learn from; None is the model of most
             of the last 100 rewarded queries.
-
         probe: Probes the embedding model, once a round: ``lambda: Probe.of(embed_query, ...)``. Where it is
             another one than before, offsets are halted until enough of the new one is learned.
-
         batches: A batch service of *judge*, which is then asked through it: results come in a later round.
-
         concurrency: Calls of the judge in flight at once.
-
         judge_seconds: How long a call of the judge, a step of a batch, or the probe of the embedding model may take
             before it is left behind.
-
         lease_seconds: How long others wait for a worker that was killed.
-
         clock: Gives the seconds by which turns, and waits for a broken judge or store, are measured.
 
     Raises:
@@ -159,7 +144,6 @@ class Worker:
 
         Args:
             stop: Once it is set, the current step is finished and no other begun.
-
             watch: Called with every step as soon as it is done.
 
         Raises:
@@ -181,9 +165,7 @@ class Worker:
 
         Args:
             every: Seconds between rounds, > 0.
-
             stop: Ends it after the current step, at once where it waits. None runs forever.
-
             watch: Called with every step as soon as it is done.
         """
         checked_interval("every", every)
@@ -353,9 +335,7 @@ class Backoff:
 
     Args:
         first: Seconds after the first failure.
-
         longest: Seconds at most.
-
         clock: Gives the seconds by which a wait is measured.
 
     Attributes:

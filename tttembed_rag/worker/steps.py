@@ -33,11 +33,8 @@ class Step:
 
     Attributes:
         action: What was done.
-
         detail: The reason and the figures, in words.
-
         tenant: The tenant; None where it concerns all.
-
         version: The version that is live after it, where that changed.
     """
 
@@ -57,7 +54,6 @@ class Round:
 
     Attributes:
         tenant: The tenant; None for the steps that concern all.
-
         steps: The steps, in order.
     """
 

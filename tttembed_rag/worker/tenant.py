@@ -42,11 +42,8 @@ class Tenant:
 
     Attributes:
         notes: What the worker keeps of the tenant.
-
         memory: How far the worker is with the tenant; `remember` changes and writes it.
-
         live: The live version; None where nothing was published.
-
         embedder: Fingerprint of the embedding model that is learned from; None until that is known.
     """
 

@@ -43,9 +43,7 @@ class LiveGains(NamedTuple):
 
     Attributes:
         gains: (n,) change of reward-weighted nDCG@10 of each query.
-
         groups: (n,) a number for each query; those that ask nearly the same are one observation.
-
         weights: (n,) how much each counts beside the others: no source and no copy is more than one voice.
     """
 
@@ -101,17 +99,11 @@ class Trial:
 
     Attributes:
         version: Number of the version that is live.
-
         since: When the trial began, in Unix seconds.
-
         queries: Queries at the last look.
-
         fresh: How many queries the live version had served by then that it was not learned from.
-
         gain: Mean gain at the last look.
-
         upper: Upper bound of that gain; None before the first look.
-
         earlier: Gains of the last queries under versions that were live before.
     """
 
@@ -138,9 +130,7 @@ class Trial:
 
         Args:
             live: Gains of the last `WINDOW` fresh queries; queries of one group are one observation.
-
             fresh: How many fresh queries the live version has served.
-
             rest: The gains among all other documents than those that rose most. The version must not harm these
                 either, so both are looked at, each at half the level.
         """

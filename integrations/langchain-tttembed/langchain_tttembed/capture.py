@@ -34,11 +34,8 @@ class RecordingCrossEncoder(BaseCrossEncoder):
 
     Args:
         cross_encoder: The one to wrap.
-
         log: Keeps its scores; made for its fingerprint and scale. Its judge is declared: `Log.declare`.
-
         task: As in `TTTEmbeddings`; best the wrapped embeddings themselves, which ask for the same task then.
-
         source: Who gives the scores: empty is the judge itself, None the source of the caller's
             ``with tttembed_rag.context(..., source=...)``, for scores that are users' or agents' own.
     """
@@ -124,12 +121,9 @@ class RewardCallbackHandler(BaseCallbackHandler):
 
     Args:
         log: Keeps queries and documents.
-
         task: As in `TTTEmbeddings`, best the wrapped embeddings themselves; a router sees no vector here, and names
             no task.
-
         vectors: Keeps the id of each document in the store; give the same to `TTTEmbeddings.rewards`.
-
         max_pending: Runs that may be open at once; beyond it the oldest is forgotten.
     """
 

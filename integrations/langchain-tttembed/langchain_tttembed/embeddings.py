@@ -40,15 +40,12 @@ class TTTEmbeddings(Embeddings):
 
     Args:
         embeddings: The embeddings to wrap.
-
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
-
         task: The task of every query, a function from query text to task, or a router from base
             vector to task (`tttembed_rag.serving.CentroidRouter`). Without a fixed task, the
             caller's ``with tttembed_rag.context(...)`` comes first. A query that nothing gives a
             task looks up the default task; that and an unknown task fall back to the global
             offset, and without one to the base vector.
-
         vectors: Gives `rewards` document vectors before it embeds again.
 
     Raises:

@@ -12,11 +12,8 @@ def chat_judge(model: BaseChatModel, *, name: str, settings: str = "", instructi
 
     Args:
         model: Any chat model.
-
         name: Model and revision; part of the fingerprint, so that another model is another judge.
-
         settings: Other settings that decide its answers, such as the temperature; part of the fingerprint.
-
         instruction: The meaning of relevance, in one sentence.
     """
 

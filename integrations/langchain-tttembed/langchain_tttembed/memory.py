@@ -59,11 +59,8 @@ class LearnedStore(BaseStore):
 
     Args:
         store: The store; it needs no index.
-
         recall: The search.
-
         text: What is searched of an item's value; an item whose text is blank is not found.
-
         every: Seconds after which a namespace is read again for what other processes have put and deleted.
     """
 
@@ -225,7 +222,6 @@ class RecallMiddleware(AgentMiddleware[Any, Any]):
 
     Args:
         recall: The search; `LearnedStore` keeps it up to date with a store of LangGraph.
-
         k: Memories that are told at most.
     """
 

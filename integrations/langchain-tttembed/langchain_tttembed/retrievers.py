@@ -38,29 +38,19 @@ class RewardRetriever(BaseRetriever):
 
     Attributes:
         vectorstore: Where to search; it must search by vector.
-
         embeddings: The model of that store, wrapped.
-
         judge: Scores documents, while the caller waits.
-
         log: Keeps its scores; None keeps none. Its judge is declared: `Log.declare`.
-
         vectors: Gives vectors of judged documents, and counts their sources. None asks *vectorstore* for
             them where `stored_vectors` knows how, else the model embeds them again.
-
         k: Documents returned.
-
         depth: Documents judged.
-
         fetch_k: Documents that a search finds. With more than *depth* they are sorted by what verdicts taught of
             similarity and shared words, where a rescorer is published, before the judge reads. Their vectors are looked
             up as those of judged documents are: a store that gives none has all of them embedded once. None finds as
             many as are returned or judged, and sorts nothing.
-
         second_pass: Whether to search again.
-
         search_kwargs: Passed to both searches, such as a filter.
-
         source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
             ``with tttembed_rag.context(..., source=...)``, where each agent judges for itself.
     """
@@ -152,18 +142,12 @@ class RescoringRetriever(BaseRetriever):
 
     Attributes:
         vectorstore: Where to search; it gives scores, and embeds queries with *embeddings*.
-
         embeddings: The model of that store, wrapped.
-
         k: Documents returned.
-
         depth: Documents found and sorted.
-
         similarity: Score of the store to cosine similarity, such as ``lambda distance: 1 - distance / 2`` for the
             squared distances of FAISS; None where scores are cosines.
-
         search_kwargs: Passed to the search, such as a filter.
-
         cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
     """
 
@@ -218,11 +202,8 @@ class RescoringCompressor(BaseDocumentCompressor):
 
     Attributes:
         embeddings: The model of the store, wrapped.
-
         vectors: Gives vectors of documents: ``TextVectors(stored=stored_vectors(store))``; None embeds them again.
-
         top_n: Documents kept; None keeps all.
-
         cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
     """
 

@@ -24,11 +24,8 @@ class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
 
     Args:
         search: The search; it is given the tools as they come, so an empty catalogue is enough to begin with.
-
         k: Tools that are found at most.
-
         always: Names of tools that are always visible.
-
         task: The task key of all requests; None is the caller's `context`.
     """
 

@@ -47,11 +47,8 @@ class SourceCollection:
 
     Attributes:
         corpus: (id, title, text) of each document; read once.
-
         queries: Text by query id, as mteb hands it to a model.
-
         qrels: Grades by query id and document id, for queries that have a grade.
-
         origin: Its task, path, revision, split and subset.
     """
 
@@ -77,18 +74,13 @@ def load_collection(
 
     Args:
         name: A task of the paper (``NQ-HN``), a retrieval task of mteb (``NFCorpus``), or ``SKILLRET``.
-
         split: Such as ``test`` or ``dev``; None is the split that its publisher evaluates on.
-
         subset: Of a task that has several, such as a language.
-
         path: Another hub id or a folder of SKILLRET.
-
         revision: Of SKILLRET; tasks of mteb pin theirs.
 
     Raises:
         InputError: There is no such task, split or subset.
-
         DataError: It cannot be read: the hub is not reachable, or has it in another form.
     """
     if name == SKILLRET:
@@ -111,14 +103,11 @@ def from_task(task: Any, *, split: str | None = None, subset: str | None = None)
 
     Args:
         task: An `AbsTaskRetrieval`; its data is loaded if it is not.
-
         split: None is its only evaluation split.
-
         subset: None is its only subset.
 
     Raises:
         InputError: It is another kind of task, or has several splits or subsets and none was chosen.
-
         DataError: Its data cannot be read.
     """
     retrieval = require("mteb.abstasks.retrieval", EXTRA).AbsTaskRetrieval
@@ -159,9 +148,7 @@ def load_skillret(path: str = SKILLRET_PATH, *, split: str = "test", revision: s
 
     Args:
         path: Hub id, or a folder in the same form.
-
         split: ``test`` or ``train``.
-
         revision: Commit, tag or branch; None is the newest, and the set has been cleaned since its paper
             (6,660 skills and 4,997 queries).
 

@@ -32,13 +32,9 @@ class ChromaEmbeddingFunction(EmbeddingFunction[Documents]):
 
     Args:
         inner: The function; one that Chroma can save, for collections that are opened by name.
-
         store: Where offsets come from: the URL of a store, ``env:NAME`` for a URL in a variable, or an offsets file.
-
         task: The task of every query; None is the caller's ``with context(...)``.
-
         tenant: Whose offsets are served; None is the caller's.
-
         embedder: Fingerprint of the inner model; offsets for another one are not served. Empty does not look.
 
     Raises:

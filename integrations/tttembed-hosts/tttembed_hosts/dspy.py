@@ -28,7 +28,6 @@ class QueryEmbedder:
 
     Args:
         embedder: A ``dspy.Embedder``, or any function from texts to vectors (n, d).
-
         steering: What adds the offset.
     """
 
@@ -50,9 +49,7 @@ def steer(retriever: RetrieverT, *, offsets: Offsets | LiveOffsets, task: TaskSo
 
     Args:
         retriever: A ``dspy.retrievers.Embeddings``, whose corpus is embedded.
-
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
-
         task: The task of every query, or a function from query text to task.
 
     Raises:

@@ -34,15 +34,10 @@ def learned_search(
 
     Args:
         server: The server; its transforms and middleware grow by one.
-
         search: The search.
-
         task: The task key of all requests; None is the caller's `context`.
-
         k: Tools found at most.
-
         always_visible: Tools that are listed beside the search.
-
         report: Whether clients see ``report_outcome`` too, by which they say whether a tool worked that they called by
             themselves. As with a call, it counts where their own search listed the tool.
 

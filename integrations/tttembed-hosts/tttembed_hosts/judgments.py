@@ -30,14 +30,10 @@ def write_judgments(
 
     Args:
         path: The file.
-
         rewards: In [0, 1], by (query id, document id).
-
         texts: Text of a query by its id.
-
         grades: The highest grade; a reward of 1. Grades are whole numbers in Quepid and qrels, and not rounded for
             OpenSearch.
-
         name: What the list is called in OpenSearch.
 
     Raises:

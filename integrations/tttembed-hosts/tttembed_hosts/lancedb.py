@@ -32,15 +32,10 @@ class LanceEmbeddingFunction(EmbeddingFunction):
 
     Attributes:
         inner: The name of the function in LanceDB's registry.
-
         options: What that function is created with.
-
         store: Where offsets come from: the URL of a store, ``env:NAME`` for a URL in a variable, or an offsets file.
-
         task: The task of every query; None is the caller's ``with context(...)``.
-
         tenant: Whose offsets are served; None is the caller's.
-
         embedder: Fingerprint of the inner model; offsets for another one are not served. Empty does not look.
     """
 

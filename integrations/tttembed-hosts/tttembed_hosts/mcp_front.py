@@ -80,15 +80,10 @@ def front(
 
     Args:
         servers: How each server behind is reached, by its name.
-
         search: The search.
-
         about: What some servers are for, by their names: their tools are found by it too.
-
         k: Tools found at most.
-
         every: Seconds after which a server is asked again what it has.
-
         report: As for `learned_search`.
     """
     server = FastMCP[Any]("tttembed-tools")
@@ -106,11 +101,8 @@ async def serve(server: FastMCP[Any], search: LearnedToolSearch, *, every: float
 
     Args:
         server: The server.
-
         search: Its search.
-
         every: Seconds between two passes of learning.
-
         transport: As ``FastMCP.run_async`` takes it.
     """
     async with anyio.create_task_group() as tasks:

@@ -25,7 +25,6 @@ class SearchEmbedder:
 
     Args:
         base: An object with mem0's ``embed(text, memory_action)``.
-
         steering: What adds the offset.
     """
 
@@ -49,9 +48,7 @@ def steer(memory: MemoryT, *, offsets: Offsets | LiveOffsets, task: TaskSource =
 
     Args:
         memory: A ``mem0.Memory`` or ``AsyncMemory``.
-
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
-
         task: The task of every search, or a function from query text to task.
 
     Raises:

@@ -32,7 +32,6 @@ def with_offsets(model: Any, offsets: Offsets) -> OffsetEncoder:
 
     Args:
         model: Any encoder of mteb, or a `SentenceTransformer`.
-
         offsets: Offsets learned with this model.
     """
     return OffsetEncoder(_encoder(model), offsets)
@@ -52,18 +51,12 @@ def two_pass(
 
     Args:
         model: Any encoder of mteb, or a `SentenceTransformer`.
-
         judge: Scores the first candidates of every query.
-
         depth: Candidates judged per query.
-
         scope: Scope of the offsets; ``query`` is private to each query, the other scopes share within the task.
-
         gate: Whether offsets are served on evidence alone; ``auto`` needs it.
-
         reorder: Whether judged documents are put in the order of their rewards in the end, among the
             places that they hold; without, the second search alone decides, as in the paper.
-
         answers: Keeps paid answers; None keeps them in memory.
     """
     return TwoPassSearch(_encoder(model), judge, depth=depth, scope=scope, gate=gate, reorder=reorder, answers=answers)
@@ -77,7 +70,6 @@ class OffsetEncoder:
 
     Args:
         model: An encoder of mteb.
-
         offsets: The offsets to add.
     """
 
@@ -100,7 +92,6 @@ class OffsetEncoder:
 
         Raises:
             VectorError: A query vector is NaN, infinite, zero or of another width.
-
             InputError: Query vectors come as integers: offsets are added before they are quantised.
         """
         encoded = self._model.encode(
@@ -141,17 +132,11 @@ class TwoPassSearch:
 
     Args:
         model: An encoder of mteb.
-
         judge: The judge.
-
         depth: Candidates judged per query.
-
         scope: Scope of the offsets.
-
         gate: Whether offsets are served on evidence alone.
-
         reorder: Whether judged documents end in the order of their rewards.
-
         answers: Keeps paid answers.
 
     Attributes:
@@ -193,15 +178,10 @@ class TwoPassSearch:
 
         Args:
             corpus: Documents, as a data set with ids.
-
             task_metadata: Metadata of the task.
-
             hf_split: Split of the task.
-
             hf_subset: Subset of the task.
-
             encode_kwargs: Keywords for the encoder.
-
             **kwargs: ``num_proc``, and keywords of later versions of mteb.
         """
         where = {"task_metadata": task_metadata, "hf_split": hf_split, "hf_subset": hf_subset}
@@ -224,24 +204,16 @@ class TwoPassSearch:
 
         Args:
             queries: Queries, as a data set with ids.
-
             task_metadata: Metadata of the task.
-
             hf_split: Split of the task.
-
             hf_subset: Subset of the task.
-
             top_k: Documents per query.
-
             encode_kwargs: Keywords for the encoder.
-
             top_ranked: Documents of a task that reranks, which has nothing to search.
-
             **kwargs: ``num_proc``, and keywords of later versions of mteb.
 
         Raises:
             InputError: The task reranks given documents.
-
             JudgeError: The judge broke down before it had judged every candidate.
         """
         if top_ranked is not None:

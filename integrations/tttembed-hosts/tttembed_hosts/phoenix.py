@@ -29,7 +29,6 @@ class PhoenixProject:
 
     Args:
         client: A ``phoenix.client.Client``.
-
         name: The project's name.
     """
 
@@ -87,11 +86,8 @@ class PhoenixProject:
 
         Args:
             retrievals: What spans of this project show.
-
             verdict_of: (query, document text) to the reward in [0, 1]; None where there is none.
-
             judge: The name of the annotations.
-
             kind: Who judged: LLM, HUMAN or CODE.
 
         Raises:

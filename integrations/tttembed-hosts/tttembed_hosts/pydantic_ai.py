@@ -37,9 +37,7 @@ class TTTEmbeddingModel(WrapperEmbeddingModel):
 
     Args:
         wrapped: The model, or its name such as ``openai:text-embedding-3-small``.
-
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
-
         task: The task of every query, a function from query text to task, or a router; a caller's
             ``with context(...)`` comes before these two.
 
@@ -75,9 +73,7 @@ def tool_search(search: LearnedToolSearch, *, task: str | None = None, k: int = 
 
     Args:
         search: The search.
-
         task: The task key of all requests; None is the caller's `context`.
-
         k: Tools found at most.
     """
     turns = Turns(search, task)

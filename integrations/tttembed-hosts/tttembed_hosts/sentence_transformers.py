@@ -42,7 +42,6 @@ class TTTOffsets(Module):
 
     Args:
         offsets: What was learned; saved with the model.
-
         task: The task of every query; None is the caller's ``with context(...)``. Saved too.
 
     Raises:
@@ -113,7 +112,6 @@ def load_steered(path: str, **options: Any) -> SentenceTransformer:
 
     Args:
         path: A folder, or a name on the Hub.
-
         options: Of ``SentenceTransformer``, handed on.
     """
     known = {f"{TTTOffsets.__module__}.{TTTOffsets.__qualname__}": TTTOffsets}

@@ -25,9 +25,7 @@ def from_qdrant(client: Any, collection: str, *, vector: str | None = None) -> V
 
     Args:
         client: A ``QdrantClient``.
-
         collection: Its name.
-
         vector: The name of the vector, where points have several.
     """
 
@@ -58,11 +56,8 @@ def from_pgvector(connection: Any, table: str, *, key: str = "id", column: str =
     Args:
         connection: A ``psycopg.Connection``, or a function that gives one: a connection is for one thread at a time. It
             is left as it was found, outside of a transaction or within one.
-
         table: The table; ``schema.table`` too.
-
         key: The column of ids.
-
         column: The column of vectors.
     """
     sql = require("psycopg.sql", "postgres")
@@ -103,9 +98,7 @@ def from_elasticsearch(client: Any, index: str, *, field: str = "embedding") -> 
 
     Args:
         client: An ``Elasticsearch`` client, version 8 or later.
-
         index: Its name, or an alias.
-
         field: The ``dense_vector`` field.
     """
 
@@ -130,7 +123,6 @@ def from_weaviate(collection: Any, *, vector: str = "default") -> VectorsById:
     Args:
         collection: A collection of the client of version 4, such as ``client.collections.get("Manuals")``; with
             ``.with_tenant(...)`` where it has tenants.
-
         vector: The name of the vector, where objects have several.
     """
 

@@ -38,17 +38,11 @@ class Tapped:
 
     Attributes:
         observed: Retrievals that went to the log.
-
         recorded: Rerankings that went to the log, with their scores.
-
         nested: Retrievers that only handed on what another one found.
-
         left_out: Documents without a whole text: redacted, cut, or never there.
-
         undeclared: Rerankings whose model was not declared, so that the scores mean nothing.
-
         unread: Spans that wait; after a flush, those that the queue had no room for.
-
         failed: Spans that could not be read, or were refused by the log.
     """
 
@@ -70,17 +64,12 @@ class TTTSpanProcessor(BatchSpanProcessor):
 
     Args:
         log: Keeps queries, documents and scores: a `RewardLog` or a `StoreLog`.
-
         scores_of: The model name of the reranker that the log is made for, as its spans have it: its scores are
             recorded on the log's scale. ``*`` is any; None records no scores.
-
         texts: Gives whole texts by document id, for documents whose text is missing or cut; asked in the background.
-
         cut_at: Characters from which on a text is taken to be cut; the SDK's own limit for attributes counts too.
-
         vectors: Whether the vectors of EMBEDDING spans are base vectors; False where the model steers unseen, as a
             proxy does.
-
         capacity: Spans that may wait, >= 1; the oldest make room for others.
 
     Raises:

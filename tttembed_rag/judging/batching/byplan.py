@@ -56,17 +56,11 @@ def judge_by_batches(
 
     Args:
         plan: The pairs, the caps, and the price of single requests.
-
         service: The service.
-
         answers: Answers that are kept; new ones are written to it.
-
         books: The open batches of the judge; they belong to the file of *answers*.
-
         examine: Whether a judge must pass the examination of `check_judge` first, by single requests.
-
         watch: Told in a sentence what was sent and what was read.
-
         sleep: Waits so many seconds.
 
     Raises:

@@ -36,13 +36,9 @@ class LineResult:
 
     Attributes:
         pair: The pair's address; None where the line cannot be read.
-
         score: On the judge's scale; None where the judge declined, which is an answer too.
-
         usage: Requests and tokens; None where the line does not say.
-
         failure: Why there is no answer; empty where there is one.
-
         billed: Whether the service did answer, which costs money, although the answer cannot be read.
     """
 

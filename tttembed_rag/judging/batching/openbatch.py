@@ -18,17 +18,11 @@ class OpenBatch:
 
     Attributes:
         key: Our own name for it, which the service keeps too.
-
         at: When it was written down, and then when the service was about to be asked for it, in Unix seconds.
-
         price: Price of single requests: per million tokens read and written, and per request.
-
         full: Whether more waited than it holds.
-
         file: The service's name for the file of its requests; empty before that is uploaded.
-
         number: The service's name for the batch; empty before that is known.
-
         day: The day by UTC on which it counts, as ``2026-01-31``; empty where days do not count.
     """
 

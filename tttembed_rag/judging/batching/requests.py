@@ -92,13 +92,9 @@ def collect(
 
     Args:
         contents: Files of results and of errors, in any order.
-
         batch: What was asked; its price is that of the answers, and its mean highest cost that of a line without usage.
-
         judge: As it is asked by lines.
-
         answers: Where answers are kept.
-
         asked: Addresses of pairs that are still asked about.
     """
     results = [judge.read(line) for content in contents for line in content.split(b"\n") if line.strip()]

@@ -36,7 +36,6 @@ class BatchService(Protocol):
 
     Attributes:
         judge: The judge, which makes the requests and reads the results.
-
         settling: Seconds after which a batch that was asked for, and is not in the service's list, was never made.
     """
 

@@ -62,28 +62,19 @@ class Registry:
 
         Args:
             offsets: What was learned.
-
             by: The name of the one who publishes.
-
             tenant: The tenant that is served; "" serves every tenant without a live version of its own.
-
             note: The reason.
-
             embedder: Fingerprint of the model that made the vectors they were learned from; empty takes the one that
                 the offsets carry.
-
             probe: JSON text to find again with the version.
-
             rewarded: Rewarded queries they were learned from; None takes the most that one offset, or the
                 private ones together, were learned from.
-
             lease: The lease that the caller works under; the change is refused if another owner has taken it over.
-
             instead_of: Number of the version that must still be live, 0 for none; None replaces any.
 
         Raises:
             LeaseLost: Another owner has the lease; nothing was changed.
-
             Superseded: Another version is live; nothing was changed.
         """
         content, note = offsets.to_bytes(), cleaned(note)
@@ -124,9 +115,7 @@ class Registry:
 
         Raises:
             StoreError: There is none before it, or *to* was never live.
-
             LeaseLost: As for `publish`.
-
             Superseded: As for `publish`.
         """
         checked_name("by", by)

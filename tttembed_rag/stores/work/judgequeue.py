@@ -170,7 +170,6 @@ class JudgeQueue:
             about: What is asked about, as `waiting` gave it. Answers are kept as long as their queries are: an
                 answer about a query that was forgotten meanwhile, or about anything else but the examination of a
                 judge, is counted as spent and not kept.
-
             day: The day by UTC on which they were asked for, and count; None is the day on which they come.
         """
         return StoredAnswers(self._database, about, day=day)

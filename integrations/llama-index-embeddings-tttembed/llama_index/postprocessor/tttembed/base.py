@@ -31,15 +31,10 @@ class RewardPostprocessor(BaseNodePostprocessor):
 
     Args:
         log: Keeps nodes and scores. A judge whose order is served is declared: `Log.declare`.
-
         judge: Scores the nodes; None only notes them, to be judged later.
-
         top_n: Nodes kept, >= 1; None keeps all.
-
         task: As in `TTTEmbedding`, best the wrapped model itself; a router sees no vector here, and names no task.
-
         vectors: Keeps the id of each node in the index; give the same to `TTTEmbedding.rewards`.
-
         source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
             ``with tttembed_rag.context(..., source=...)``, where each agent judges for itself.
 
@@ -138,9 +133,7 @@ class RescoringPostprocessor(BaseNodePostprocessor):
 
     Args:
         embed_model: The wrapped model of the index.
-
         top_n: Nodes kept, >= 1; None keeps all.
-
         cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
 
     Raises:

@@ -12,11 +12,8 @@ def llm_judge(llm: LLM, *, name: str, settings: str = "", instruction: str = INS
 
     Args:
         llm: Any LLM.
-
         name: Model and revision; part of the fingerprint, so that another model is another judge.
-
         settings: Other settings that decide its answers, such as the temperature; part of the fingerprint.
-
         instruction: The meaning of relevance, in one sentence.
     """
 

@@ -36,24 +36,16 @@ class RewardRetriever(BaseRetriever):
     Args:
         retriever: One that searches with the vector of a ``QueryBundle``, such as
             ``index.as_retriever(similarity_top_k=...)``.
-
         embed_model: The model of that index, wrapped.
-
         judge: Scores nodes, while the caller waits.
-
         log: Keeps its scores; None keeps none. Its judge is declared: `Log.declare`.
-
         vectors: Gives vectors of judged nodes, and counts their sources. None asks the index of
             *retriever* for them where `stored_vectors` knows how, else the model embeds them again.
-
         depth: Nodes judged, >= 1. With fewer than *retriever* finds, all of them are first sorted by what verdicts
             taught of similarity and shared words, where a rescorer is published; None judges all.
-
         top_n: Nodes returned, >= 1.
-
         source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
             ``with tttembed_rag.context(..., source=...)``, where each agent judges for itself.
-
         callback_manager: LlamaIndex's callbacks.
 
     Raises:

@@ -23,11 +23,8 @@ class LearnedToolRetriever(ObjectRetriever[BaseTool]):
 
     Args:
         tools: The tools.
-
         search: The search; the tools are added to it.
-
         k: Tools found at most.
-
         task: The task key of all requests; None is the caller's `context`.
     """
 
@@ -58,7 +55,6 @@ class LearnedToolRetriever(ObjectRetriever[BaseTool]):
 
         Args:
             run: What ``agent.run(message)`` gives.
-
             message: The message of the user that the agent was run with.
         """
         async for event in run.stream_events():

@@ -22,14 +22,10 @@ class TTTRecorder:
 
     Args:
         store: The URL of a store, or ``env:NAME`` for a URL in a variable.
-
         judge: The ranker's name, where ``Document.score`` is its score; empty only observes. Once a run
             says no other source it is declared: `StoreLog.declare`.
-
         scale: What its scores mean: ``probability``, ``logit``, or ``rubric:LOW,HIGH``.
-
         task: The task of queries whose run names none; None is the caller's ``with tttembed_rag.context(...)``.
-
         fingerprint: That of the embedding model, whose document vectors are noted where documents carry them.
 
     Raises:
@@ -66,15 +62,10 @@ class TTTRecorder:
 
         Args:
             query: Its text.
-
             documents: In the retriever's order, or a ranker's.
-
             task: Its task; None is that of the component.
-
             tenant: Whose it is; None is the caller's.
-
             embedding: Its *base* vector, from the embedder without offsets; None leaves it to whoever knows the model.
-
             source: Who gave the scores, such as a user who rated the documents; empty is the judge itself, None the
                 source of the caller's ``with tttembed_rag.context(..., source=...)``.
         """

@@ -22,13 +22,9 @@ class TTTTextEmbedder:
 
     Args:
         embedder: The text embedder of queries.
-
         store: Where offsets come from: the URL of a store, ``env:NAME`` for a URL in a variable, or an offsets file.
-
         task: The task of queries whose run names none; None is the caller's ``with tttembed_rag.context(...)``.
-
         tenant: Whose offsets are served; None is the caller's.
-
         fingerprint: That of the embedding model; offsets for another one are not served. Empty does not look.
 
     Raises:
@@ -67,11 +63,8 @@ class TTTTextEmbedder:
 
         Args:
             text: The query.
-
             task: Its task; None is that of the component.
-
             tenant: Whose it is; None is that of the component.
-
             query_id: The id it was recorded under; None finds it by its text.
         """
         return self._steered(self.embedder.run(text=text), text, task, tenant, query_id)

@@ -30,20 +30,13 @@ class TTTRanker:
 
     Args:
         store: Where it comes from: the URL of a store, ``env:NAME`` for a URL in a variable, or an offsets file.
-
         top_k: Documents kept, >= 1.
-
         task: The task of queries whose run names none; None is the caller's ``with tttembed_rag.context(...)``.
-
         tenant: Whose is used; None is the caller's.
-
         fingerprint: That of the embedding model, as in `TTTTextEmbedder`.
-
         ranker: A ranker that is asked about the contents of the first ten documents, where its answer may change the
             list: see `tttembed_rag.serving.Cascade`. It returns ten documents at least. None asks none.
-
         judge: The ranker's name, by which its verdicts are kept, as in `TTTRecorder`, where *store* is a database.
-
         scale: What its scores mean: ``probability``, ``logit``, or ``rubric:LOW,HIGH``.
 
     Raises:
@@ -100,13 +93,9 @@ class TTTRanker:
 
         Args:
             query: Its text.
-
             documents: In the retriever's order, with its scores.
-
             task: Its task; None is that of the component.
-
             tenant: Whose it is; None is that of the component.
-
             top_k: Documents kept; None is that of the component.
         """
         sort = self._ready()
