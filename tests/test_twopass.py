@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import Rewards, VectorError, fit
+from tttembed_rag.rewards.orders import in_fused_order
 from tttembed_rag.serving import FirstPass, Handlers, TwoPass, adrive, drive, in_reward_order
-from tttembed_rag.serving.twopass import in_fused_order
 
 KEYS = st.lists(st.integers(0, 30), unique=True)
 REWARDS = st.dictionaries(st.integers(0, 30), st.floats(0, 1))

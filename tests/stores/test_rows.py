@@ -5,10 +5,11 @@ import pytest
 from sqlalchemy import select
 
 from tttembed_rag.errors import VectorError
+from tttembed_rag.rewards.names import cleaned
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.migrating import migrate
-from tttembed_rag.stores.records import checked_vectors, cleaned
+from tttembed_rag.stores.records import checked_vectors
 from tttembed_rag.stores.rows import insert_all
 
 

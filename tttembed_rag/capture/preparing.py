@@ -205,7 +205,7 @@ class Preparation:
 
 def _check_names(served: Served) -> None:
     """Refuse names that no store takes here, where they cost the batch nothing."""
-    from tttembed_rag.stores.records import checked_name
+    from tttembed_rag.rewards.names import checked_name
 
     checked_name("tenant", served.tenant, empty=True)
     checked_name("task", served.task)

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import click
 
-from tttembed_rag import __version__
 from tttembed_rag.errors import TTTEmbedError
 from tttembed_rag.system.extensions import extension, extensions
 from tttembed_rag.system.terminal import printable
@@ -92,7 +91,7 @@ class Many(click.ParamType[tuple[Any, ...]]):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="tttembed")
+@click.version_option(package_name="tttembed-rag", prog_name="tttembed")
 def main() -> None:
     """Learn small offsets for a frozen retriever from rewards, and publish them only on evidence."""
 

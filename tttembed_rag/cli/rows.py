@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 import numpy as np
 from click.core import ParameterSource
+from numpy.typing import NDArray
 
 from tttembed_rag.cli.embedding import cached_embedder
 from tttembed_rag.errors import DataError
@@ -17,7 +18,6 @@ from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.rows import TextReward, read_rows
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
-from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.collection import Collection
@@ -46,8 +46,8 @@ class EmbeddedRows:
     """The rows of a file, the vectors of queries and documents by text, who gave the rewards, and the model."""
 
     rows: Sequence[TextReward]
-    queries: Mapping[str, FloatArray]
-    documents: Mapping[str, FloatArray]
+    queries: Mapping[str, NDArray[np.floating[Any]]]
+    documents: Mapping[str, NDArray[np.floating[Any]]]
     judge: str
     embedder: str
 
@@ -61,7 +61,7 @@ class EmbeddedRows:
             embedder=self.embedder,
         )
 
-    def vectors(self, dataset: Dataset) -> tuple[FloatArray, FloatArray]:
+    def vectors(self, dataset: Dataset) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating]]:
         """The vectors of the documents and of the queries of a task, in order."""
         documents = np.stack([self.documents[text] for text in dataset.documents])
         return documents, np.stack([self.queries[text] for text in dataset.queries])
@@ -240,7 +240,7 @@ def is_log(file: Path) -> bool:
 def _judged_log(file: Path, rewards: str | None, scale: Scale, task: str) -> list[TextReward]:
     """The judged pairs of a log."""
     from tttembed_rag.evaluate.files import load_scores
-    from tttembed_rag.judging.files import read_log
+    from tttembed_rag.rewards.observations import read_log
 
     if rewards is None:
         raise click.UsageError(

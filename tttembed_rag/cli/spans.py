@@ -123,7 +123,7 @@ def import_(
 
 
 def _served_log(log: Path, tenant: str) -> list[Served]:
-    from tttembed_rag.judging.files import read_log
+    from tttembed_rag.rewards.observations import read_log
     from tttembed_rag.stores import Candidate, Served
 
     return [

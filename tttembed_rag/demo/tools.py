@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.demo.office import office
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
@@ -29,7 +30,6 @@ from tttembed_rag.search.explaining import FoundItem, SearchExplanation
 from tttembed_rag.search.index import WEIGHT, Index, best
 from tttembed_rag.search.learning import weight_of
 from tttembed_rag.search.tools import LearnedToolSearch
-from tttembed_rag.vectors.rows import Float64
 
 # Requests seen, up to half of all.
 _SEEN = (0, 25, 50, 100)
@@ -189,7 +189,7 @@ class _Split:
             lists[query] = [self.index.cards[row].name for row in order]
         return lists
 
-    def measured(self, found: Found) -> Float64:
+    def measured(self, found: Found) -> NDArray[np.float64]:
         """(n,) nDCG@10 of what is found for each request."""
         return np.array([_ndcg(names, self.library.qrels[query]) for query, names in found.items()])
 

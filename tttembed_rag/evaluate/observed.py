@@ -6,8 +6,7 @@ from pathlib import Path
 
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
-from tttembed_rag.judging.files import read_log
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Observation, read_log
 
 
 def observe(source: Path, *, vectors: str, depth: int) -> list[Observation]:

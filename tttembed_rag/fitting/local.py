@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.offsets.kernel import KernelMap, bandwidth_of, kernel_of
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -23,8 +23,6 @@ LANDMARKS = 256
 _LANDMARK_BYTES = 1 << 21
 # Least and most of how far the rewards of a query reach, over the mean.
 _LEAST_REACH, _MOST_REACH = 0.05, 1.5
-# Least bandwidth, in units of cosine: queries nearer than this are one query.
-_LEAST_BANDWIDTH = 1e-4
 # Added to the diagonal of the landmarks' kernel matrix, against rounding.
 _JITTER = 1e-8
 
@@ -130,20 +128,6 @@ def _landmark_rows(rewards: Rewards, groups: IntArray) -> IntArray:
     if len(first) > most:
         first = np.random.default_rng(0).permutation(first)[:most]
     return np.sort(first)
-
-
-def bandwidth_of(unit: Float64, voices: Float64) -> float:
-    """The mean of 1 - cosine over pairs of different queries, each weighing its voice."""
-    total = voices @ unit
-    pairs = float(voices.sum()) ** 2 - float(voices @ voices)
-    if pairs <= 0:
-        return 1.0
-    return max(_LEAST_BANDWIDTH, 1.0 - (float(total @ total) - float(voices @ voices)) / pairs)
-
-
-def kernel_of(unit: Float64, landmarks: Float64, bandwidth: float) -> Float64:
-    """(n, m) kernel values, float64."""
-    return KernelMap(landmarks, landmarks, bandwidth).kernel(unit).astype(np.float64)
 
 
 def _solved_lower(factor: Float64, right: Float64, *, transposed: bool = False) -> Float64:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.fitting.local import bandwidth_of, kernel_of
 from tttembed_rag.fitting.merging import merged, query_numbers
+from tttembed_rag.offsets.kernel import bandwidth_of, kernel_of
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64

@@ -3,11 +3,12 @@
 from tttembed_rag.judging.batching.byplan import judge_by_batches
 from tttembed_rag.judging.batching.opening import open_batch_service
 from tttembed_rag.judging.cache import Answers, Paid, ScoreCache
-from tttembed_rag.judging.files import read_log, write_scores
+from tttembed_rag.judging.files import write_scores
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
 from tttembed_rag.judging.running import judge_all
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.judging.turns import in_turns, water_fill
+from tttembed_rag.rewards.observations import read_log
+from tttembed_rag.rewards.turns import in_turns, water_fill
 
 __all__ = [
     "Answers",

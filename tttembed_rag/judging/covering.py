@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.fitting.local import bandwidth_of, kernel_of
+from tttembed_rag.offsets.kernel import bandwidth_of, kernel_of
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.checks import unit as unit_rows

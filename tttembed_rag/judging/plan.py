@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges.contract import Judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.judging.turns import in_turns
 from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.turns import in_turns
 
 # Ids stand in columns of a text file.
 _PLAIN_ID = re.compile(r"[^\t\n\r\ud800-\udfff]+")

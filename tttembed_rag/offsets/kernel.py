@@ -9,10 +9,12 @@ import numpy as np
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.vectors.checks import FloatArray, checked_norms, norms
+from tttembed_rag.vectors.rows import Float64
 
 # Largest norm of a weight that is believed of a file; learned ones are below 1.
 _LARGEST_WEIGHT = 100.0
 # How far from 1 the norm of a landmark may be, and the least bandwidth: so that rounding never makes exp overflow.
+# Queries nearer than this bandwidth are one query.
 _UNIT, _LEAST_BANDWIDTH = 1e-3, 1e-4
 
 
@@ -70,6 +72,20 @@ class KernelMap:
         longest = float(norms(self.weights).max())
         if not longest <= _LARGEST_WEIGHT:
             raise VectorError(f"weights: expected norms of at most {_LARGEST_WEIGHT:g} in {where}, got {longest:g}")
+
+
+def bandwidth_of(unit: Float64, voices: Float64) -> float:
+    """The mean of 1 - cosine over pairs of different queries, each weighing its voice."""
+    total = voices @ unit
+    pairs = float(voices.sum()) ** 2 - float(voices @ voices)
+    if pairs <= 0:
+        return 1.0
+    return max(_LEAST_BANDWIDTH, 1.0 - (float(total @ total) - float(voices @ voices)) / pairs)
+
+
+def kernel_of(unit: Float64, landmarks: Float64, bandwidth: float) -> Float64:
+    """(n, m) kernel values, float64."""
+    return KernelMap(landmarks, landmarks, bandwidth).kernel(unit).astype(np.float64)
 
 
 def _is_bandwidth(value: Any) -> bool:

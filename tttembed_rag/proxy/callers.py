@@ -32,7 +32,7 @@ class Caller:
 
     def check_names(self) -> None:
         """Refuse names that no store takes, with an InputError."""
-        from tttembed_rag.stores.records import checked_name
+        from tttembed_rag.rewards.names import checked_name
 
         for name in ("tenant", "task", "query_id", "source"):
             checked_name(name, getattr(self, name) or "", empty=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from importlib.metadata import version
 from typing import Any
 
-from tttembed_rag import __version__
 from tttembed_rag.errors import InputError
 from tttembed_rag.rewards.events import SIGNALS
 from tttembed_rag.rewards.observations import MAX_DEPTH
@@ -198,7 +198,7 @@ def document(those: Collection[str] = tuple(BODIES)) -> dict[str, Any]:
     error = _object(("message", "type"), message={"type": "string"}, type={"type": "string"})
     return {
         "openapi": "3.1.0",
-        "info": {"title": "tttembed serve", "version": __version__},
+        "info": {"title": "tttembed serve", "version": version("tttembed-rag")},
         "paths": {path: paths[path] for path in those},
         "components": {
             "schemas": {"Error": _object(("error",), error=error)},

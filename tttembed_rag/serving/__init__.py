@@ -1,5 +1,6 @@
 """Serving in a process: which task and tenant a query belongs to, which offsets are live, the vector that goes out."""
 
+from tttembed_rag.rewards.orders import in_reward_order
 from tttembed_rag.serving.cascade import Cascade
 from tttembed_rag.serving.context import (
     current_query_id,
@@ -17,7 +18,6 @@ from tttembed_rag.serving.twopass import (
     adrive,
     cosines_of,
     drive,
-    in_reward_order,
 )
 from tttembed_rag.system.failures import FailureLog
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import RewardError
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.orders import in_fused_order, in_reward_order
 from tttembed_rag.system.failures import FailureLog
 from tttembed_rag.vectors.checks import as_floats
 
@@ -86,32 +87,6 @@ class FirstPass(Generic[Document]):
         by_key = {self._key(document): document for document in (*self._documents, *ranked)}
         rewards = {self._key(document): reward for document, reward in zip(self.judged, self._rewards, strict=True)}
         return [by_key[key] for key in order([self._key(document) for document in ranked], rewards)]
-
-
-def in_reward_order(ranked: Sequence[Key], rewards: Mapping[Key, float]) -> list[Key]:
-    """*ranked* with its judged keys sorted by reward, best first, among the places that judged keys hold.
-
-    Unjudged keys keep their places; judged keys that are missing from *ranked* join at its end before
-    sorting, so that a good one is never lost. Equal rewards keep the order of *ranked*.
-    """
-    listed = set(ranked)
-    every = [*ranked, *(key for key in rewards if key not in listed)]
-    best = iter(sorted((key for key in every if key in rewards), key=lambda key: -rewards[key]))
-    return [next(best) if key in rewards else key for key in every]
-
-
-def in_fused_order(ranked: Sequence[Key], rewards: Mapping[Key, float]) -> list[Key]:
-    """*ranked* with its judged keys sorted by the sum of their ranks, by reward and in *ranked* (Borda's count).
-
-    Places, missing keys and ties are as in `in_reward_order`.
-    """
-    every = in_reward_order(ranked, dict.fromkeys(rewards, 0.0))
-    judged = [key for key in every if key in rewards]
-    values = np.array([rewards[key] for key in judged])
-    # Equal rewards share the mean of their ranks.
-    by_reward = (values > values[:, None]).sum(axis=1) + (values == values[:, None]).sum(axis=1) / 2
-    joint = dict(zip(judged, (-(by_reward + np.arange(len(judged)))).tolist(), strict=True))
-    return in_reward_order(every, joint)
 
 
 class SortsByWords(Protocol):

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from tttembed_rag.errors import InputError, LeaseLost
+from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.records import Lease, checked_name
+from tttembed_rag.stores.records import Lease
 from tttembed_rag.stores.rows import insert
 
 # Seconds that a lease lasts at most. A lease that seems to last longer was taken by a wrong clock, and is ignored.

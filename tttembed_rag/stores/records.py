@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -17,13 +16,11 @@ from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.stores.schema import MAX_NAME
+from tttembed_rag.rewards.names import cleaned
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
 # The judge whose rewards are trusted labels: nothing is learned from them, they confirm or refuse what was learned.
 AUDIT = "audit"
-# Characters that a database cannot hold.
-_UNKEPT = re.compile("[\0\ud800-\udfff]")
 # Vectors that are checked at once: they fit into a processor's cache.
 _VECTORS = 256
 
@@ -208,27 +205,6 @@ class AuditLine:
     by: str
     action: str
     detail: str
-
-
-def checked_name(argument: str, value: Any, *, empty: bool = False) -> str:
-    """*value* as a name that every database can hold and compare."""
-    if not isinstance(value, str) or not (value or empty):
-        raise InputError(f"{argument}: expected a {'' if empty else 'non-empty '}text, got {value!r:.40}")
-    if value != cleaned(value):
-        raise InputError(f"{argument}: expected text without NUL and lone surrogates, got {value!r:.40}")
-    if (size := len(value.encode())) > MAX_NAME:
-        raise InputError(f"{argument}: expected at most {MAX_NAME} bytes of UTF-8, got {size}")
-    return value
-
-
-def is_name(value: str) -> bool:
-    """Whether `checked_name` takes *value*, or it is empty."""
-    return value == cleaned(value) and len(value.encode()) <= MAX_NAME
-
-
-def cleaned(text: str) -> str:
-    """*text* with the characters that databases cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
-    return text if text.isascii() and "\0" not in text else _UNKEPT.sub("\ufffd", text)
 
 
 def checked_json(argument: str, value: Any) -> str:

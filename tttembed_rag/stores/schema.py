@@ -25,8 +25,8 @@ from sqlalchemy import (
     text,
 )
 
-# Bytes of UTF-8 that a name (of a tenant, task, query, document) has at most: two names fit into an index entry.
-MAX_NAME = 512
+from tttembed_rag.rewards.names import MAX_NAME
+
 # The revision that this package reads and writes: the newest script in migrations/versions.
 HEAD = "0001"
 

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, func, select, text, true
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.judges.examination import has_passed
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.names import checked_name, is_name
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.stores import forgetting, rows, schema
 from tttembed_rag.stores.database import Database, TextIds
@@ -25,7 +26,7 @@ from tttembed_rag.stores.log.entries import Entries, QueryKey, with_text_ids
 from tttembed_rag.stores.log.reading import Selection
 from tttembed_rag.stores.log.vectors import StoredVectors
 from tttembed_rag.stores.migrating import migrate
-from tttembed_rag.stores.records import Counts, Forgotten, Generations, Serving, checked_name, checked_reward, is_name
+from tttembed_rag.stores.records import Counts, Forgotten, Generations, Serving, checked_reward
 from tttembed_rag.stores.versions import aliases
 from tttembed_rag.stores.versions.audittrail import AuditTrail, write_line
 from tttembed_rag.stores.versions.registry import Registry

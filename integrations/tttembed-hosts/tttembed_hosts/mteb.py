@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_hosts.extras import require
 from tttembed_rag import Offsets, Rewards, fit
@@ -18,7 +19,6 @@ from tttembed_rag.judging import Answers, Plan, ScoreCache, judge_all
 from tttembed_rag.offsets import AnyScope, check_scope
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.serving import in_reward_order
-from tttembed_rag.vectors.checks import FloatArray, IntArray
 
 __all__ = ["OffsetEncoder", "TwoPassSearch", "two_pass", "with_offsets"]
 
@@ -235,7 +235,7 @@ class TwoPassSearch:
 
     def _encode(
         self, dataset: Any, role: str, where: dict[str, Any], encode_kwargs: Any, kwargs: dict[str, Any]
-    ) -> tuple[dict[str, str], FloatArray]:
+    ) -> tuple[dict[str, str], NDArray[np.floating[Any]]]:
         """Texts by id, as the model reads them, and their vectors (n, d)."""
         prompt_type = require("mteb.types", EXTRA).PromptType(role)
         loader = require("mteb._create_dataloaders", EXTRA).create_dataloader(
@@ -249,7 +249,7 @@ class TwoPassSearch:
         texts = (text for batch in loader for text in batch["text"])
         return dict(zip(map(str, dataset["id"]), texts, strict=True)), _as_array(encoded)
 
-    def _judged(self, task: str, texts: dict[str, str], base: IntArray) -> dict[str, dict[str, float]]:
+    def _judged(self, task: str, texts: dict[str, str], base: NDArray[np.intp]) -> dict[str, dict[str, float]]:
         """Rewards in [0, 1] by query id and document id, for the rows (m, k) of a first search."""
         documents = list(self._documents.items())
         observations = [
@@ -266,8 +266,8 @@ class TwoPassSearch:
         return [(key, shown) for key, shown in documents if key != query or text not in shown][: self._depth]
 
     def _steered(
-        self, task: str, queries: list[str], vectors: FloatArray, rewards: dict[str, dict[str, float]]
-    ) -> FloatArray:
+        self, task: str, queries: list[str], vectors: NDArray[np.floating[Any]], rewards: dict[str, dict[str, float]]
+    ) -> NDArray[np.floating[Any]]:
         """Query vectors with the offsets that *rewards* teach; equal rewards of a query teach nothing."""
         row = {document: i for i, document in enumerate(self._documents)}
         informative = [i for i, query in enumerate(queries) if len(set(rewards.get(query, {}).values())) > 1]
@@ -321,13 +321,13 @@ def _renamed(meta: Any, what: str, digest: str) -> Any:
     return meta.model_copy(update={"revision": revision, "experiment_kwargs": experiment})
 
 
-def _as_array(encoded: Any) -> FloatArray:
+def _as_array(encoded: Any) -> NDArray[np.floating[Any]]:
     """Vectors of numpy or torch as an array; bfloat16, which numpy lacks, as float32."""
     if isinstance(encoded, np.ndarray):
         return encoded
     torch = require("torch", EXTRA)
     vectors = torch.as_tensor(encoded).detach().cpu()
-    array: FloatArray = (vectors.float() if vectors.dtype == torch.bfloat16 else vectors).numpy()
+    array: NDArray[np.floating[Any]] = (vectors.float() if vectors.dtype == torch.bfloat16 else vectors).numpy()
     return array
 
 

@@ -14,8 +14,9 @@ from urllib.parse import unquote
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_rag.rewards.observations import MAX_DEPTH, Served
-from tttembed_rag.stores.records import checked_name, checked_reward, checked_vectors, cleaned
+from tttembed_rag.stores.records import checked_reward, checked_vectors
 
 _log = logging.getLogger(__name__)
 

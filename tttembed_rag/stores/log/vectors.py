@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Select, Table, and_, func, select
 
 from tttembed_rag.errors import VectorError
+from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.records import checked_name, checked_vectors, checksum
+from tttembed_rag.stores.records import checked_vectors, checksum
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert_all
 
 # Texts that are embedded and written together: the most that a run that was stopped does again.

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, Connection, or_, select
 
+from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.records import AuditLine, Version, checked_name, cleaned
+from tttembed_rag.stores.records import AuditLine, Version
 
 _table = schema.audit
 

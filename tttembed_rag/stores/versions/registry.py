@@ -13,11 +13,12 @@ from sqlalchemy import Connection
 from tttembed_rag.errors import StoreError, Superseded
 from tttembed_rag.offsets.file import Settings
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.log.due import mark_due
-from tttembed_rag.stores.records import Lease, Version, checked_json, checked_name, cleaned
+from tttembed_rag.stores.records import Lease, Version, checked_json
 from tttembed_rag.stores.rows import id_of, ids_of
 from tttembed_rag.stores.versions.aliases import (
     Load,

@@ -14,11 +14,12 @@ from sqlalchemy import Connection, Select, String, and_, cast, exists, func, sel
 from tttembed_rag.judging.covering import MOST_COMPARED
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.log.observing import locked_queries, reward_rows, update_progress
-from tttembed_rag.stores.records import Lease, Spend, checked_name, checked_reward, row_of
+from tttembed_rag.stores.records import Lease, Spend, checked_reward, row_of
 from tttembed_rag.stores.rows import AT_ONCE, fact, id_of, ids_of, in_parts, set_fact
 from tttembed_rag.stores.versions.audittrail import write_line
 from tttembed_rag.stores.work.account import DailyAccount

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, select
 
+from tttembed_rag.rewards.names import cleaned
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.log.observing import update_progress
-from tttembed_rag.stores.records import cleaned
 from tttembed_rag.stores.rows import id_of, in_parts, insert_all
 
 # Seconds until a judge is asked about a query again that it failed at, twice as long each time up to the longest.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
+from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.leasing import check_lease
-from tttembed_rag.stores.records import Lease, checked_json, checked_name
+from tttembed_rag.stores.records import Lease, checked_json
 from tttembed_rag.stores.rows import ids_of, insert
 
 # How far the worker is with a tenant: a JSON object.
