@@ -75,7 +75,7 @@ class TestWhatIsServed:
 
     def test_what_was_replaced_is_let_go(self, store):
         """A process that follows tenants for long holds the live version of each, and none from before."""
-        live = follow(store, tenants=["acme", "beta"])
+        live = follow(store, tenants=["acme", "beta"], every=0.01)
         steering, held = Steering(live), []
         for number in range(1, 6):
             for tenant in ("acme", "beta"):

@@ -14,6 +14,8 @@ import threading
 import time
 import traceback
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -300,52 +302,57 @@ def test_a_pickle_of_live_offsets_is_made_of_the_url(sqlite_url):
     assert sqlite_url.encode() in content
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", ["head", "body"])
-def test_a_worker_ends_in_time_while_a_judge_drips(sqlite_url, part):
-    """A server that sends a byte now and then holds up neither SIGTERM nor the end of the process."""
-    with open_store(sqlite_url) as store:
-        store.observe(
-            [Served(f"q{i}", np.ones(4), [Candidate("d", np.ones(4), "a text")], f"question {i}") for i in range(20)]
-        )
+@contextmanager
+def dripping(part):
+    """A server that sends a byte of the *part* of an answer now and then: its port, and an event once it was asked."""
     listening = socket.create_server(("127.0.0.1", 0))
     asked, done = threading.Event(), threading.Event()
 
     def answer(talking):
-        with talking:
+        with talking, suppress(OSError):
             talking.recv(65536)
             asked.set()
-            head = b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" if part == "body" else b"HTTP/1.1 200 OK\r\n"
-            try:
-                talking.sendall(head)
-                while not done.wait(0.1):
-                    talking.sendall(b" " if part == "body" else b"x")
-            except OSError:
-                return
+            talking.sendall(b"HTTP/1.1 200 OK\r\n" + (b"content-length: 100000\r\n\r\n" if part == "body" else b""))
+            while not done.wait(0.1):
+                talking.sendall(b" " if part == "body" else b"x")
 
     def accept():
-        while True:
-            try:
-                talking, _ = listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=answer, args=(talking,), daemon=True).start()
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
-    address = f"http+cohere://127.0.0.1:{listening.getsockname()[1]}"
-    command = [sys.executable, "-m", "tttembed_rag", "worker", sqlite_url, "--judge", address]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert asked.wait(60)
-        process.send_signal(signal.SIGTERM)
-        told = time.monotonic()
-        output, _ = process.communicate(timeout=40)
-        took = time.monotonic() - told
-    finally:
-        process.kill()
-        done.set()
-        listening.close()
+    yield listening.getsockname()[1], asked
+    done.set()
+    listening.close()
 
-    assert process.returncode == 0, output
-    assert took < 20
-    assert "no answer within" in output
+
+def ended_while_dripping(url, part):
+    """Exit code, output and seconds from SIGTERM to the end of a worker whose judge drips."""
+    with open_store(url) as store:
+        store.observe(
+            [Served(f"q{i}", np.ones(4), [Candidate("d", np.ones(4), "a text")], f"question {i}") for i in range(20)]
+        )
+    with dripping(part) as (port, asked):
+        command = [sys.executable, "-m", "tttembed_rag", "worker", url, "--judge", f"http+cohere://127.0.0.1:{port}"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            assert asked.wait(60)
+            process.send_signal(signal.SIGTERM)
+            told = time.monotonic()
+            output, _ = process.communicate(timeout=40)
+            return process.returncode, output, time.monotonic() - told
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_a_worker_ends_in_time_while_a_judge_drips(tmp_path):
+    """A server that sends a byte of head or body now and then holds up neither SIGTERM nor the end of the process."""
+    with ThreadPoolExecutor(2) as pool:
+        ends = pool.map(lambda part: ended_while_dripping(f"sqlite:///{tmp_path}/{part}.db", part), ("head", "body"))
+
+        for code, output, took in ends:
+            assert code == 0, output
+            assert took < 20
+            assert "no answer within" in output

@@ -276,7 +276,7 @@ class TestRefusedQueries:
         store.observe(served(rng, 20))
         store.observe(served(rng, 2, word="hang", at=1000))
         now = [0.0]
-        worker = Worker(store, Choosy(hangs), judge_seconds=4.0, concurrency=1, clock=lambda: now[0])
+        worker = Worker(store, Choosy(hangs), judge_seconds=2.0, concurrency=1, clock=lambda: now[0])
         said = [step.detail for step in worker.round()[0].steps]
         for _ in range(2):
             now[0] += 3600.0
@@ -284,7 +284,7 @@ class TestRefusedQueries:
         rewards = store.counts("").rewards
         free.set()
 
-        assert any("no answer within 4 s" in one for one in said)
+        assert any("no answer within 2 s" in one for one in said)
         assert rewards == 20 * 4
 
 

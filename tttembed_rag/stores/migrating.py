@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from threading import Lock
 
 from sqlalchemy import Connection, column, inspect, select, table
 
@@ -17,6 +18,8 @@ _SCRIPTS = Path(__file__).parent / "migrations"
 # The fact that names the oldest schema whose programs may use the store. A script that only adds tables and columns
 # leaves it as it is, so that processes of the release before may still start; any other names its own revision.
 _OLDEST = "oldest_schema"
+# Alembic keeps what it is doing in a global: two threads would make the tables of two stores in one of them.
+_ONE_BY_ONE = Lock()
 
 
 def migrate(database: Database, *, create: bool = True) -> None:
@@ -72,4 +75,5 @@ def _upgrade(connection: Connection) -> None:
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
-    command.upgrade(config, schema.HEAD)
+    with _ONE_BY_ONE:
+        command.upgrade(config, schema.HEAD)
