@@ -116,7 +116,7 @@ def measured(ground: Bench, judge: str, count: int, seed: int, loss: float, *, w
         by_labels.append(float((right - collection.graded(others, shown)).mean()))
         by_judge.append(float(((liked - dcg(np.take_along_axis(scores, shown, axis=1))) / typical).mean()))
     depth = offsets.depth(name, today=TODAY, loss=loss, words=words)
-    served = offsets.find_shared(name) is not None or (words and offsets.rescorer(name) is not None)
+    served = offsets.find(name) is not None or (words and offsets.rescorer(name) is not None)
     return Cell(name, count, seed, served, depth, np.array(by_labels), np.array(by_judge))
 
 

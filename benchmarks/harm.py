@@ -234,7 +234,7 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
         }
         own, evidence = (fitted["auto"][f"local:{task}"], {})
         for rule in GATED:
-            found = fitted[rule].find_shared(task) or fitted[rule][f"local:{task}"]
+            found = fitted[rule].find(task) or fitted[rule][f"local:{task}"]
             evidence[rule] = found.evidence
         judged_changes = {rule: _judged_change(b, others, cell, fitted[rule]) for rule in GATED}
         reranked = b.collection.measure_reranked(held, cell.depth)[held]

@@ -8,7 +8,7 @@ import pytest
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, context, fit
 from tttembed_rag.capture import Known, RewardLog, StoreLog
-from tttembed_rag.serving import Snapshot, Steering, follow
+from tttembed_rag.serving import Published, Snapshot, Steering, follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.system import telemetry
 from tttembed_rag.worker import Worker
@@ -45,6 +45,11 @@ def offsets_of(*ids, task="default", shared=True):
     own = [Offset("query", draw.normal(size=WIDTH), 0.5, 1, UNGATED, None, task, one) for one in ids]
     of_task = [Offset("task", draw.normal(size=WIDTH), 0.8, 4, UNGATED, task=task)] if shared else []
     return Offsets([*own, *of_task], width=WIDTH)
+
+
+def live_of(offsets, text_id):
+    """Live offsets as they come from a store that gives texts ids."""
+    return LiveOffsets.of(Published({"": Snapshot(offsets, text_id=text_id)}))
 
 
 class TestEndToEnd:
@@ -178,7 +183,7 @@ class TestLookup:
         def found(*kept, task="default"):
             offsets = offsets_of(*(ids[one] for one in kept))
             with context(query_id="mine"):
-                one = Snapshot(offsets, text_id=lambda _: "ID").offset_of("text", task, "")
+                _, one = live_of(offsets, lambda _: "ID").serving("text", task)
             return one and one.query_id
 
         assert [found("itself", "text", "own"), found("itself", "text"), found("itself"), found()] == [
@@ -218,7 +223,7 @@ class TestLookup:
             raise AssertionError(text)
 
         for offsets in (offsets_of(), Offsets([kept], width=WIDTH)):
-            found = Snapshot(offsets, text_id=asked).offset_of("text", None, "")
+            _, found = live_of(offsets, asked).serving("text", None)
 
             assert found is None or found.query_id is None
 

@@ -15,7 +15,6 @@ from tttembed_rag.errors import require
 if TYPE_CHECKING:
     from tttembed_rag.proxy import Caller
     from tttembed_rag.search import LearnedToolSearch
-    from tttembed_rag.serving.live import LiveOffsets
 
 _EXTRA = "serve"
 
@@ -77,6 +76,8 @@ def serve(
     """
     uvicorn = require("uvicorn", _EXTRA)
     from tttembed_rag.proxy import Callers, FeedbackWriter, proxy_app
+    from tttembed_rag.serving.following import follow
+    from tttembed_rag.serving.saved import live_of_file
 
     if (url is None) == (path is None):
         raise click.UsageError("expected either --store URL or --offsets FILE")
@@ -85,7 +86,7 @@ def serve(
     if own_key is not None and not keys:
         raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")
     searches = _searches(catalogs, embed, url)
-    live = _live(url, path, embedder)
+    live = follow(url, embedder=embedder) if url is not None else live_of_file(str(path), embedder=embedder)
     app = proxy_app(
         upstream,
         live,
@@ -119,18 +120,6 @@ def serve(
     gc.freeze()
     click.echo(f"http://{shown}:{listening.getsockname()[1]} steers {model} at {upstream}; {live!r}")
     uvicorn.Server(config).run(sockets=[listening])
-
-
-def _live(url: str | None, path: Path | None, embedder: str) -> LiveOffsets:
-    from tttembed_rag.offsets.lookup import Offsets
-    from tttembed_rag.serving.following import follow
-    from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot
-
-    if url is not None:
-        return follow(url, embedder=embedder)
-    offsets = Offsets.load(str(path))
-    learned_for = str(offsets.settings.get("embedder", ""))
-    return LiveOffsets.of(Published({"": Snapshot(offsets, None, embedder=learned_for)}), embedder=embedder)
 
 
 def _searches(given: tuple[str, ...], embed: str, url: str | None) -> dict[str, LearnedToolSearch]:

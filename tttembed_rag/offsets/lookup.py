@@ -46,6 +46,9 @@ class Offsets(Mapping[str, Offset]):
         offsets: The offsets, each key once.
         width: Width d of the vectors.
         settings: How they were learned, kept for the record.
+
+    Attributes:
+        tasks: The tasks that any of them is of.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Offsets(Mapping[str, Offset]):
             self._by_id[offset.query_id] = None if offset.query_id in self._by_id else offset
             if offset.served:
                 self._private[offset.task, offset.query_id] = offset
+        self.tasks = frozenset(one.task for one in self._offsets.values() if one.task is not None)
         self._dosed: dict[tuple[str, np.dtype[Any]], FloatArray] = {}
 
     @property
@@ -115,14 +119,17 @@ class Offsets(Mapping[str, Offset]):
         served = sum(offset.served for offset in self._offsets.values())
         return f"Offsets({len(self)} offsets, {served} served, width {self._width})"
 
-    def find(self, task: str | None = None, query_id: str | None = None) -> Offset | None:
-        """The offset that serves a query, or None for its base vector."""
-        if query_id is not None and (offset := self.find_private(task, query_id)) is not None:
-            return offset
-        return self.find_shared(task)
+    def find(self, task: str | None = None, query_id: str | None = None, *other_ids: str) -> Offset | None:
+        """The offset that serves a query, or None for its base vector.
 
-    def find_shared(self, task: str | None = None) -> Offset | None:
-        """The offset that serves the queries of a task that have none of their own, or None for base vectors."""
+        Its private one comes first, that of the first of its ids that has one; without a *task*, that of the one task
+        that knows the id.
+        """
+        for one in () if query_id is None else (query_id, *other_ids):
+            name = self._named(one)
+            found = self._private.get((task or DEFAULT_TASK, name)) or (self._by_id.get(name) if task is None else None)
+            if found is not None and found.served:
+                return found
         for offset in (self._shared.get(task or DEFAULT_TASK), self._shared.get(None)):
             if offset is not None and offset.served and offset.alpha > 0:
                 return offset
@@ -151,16 +158,8 @@ class Offsets(Mapping[str, Offset]):
         check_depth(task, today, loss, words=words)
         if words and (rescorer := self.rescorer(task)) is not None:
             return rescorer.evidence.depth(today, loss)
-        served = self.find_shared(task)
+        served = self.find(task)
         return today if served is None or served.task is None else served.evidence.depth(today, loss)
-
-    def find_private(self, task: str | None, query_id: str) -> Offset | None:
-        """The private offset that serves a query, or None; without a *task*, of the one task that knows the id."""
-        name = self._named(query_id)
-        if (offset := self._private.get((task or DEFAULT_TASK, name))) is not None:
-            return offset
-        offset = self._by_id.get(name) if task is None else None
-        return offset if offset is not None and offset.served else None
 
     def rescorer(self, task: str | None = None) -> Rescorer | None:
         """What sorts the candidates of a task's queries by their words, or None where the gate published nothing."""
@@ -171,7 +170,7 @@ class Offsets(Mapping[str, Offset]):
     def skips(self, task: str | None = None) -> Skips | None:
         """Which lists of a task need no reranker, sorted by `rescorer` where there is one; None where nobody knows."""
         offset = self._offsets.get(f"local:{task or DEFAULT_TASK}")
-        offset = offset if offset is not None and offset.in_use else self.find_shared(task)
+        offset = offset if offset is not None and offset.in_use else self.find(task)
         return None if offset is None else offset.skips
 
     @overload

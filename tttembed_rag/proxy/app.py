@@ -166,7 +166,7 @@ class _Proxy:
         with _context(caller, len(asked.texts)):
 
             def turn(vector: Any, number: int) -> Any:
-                return self._steering.applied(vector, asked.texts[number] if number < len(asked.texts) else "")
+                return self._steering.apply(vector, asked.texts[number] if number < len(asked.texts) else "")
 
             steered, turned = steered_answer(path, body, turn)
             return steered, self._version() if turned else _BASE

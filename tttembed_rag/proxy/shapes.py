@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import orjson
 
-# (vector, number of the text) to the vector to hand out, of the type that came: a list, or an array of doubles.
+# (vector, number of the text) to the vector to hand out, as a list.
 Turn: TypeAlias = Callable[[Any, int], Any]
 
 _QUERIES = frozenset({"query", "search_query"})
@@ -94,7 +94,7 @@ def _turn(holder: Any, place: Any, turn: Turn, number: int) -> bool:
     given = holder[place]
     if isinstance(given, str):
         vector = np.frombuffer(base64.b64decode(given, validate=True), dtype="<f4").astype(np.float64)
-        turned = turn(vector, number)
+        turned = np.asarray(turn(vector, number))
         if np.array_equal(turned, vector):
             return False
         holder[place] = base64.b64encode(turned.astype("<f4").tobytes()).decode("ascii")

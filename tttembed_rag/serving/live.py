@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
-from threading import Lock
-from typing import Any, Protocol
+from typing import Protocol
 from zlib import crc32
 
 from tttembed_rag.errors import InputError, VectorError, check_text
@@ -63,27 +62,6 @@ class Snapshot:
             return cls(reason=SWITCHED_OFF)
         return cls() if offsets is None else cls(checked_offsets(offsets), reason=None, owner=owner)
 
-    def offset_of(self, query: str, task: str | None, tenant: str) -> Offset | None:
-        """The offset that serves *query* of *tenant*, its private one before its task's; None for its base vector.
-
-        A private one is looked for by the id that the caller's `context` gives, the text's id in the store, the text.
-        """
-        offsets = self.offsets
-        if offsets is None:
-            return None
-        if offsets.has_private and isinstance(query, str):
-            said = current_query_id()
-            hashed = [self.text_id(one) for one in (said, query) if one] if self.text_id is not None else []
-            for one in (said, *hashed, query):
-                # A NUL stands in the ids of sharing tenants alone: no text spells one of theirs.
-                name = named_for(self.owner, tenant, one) if one and "\0" not in one else None
-                if name is not None and (found := offsets.find_private(task, name)) is not None:
-                    return found
-        return offsets.find_shared(task)
-
-
-_FOREIGN = Snapshot(reason="learned for another model")
-
 
 class Source(Protocol):
     """Where live offsets come from. Both are called while queries wait: no lock, no input or output."""
@@ -107,16 +85,10 @@ class Published:
 
     def __init__(self, snapshots: Mapping[str, Snapshot]) -> None:
         self._snapshots = {"": Snapshot(), **snapshots}
-        self._writing = Lock()
-
-    def __reduce__(self) -> tuple[type[Published], tuple[dict[str, Snapshot]]]:
-        """Copies the offsets into another process."""
-        return Published, (self._snapshots,)
 
     def snapshot(self, tenant: str) -> Snapshot:
         """The tenant's own offsets, else the shared ones."""
-        snapshots = self._snapshots
-        return snapshots.get(tenant) or snapshots[""]
+        return self._snapshots.get(tenant) or self._snapshots[""]
 
     status = snapshot
 
@@ -126,12 +98,10 @@ class Published:
 
     def publish(self, offsets: Offsets | None, tenant: str) -> Offsets | None:
         """Replace the offsets of *tenant*; gives those it was served until now."""
-        new = Snapshot.of(offsets, tenant)
-        with self._writing:
-            before = self.snapshot(tenant).offsets
-            if before is not None and offsets is not None and offsets.width != before.width:
-                raise VectorError(f"offsets: expected width {before.width}, got {offsets.width}")
-            self._snapshots = self._snapshots | {tenant: new}
+        new, before = Snapshot.of(offsets, tenant), self.snapshot(tenant).offsets
+        if before is not None and offsets is not None and offsets.width != before.width:
+            raise VectorError(f"offsets: expected width {before.width}, got {offsets.width}")
+        self._snapshots[tenant] = new  # one step, so that a reader finds the old snapshot or the new one
         return before
 
 
@@ -149,14 +119,13 @@ class LiveOffsets:
     def __init__(self, offsets: Offsets | None = None) -> None:
         self._source: Source = Published({"": Snapshot.of(offsets)})
         self._tenant: str | None = None
+        self._embedder = ""
         self._required = False
         self._base_share = 0.0
         self._without_tenant = telemetry.Tally()
-        self._embedder = ""
-        self._refused: int | None = None
-        self._unsure = False
-        self._held: tuple[Offsets | None, frozenset[str | None]] = None, frozenset()
+        # What the log has told: tasks without offsets, and versions of another model; None is one of no known model.
         self._missed: set[str] = set()
+        self._foreign: set[int | None] = set()
 
     @classmethod
     def of(
@@ -184,23 +153,15 @@ class LiveOffsets:
         if not 0.0 <= base_share <= 1.0:
             raise InputError(f"base_share: expected a share in [0, 1], got {base_share!r}")
         live = cls()
-        check_text("tenant", tenant)
-        live._source, live._tenant, live._embedder, live._required = source, tenant, embedder, tenant_required
-        live._base_share = base_share
-        return live
+        live._source, live._embedder, live._required, live._base_share = source, embedder, tenant_required, base_share
+        return live.for_tenant(tenant)
 
     def for_tenant(self, tenant: str | None) -> LiveOffsets:
         """Live offsets of one *tenant*, whatever the caller's context says."""
-        return self._same(tenant)(self._source)
-
-    def _same(self, tenant: str | None) -> partial[LiveOffsets]:
-        """Makes these live offsets again, for a *tenant*, from their source."""
-        options: dict[str, Any] = {"embedder": self._embedder, "tenant_required": self._required}
-        return partial(LiveOffsets.of, tenant=tenant, base_share=self._base_share, **options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copies the live offsets into another process, which counts by itself."""
-        return self._same(self._tenant), (self._source,)
+        check_text("tenant", tenant)
+        other = copy(self)
+        other._tenant, other._without_tenant = tenant, telemetry.Tally()  # noqa: SLF001 - of this class
+        return other
 
     @property
     def without_tenant(self) -> int:
@@ -222,7 +183,12 @@ class LiveOffsets:
         if self._base_share and crc32(str(query).encode("utf-8", "replace")) < self._base_share * 2**32:
             return None, None
         now = self._own(self._source.snapshot(tenant))
-        return now.offsets, now.offset_of(query, task, tenant)
+        if now.offsets is None:
+            return None, None
+        offset = now.offsets.find(task, *_names(query, tenant, now))
+        if offset is None:
+            self._say_missing(now.offsets, task)
+        return now.offsets, offset
 
     def depth(
         self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False
@@ -235,21 +201,17 @@ class LiveOffsets:
         offsets = self.current
         if offsets is None:
             return today
-        if offsets.find_shared(task) is None:
-            self.say_missing(offsets, task)
+        if offsets.find(task) is None:
+            self._say_missing(offsets, task)
         return offsets.depth(task, today=today, loss=loss, words=words)
 
-    def say_missing(self, offsets: Offsets, task: str | None) -> None:
+    def _say_missing(self, offsets: Offsets, task: str | None) -> None:
         """Log once that *offsets* hold nothing of *task*: most often, it was logged under another name."""
         task = task or DEFAULT_TASK
-        if task in self._missed or len(self._missed) >= _MOST_WARNED:
-            return
-        if self._held[0] is not offsets:
-            self._held = offsets, frozenset(offset.task for offset in offsets.values())
-        held = sorted(self._held[1] - {None}, key=str)
-        if not held or task in held:
+        if not offsets.tasks or task in offsets.tasks or task in self._missed or len(self._missed) >= _MOST_WARNED:
             return
         self._missed.add(task)
+        held = sorted(offsets.tasks)
         more = f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
         _log.warning(
             "task %r: base vectors are served: the offsets hold nothing of it, but of %s%s. Were its rewards "
@@ -265,8 +227,7 @@ class LiveOffsets:
         tenant = self._whose()
         if tenant is None:
             return Snapshot(reason="a tenant is required, and none was said")
-        now = self._source.status(tenant)
-        return replace(now, offsets=None, reason=self._foreign_reason(now)) if self._is_foreign(now) else now
+        return self._own(self._source.status(tenant))
 
     def publish(self, offsets: Offsets | None) -> Offsets | None:
         """Serve *offsets* from the next query on; returns those served until now, for a way back.
@@ -294,45 +255,43 @@ class LiveOffsets:
         return None if self._required and not tenant else tenant
 
     def _own(self, now: Snapshot) -> Snapshot:
-        """*now*, or nothing where it was learned for another model; the first of a version is logged."""
-        if not self._is_foreign(now):
-            if now.offsets is not None and bool(now.embedder) != bool(self._embedder):
-                self._say_unknown(now)
+        """*now*, or base vectors where it was learned for another model than the one that is wrapped.
+
+        The log tells of each such version, and once that one of both models is not known.
+        """
+        if now.embedder == self._embedder or now.offsets is None:
             return now
-        if self._refused != now.version:
-            self._refused = now.version
-            _log.warning("version %s: base vectors are served: %s", now.version, self._foreign_reason(now))
-        return _FOREIGN
-
-    def _say_unknown(self, now: Snapshot) -> None:
-        """Log once that nobody can tell whether the offsets are for the model that is wrapped."""
-        if self._unsure:
-            return
-        self._unsure = True
-        if self._embedder:
-            _log.warning(
-                "version %s does not say for which embedding model it was learned, and is served to %s: publish with "
-                "--embedder",
-                now.version,
-                self._embedder,
-            )
+        key, version = None, now.version
+        if now.embedder and self._embedder:
+            key, why = version, f"learned for {now.embedder}, not for {self._embedder}"
+            now, line = replace(now, offsets=None, reason=why), f"version {version}: base vectors are served: {why}"
+        elif self._embedder:
+            line = f"version {version} does not say for which embedding model it was learned, and is served to "
+            line += f"{self._embedder}: publish with --embedder"
         else:
-            _log.warning(
-                "version %s was learned for %s, and is served to whatever model is wrapped: follow(url, embedder=...) "
-                "names it",
-                now.version,
-                now.embedder,
-            )
-
-    def _is_foreign(self, now: Snapshot) -> bool:
-        return now.embedder != self._embedder and bool(self._embedder and now.embedder)
-
-    def _foreign_reason(self, now: Snapshot) -> str:
-        return f"learned for {now.embedder}, not for {self._embedder}"
+            line = f"version {version} was learned for {now.embedder}, and is served to whatever model is wrapped: "
+            line += "follow(url, embedder=...) names it"
+        if key not in self._foreign:
+            self._foreign.add(key)
+            _log.warning("%s", line)
+        return now
 
     def __repr__(self) -> str:
         now = self.status
         return f"base vectors: {now.reason}" if now.offsets is None else repr(now.offsets)
+
+
+def _names(query: str, tenant: str, now: Snapshot) -> list[str]:
+    """How what is served *now* may name *query* of *tenant*, the likeliest first; none where it holds nothing private.
+
+    By the id that the caller's `context` gives, that id in the store, the text's id in the store, the text.
+    """
+    if now.offsets is None or not now.offsets.has_private or not isinstance(query, str):
+        return []
+    said = current_query_id()
+    hashed = [now.text_id(one) for one in (said, query) if one] if now.text_id is not None else []
+    # A NUL stands in the ids of sharing tenants alone: no text spells one of theirs.
+    return [named_for(now.owner, tenant, one) for one in (said, *hashed, query) if one and "\0" not in one]
 
 
 def checked_offsets(offsets: Offsets) -> Offsets:

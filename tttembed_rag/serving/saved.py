@@ -19,7 +19,7 @@ from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot
 from tttembed_rag.serving.steering import Steering
 
-__all__ = ["checked_store", "steered_each", "steering_of", "steering_or_base", "url_of"]
+__all__ = ["checked_store", "live_of_file", "steered_each", "steering_of", "steering_or_base", "url_of"]
 
 _log = logging.getLogger(__name__)
 _ENV = "env:"
@@ -67,9 +67,18 @@ def steering_of(store: str, *, task: str | None = None, tenant: str | None = Non
     url = url_of(store)
     if "://" in url:
         return Steering(follow(url, tenant=tenant, embedder=embedder), task)
-    offsets = Offsets.load(url)
+    return Steering(live_of_file(url, tenant=tenant, embedder=embedder), task)
+
+
+def live_of_file(path: str, *, tenant: str | None = None, embedder: str = "") -> LiveOffsets:
+    """Live offsets of a file, unless they were learned for another model than *embedder*.
+
+    Raises:
+        OffsetFileError: It is no offsets file.
+    """
+    offsets = Offsets.load(path)
     snapshot = Snapshot(offsets, None, embedder=str(offsets.settings.get("embedder", "")))
-    return Steering(LiveOffsets.of(Published({"": snapshot}), tenant=tenant, embedder=embedder), task)
+    return LiveOffsets.of(Published({"": snapshot}), tenant=tenant, embedder=embedder)
 
 
 def steering_or_base(store: str, **named: Any) -> Steering:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, VectorError, in_brief
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.rescorer import Rescorer, check_list
+from tttembed_rag.offsets.rescorer import check_list
 from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.serving.context import current_task
 from tttembed_rag.serving.live import LiveOffsets, checked_offsets
@@ -90,11 +91,6 @@ def routes(source: TaskSource) -> bool:
     return isinstance(source, Router) or bool(getattr(source, "routes", False))
 
 
-def width_of(model: Any) -> int | None:
-    """How wide the vectors of an embedding *model* are, where it says so; None elsewhere."""
-    return next((value for name in _WIDTHS if type(value := getattr(model, name, None)) is int and value > 0), None)
-
-
 @dataclass(slots=True)
 class Ranked:
     """What a search found, as it is served.
@@ -131,13 +127,17 @@ class Steering:
         model: The embedding model; where it says how wide its vectors are, offsets of another width are refused here
             and not at the first query.
 
+    Attributes:
+        routes: Whether a router names the tasks, which needs base vectors; also behind a wrapped model.
+
     Raises:
         InputError: *offsets* or *task* are something else, or the offsets are of another width than the model's.
     """
 
     def __init__(self, offsets: Offsets | LiveOffsets, task: TaskSource = None, *, model: Any = None) -> None:
         self._live = offsets if isinstance(offsets, LiveOffsets) else LiveOffsets(checked_offsets(offsets))
-        width = width_of(model)
+        widths = (getattr(model, name, None) for name in _WIDTHS)
+        width = next((one for one in widths if type(one) is int and one > 0), None)
         if isinstance(offsets, Offsets) and width not in (None, offsets.width):
             raise InputError(
                 f"offsets: expected the width of {type(model).__name__}, {width}, got {offsets.width}: they were "
@@ -145,20 +145,15 @@ class Steering:
             )
         telemetry.start()
         self._task = checked_task(task)
-        self._routes = routes(self._task)
-        self._logged: set[str | None] = set()
-        self._refused_scores: list[str | None] = []
+        self.routes = routes(self._task)
+        # What is logged once: tasks with a vector that the offsets refused, and that a list was not sorted.
+        self._logged: set[tuple[str, str | None]] = set()
 
     def for_task(self, task: TaskSource) -> Steering:
         """Steering for another task, by the same live offsets."""
         other = Steering(self._live, task)
-        other._logged, other._refused_scores = self._logged, self._refused_scores
+        other._logged = self._logged
         return other
-
-    @property
-    def routes(self) -> bool:
-        """Whether a router names the tasks, which needs base vectors; also behind a wrapped model."""
-        return self._routes
 
     def task_of(self, query: str, vector: Any = None) -> str | None:
         """The task of *query*; None where nothing names one. A router needs its base *vector*."""
@@ -171,22 +166,16 @@ class Steering:
         refusal of a task is logged.
         """
         # Some providers hand out numpy arrays; stores expect Python floats.
-        return self.applied(vector.tolist() if isinstance(vector, np.ndarray) else vector, query)
-
-    def applied(self, base: Any, query: str) -> Any:
-        """*base* (d,) with its offset, in the type that it came in: an array comes back as an array."""
+        base = vector.tolist() if isinstance(vector, np.ndarray) else vector
         task = self.task_of(query, base)
         offsets, offset = self._live.serving(query, task)
         steered, served = base, False
         try:
             if offsets is not None:
-                steered = offsets.apply_found(base, offset)
-                served = offset is not None
-                if not served:
-                    self._live.say_missing(offsets, task)
+                steered, served = offsets.apply_found(base, offset), offset is not None
         except VectorError as error:
-            if task not in self._logged:
-                self._logged.add(task)
+            if ("vector", task) not in self._logged:
+                self._logged.add(("vector", task))
                 _log.warning("task=%r: base vectors are served where the offsets refuse them: %s", task, error)
         telemetry.applied.add((task, served))
         if served:  # a vector that a trace keeps must not be taken for a base vector
@@ -243,42 +232,29 @@ class Steering:
             if offset is None or offset.query_id is None:  # of lists under private offsets nothing is certified
                 found.skips = offsets.skips(found.task)
             rescorer = offsets.rescorer(found.task)
-            if rescorer is not None or found.skips is not None:
-                self._rank(found, rescorer, query, texts, scores, similarity)
-            elif offset is None:
-                self._live.say_missing(offsets, found.task)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
-            _log.debug("not sorted by words", exc_info=True)
-            self._say_unsorted(found.task, in_brief(error))
-        return found
-
-    def _rank(
-        self,
-        found: Ranked,
-        rescorer: Rescorer | None,
-        query: str,
-        texts: Sequence[str],
-        scores: Sequence[float | None],
-        similarity: Callable[[float], float] | None,
-    ) -> None:
-        """Put the places in order where the scores are cosines, and say by how much the first leads."""
-        given = (np.nan if score is None else float(score) for score in scores)
-        cosines = np.array([one if similarity is None else similarity(one) for one in given], dtype=np.float64)
-        if (abs(cosines) <= _LARGEST).all() and (np.diff(cosines) <= _TIES).all():
-            by = cosines
+            if rescorer is None and found.skips is None:
+                return found
+            by = _cosines(scores, similarity)
             if rescorer is not None:
-                by = rescorer.scores(query, texts, cosines)
+                by = rescorer.scores(query, texts, by)
                 found.places = np.argsort(-by, kind="stable").tolist()
             found.lead = float(by[found.places[0]] - by[found.places[1]]) if len(by) > 1 else math.inf
-            return
-        shown = ", ".join("none" if score is None else f"{score:.3g}" for score in scores[:3])
-        self._say_unsorted(found.task, f"expected falling cosine similarities, got {shown}")
-
-    def _say_unsorted(self, task: str | None, why: str) -> None:
-        """Log once that a list stays as the search gave it."""
-        if not self._refused_scores:
-            self._refused_scores.append(task)
-            _log.warning("task=%r: not sorted by words: %s", task, why)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
+            _log.debug("not sorted by words", exc_info=True)
+            if ("list", None) not in self._logged:
+                self._logged.add(("list", None))
+                _log.warning("task=%r: not sorted by words: %s", found.task, in_brief(error))
+        return found
 
     def __repr__(self) -> str:
         return f"{self._live!r}, task={self._task!r}"
+
+
+def _cosines(scores: Sequence[float | None], similarity: Callable[[float], float] | None) -> NDArray[np.float64]:
+    """The *scores* of a list as cosines that fall from its first document to its last."""
+    given = (np.nan if score is None else float(score) for score in scores)
+    cosines = np.array([one if similarity is None else similarity(one) for one in given], dtype=np.float64)
+    if (abs(cosines) <= _LARGEST).all() and (np.diff(cosines) <= _TIES).all():
+        return cosines
+    shown = ", ".join("none" if score is None else f"{score:.3g}" for score in scores[:3])
+    raise InputError(f"scores: expected falling cosine similarities, got {shown}")
