@@ -80,13 +80,13 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
         facts = _version_facts(store, version, _aliases(store, owner)[version.number], tenant)
         live = Live(
             facts,
-            since=store.audit.live_since(version),
+            since=store.audit.last(["publish", "rollback"], [owner]),
             shared=owner != tenant,
             trial=str(trial) if trial.version == version.number and trial.upper is not None else "",
         )
         offsets = Offsets([], width=version.width) if facts.damage else version.offsets
     if serving.halted is not None:
-        since = store.audit.halted_since([tenant, owner])
+        since = store.audit.last(["halt"], [tenant, owner])
         live = replace(live, halted=shortened(serving.halted, _NOTE), halted_since=since)
     return live, offsets
 

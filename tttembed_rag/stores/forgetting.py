@@ -17,8 +17,8 @@ from tttembed_rag.stores.log.observing import EVERYTHING, document_id, forgotten
 from tttembed_rag.stores.log.sources import take_back
 from tttembed_rag.stores.records import Forgotten
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert
-from tttembed_rag.stores.versions.aliases import announce
 from tttembed_rag.stores.versions.audittrail import write_line
+from tttembed_rag.stores.versions.registry import announce
 from tttembed_rag.stores.work.states import DERIVED, MEMORY, REMEMBERED
 
 # The action of an expiry in the audit trail.

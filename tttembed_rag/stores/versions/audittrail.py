@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, or_, select
 from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.records import AuditLine, Version
+from tttembed_rag.stores.records import AuditLine
 
 _table = schema.audit
 
@@ -37,24 +37,11 @@ class AuditTrail:
         with self._database.write("observing") as connection:
             write_line(connection, by, action, cleaned(detail), tenant)
 
-    def live_since(self, version: Version) -> float:
-        """When *version* went live last, in Unix seconds."""
-        what = f"version {version.number} is live"
-        at = self._last(
-            _table.c.tenant == version.tenant,
-            _table.c.action.in_(("publish", "rollback")),
-            or_(_table.c.detail == what, _table.c.detail.startswith(f"{what}:")),
-        )
-        return version.at if at is None else at
-
-    def halted_since(self, tenants: Sequence[str]) -> float | None:
-        """When one of *tenants*, or all tenants, were halted last, in Unix seconds; None if they never were."""
-        return self._last(_table.c.action == "halt", _concerns(tenants))
-
-    def _last(self, *conditions: ColumnElement[bool]) -> float | None:
-        newest = select(_table.c.at).where(*conditions).order_by(_table.c.id.desc()).limit(1)
+    def last(self, actions: Sequence[str], tenants: Sequence[str]) -> float | None:
+        """When one of *actions* last concerned one of *tenants*, in Unix seconds; None where none ever did."""
+        newest = select(_table.c.at).where(_table.c.action.in_(actions), _concerns(tenants))
         with self._database.read() as connection:
-            return connection.execute(newest).scalar()
+            return connection.execute(newest.order_by(_table.c.id.desc()).limit(1)).scalar()
 
 
 def write_line(connection: Connection, by: str, action: str, detail: str = "", tenant: str | None = "") -> None:
