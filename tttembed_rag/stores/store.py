@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -23,18 +22,15 @@ from tttembed_rag.stores.leasing import Leases
 from tttembed_rag.stores.log import observing, reading
 from tttembed_rag.stores.log.due import Due, mark_due
 from tttembed_rag.stores.log.entries import Entries, QueryKey, with_text_ids
-from tttembed_rag.stores.log.reading import Selection
 from tttembed_rag.stores.log.vectors import StoredVectors
 from tttembed_rag.stores.migrating import migrate
 from tttembed_rag.stores.records import Counts, Forgotten, Generations, Serving, checked_reward
-from tttembed_rag.stores.versions import aliases
 from tttembed_rag.stores.versions.audittrail import AuditTrail, write_line
 from tttembed_rag.stores.versions.registry import Registry
 from tttembed_rag.stores.work.judgequeue import JudgeQueue
 from tttembed_rag.stores.work.openbatches import OpenBatches
 from tttembed_rag.stores.work.states import States
 
-_log = logging.getLogger(__name__)
 # The fact that is set in a store that keeps no texts.
 _NO_TEXTS = "no_texts"
 # Seconds that the clock of a host may be ahead of the database's.
@@ -96,8 +92,7 @@ class Store(AbstractContextManager["Store"]):
         self.name = database.name
         self.texts = texts
         self.text_id = TextIds(database.salt)
-        self._load = partial(aliases.load_offsets, database)
-        self.registry = Registry(database, self._load)
+        self.registry = Registry(database)
         self.judge_queue = JudgeQueue(database)
         self.open_batches = OpenBatches(database)
         self.audit = AuditTrail(database)
@@ -195,7 +190,7 @@ class Store(AbstractContextManager["Store"]):
     ) -> Rewards:
         """Rewards of *judge*, ready for a fit; the order in which they came does not matter.
 
-        Damaged vectors are left out; those of documents are dropped, to be written anew when they are shown again.
+        Damaged vectors and rewards are left out; a line in the log says how many.
 
         Args:
             judge: Fingerprint of the judge.
@@ -209,15 +204,10 @@ class Store(AbstractContextManager["Store"]):
         Raises:
             RewardError: There are none.
         """
-        selection = Selection(judge=judge, tenant=tenant, embedder=embedder, last=last, since=since, before=before)
         with self._database.read() as connection:
-            rewards, damaged = reading.selected_rewards(connection, selection)
-        if damaged:
-            try:
-                with self._database.write("observing") as connection:
-                    observing.forget_vectors(connection, damaged)
-            except StoreError as exc:
-                _log.warning("damaged document vectors stay until they are read again: %s", exc)
+            rewards = reading.selected_rewards(
+                connection, judge, tenant, embedder=embedder, last=last, since=since, before=before
+            )
         return replace(rewards, trusted=self.trusted(judge))
 
     def embedder(self, judge: str, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
@@ -230,18 +220,16 @@ class Store(AbstractContextManager["Store"]):
                 named. Of two models with as many queries it is that of the newest query.
             since: Only queries last served at this Unix second or later.
         """
-        selection = Selection(judge=judge, tenant=tenant, last=last, since=since)
         with self._database.read() as connection:
-            return reading.embedder_of_most(connection, selection)
+            return reading.embedder_of_most(connection, judge, tenant, last=last, since=since)
 
     def judge(self, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
         """Fingerprint of the judge of most of the last rewarded queries; None: no rewards. As for `embedder`.
 
         Never ``audit``, as its rewards are trusted labels; one that sources alone speak for only beside no other.
         """
-        selection = Selection(judge="", tenant=tenant, last=last, since=since)
         with self._database.read() as connection:
-            return reading.judge_of_most(connection, selection)
+            return reading.judge_of_most(connection, tenant, last=last, since=since)
 
     def budget(
         self,
@@ -256,9 +244,8 @@ class Store(AbstractContextManager["Store"]):
 
         The arguments are those of `rewards`; only queries that *embedder* served last count, None is any.
         """
-        selection = Selection(judge=judge, tenant=tenant, embedder=embedder, last=last, since=since)
         with self._database.read() as connection:
-            return reading.count_rewards(connection, selection)
+            return reading.count_rewards(connection, judge, tenant, embedder=embedder, last=last, since=since)
 
     def changes(self, judge: str, *, tenant: str = "", own: bool = False) -> int:
         """How many rewards of *judge* for *tenant* were ever written that were new, or differed from those before.
@@ -286,8 +273,7 @@ class Store(AbstractContextManager["Store"]):
 
     def generations(self) -> Generations:
         """Whether all tenants are halted, and a number for each that rises with what is its own; one look-up."""
-        with self._database.read() as connection:
-            return aliases.generations(connection)
+        return self.registry.generations()
 
     def serving(self, *, tenant: str = "", own: bool = False) -> Serving:
         """What a process must serve to *tenant*, read in one moment.
@@ -297,9 +283,7 @@ class Store(AbstractContextManager["Store"]):
             own: Read what is said of *tenant* alone, not of the shared tenant nor of all.
         """
         checked_name("tenant", tenant, empty=True)
-        read = aliases.own_serving if own else aliases.serving
-        with self._database.read() as connection:
-            return read(connection, self._load, tenant)
+        return self.registry.serving(tenant, own=own)
 
     # Tenants
 

@@ -392,16 +392,6 @@ def _write_document_vectors(
     insert_all(connection, table, rows, replace=True)
 
 
-def forget_vectors(connection: Connection, damaged: Sequence[tuple[int, int]]) -> None:
-    """Delete vectors of documents, by document and embedder, that do not match their checksums."""
-    table = schema.document_vectors
-    for document, embedder in damaged:
-        where = (table.c.document == document) & (table.c.embedder == embedder)
-        row = connection.execute(select(table.c.vector, table.c.checksum).where(where)).first()
-        if row is not None and checksum(bytes(row.vector)) != bytes(row.checksum):  # nobody wrote it meanwhile
-            connection.execute(table.delete().where(where))
-
-
 def _stored_documents(connection: Connection, tenant: int, names: Sequence[str]) -> dict[str, tuple[int, str | None]]:
     """Id and text, by name, of the documents that are there."""
     return {

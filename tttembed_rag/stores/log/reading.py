@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,108 +21,77 @@ from tttembed_rag.stores.rows import id_of, in_parts
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which rewards are read, in the words of `Store.rewards`."""
-
-    judge: str
-    tenant: str = ""
-    embedder: str | None = None
-    last: int | None = None
-    since: float | None = None
-    before: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.last is not None and self.last < 1:
-            raise InputError(f"last: expected at least 1 query, got {self.last}")
-
-
-def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewards, list[tuple[int, int]]]:
-    """The selected rewards, in an order that depends on nothing but what they are.
+def selected_rewards(
+    connection: Connection,
+    judge: str,
+    tenant: str,
+    *,
+    embedder: str | None,
+    last: int | None,
+    since: float | None,
+    before: float | None,
+) -> Rewards:
+    """The rewards that `Store.rewards` selects, in an order that depends on nothing but what they are.
 
     Damaged vectors and rewards are left out, and a line in the log tells how many.
-
-    Returns:
-        The rewards, and which document's vector, of which embedder, is damaged.
 
     Raises:
         RewardError: There are none.
     """
-    judge = id_of(connection, schema.judges, selection.judge)
-    rewarded = _rewarded_queries(selection, judge)
-    if selection.embedder is None:
-        embedder = _embedder_of_most(connection, selection.tenant, rewarded, 1)
-    else:
-        embedder = id_of(connection, schema.embedders, selection.embedder)
-    named = select(schema.embedders.c.name).where(schema.embedders.c.id == embedder)
-    q, r, own = schema.queries, schema.rewards, schema.query_vectors
-    of_documents = schema.document_vectors
+    number = id_of(connection, schema.judges, judge)
+    if embedder is None:
+        embedder = embedder_of_most(connection, judge, tenant, last=1, since=since, before=before)
+    model = None if embedder is None else id_of(connection, schema.embedders, embedder)
+    q, r, own, of_documents = schema.queries, schema.rewards, schema.query_vectors, schema.document_vectors
     with_vectors = (
-        rewarded.add_columns(schema.tenants.c.name.label("tenant"), q.c.task, q.c.name, q.c.text)
+        _rewarded_queries(number, since, before)
+        .add_columns(schema.tenants.c.name.label("tenant"), q.c.task, q.c.name, q.c.text)
         .add_columns(own.c.vector, own.c.checksum)
         .join(schema.tenants, schema.tenants.c.id == q.c.tenant)
-        .join(own, and_(own.c.query == q.c.id, own.c.embedder == embedder))
+        .join(own, and_(own.c.query == q.c.id, own.c.embedder == model))
         .where(
             exists()
-            .where(r.c.query == q.c.id, r.c.judge == judge, r.c.value.is_not(None))
-            .where(of_documents.c.document == r.c.document, of_documents.c.embedder == embedder)
+            .where(r.c.query == q.c.id, r.c.judge == number, r.c.value.is_not(None))
+            .where(of_documents.c.document == r.c.document, of_documents.c.embedder == model)
         )
     )
-    last = _last_of_each_source(connection, selection, with_vectors, judge)
-    served = [row for part in in_parts(last) for row in connection.execute(with_vectors.where(q.c.id.in_(part)))]
+    chosen = _last_of_each_source(connection, tenant, with_vectors, number, last)
+    served = [row for part in in_parts(chosen) for row in connection.execute(with_vectors.where(q.c.id.in_(part)))]
     sound = [row for row in served if checksum(row.vector) == row.checksum]
-    judged = _judged_documents(connection, [row.id for row in sound], judge, embedder)
-    damaged = {"query vectors": len(served) - len(sound), **judged.damaged}
+    documents, given, damaged = _judged_documents(connection, [row.id for row in sound], number, model)
+    damaged = {"query vectors": len(served) - len(sound)} | damaged
     if any(damaged.values()):
         counts = ", ".join(f"{count} {what}" for what, count in damaged.items())
-        _log.warning("tenant %r: damaged, and left out of what is learned: %s", selection.tenant, counts)
-    rows = sorted(
-        (
-            (row.tenant, row.task, row.name, source, row.vector, _own_text(row.text, row.tenant, selection), given)
-            for row in sound
-            for source, given in judged.rewards.get(row.id, {}).items()
-        ),
-        key=lambda row: row[:4],
-    )
+        _log.warning("tenant %r: damaged, and left out of what is learned: %s", tenant, counts)
+    rows = [(row, source) for row in sound for source in given.get(row.id, ())]
     if not rows:
-        raise RewardError(
-            f"rewards: expected rewards of judge {selection.judge!r} and vectors for tenant {selection.tenant!r}, "
-            "got none"
-        )
-    in_order = sorted(judged.names, key=judged.names.__getitem__)
-    places = {document: place for place, document in enumerate(in_order)}
-    owners, tasks, ids, sources, vectors, texts, given = zip(*rows, strict=True)
-    pairs = [sorted((places[document], value) for document, value in of_query) for of_query in given]
-    rewards = Rewards.from_indexed(
-        _matrix(vectors),
-        _matrix([judged.vectors[document] for document in in_order]),
+        raise RewardError(f"rewards: expected rewards of judge {judge!r} and vectors for tenant {tenant!r}, got none")
+    rows.sort(key=lambda one: (one[0].tenant, one[0].task, one[0].name, one[1]))
+    in_order = sorted(documents.values(), key=lambda one: (one.tenant, one.name))
+    places = {document.id: place for place, document in enumerate(in_order)}
+    pairs = [sorted((places[one], value) for one, value in given[row.id][source]) for row, source in rows]
+    return Rewards.from_indexed(
+        _matrix([row.vector for row, _ in rows]),
+        _matrix([document.vector for document in in_order]),
         candidates=[[place for place, _ in of_query] for of_query in pairs],
         rewards=[[value for _, value in of_query] for of_query in pairs],
-        tasks=tasks,
-        query_ids=[named_for(selection.tenant, owner, name) for owner, name in zip(owners, ids, strict=True)],
-        judge=selection.judge,
-        sources=[
-            source and named_for(selection.tenant, owner, source) for owner, source in zip(owners, sources, strict=True)
-        ],
-        doc_ids=[_shown_name(judged.names[document], selection.tenant) for document in in_order],
-        query_texts=texts,
-        doc_texts=[_own_text(judged.texts[one], judged.names[one][0], selection) for one in in_order],
-        embedder=connection.execute(named).scalar_one(),
+        tasks=[row.task for row, _ in rows],
+        query_ids=[named_for(tenant, row.tenant, row.name) for row, _ in rows],
+        judge=judge,
+        sources=[source and named_for(tenant, row.tenant, source) for row, source in rows],
+        doc_ids=[document.name if document.tenant == tenant else FOREIGN for document in in_order],
+        query_texts=[_own_text(row, tenant) for row, _ in rows],
+        doc_texts=[_own_text(document, tenant) for document in in_order],
+        embedder=embedder or "",
     )
-    return rewards, [(document, embedder) for document in judged.unreadable if embedder is not None]
 
 
-def _own_text(text: str | None, owner: str, selection: Selection) -> str:
-    """A text of the tenant itself: what is learned of words is not shared, as digests tell whether a word is there."""
-    return (text or "") if owner == selection.tenant else ""
+def _own_text(row: Any, tenant: str) -> str:
+    """A text of *tenant* itself: what is learned of words is not shared, as digests tell whether a word is there."""
+    return (row.text or "") if row.tenant == tenant else ""
 
 
-def _shown_name(owned: tuple[str, str], tenant: str) -> str:
-    owner, name = owned
-    return name if owner == tenant else FOREIGN
-
-
-def judge_of_most(connection: Connection, selection: Selection) -> str | None:
+def judge_of_most(connection: Connection, tenant: str, *, last: int, since: float | None) -> str | None:
     """The judge of any but `AUDIT` that rewarded most of the last rewarded queries; None without rewards.
 
     Of two judges with as many queries it is the one that rewarded the newest query. One that sources alone speak for is
@@ -131,23 +99,21 @@ def judge_of_most(connection: Connection, selection: Selection) -> str | None:
     """
     progress, j = schema.progress, schema.judges
     spoken = (j.c.name != AUDIT) & exists().where(
-        progress.c.judge == j.c.id, progress.c.tenant.in_(owners_of(selection.tenant)), progress.c.rewards > 0
+        progress.c.judge == j.c.id, progress.c.tenant.in_(owners_of(tenant)), progress.c.rewards > 0
     )
     # One judge at a time, for the same reason as one tenant at a time in `_last_served`.
     rows = sorted(
         (
             (at, query, judge)
             for judge in connection.execute(select(j.c.id).where(spoken)).scalars().all()
-            for at, query in _last_served(
-                connection, selection.tenant, _rewarded_queries(selection, judge), selection.last
-            )
+            for at, query in _last_served(connection, tenant, _rewarded_queries(judge, since), last)
         ),
         reverse=True,
     )
     own = _judges_themselves(connection, sorted({query for _, query, _ in rows}))
     rows = [row for row in rows if row[2] in own] or rows
-    last = set(list(dict.fromkeys(query for _, query, _ in rows))[: selection.last])
-    number = _most_common([judge for _, query, judge in rows if query in last])
+    newest = set(list(dict.fromkeys(query for _, query, _ in rows))[:last])
+    number = _most_common([judge for _, query, judge in rows if query in newest])
     return connection.execute(select(j.c.name).where(j.c.id == number)).scalar()
 
 
@@ -165,20 +131,31 @@ def _judges_themselves(connection: Connection, queries: Sequence[int]) -> set[in
     }
 
 
-def embedder_of_most(connection: Connection, selection: Selection) -> str | None:
+def embedder_of_most(
+    connection: Connection,
+    judge: str,
+    tenant: str,
+    *,
+    last: int,
+    since: float | None,
+    before: float | None = None,
+) -> str | None:
     """The embedding model of most of the last rewarded queries, of two the newer; None where there are no vectors."""
-    rewarded = _rewarded_queries(selection, id_of(connection, schema.judges, selection.judge))
-    number = _embedder_of_most(connection, selection.tenant, rewarded, selection.last)
-    names = select(schema.embedders.c.name).where(schema.embedders.c.id == number)
-    return connection.execute(names).scalar()
+    q, e = schema.queries, schema.embedders
+    rewarded = _rewarded_queries(id_of(connection, schema.judges, judge), since, before)
+    rows = _last_served(connection, tenant, rewarded.where(q.c.embedder.is_not(None)), last, q.c.embedder)
+    number = _most_common([embedder for _, _, embedder in rows])
+    return connection.execute(select(e.c.name).where(e.c.id == number)).scalar()
 
 
-def count_rewards(connection: Connection, selection: Selection) -> int:
-    """How many rewards the selected queries have that were last served by the selected embedder."""
-    rewarded = _rewarded_queries(selection, id_of(connection, schema.judges, selection.judge))
-    if selection.embedder is not None:
-        rewarded = rewarded.where(schema.queries.c.embedder == id_of(connection, schema.embedders, selection.embedder))
-    rows = _last_served(connection, selection.tenant, rewarded, selection.last, schema.progress.c.rewards)
+def count_rewards(
+    connection: Connection, judge: str, tenant: str, *, embedder: str | None, last: int | None, since: float | None
+) -> int:
+    """How many rewards the selected queries have that were last served by *embedder*, or (None) by any."""
+    rewarded = _rewarded_queries(id_of(connection, schema.judges, judge), since)
+    if embedder is not None:
+        rewarded = rewarded.where(schema.queries.c.embedder == id_of(connection, schema.embedders, embedder))
+    rows = _last_served(connection, tenant, rewarded, last, schema.progress.c.rewards)
     return sum(rewards for _, _, rewards in rows)
 
 
@@ -244,15 +221,15 @@ def owners_of(tenant: str) -> Select[Any]:
     return select(t.c.id).where(named if tenant else or_(named, t.c.shares))
 
 
-def _rewarded_queries(selection: Selection, judge: int | None) -> Select[Any]:
-    """The ids of queries that *judge* has rewarded in the selected time, of all tenants."""
+def _rewarded_queries(judge: int | None, since: float | None, before: float | None = None) -> Select[Any]:
+    """The ids of queries that *judge* has rewarded, last served in that time, of all tenants."""
     q, progress = schema.queries, schema.progress
     rewarded = and_(progress.c.query == q.c.id, progress.c.judge == judge, progress.c.rewards > 0)
     chosen = select(q.c.id).join(progress, rewarded)
-    if selection.since is not None:
-        chosen = chosen.where(progress.c.at >= selection.since)
-    if selection.before is not None:
-        chosen = chosen.where(progress.c.at < selection.before)
+    if since is not None:
+        chosen = chosen.where(progress.c.at >= since)
+    if before is not None:
+        chosen = chosen.where(progress.c.at < before)
     return chosen
 
 
@@ -263,6 +240,8 @@ def _last_served(
 
     One tenant at a time: an index has the order then, and older queries are not looked at.
     """
+    if count is not None and count < 1:
+        raise InputError(f"last: expected at least 1 query, got {count}")
     q, progress = schema.queries, schema.progress
     chosen = queries.with_only_columns(progress.c.at, q.c.id, *columns)
     newest = chosen.order_by(progress.c.at.desc(), progress.c.query.desc()).limit(count)
@@ -272,22 +251,22 @@ def _last_served(
 
 
 def _last_of_each_source(
-    connection: Connection, selection: Selection, queries: Select[Any], judge: int | None
+    connection: Connection, tenant: str, queries: Select[Any], judge: int | None, count: int | None
 ) -> list[int]:
-    """The ids of as many *queries* as are selected: the last served ones where no source has spoken of these.
+    """The ids of *count* of *queries*: the last served ones where no source has spoken of these.
 
     Else each source has its share, and who speaks most takes no other's place.
     """
-    last = [number for _, number in _last_served(connection, selection.tenant, queries, selection.last)]
+    last = [number for _, number in _last_served(connection, tenant, queries, count)]
     s, progress = schema.source_rewards, schema.progress
-    if selection.last is None or len(last) < selection.last:
+    if count is None or len(last) < count:
         return last
     named = select(s.c.query).where(s.c.judge == judge).limit(1)
     if not any(connection.execute(named.where(s.c.query.in_(part))).first() for part in in_parts(last)):
         return last
     served = queries.with_only_columns(progress.c.at, schema.queries.c.id)
-    served = served.where(progress.c.tenant.in_(owners_of(selection.tenant)))
-    return list(connection.execute(in_turns(served, judge, selection.last)).scalars())
+    served = served.where(progress.c.tenant.in_(owners_of(tenant)))
+    return list(connection.execute(in_turns(served, judge, count)).scalars())
 
 
 def in_turns(served: Select[Any], judge: int | None, count: int | None) -> Select[Any]:
@@ -305,36 +284,18 @@ def in_turns(served: Select[Any], judge: int | None, count: int | None) -> Selec
     return first.order_by(func.min(ranked.turn), ranked.at.desc(), ranked.id.desc()).limit(count)
 
 
-def _embedder_of_most(connection: Connection, tenant: str, rewarded: Select[Any], last: int | None) -> int | None:
-    embedder = schema.queries.c.embedder
-    rows = _last_served(connection, tenant, rewarded.where(embedder.is_not(None)), last, embedder)
-    return _most_common([number for _, _, number in rows])
-
-
 def _most_common(numbers: Sequence[int]) -> int | None:
     """The number that comes most often, of two the one that comes first; None of none."""
     return Counter(numbers).most_common(1)[0][0] if numbers else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """The documents that a judge rewarded, by the ids of their rows: tenant and name, text, bytes of vectors, rewards.
-
-    Rewards are by query and source; the empty source is the judge. Vectors and rewards that were left out are counted
-    in *damaged* by what they are; *unreadable* are the documents with a damaged vector.
-    """
-
-    names: dict[int, tuple[str, str]]
-    texts: dict[int, str | None]
-    vectors: dict[int, bytes]
-    rewards: dict[int, dict[str, list[tuple[int, float]]]]
-    damaged: dict[str, int]
-    unreadable: list[int]
-
-
 def _judged_documents(
     connection: Connection, queries: Sequence[int], judge: int | None, embedder: int | None
-) -> _Judged:
+) -> tuple[dict[int, Any], dict[int, dict[str, list[tuple[int, float]]]], dict[str, int]]:
+    """The documents that *judge* rewarded, by the ids of their rows, and rewards of theirs by query and source.
+
+    The empty source is the judge. Damaged vectors and rewards are left out, and counted by what they are.
+    """
     r, d, v, t = schema.rewards, schema.documents, schema.document_vectors, schema.tenants
     stored: list[Given] = []
     for numbers in in_parts(queries):
@@ -344,32 +305,30 @@ def _judged_documents(
             .where(r.c.query.in_(numbers), r.c.judge == judge, r.c.value.is_not(None))
         ).all()
         said = said_of(connection, judge, numbers)
-        for query, document, value in rows:
-            if (own := said.get((query, document))) is None:
-                stored.append(Given(query, document, value))
-            else:
-                stored += [Given(query, document, given, source) for source, (given, _) in all_of(value, own).items()]
+        stored += [
+            Given(query, document, reward, source)
+            for query, document, value in rows
+            for source, (reward, _) in all_of(value, said.get((query, document), {})).items()
+        ]
     sound = [one for one in stored if _is_reward(one.value)]
-    documents = sorted({one.document for one in sound})
-    names: dict[int, tuple[str, str]] = {}
-    texts: dict[int, str | None] = {}
-    vectors: dict[int, bytes] = {}
-    for numbers in in_parts(documents):
-        for number, tenant, name, text, vector, expected in connection.execute(
-            select(d.c.id, t.c.name, d.c.name, d.c.text, v.c.vector, v.c.checksum)
-            .join(t, t.c.id == d.c.tenant)
-            .join(v, and_(v.c.document == d.c.id, v.c.embedder == embedder))
-            .where(d.c.id.in_(numbers))
-        ):
-            if checksum(vector) == expected:
-                names[number], texts[number], vectors[number] = (tenant, name), text, vector
+    rewarded = sorted({one.document for one in sound})
+    with_vectors = (
+        select(d.c.id, t.c.name.label("tenant"), d.c.name, d.c.text, v.c.vector, v.c.checksum)
+        .join(t, t.c.id == d.c.tenant)
+        .join(v, and_(v.c.document == d.c.id, v.c.embedder == embedder))
+    )
+    documents = {
+        row.id: row
+        for numbers in in_parts(rewarded)
+        for row in connection.execute(with_vectors.where(d.c.id.in_(numbers)))
+        if checksum(row.vector) == row.checksum
+    }
     rewards: dict[int, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
     for query, document, value, source, _ in sound:
-        if document in vectors and value is not None:
+        if document in documents and value is not None:
             rewards[query][source].append((document, value))
-    damaged = {"document vectors": len(documents) - len(vectors), "rewards": len(stored) - len(sound)}
-    unreadable = [document for document in documents if document not in vectors]
-    return _Judged(names, texts, vectors, dict(rewards), damaged, unreadable)
+    damaged = {"document vectors": len(rewarded) - len(documents), "rewards": len(stored) - len(sound)}
+    return documents, rewards, damaged
 
 
 def _is_reward(value: Any) -> bool:
