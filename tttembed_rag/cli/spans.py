@@ -96,7 +96,7 @@ def import_(
             reader = Reader(None if of_answers else scores_of, None, cut_at)
             on = None if scale is None and not of_answers else Scale.parse(scale or "probability")
             served = _served_spans(log, reader, limit, store, owner, on, scores_of if of_answers else None)
-            left_out = reader.counts.left_out
+            left_out = reader.left_out
         elif votes:
             served = _served_votes(votes, store.text_id, owner)
         with click.progressbar(length=len(served), label="import", file=sys.stderr, hidden=hidden) as bar:

@@ -35,13 +35,20 @@ def read_spans(path: Path) -> list[Span]:
             records: Iterable[Any] = require("pyarrow.parquet", "parquet").read_table(path).to_pylist()
         else:
             records = _without_envelopes(path, _json(path.read_text(encoding="utf-8")))
-        return [_checked(path, number, record) for number, record in enumerate(records, 1)]
+        spans = []
+        for number, record in enumerate(records, 1):
+            try:
+                spans.append(span_of(record))
+            except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as exc:
+                expected = "expected context.span_id, trace_id and attributes"
+                raise DataError(f"{path}: span {number}: {expected} ({exc!r})") from exc
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a file of spans, found none") from exc
+    except DataError:
+        raise
     except (ValueError, RecursionError) as exc:
-        if isinstance(exc, DataError):
-            raise
         raise DataError(f"{path}: expected spans as JSON lines or Parquet ({exc})") from exc
+    return spans
 
 
 def span_of(record: Mapping[str, Any]) -> Span:
@@ -72,8 +79,8 @@ def span_of(record: Mapping[str, Any]) -> Span:
     if kind := record.get("span_kind"):
         attributes.setdefault("openinference.span.kind", kind)
     parent = record.get("parent_id")
-    whole = str(parent).removeprefix("0x") if parent else None
-    return Span(named("span_id"), named("trace_id"), whole, attributes, _seconds(record.get("start_time")))
+    parent = str(parent).removeprefix("0x") if parent else None
+    return Span(named("span_id"), named("trace_id"), parent, attributes, _seconds(record.get("start_time")))
 
 
 def retrievals_of(spans: Iterable[Span], reader: Reader) -> list[Retrieval]:
@@ -116,10 +123,7 @@ def _json(text: str) -> Iterable[Any]:
         if text[place].isspace():
             place += 1
             continue
-        try:
-            value, place = decoder.raw_decode(text, place)
-        except RecursionError as exc:
-            raise ValueError("values are nested too deep") from exc
+        value, place = decoder.raw_decode(text, place)
         yield from value if isinstance(value, list) else [value]
 
 
@@ -160,15 +164,6 @@ def _value_of_otlp(value: Mapping[str, Any]) -> Any:
     if "kvlistValue" in value:
         return _values_of_otlp(value["kvlistValue"].get("values", ()))
     return next((value[kind] for kind in ("stringValue", "doubleValue", "boolValue") if kind in value), None)
-
-
-def _checked(path: Path, number: int, record: Any) -> Span:
-    try:
-        if not isinstance(record, Mapping):
-            raise TypeError(f"a {type(record).__name__}")
-        return span_of(record)
-    except (KeyError, OverflowError, TypeError, ValueError) as exc:
-        raise DataError(f"{path}: span {number}: expected context.span_id, trace_id and attributes ({exc!r})") from exc
 
 
 def _seconds(moment: Any) -> float | None:

@@ -106,16 +106,10 @@ class TTTSpanProcessor(BatchSpanProcessor):
     @property
     def counts(self) -> Tapped:
         """What became of all spans so far."""
-        done = self._reading
-        read, unread = done.reader.counts, max(0, self._ended.value - done.read)
+        done, reader = self._reading, self._reading.reader
+        unread = max(0, self._ended.value - done.read)
         return Tapped(
-            done.observed,
-            done.recorded,
-            read.nested,
-            read.left_out,
-            read.undeclared,
-            unread,
-            done.failed,
+            done.observed, done.recorded, reader.nested, reader.left_out, reader.undeclared, unread, done.failed
         )
 
 
@@ -136,7 +130,7 @@ class _Reading(SpanExporter):
     def __init__(self, log: Log, reader: Reader) -> None:
         self.reader = reader
         self.read = self.observed = self.recorded = self.failed = 0
-        self._to = log
+        self._log = log
         self._cut_at = reader.cut_at
         self._warned = False
 
@@ -156,7 +150,9 @@ class _Reading(SpanExporter):
         attributes: Any = span.attributes or {}
         began = None if span.start_time is None else span.start_time / 1e9
         parent_id = None if parent is None else f"{parent.span_id:x}"
-        self.reader.cut_at = _shorter(self._cut_at, span)
+        # From which length on texts are cut: the caller's, or the SDK's limit for attributes.
+        limits = self._cut_at, getattr(getattr(span, "_attributes", None), "max_value_len", None)
+        self.reader.cut_at = min((one for one in limits if one is not None), default=None)
         ids = f"{ended.context.span_id:x}", f"{ended.context.trace_id:x}"
         found = self.reader.read(Span(*ids, parent_id, attributes, began))
         if found is None:
@@ -171,17 +167,10 @@ class _Reading(SpanExporter):
 
     def _keep(self, found: Retrieval, ended: _Ended) -> None:
         known = None if found.vector is None else Known(found.vector)
-        task = found.task or ended.task
-        with context(task=task, tenant=ended.tenant, query_id=ended.query_id):
+        with context(task=found.task or ended.task, tenant=ended.tenant, query_id=ended.query_id):
             if found.scores is None:
-                self._to.observe(found.query, found.documents, task=task, known=known)
+                self._log.observe(found.query, found.documents, known=known)
                 self.observed += 1
             else:
-                self._to.record(found.query, found.documents, found.scores, task=task, known=known, source="")
+                self._log.record(found.query, found.documents, found.scores, known=known)
                 self.recorded += 1
-
-
-def _shorter(cut_at: int | None, span: ReadableSpan) -> int | None:
-    """The length from which on texts of *span* are cut: the caller's, or the SDK's limit for attributes."""
-    limit = getattr(getattr(span, "_attributes", None), "max_value_len", None)
-    return min((one for one in (cut_at, limit) if one is not None), default=None)

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from sys import getsizeof
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from cachetools import LRUCache
@@ -25,27 +23,24 @@ from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
-KeyT = TypeVar("KeyT", bound=Hashable)
-ValueT = TypeVar("ValueT")
 # Ids of documents to their whole texts, as many as are known.
 TextsById: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 
 # The key in the metadata of a span, or of the run that it traces, that names the task; and the mark of steered vectors.
 TASK_KEY, STEERED = "tttembed_task", "tttembed.steered"
 _REDACTED = "__REDACTED__"
-# OpenTelemetry's own operations that find something, and how attributes of each are called.
-_GEN_AI = {"retrieval": "retrieval", "search_memory": "memory"}
-_DOCUMENTS = ("retrieval.documents", "reranker.output_documents")
+# OpenTelemetry's own operations that find something.
+_GEN_AI = ("retrieval", "search_memory")
+# Where conventions keep the query and the documents of a retriever, and the documents of a reranker.
+_QUERY = ("gen_ai.retrieval.query.text", "gen_ai.memory.query.text")
+_RETRIEVED = ("retrieval.documents", "gen_ai.retrieval.documents", "gen_ai.memory.records")
+_RERANKED = "reranker.output_documents"
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
-# Bytes of query vectors that are remembered at most.
-_VECTORS_BYTES = 128 * 2**20
-# Bytes of anything else that is remembered at most.
-_OTHER_BYTES = 32 * 2**20
-# Bytes that an entry takes beside its vector or texts.
-_ENTRY_BYTES = 400
-# Levels of attributes that are looked into.
-_DEEPEST = 20
+# Bytes of query vectors that are remembered at most, beside their texts; and entries of anything else.
+_VECTORS_BYTES, _REMEMBERED = 128 * 2**20, 50_000
+# Levels of attributes that are looked into, and levels of a trace that are told apart.
+_DEEPEST, _LEVELS = 20, 500
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,13 +75,6 @@ class Retrieval:
     source: str = ""
 
 
-@dataclass(slots=True)
-class _Counts:
-    nested: int = 0
-    left_out: int = 0
-    undeclared: int = 0
-
-
 @dataclass
 class Reader:
     """Reads retrievals from spans that are handed over children first, as they end.
@@ -94,26 +82,25 @@ class Reader:
     Its arguments are those of `TTTSpanProcessor`.
 
     Attributes:
-        counts: Retrievers that only handed on (nested), documents and queries without a whole text (left_out), spans of
-            rerankers that nothing was declared for (undeclared).
+        nested: Retrievers that only handed on.
+        left_out: Documents and queries without a whole text.
+        undeclared: Spans of rerankers that nothing was declared for.
     """
 
     scores_of: str | None = None
     texts: TextsById | None = None
     cut_at: int | None = None
     vectors: bool = True
-    counts: _Counts = field(default_factory=_Counts)
 
     def __post_init__(self) -> None:
         if self.cut_at is not None and self.cut_at < 1:
             raise InputError(f"cut_at: expected at least 1 character, got {self.cut_at}")
+        self.nested = self.left_out = self.undeclared = 0
         # Spans that have a retriever with documents below them.
-        self._around: LRUCache[tuple[str, str], None] = LRUCache(_OTHER_BYTES // _ENTRY_BYTES)
-        self._query_vectors: LRUCache[tuple[str, str], tuple[str, FloatArray]] = LRUCache(
-            _VECTORS_BYTES, _size_of_vector
-        )
+        self._around: LRUCache[tuple[str, str], None] = LRUCache(_REMEMBERED)
+        self._query_vectors: LRUCache[tuple[str, str], FloatArray] = LRUCache(_VECTORS_BYTES, lambda one: one.nbytes)
         # The texts that were embedded in a trace, two at most: only whether it is one is asked.
-        self._embedded: LRUCache[str, frozenset[str]] = LRUCache(_OTHER_BYTES, _size_of_texts)
+        self._embedded: LRUCache[str, set[str]] = LRUCache(_REMEMBERED)
 
     def read(self, span: Span) -> Retrieval | None:
         """What *span* says was retrieved or reranked; None for all other spans."""
@@ -121,90 +108,76 @@ class Reader:
         kind = str(fields.get("openinference.span.kind", "")).upper()
         if fields.get("gen_ai.operation.name") in _GEN_AI:
             kind = "RETRIEVER"
-        nested = (span.trace_id, span.span_id) in self._around
-        self._around.pop((span.trace_id, span.span_id), None)
+        key = span.trace_id, span.span_id
+        nested = key in self._around
+        self._around.pop(key, None)
         documents: list[dict[str, Any]] = []
         if kind == "RETRIEVER":
-            documents = _documents(fields, "retrieval.documents") or _gen_ai_documents(fields)
             # LlamaIndex has a span without documents below that of every retriever: it stands for nothing.
-            self.counts.left_out += isinstance(fields.get("retrieval.documents"), str)  # cut on the way
+            documents = next(filter(None, (_documents(fields, name) for name in _RETRIEVED)), [])
+            self.left_out += any(isinstance(fields.get(name), str) for name in _RETRIEVED)  # cut on the way
         if (nested or documents) and span.parent_id is not None:
             self._around[span.trace_id, span.parent_id] = None
         if kind == "EMBEDDING":
             self._note_vectors(span, fields)
-        if kind == "RERANKER":
-            return self._reranked(span, fields)
-        if kind != "RETRIEVER":
-            return None
-        if nested:
-            self.counts.nested += 1
-            return None
-        return self._retrieved(span, fields, documents)
+        elif kind == "RERANKER" and self.scores_of and self.scores_of in ("*", fields.get("reranker.model_name")):
+            said = fields.get("reranker.query") or _input(fields)
+            return self._found(span, fields, said, _documents(fields, _RERANKED), scored=True)
+        elif kind == "RERANKER":
+            self.undeclared += 1
+        elif kind == "RETRIEVER" and nested:
+            self.nested += 1
+        elif kind == "RETRIEVER":
+            said = next(filter(None, map(fields.get, _QUERY)), _input(fields))
+            if isinstance(said, str) and _A_VECTOR.fullmatch(said):  # then it is the trace's only embedded text
+                embedded = self._embedded.get(span.trace_id, set())
+                said = next(iter(embedded)) if len(embedded) == 1 else None
+            return self._found(span, fields, said, documents)
+        return None
 
-    def _retrieved(self, span: Span, fields: dict[str, Any], documents: list[dict[str, Any]]) -> Retrieval | None:
-        own = [fields.get(f"gen_ai.{name}.query.text") for name in _GEN_AI.values()]
-        said = next(filter(None, own), _input(fields))
-        if isinstance(said, str) and _A_VECTOR.fullmatch(said):  # then it is the trace's only embedded text
-            embedded = self._embedded.get(span.trace_id) or frozenset()
-            said = next(iter(embedded)) if len(embedded) == 1 else None
+    def _found(
+        self, span: Span, fields: dict[str, Any], said: Any, documents: list[dict[str, Any]], *, scored: bool = False
+    ) -> Retrieval | None:
+        """The documents with a whole text, and where they are *scored* a number, for the query that was *said*."""
         query = self._whole(said)
         if query is None:
-            self.counts.left_out += len(documents)
+            self.left_out += len(documents)
             return None
-        texts = self._texts(documents)
-        kept = [(place, text) for place, text in enumerate(texts) if text is not None]
-        places, whole = [place for place, _ in kept], [text for _, text in kept]
-        _, vector = self._query_vectors.get((span.trace_id, query), (query, None))
-        return Retrieval(query, whole, places, span, vector=vector, task=_task(fields)) if whole else None
-
-    def _reranked(self, span: Span, fields: dict[str, Any]) -> Retrieval | None:
-        name = fields.get("reranker.model_name")
-        if self.scores_of is None or self.scores_of not in ("*", name):
-            self.counts.undeclared += 1
-            return None
-        query = self._whole(fields.get("reranker.query") or _input(fields))
-        documents = _documents(fields, "reranker.output_documents")
-        if query is None:
-            self.counts.left_out += len(documents)
-            return None
-        texts = self._texts(documents)
         kept = [
             (place, text, score)
-            for place, (document, text) in enumerate(zip(documents, texts, strict=True))
-            if text is not None and (score := _number(document.get("score"))) is not None
+            for place, (document, text) in enumerate(zip(documents, self._texts(documents), strict=True))
+            if text is not None and (score := _number(document.get("score")) if scored else 0.0) is not None
         ]
         if not kept:
             return None
-        places, whole, scores = ([row[column] for row in kept] for column in range(3))
-        _, vector = self._query_vectors.get((span.trace_id, query), (query, None))
-        return Retrieval(query, whole, places, span, scores, vector, _task(fields))  # type: ignore[arg-type]
+        places, texts, scores = [one[0] for one in kept], [one[1] for one in kept], [one[2] for one in kept]
+        vector = self._query_vectors.get((span.trace_id, query))
+        return Retrieval(query, texts, places, span, scores if scored else None, vector, _task(fields))
 
     def _note_vectors(self, span: Span, fields: dict[str, Any]) -> None:
         """Remember a trace's embedded texts with their vectors: the first of a text is the innermost model's."""
-        base = self.vectors and not fields.get(STEERED)
-        number = 0
+        base, number = self.vectors and not fields.get(STEERED), 0
         while (vector := fields.get(f"embedding.embeddings.{number}.embedding.vector")) is not None:
             text = self._whole(fields.get(f"embedding.embeddings.{number}.embedding.text"))
-            if text is not None:
-                known = self._embedded.get(span.trace_id) or frozenset()
-                if len(known) < 2:
-                    _keep(self._embedded, span.trace_id, known | {text})
-                key = span.trace_id, text
-                if base and key not in self._query_vectors and (taken := _vector(vector)) is not None:
-                    _keep(self._query_vectors, key, (text, taken))
             number += 1
+            if text is None:
+                continue
+            embedded = self._embedded.setdefault(span.trace_id, set())
+            if len(embedded) < 2:
+                embedded.add(text)
+            key = span.trace_id, text
+            if base and key not in self._query_vectors and (taken := _vector(vector)) is not None:
+                self._query_vectors[key] = taken
 
     def _texts(self, documents: list[dict[str, Any]]) -> list[str | None]:
         """The whole text of each document; None where it cannot be had."""
         texts = [self._whole(document.get("content")) for document in documents]
-        if self.texts is not None and None in texts:
-            ids = {str(one["id"]) for one, text in zip(documents, texts, strict=True) if text is None and "id" in one}
-            found = self.texts(sorted(ids)) if ids else {}
-            texts = [
-                found.get(str(one.get("id"))) if text is None else text
-                for one, text in zip(documents, texts, strict=True)
-            ]
-        self.counts.left_out += texts.count(None)
+        ids = {n: str(one["id"]) for n, one in enumerate(documents) if texts[n] is None and "id" in one}
+        if self.texts is not None and ids:
+            found = self.texts(sorted(set(ids.values())))
+            for place, key in ids.items():
+                texts[place] = found.get(key)
+        self.left_out += texts.count(None)
         return texts
 
     def _whole(self, text: Any) -> str | None:
@@ -215,23 +188,20 @@ class Reader:
 
 
 def children_first(spans: Iterable[Span]) -> list[Span]:
-    """*spans* in an order in which no span comes before one below it, those of a level by their time."""
+    """*spans* in an order in which no span comes before one below it, those of a level by their time.
+
+    Levels below the 500th of a trace are one, as are those of parents that go round in a circle.
+    """
     every = list(spans)
-    parents = {(one.trace_id, one.span_id): one.parent_id for one in every}
-    depths: dict[tuple[str, str | None], int] = {}
+    by_id = {(one.trace_id, one.span_id): one for one in every}
 
     def depth(span: Span) -> int:
-        above: list[tuple[str, str | None]] = []
-        key: tuple[str, str | None] = (span.trace_id, span.span_id)
-        while key in parents and key not in depths:
-            depths[key] = 0  # where parents go round in a circle, it is cut here
-            above.append(key)
-            key = (span.trace_id, parents[key])
-        steps = depths.get(key, -1)
-        for one in reversed(above):
-            steps += 1
-            depths[one] = steps
-        return depths[span.trace_id, span.span_id]
+        above: Span | None = span
+        for steps in range(_LEVELS):
+            if above is None or above.parent_id is None:
+                return steps
+            above = by_id.get((above.trace_id, above.parent_id))
+        return _LEVELS
 
     return sorted(every, key=lambda one: (-depth(one), one.at or 0.0))
 
@@ -241,19 +211,20 @@ def _flat(attributes: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
 
     def add(name: str, value: Any, depth: int = 0) -> None:
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if name in (*_RETRIEVED, _RERANKED, "metadata") and isinstance(value, str):  # a table may hold them as JSON
+            parsed = _parsed(value)
+            value = parsed if isinstance(parsed, list | dict) else value
         if isinstance(value, Mapping) and depth < _DEEPEST:
             for key, below in value.items():
                 add(f"{name}.{key}" if name else str(key), below, depth + 1)
         elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value) and depth < _DEEPEST:
             for number, below in enumerate(value):
                 add(f"{name}.{number}", below, depth + 1)
-        elif name in _DOCUMENTS and isinstance(value, str) and isinstance(listed := _parsed(value), list):
-            add(name, listed, depth + 1)  # a table may hold them as JSON
         else:
-            flat[name] = value.tolist() if hasattr(value, "tolist") else value
+            flat[name] = value
 
-    for name, value in attributes.items():
-        add(name, value.tolist() if hasattr(value, "tolist") else value)
+    add("", attributes, -1)
     return flat
 
 
@@ -268,40 +239,22 @@ def _documents(fields: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
     return [by_place[place] for place in sorted(by_place)]
 
 
-def _gen_ai_documents(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The documents of OpenTelemetry's own conventions, as JSON or as fields; those of a retrieval have no texts."""
-    for name in ("gen_ai.retrieval.documents", "gen_ai.memory.records"):
-        said = fields.get(name)
-        if isinstance(said, str):
-            said = _parsed(said)
-            return [dict(one) for one in said if isinstance(one, Mapping)] if isinstance(said, list) else []
-        if found := _documents(fields, name):
-            return found
-    return []
-
-
 def _input(fields: Mapping[str, Any]) -> Any:
     """The query of a span's input: a text, or one of the usual names in JSON."""
     said = fields.get("input.value")
     if not isinstance(said, str) or "json" not in str(fields.get("input.mime_type", "")):
         return said
     parsed = _parsed(said)
-    if parsed is None:
-        return said
     if isinstance(parsed, dict):
         texts = {key: value for key, value in parsed.items() if isinstance(value, str)}
         named = next((texts[key] for key in ("query", "text", "question", "input") if key in texts), None)
         return named if named is not None or len(texts) != 1 else next(iter(texts.values()))
-    return parsed if isinstance(parsed, str) else None
+    return said if parsed is None else parsed
 
 
 def _task(fields: Mapping[str, Any]) -> str | None:
     """The task key that the metadata of a span names."""
-    metadata = fields.get("metadata")
-    if isinstance(metadata, str):
-        metadata = _parsed(metadata)
-    named = metadata.get(TASK_KEY) if isinstance(metadata, dict) else None
-    named = named or fields.get(TASK_KEY) or fields.get(f"metadata.{TASK_KEY}")
+    named = fields.get(f"metadata.{TASK_KEY}") or fields.get(TASK_KEY)
     return named if isinstance(named, str) else None
 
 
@@ -329,16 +282,3 @@ def _vector(value: Any) -> FloatArray | None:
         return vector if vector.ndim == 1 and bool(checked_norms("vector", vector)) else None
     except (TypeError, OverflowError, VectorError):
         return None
-
-
-def _keep(cache: LRUCache[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
-    with suppress(ValueError):  # of a value that is larger than all that may be kept
-        cache[key] = value
-
-
-def _size_of_vector(kept: tuple[str, FloatArray]) -> int:
-    return _ENTRY_BYTES + getsizeof(kept[0]) + kept[1].nbytes
-
-
-def _size_of_texts(kept: frozenset[str]) -> int:
-    return _ENTRY_BYTES + sum(map(getsizeof, kept))
