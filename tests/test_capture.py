@@ -360,7 +360,7 @@ def test_one_text_is_no_list_of_documents(documents, tmp_path, caplog):
         stored.record("q", documents, [1.0, 0.0, 1.0])
 
     assert len(log) == 0
-    assert stored.counts.dropped == 1
+    assert stored.counts.failed == 1
     assert "documents: expected a list of texts" in caplog.text
 
 

@@ -228,7 +228,7 @@ class TestHarm:
         """Even an iterable that breaks fails no request."""
         log.observe("q", (1 / 0 for _ in "a"))
 
-        assert log.counts.dropped == 1
+        assert log.counts.failed == 1
         assert caplog.records[0].levelno == logging.ERROR
 
     def test_what_the_store_refuses_takes_nothing_with_it(self, store, log):
@@ -334,7 +334,7 @@ class TestHarm:
             "ids": (["a"], Known(doc_ids=["x" * 10_000])),
             "names": (["a"], Known(query_id="x" * 10_000)),
             "arrays": (["a"], Known(np.ones(1_250), np.ones((1, 1_250)))),
-            "lists": (["a"], Known([1] * 156, [[1] * 156])),
+            "lists": (["a"], Known([1] * 1_250, [[1] * 1_250])),
         }
         for documents, known in large.values():
             with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", "judge", max_bytes=100_000) as log:

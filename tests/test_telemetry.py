@@ -180,7 +180,8 @@ class TestCapture:
         assert grown(before, read("tttembed.capture.queries")) == {
             key(outcome="written"): 1,
             key(outcome="failed"): 1,
-            key(outcome="sampled_out"): 2,
+            key(outcome="sampled_out"): 1,
+            key(outcome="dropped"): 1,
         }
         assert grown(batches, read("tttembed.capture.duration")) == {(): 1}
         assert spans("tttembed.capture") == [{"tttembed.queries": 1}]

@@ -10,6 +10,7 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -137,11 +138,8 @@ class RewardLog(Log):
             ]
         depth = max((len(one.candidates) for one in waiting), default=1)
         plan = Plan(waiting, (depth,), budget or Budget(), price or Price())
-        answers = ScoreCache.open(cache)
-        try:
+        with closing(ScoreCache.open(cache)) as answers:
             verdicts = judge_all(plan, judge, answers, concurrency=concurrency)
-        finally:
-            answers.close()
         for one in waiting:
             judged = verdicts.rewards.get(one.query_id, {})
             self._add(one.query, [(text, {"": judged[key]}) for key, text in one.candidates if key in judged], one.task)
@@ -238,20 +236,16 @@ class RewardLog(Log):
         with self._lock:
             served = self._served.setdefault((task or DEFAULT_TASK, query), {})
             for text, rewards in shown:
-                self._keep(served.setdefault(text, {}), rewards)
+                kept = served.setdefault(text, {})
+                for source, reward in rewards.items():
+                    kept.pop(source, None)  # the newest stands last
+                    kept[source] = reward
+                    if len(named := [one for one in kept if one]) > MAX_SOURCES:
+                        del kept[named[0]]
+                        self.dropped_rewards += 1
             if vector is not None:
                 self._query_vectors[query] = vector
             while len(self._served) > self._capacity:
                 (_, forgotten), _ = self._served.popitem(last=False)
                 self._query_vectors.pop(forgotten, None)
                 self.dropped += 1
-
-    def _keep(self, kept: dict[str, float], rewards: dict[str, float]) -> None:
-        """Put new *rewards* of a pair, by source, in place of old ones; of too many sources the oldest is dropped."""
-        for source, reward in rewards.items():
-            kept.pop(source, None)
-            kept[source] = reward
-        named = [source for source in kept if source]
-        for source in named[: max(0, len(named) - MAX_SOURCES)]:
-            del kept[source]
-            self.dropped_rewards += 1

@@ -9,14 +9,14 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from numpy.typing import ArrayLike
 
 from tttembed_rag.capture.log import Log, Logged
-from tttembed_rag.capture.preparing import DAY_SECONDS, NOTHING, Call, DailyPairs, Preparation, owned
+from tttembed_rag.capture.preparing import DAY_SECONDS, Call, Preparation, owned
 from tttembed_rag.capture.textvectors import TextVectors
-from tttembed_rag.capture.writing import ObservingStore, Writer
+from tttembed_rag.capture.writing import Writer
 from tttembed_rag.errors import InputError, check_text
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -24,6 +24,9 @@ from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.context import current_query_id, said
 from tttembed_rag.serving.following import check_url
 from tttembed_rag.system import telemetry
+
+if TYPE_CHECKING:
+    from tttembed_rag.stores import Store
 
 
 class Required(Enum):
@@ -97,7 +100,7 @@ class StoreLog(Log):
 
     def __init__(
         self,
-        store: ObservingStore | str,
+        store: Store | str,
         judge: Judge | str = "",
         *,
         scale: Scale | str = "probability",
@@ -131,24 +134,17 @@ class StoreLog(Log):
         self._tenant = tenant
         self._share = share
         self._clock = clock
-        self._pairs = DailyPairs(pairs_a_day)
-        preparation = Preparation(
-            scale=self.scale,
-            embedder=embedder,
-            embed_query=embed_query,
-            embed_documents=embed_documents,
-            vectors=vectors or TextVectors(),
-            pairs=self._pairs,
-        )
         self.trusted = trusted
+        models = embed_query, embed_documents, vectors or TextVectors()
+        preparation = Preparation(self.scale, embedder, *models, pairs_a_day)
         self._writer = Writer(store, self, preparation, capacity=capacity, max_bytes=max_bytes)
         telemetry.watch(self)
 
     def note(self, call: Logged) -> None:
         """Put one call into the queue, with the caller's tenant and query id."""
         try:
-            at, known = self._clock(), call.known
-            if self._pairs.is_spent(at) or (self._share < 1 and not self._is_sampled(call.query, call.task, at)):
+            at = self._clock()
+            if self._share < 1 and not self._is_sampled(call.query, call.task, at):
                 self._writer.leave_out("sampled_out")
                 return
             tenant = self._tenant if isinstance(self._tenant, str) else said("tenant")
@@ -156,11 +152,11 @@ class StoreLog(Log):
                 self._writer.leave_out("without_tenant")
                 return
             shown, scores = tuple(call.texts()), None if call.scores is None else tuple(call.scores)
-            facts = NOTHING if known is None else owned(known)
+            facts = owned(call.known)
             self.put(Call(call.query, shown, scores, call.task, tenant, at, facts, current_query_id(), call.source))
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
             _log.exception("a served query was not noted")
-            self._writer.leave_out("dropped")
+            self._writer.leave_out("failed")
 
     def put(self, call: Call) -> None:
         """Put a call into the queue as it is, whatever the caller's `context` says."""

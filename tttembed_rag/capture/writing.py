@@ -8,9 +8,9 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from threading import Condition
-from typing import Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from tttembed_rag.capture.log import Log
@@ -22,11 +22,12 @@ from tttembed_rag.serving.following import opened
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, Outage, Reached
 
+if TYPE_CHECKING:
+    from tttembed_rag.stores import Store
+
 _log = logging.getLogger(__name__)
 # Calls that are prepared and written together, in one transaction.
 _BATCH = 200
-# Bytes of calls that are prepared together, but for the last.
-_BATCH_BYTES = 16 * 2**20
 # Calls that are prepared together where texts may have to be embedded first: some are written every few seconds.
 _EMBEDDED_BATCH = 4
 # Seconds for which calls are gathered, unless they fill a batch before: small transactions cost as much as large ones.
@@ -45,23 +46,6 @@ _EXIT_PATIENCE, _EXIT_SECONDS = 5.0, 30.0
 _LAST_ROUND = 60.0
 
 
-class ObservingStore(Protocol):
-    """The methods of a store that a log writes to."""
-
-    def observe(self, served: Iterable[Served], *, judge: str = "") -> int:
-        """Write served queries in one transaction; gives how many of them: those forgotten since are left out."""
-
-    def has_tenants(self) -> bool:
-        """Whether there is any tenant but the shared one: whose a query without a tenant is, is not known then."""
-
-    def trust(self, judge: str, trusted: bool | None) -> None:
-        """Say whether *judge* is vouched for."""
-
-    @property
-    def text_id(self) -> TextId:
-        """Gives the id of a text, the same to everybody who asks this store."""
-
-
 class Writer:
     """Calls of a log from any thread, prepared and in a store a moment later.
 
@@ -71,16 +55,14 @@ class Writer:
     """
 
     def __init__(
-        self, store: ObservingStore | str, log: Log, preparation: Preparation, *, capacity: int, max_bytes: int
+        self, store: Store | str, log: Log, preparation: Preparation, *, capacity: int, max_bytes: int
     ) -> None:
-        self._reached: Reached[ObservingStore] = Reached(store, opened)
+        self._reached: Reached[Store] = Reached(store, opened)
         self._log = log
         # Whether the judge is vouched for, as the store was told.
         self._told: bool | None = None
         self._preparation = preparation
         self._capacity, self._max_bytes = capacity, max_bytes
-        # Calls, and bytes of calls, that are written at once.
-        self._enough, self._enough_bytes = min(_BATCH, 1 + capacity // 2), min(_BATCH_BYTES, max_bytes // 2)
         self._closed = False
         self.outage = Outage("store of served queries")
         self._start_anew()
@@ -102,23 +84,25 @@ class Writer:
         """Take a call, or count it as dropped; never waits."""
         size = call.size
         with self._changed:
-            if self._closed or len(self._queue) >= self._capacity or self._held + size > self._max_bytes:
-                self._counts["dropped"] += 1
-                return
-            self._queue.append((call, size))
-            self._held += size
-            self._accepted += 1
-            fills = len(self._queue) >= self._enough or self._held >= self._enough_bytes
-        if self._loop.asleep:
+            full = self._closed or len(self._queue) >= self._capacity or self._held + size > self._max_bytes
+            if not full:
+                self._queue.append((call, size))
+                self._held += size
+                self._accepted += 1
+            fills = len(self._queue) >= min(_BATCH, 1 + self._capacity // 2) or 2 * self._held >= self._max_bytes
+        if full:
+            self.leave_out("dropped")
+        elif self._loop.asleep:
             _write_at_exit()
             self._loop.start()
         elif fills and self._retry == _RETRY:
             self._loop.wake()
 
     def leave_out(self, outcome: str) -> None:
-        """Count a call that was not put."""
+        """Count a call that does not wait."""
         with self._changed:
-            self._counts[outcome] += 1
+            self._accepted += 1
+        self._settle(**{outcome: 1})
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything put so far is written or refused; gives whether it is after *timeout* seconds."""
@@ -147,7 +131,6 @@ class Writer:
             self._settle(failed=lost)
         self._reached.close()
         _writers.discard(self)
-        self._report()
 
     def _forked(self) -> None:
         self._start_anew()
@@ -160,7 +143,6 @@ class Writer:
         # Bytes of the calls in the queue; how many calls were put, and how many came to an end.
         self._held = self._accepted = self._done = 0
         self._counts: Counter[str] = Counter()
-        self._reported = dict.fromkeys(_OUTCOMES, 0)
         # Served queries that the store has not answered for yet, and how many of them are written in one transaction.
         self._batch: list[Served] = []
         self._at_once = _BATCH
@@ -172,7 +154,6 @@ class Writer:
 
     def _round(self) -> float | None:
         """Write one batch; gives the seconds until the next."""
-        self._report()
         try:
             store = self._reached.store()
             if self._batch and store.text_id != self._text_id:
@@ -201,7 +182,7 @@ class Writer:
             return None
         return 0.0 if more else _PAUSE
 
-    def _prepared(self, store: ObservingStore) -> list[Served]:
+    def _prepared(self, store: Store) -> list[Served]:
         """The served queries of the next calls in the queue."""
         if not self._queue:
             return []
@@ -222,19 +203,18 @@ class Writer:
         return served
 
     def _taken(self) -> list[Call]:
-        """The first calls of the queue, as many as are written together."""
+        """The first calls of the queue, as many as are prepared and written together."""
         most = _EMBEDDED_BATCH if self._preparation.embeds else _BATCH
-        calls, size, lacking = list[Call](), 0, 0
+        calls, lacking = list[Call](), 0
         with self._changed:
-            while self._queue and len(calls) < _BATCH and lacking < most and size < _BATCH_BYTES:
-                call, own = self._queue.popleft()
+            while self._queue and len(calls) < _BATCH and lacking < most:
+                call, size = self._queue.popleft()
                 calls.append(call)
-                size += own
-                lacking += call.lacks_vectors
-            self._held -= size
+                self._held -= size
+                lacking += call.known.vector is None
         return calls
 
-    def _write(self, store: ObservingStore, served: Sequence[Served]) -> None:
+    def _write(self, store: Store, served: Sequence[Served]) -> None:
         """Write the first queries of the batch in one transaction; in halves where the store refuses one of them."""
         try:
             if self._log.trusted is not self._told:
@@ -262,14 +242,9 @@ class Writer:
             self._counts.update(ends)
             self._done += sum(ends.values())
             self._changed.notify_all()
-
-    def _report(self) -> None:
-        """Tell telemetry of the calls since the last report."""
-        counts = self.counts
-        for outcome, total in counts.items():
-            if more := total - self._reported[outcome]:
-                telemetry.record("tttembed.capture.queries", more, outcome=outcome)
-        self._reported = counts
+        for outcome, calls in ends.items():
+            if calls:
+                telemetry.record("tttembed.capture.queries", calls, outcome=outcome)
 
 
 _writers: WeakSet[Writer] = WeakSet()
