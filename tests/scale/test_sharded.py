@@ -15,9 +15,9 @@ from tttembed_rag.fitting import Recipe, scope_weights, shared
 from tttembed_rag.fitting.scopes import of_task, shared_offset
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.thresholds import RIDGE_STEP
+from tttembed_rag.rewards import columns
 from tttembed_rag.scale import fit_sharded
 from tttembed_rag.scale.shards import Shard, ShardGroup, ShardPlan
-from tttembed_rag.vectors import columns
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")

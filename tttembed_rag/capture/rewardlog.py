@@ -177,7 +177,6 @@ class RewardLog(Log):
             raise RewardError(f"rewards: expected a judged document, got none ({len(self)} queries wait)")
         columns = columns_of(
             rows,
-            DEFAULT_TASK,
             lambda query: known[query] if query in known else embed_query(query),
             lambda texts: (vectors or TextVectors()).of(texts, embed_documents),
         )

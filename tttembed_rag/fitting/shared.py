@@ -12,8 +12,8 @@ from tttembed_rag.fitting.grid import Loss
 from tttembed_rag.fitting.solver import Evaluation
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
-from tttembed_rag.vectors.gpu import Device, placed
-from tttembed_rag.vectors.rows import Float64, Rows, UnitRows
+from tttembed_rag.vectors.gpu import Device, Rows, placed
+from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # Bytes of vectors an evaluation takes at a time, twice: from a disk or a cache that holds them they come once.
 _BLOCK_BYTES = 1 << 26

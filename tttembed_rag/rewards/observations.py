@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from tttembed_rag.errors import DataError
-from tttembed_rag.rewards.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
 __all__ = ["KEYWORD_WEIGHT", "MAX_DEPTH", "MAX_SOURCES", "TOOL_CALLS", "Candidate", "Observation", "Served", "read_log"]

@@ -7,7 +7,6 @@ are kept beside them, so nothing is copied only to be normalised.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,27 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tttembed_rag.errors import InputError, RewardError
+from tttembed_rag.errors import RewardError
+from tttembed_rag.rewards.columns import check_paired, checked_columns, ragged, sliced, stacked, starts_of
 from tttembed_rag.rewards.parquet import read_folder, write_folder
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.system.arrays import read_arrays, write_arrays
 from tttembed_rag.vectors.checks import FloatArray, IntArray
-from tttembed_rag.vectors.columns import checked_columns, ragged, sliced, stacked, unequal
 from tttembed_rag.vectors.copies import near_copies, same_text
 from tttembed_rag.vectors.rows import UnitRows
 
-_log = logging.getLogger(__name__)
-# The task of queries that name none: `apply(X)` and `apply(X, task=None)` look it up.
-DEFAULT_TASK = "default"
-
-
-# What a file of rewards holds, and what follows from it: the norms.
-_SAVED = (
-    *("query_vectors", "doc_vectors", "starts", "candidates", "values", "tasks", "query_ids", "sources", "doc_ids"),
-    *("judge", "embedder"),
-)
-
+# What a file of rewards holds: arrays of numbers, and of texts.
+_NUMBERS = ("query_vectors", "doc_vectors", "starts", "candidates", "values")
+_TEXTS = ("tasks", "query_ids", "sources", "doc_ids", "judge", "embedder")
 _OF_DOCUMENTS = ("doc_vectors", "doc_norms", "doc_texts")
 _OF_QUERIES = ("query_vectors", "query_norms", "values", "tasks", "query_ids", "sources", "query_texts")
 
@@ -111,11 +102,10 @@ class Rewards:
             embedder: Name of the embedding model that the vectors come from: offsets carry it, and serve no other.
         """
         scores, starts = ragged("rewards", rewards, np.float64)
-        docs = stacked("candidate_vectors", candidate_vectors, starts)
-        candidates = np.arange(len(scores), dtype=np.intp)
-        names = {"tasks": tasks, "query_ids": query_ids, "sources": sources, "judge": judge}
-        vectors = (query_vectors, docs, candidates, starts, "candidate_vectors")
-        return cls._checked(*vectors, scale=scale, scores=scores, embedder=embedder, whole=True, **names)
+        docs = stacked(name := "candidate_vectors", candidate_vectors, starts)
+        columns = (query_vectors, docs, np.arange(len(scores)), scores, starts)
+        named: dict[str, Any] = {"tasks": tasks, "query_ids": query_ids, "sources": sources, "judge": judge}
+        return cls(**checked_columns(*columns, docs_name=name, scale=scale, embedder=embedder, **named))
 
     @classmethod
     def from_indexed(
@@ -156,15 +146,11 @@ class Rewards:
             embedder: Name of the embedding model that the vectors come from: offsets carry it, and serve no other.
         """
         rows, starts = ragged("candidates", candidates, np.intp)
-        scores, score_starts = ragged("rewards", rewards, np.float64)
-        if not np.array_equal(starts, score_starts):
-            raise InputError(
-                f"rewards: expected one reward per candidate, got {unequal(np.diff(starts), np.diff(score_starts))}"
-            )
-        names = {"tasks": tasks, "query_ids": query_ids, "sources": sources, "doc_ids": doc_ids, "judge": judge}
-        names |= {"query_texts": query_texts, "doc_texts": doc_texts}
-        vectors = (query_vectors, doc_vectors, rows, starts, "doc_vectors")
-        return cls._checked(*vectors, scale=scale, scores=scores, embedder=embedder, whole=True, **names)
+        scores, starts_of_scores = ragged("rewards", rewards, np.float64)
+        check_paired(starts, starts_of_scores)
+        named: dict[str, Any] = {"tasks": tasks, "query_ids": query_ids, "sources": sources, "doc_ids": doc_ids}
+        named |= {"query_texts": query_texts, "doc_texts": doc_texts, "judge": judge, "embedder": embedder}
+        return cls(**checked_columns(query_vectors, doc_vectors, rows, scores, starts, scale=scale, **named))
 
     @classmethod
     def from_texts(
@@ -188,12 +174,12 @@ class Rewards:
             judge: Fingerprint of the judge.
             embedder: Name of the embedding model: offsets carry it, and serve no other.
         """
-        columns = columns_of(feedback, DEFAULT_TASK, embed_query, embed_documents)
+        columns = columns_of(feedback, embed_query, embed_documents)
         return cls.from_indexed(**columns, scale=scale, judge=judge, embedder=embedder)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one ``.npz`` file, whole or not at all."""
-        write_arrays(path, {name: np.asarray(getattr(self, name)) for name in _SAVED})
+        write_arrays(path, {name: np.asarray(getattr(self, name)) for name in (*_NUMBERS, *_TEXTS)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rewards:
@@ -202,21 +188,13 @@ class Rewards:
         Raises:
             DataError: The file is something else, or damaged.
         """
-        saved = read_arrays(path, _SAVED, "a file that Rewards.save wrote")
-        queries, documents, starts, candidates, values, tasks, ids, sources, doc_ids, judge, embedder = saved
-        rows, rewards = (np.split(column, starts[1:-1]) for column in (candidates, values))
-        return cls.from_indexed(
-            queries,
-            documents,
-            rows,
-            rewards,
-            tasks.tolist(),
-            ids.tolist(),
-            judge=str(judge),
-            sources=sources.tolist(),
-            doc_ids=doc_ids.tolist(),
-            embedder=str(embedder),
-        )
+        names = (*_NUMBERS, *_TEXTS)
+        arrays = read_arrays(path, names, "a file that Rewards.save wrote")
+        saved: dict[str, Any] = dict(zip(names, arrays, strict=True))
+        between = saved.pop("starts")[1:-1]
+        rows, rewards = (np.split(saved.pop(name), between) for name in ("candidates", "values"))
+        texts = {name: saved.pop(name).tolist() for name in _TEXTS}
+        return cls.from_indexed(**saved, candidates=rows, rewards=rewards, **texts)
 
     @classmethod
     def from_parquet(
@@ -238,20 +216,8 @@ class Rewards:
         Raises:
             DataError: The folder holds something else, or a file is damaged.
         """
-        of = read_folder(folder, part=part, scratch=scratch)
-        vectors = (of.query_vectors, of.doc_vectors, of.candidates, of.starts, "documents")
-        return cls._checked(
-            *vectors,
-            scale=scale,
-            scores=of.rewards,
-            embedder=of.embedder,
-            whole=part is None,
-            judge=of.judge,
-            tasks=of.tasks,
-            query_ids=of.query_ids,
-            sources=of.sources,
-            doc_ids=of.doc_ids,
-        )
+        columns = read_folder(folder, part=part, scratch=scratch)
+        return cls(**checked_columns(**columns, docs_name="documents", scale=scale, whole=part is None))
 
     def to_parquet(self, folder: str | os.PathLike[str], *, shards: int = 1) -> None:
         """Write a new folder of Parquet files, whole or not at all; needs pyarrow.
@@ -260,39 +226,7 @@ class Rewards:
             folder: A path where nothing is, or an empty folder.
             shards: Files of queries, and files of documents.
         """
-        names = {"query_id": self.query_ids, "task": self.tasks, "source": self.sources}
-        names["judge"] = np.full(len(self), self.judge)
-        if self.embedder:
-            names["embedder"] = np.full(len(self), self.embedder)
-        write_folder(
-            folder,
-            query_vectors=self.query_vectors,
-            doc_vectors=self.doc_vectors,
-            candidates=self.candidates,
-            rewards=self.values,
-            starts=self.starts,
-            names=names,
-            doc_ids=self.doc_ids,
-            shards=shards,
-        )
-
-    @classmethod
-    def _checked(
-        cls,
-        *columns: Any,
-        scale: Scale | str,
-        scores: NDArray[np.float64],
-        embedder: str,
-        whole: bool,
-        **named: Any,
-    ) -> Rewards:
-        """The rewards of columns as `checked_columns` takes them; *scale* is doubted where *scores* are *whole*."""
-        checked = checked_columns(*columns, default_task=DEFAULT_TASK, **named)
-        declared = Scale.parse(scale)
-        values = declared.to_unit(scores)
-        if whole and (doubt := declared.doubt(values)):
-            _log.warning("rewards: %s", doubt)
-        return cls(**checked, values=values, embedder=embedder)
+        write_folder(folder, vars(self), shards)
 
     @classmethod
     def joined(cls, parts: Sequence[Rewards]) -> Rewards:
@@ -305,7 +239,7 @@ class Rewards:
         }
         columns |= {name: columns[name][first] for name in _OF_DOCUMENTS}
         depths = np.concatenate([part.depths for part in parts])
-        columns["starts"] = np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
+        columns["starts"] = starts_of(depths)
         columns["candidates"] = np.concatenate(
             [row[part.candidates + at] for part, at in zip(parts, begins, strict=False)]
         )
@@ -371,7 +305,7 @@ class Rewards:
         if np.array_equal(rows, np.arange(len(self))):
             return self
         depths = self.depths[rows]
-        starts = np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
+        starts = starts_of(depths)
         pairs = np.repeat(self.starts[:-1][rows] - starts[:-1], depths) + np.arange(starts[-1])
         used, local = np.unique(self.candidates[pairs], return_inverse=True)
         columns = {name: getattr(self, name) for name in _OF_QUERIES if name != "values"}
@@ -412,6 +346,6 @@ class Rewards:
         if not pairs.any():
             raise RewardError("rewards: expected one that is kept, got none")
         depths = np.add.reduceat(pairs.astype(np.intp), self.starts[:-1])
-        starts = np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
+        starts = starts_of(depths)
         kept = replace(self, candidates=self.candidates[pairs], values=self.values[pairs], starts=starts)
         return kept.take(np.flatnonzero(depths))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import EmbedderError, InputError, RewardError
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.asked import vectors_from
 
 # Characters of a document's text that name it in messages.
@@ -17,42 +18,11 @@ _SHOWN = 80
 
 def columns_of(
     feedback: Iterable[Sequence[Any]],
-    default_task: str,
     embed_query: Callable[[str], ArrayLike],
     embed_documents: Callable[[list[str]], ArrayLike | Sequence[ArrayLike]],
 ) -> dict[str, Any]:
     """The arguments of `Rewards.from_indexed` for rows (query, document, reward[, task[, source]])."""
-    judged = _by_query(feedback, default_task)
-    texts = list(dict.fromkeys(text for documents in judged.values() for text in documents))
-    rows = {text: row for row, text in enumerate(texts)}
-    asked = dict.fromkeys(query for _, query, _ in judged)
-    vectors = {query: vectors_from("embed_query", embed_query, query) for query in asked}
-    if len(widths := sorted({len(vector) for vector in vectors.values()})) > 1:
-        raise EmbedderError(f"embed_query: expected vectors of one width, got {', '.join(map(str, widths))}")
-    return {
-        "query_vectors": np.array([vectors[query] for _, query, _ in judged]),
-        "doc_vectors": vectors_from("embed_documents", embed_documents, texts),
-        "candidates": [[rows[text] for text in documents] for documents in judged.values()],
-        "rewards": [[float(np.mean(given)) for given in documents.values()] for documents in judged.values()],
-        "tasks": [task for task, _, _ in judged],
-        "query_ids": [query for _, query, _ in judged],
-        "sources": [source for _, _, source in judged],
-        "doc_ids": [id_of_text(text) for text in texts],
-        "query_texts": [query for _, query, _ in judged],
-        "doc_texts": texts,
-    }
-
-
-def id_of_text(text: str) -> str:
-    """The id of a document that is known by its text alone: how the text begins."""
-    return text[:_SHOWN]
-
-
-def _by_query(
-    feedback: Iterable[Sequence[Any]], default_task: str
-) -> dict[tuple[str, str, str], dict[str, list[float]]]:
-    """The rewards of each document, by (task, query, source)."""
-    judged: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    judged: dict[tuple[str, str, str], dict[str, list[float]]] = {}  # rewards by document, by (task, query, source)
     form = "(query, document, reward[, task[, source]])"
     for number, row in enumerate(feedback):
         if isinstance(row, str | Mapping) or not hasattr(row, "__len__") or not 3 <= len(row) <= 5:
@@ -65,7 +35,29 @@ def _by_query(
             value = float(reward)
         except (TypeError, ValueError) as exc:
             raise InputError(f"feedback: expected a number as reward, got {reward!r:.80} at row {number}") from exc
-        judged.setdefault((task or default_task, query, source), {}).setdefault(document, []).append(value)
+        judged.setdefault((task or DEFAULT_TASK, query, source), {}).setdefault(document, []).append(value)
     if not judged:
         raise RewardError("feedback: expected at least one row, got none")
-    return judged
+    tasks, queries, sources = zip(*judged, strict=True)
+    documents = list(dict.fromkeys(text for of_query in judged.values() for text in of_query))
+    rows = {text: row for row, text in enumerate(documents)}
+    vectors = {query: vectors_from("embed_query", embed_query, query) for query in dict.fromkeys(queries)}
+    if len(widths := sorted({len(vector) for vector in vectors.values()})) > 1:
+        raise EmbedderError(f"embed_query: expected vectors of one width, got {', '.join(map(str, widths))}")
+    return {
+        "query_vectors": np.array([vectors[query] for query in queries]),
+        "doc_vectors": vectors_from("embed_documents", embed_documents, documents),
+        "candidates": [[rows[text] for text in of_query] for of_query in judged.values()],
+        "rewards": [[float(np.mean(given)) for given in of_query.values()] for of_query in judged.values()],
+        "tasks": tasks,
+        "query_ids": queries,
+        "sources": sources,
+        "doc_ids": [id_of_text(text) for text in documents],
+        "query_texts": queries,
+        "doc_texts": documents,
+    }
+
+
+def id_of_text(text: str) -> str:
+    """The id of a document that is known by its text alone: how the text begins."""
+    return text[:_SHOWN]

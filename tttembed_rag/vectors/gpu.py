@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, require
 from tttembed_rag.vectors.checks import FloatArray, IntArray
-from tttembed_rag.vectors.rows import Float64, Rows, UnitRows
+from tttembed_rag.vectors.rows import Float64, UnitRows
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 # Bytes of vectors gathered at a time: only the memory of a GPU limits them.
@@ -29,7 +30,7 @@ def placed(rows: UnitRows, device: Device) -> Rows:
         InputError: ``cuda`` was asked for and torch sees no such device.
         MissingExtraError: ``cuda`` was asked for without torch.
     """
-    if device == "cpu" or (device == "auto" and (rows.vectors.nbytes < _WORTH_A_GPU or not _gpu_at_hand())):
+    if device == "cpu" or (device == "auto" and (rows.vectors.nbytes < _WORTH_A_GPU or not _worth_asking())):
         return rows
     torch = require("torch", "local")
     if torch.cuda.is_available():
@@ -91,6 +92,15 @@ class TorchRows:
             yield some, self.unit[_sent(slots[some], self.unit.device)]
 
 
+Rows: TypeAlias = UnitRows | TorchRows
+
+
+def _worth_asking() -> bool:
+    """Whether asking torch for a GPU is worth the time of loading it: it is loaded, or it is there with a driver."""
+    drivers = any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/dxg"))
+    return "torch" in sys.modules or (drivers and find_spec("torch") is not None)
+
+
 def _sent(array: NDArray[Any], device: Any) -> Any:
     """An array as a tensor on *device*."""
     return require("torch", "local").from_numpy(np.require(array, requirements=["C", "W"])).to(device)
@@ -99,8 +109,3 @@ def _sent(array: NDArray[Any], device: Any) -> Any:
 def _fetched(tensor: Any) -> FloatArray:
     """A tensor as a numpy array."""
     return np.asarray(tensor.cpu().numpy())
-
-
-def _gpu_at_hand() -> bool:
-    """Whether asking torch for a GPU is worth loading it: it is loaded, or there is a driver."""
-    return "torch" in sys.modules or any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/dxg"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,32 +21,6 @@ Float64: TypeAlias = NDArray[np.float64]
 
 # Bytes of vectors gathered at a time: what a core's second-level cache holds.
 _GATHER_BYTES = 1 << 19
-
-
-class Rows(Protocol):
-    """u unit vectors of width d and their products."""
-
-    def __len__(self) -> int: ...
-
-    def rows(self, which: slice) -> Rows:
-        """Some of them, as a view."""
-        ...
-
-    def times(self, offsets: Float64) -> Float64:
-        """(G, u) products with *offsets* (G, d)."""
-        ...
-
-    def weighted_sum(self, weights: Float64) -> Float64:
-        """(G, d) their sums under *weights* (G, u)."""
-        ...
-
-    def gram(self, slots: IntArray) -> Float64:
-        """(n, k, k) products among the k rows at each of *slots* (n, k)."""
-        ...
-
-    def combined(self, weights: Float64, slots: IntArray) -> FloatArray:
-        """(n, d) sums of the rows at *slots* (n, k) under *weights* (n, k)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

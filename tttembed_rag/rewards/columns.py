@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked_norms, norms
 
+_log = logging.getLogger(__name__)
+# The task of queries that name none: `apply(X)` and `apply(X, task=None)` look it up.
+DEFAULT_TASK = "default"
 # Products of float32 vectors with norms between these neither overflow nor vanish.
 _SAFE_NORMS = (1e-15, 1e15)
 # Rows of queries, or of memory-mapped vectors, checked at a time.
@@ -21,11 +27,14 @@ def checked_columns(
     query_vectors: ArrayLike,
     doc_vectors: ArrayLike,
     candidates: IntArray,
+    scores: NDArray[np.float64],
     starts: IntArray,
-    docs_name: str,
     *,
-    default_task: str,
-    judge: str | Sequence[str],
+    scale: Scale | str,
+    docs_name: str = "doc_vectors",
+    whole: bool = True,
+    judge: str | Sequence[str] = "unnamed",
+    embedder: str = "",
     tasks: Sequence[str] | None = None,
     query_ids: Sequence[str] | None = None,
     sources: Sequence[str] | None = None,
@@ -33,29 +42,18 @@ def checked_columns(
     query_texts: Sequence[str] | None = None,
     doc_texts: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The fields of `Rewards` but for the values, by name.
+    """The fields of `Rewards` by name, of columns as `Rewards.from_indexed` takes them, but flat.
 
-    Args:
-        query_vectors: (n, d).
-        doc_vectors: (u, d), of which those that nobody judged are left out where they are half or more.
-        candidates: (N,) rows of *doc_vectors*.
-        starts: (n + 1,) first pair of each query.
-        docs_name: What a message calls *doc_vectors*.
-        default_task: The task where none are given.
-        judge: One name, or n that agree.
-        tasks: n names; None is the default one.
-        query_ids: n names; None numbers them.
-        sources: n names, which may be empty; None is empty.
-        doc_ids: u names; None numbers them.
-        query_texts: n texts, and
-        doc_texts: u texts; None where they are not known.
+    The pairs of query q are those from ``starts[q]`` to ``starts[q + 1]`` of *candidates* (N,) and *scores* (N,).
+    Documents that nobody judged are left out where they are half or more. Messages call *doc_vectors* by *docs_name*,
+    and the log doubts the *scale* where the scores are the *whole* of some rewards.
 
     Raises:
         VectorError: A vector is not what it should be.
         InputError: Numbers of rows, candidates or names are not what they should be.
-        RewardError: There is no rewarded query, or one without candidates.
+        RewardError: There is no rewarded query, or one without candidates, or a score is off the scale.
     """
-    queries, docs = matrix("query_vectors", query_vectors), matrix(docs_name, doc_vectors)
+    queries, docs = _matrix("query_vectors", query_vectors), _matrix(docs_name, doc_vectors)
     n, rewarded = len(queries), len(starts) - 1
     if not n:
         raise RewardError("rewards: expected at least one rewarded query, got none")
@@ -67,62 +65,61 @@ def checked_columns(
         raise RewardError(
             f"rewards: expected at least one judged candidate per query, got none for query {depths.argmin()}"
         )
-    check_candidates(candidates, starts, len(docs))
-    used = np.zeros(len(docs), dtype=bool)
-    used[candidates] = True
-    doc_norms = norms_of_used(docs_name, docs, used)
-    doc_keys = names("doc_ids", doc_ids, len(docs), [str(row) for row in range(len(docs))], "document", of=docs_name)
-    texts = _texts("doc_texts", doc_texts, len(docs))
-    if 2 * used.sum() <= len(docs):
+    _check_candidates(candidates, starts, len(docs))
+    used = np.flatnonzero(np.bincount(candidates, minlength=len(docs)))
+    doc_norms = _norms_of(docs_name, docs, used)
+    doc_keys = _names("doc_ids", doc_ids, map(str, range(len(docs))), len(docs), docs_name)
+    texts = _texts("doc_texts", doc_texts, len(docs), docs_name)
+    if 2 * len(used) <= len(docs):
         # Most of this index was never judged: keep what was, or every fit would read all of it.
-        candidates = (np.cumsum(used) - 1)[candidates]
+        candidates = np.searchsorted(used, candidates)
         docs, doc_norms, doc_keys, texts = docs[used], doc_norms[used], doc_keys[used], texts[used]
-    queries, query_norms = tamed(queries, checked_norms("query_vectors", queries))
-    docs, doc_norms = tamed(docs, doc_norms)
-    task_keys = names("tasks", tasks, n, [default_task] * n)
-    id_keys = names("query_ids", query_ids, n, [str(q) for q in range(n)])
-    source_keys = names("sources", sources, n, [""] * n, empty=True)
-    check_unique(task_keys, id_keys, source_keys)
-    return {
+    queries, query_norms = _tamed(queries, checked_norms("query_vectors", queries))
+    docs, doc_norms = _tamed(docs, doc_norms)
+    named = {
+        "tasks": _names("tasks", tasks, repeat(DEFAULT_TASK, n), n),
+        "query_ids": _names("query_ids", query_ids, map(str, range(n)), n),
+        "sources": _texts("sources", sources, n).astype(np.str_),
+    }
+    seen: set[tuple[str, str, str]] = set()
+    for key in zip(*(column.tolist() for column in named.values()), strict=True):
+        if key in seen:
+            task, name, source = key
+            of = f" from source {source!r}" if source else ""
+            raise InputError(f"query_ids: expected ids unique within a task, got {name!r} twice in task {task!r}{of}")
+        seen.add(key)
+    judges = [judge] if isinstance(judge, str) else sorted(set(judge))
+    if len(judges) != 1 or not (isinstance(judge, str) or len(judge) == n):
+        raise RewardError(f"judge: expected one judge for all {n} queries (calibrate before mixing), got {judges}")
+    declared = Scale.parse(scale)
+    values = declared.to_unit(scores)
+    if whole and (doubt := declared.doubt(values)):
+        _log.warning("rewards: %s", doubt)
+    return named | {
         "query_vectors": queries,
         "doc_vectors": docs,
         "query_norms": query_norms,
         "doc_norms": doc_norms,
         "starts": starts,
         "candidates": candidates,
-        "tasks": task_keys,
-        "query_ids": id_keys,
-        "judge": one_judge(judge, n),
-        "sources": source_keys,
+        "values": values,
+        "judge": judges[0],
         "doc_ids": doc_keys,
         "query_texts": _texts("query_texts", query_texts, n),
         "doc_texts": texts,
+        "embedder": embedder,
     }
 
 
-def _texts(name: str, value: Sequence[str] | None, count: int) -> NDArray[np.object_]:
-    """(count,) texts of any length; empty ones where there are none."""
-    if value is None:
-        return np.full(count, "", dtype=object)
-    if isinstance(value, str) or len(value) != count:
-        raise InputError(f"{name}: expected {count} texts, got {type(value).__name__} of {len(value)}")
-    if wrong := [row for row, text in enumerate(value) if not isinstance(text, str)]:
-        raise InputError(f"{name}: expected texts, got {value[wrong[0]]!r:.40} at row {wrong[0]}")
-    return np.array(value, dtype=object)
+def starts_of(depths: ArrayLike) -> IntArray:
+    """(n + 1,) where each of n rows of these *depths* begins, the rows flat."""
+    return np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
 
 
 def sliced(rows: IntArray) -> IntArray | slice:
     """The rows as a slice where they lie in order, so that indexing with them copies nothing."""
     first, count = int(rows[0]), len(rows)
     return slice(first, first + count) if np.array_equal(rows, np.arange(first, first + count)) else rows
-
-
-def matrix(name: str, value: ArrayLike) -> FloatArray:
-    """A matrix of floats, (rows, d)."""
-    array = as_floats(name, value)
-    if array.ndim != 2:
-        raise VectorError(f"{name}: expected a matrix (rows, d), got shape {array.shape}")
-    return array
 
 
 def ragged(name: str, value: Any, dtype: type[Any]) -> tuple[NDArray[Any], IntArray]:
@@ -144,8 +141,7 @@ def ragged(name: str, value: Any, dtype: type[Any]) -> tuple[NDArray[Any], IntAr
         raise InputError(f"{name}: expected one row of numbers per query, got {exc}") from exc
     if flat.ndim != 1:
         raise InputError(f"{name}: expected one row of numbers per query, got rows of shape {arrays[0].shape}")
-    depths = [value.shape[1]] * len(value) if rectangular else [len(array) for array in arrays]
-    return flat, np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
+    return flat, starts_of([value.shape[1]] * len(value) if rectangular else [len(array) for array in arrays])
 
 
 def stacked(name: str, value: Any, starts: IntArray) -> FloatArray:
@@ -167,29 +163,39 @@ def stacked(name: str, value: Any, starts: IntArray) -> FloatArray:
     return np.concatenate(blocks) if blocks else np.empty((0, 0))
 
 
-def unequal(expected: IntArray, got: IntArray) -> str:
-    """In words, the first query with another number of rewards than of candidates."""
+def check_paired(candidates: IntArray, rewards: IntArray) -> None:
+    """Refuse rows of candidates and of rewards that begin elsewhere: the first query with another number of them."""
+    expected, got = np.diff(candidates), np.diff(rewards)
     if len(expected) != len(got):
-        return f"{len(got)} rows for {len(expected)} queries"
-    q = int(np.argmax(expected != got))
-    return f"{got[q]} rewards for {expected[q]} candidates in query {q}"
+        found = f"{len(got)} rows for {len(expected)} queries"
+    elif (differ := expected != got).any():
+        q = int(np.argmax(differ))
+        found = f"{got[q]} rewards for {expected[q]} candidates in query {q}"
+    else:
+        return
+    raise InputError(f"rewards: expected one reward per candidate, got {found}")
 
 
-def norms_of_used(name: str, vectors: FloatArray, used: NDArray[np.bool_]) -> FloatArray:
-    """Norms of all vectors, those of unused rows 1, whatever is in them."""
+def _matrix(name: str, value: ArrayLike) -> FloatArray:
+    array = as_floats(name, value)
+    if array.ndim != 2:
+        raise VectorError(f"{name}: expected a matrix (rows, d), got shape {array.shape}")
+    return array
+
+
+def _norms_of(name: str, vectors: FloatArray, used: IntArray) -> FloatArray:
+    """Norms of all vectors, those of rows that are not *used* 1, whatever is in them."""
     lengths = np.ones(len(vectors), dtype=vectors.dtype)
-    for start in range(0, len(vectors), _CHECK_ROWS):
-        rows = np.flatnonzero(used[start : start + _CHECK_ROWS]) + start
-        if rows.size:
-            lengths[rows] = norms(vectors[sliced(rows)])
-    bad = ~(np.isfinite(lengths) & (lengths > 0))
-    if bad.any():
+    for first in range(0, len(used), _CHECK_ROWS):
+        rows = used[first : first + _CHECK_ROWS]
+        lengths[rows] = norms(vectors[sliced(rows)])
+    if (bad := ~(np.isfinite(lengths) & (lengths > 0))).any():
         row = int(np.argmax(bad))
         checked_norms(name, vectors[row : row + 1], first=row)
     return lengths
 
 
-def tamed(vectors: FloatArray, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _tamed(vectors: FloatArray, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Vectors and norms; divided once, by a copy, where products of such vectors would lose their digits."""
     low, high = _SAFE_NORMS
     if low < lengths.min() and lengths.max() < high:
@@ -197,7 +203,7 @@ def tamed(vectors: FloatArray, lengths: FloatArray) -> tuple[FloatArray, FloatAr
     return (vectors / lengths[:, None]).astype(vectors.dtype), np.ones_like(lengths)
 
 
-def check_candidates(candidates: IntArray, starts: IntArray, documents: int) -> None:
+def _check_candidates(candidates: IntArray, starts: IntArray, documents: int) -> None:
     """Refuse rows that do not exist and a document that is twice in a query."""
     if candidates.min() < 0 or candidates.max() >= documents:
         raise InputError(
@@ -217,45 +223,25 @@ def check_candidates(candidates: IntArray, starts: IntArray, documents: int) -> 
             )
 
 
-def names(
-    name: str,
-    value: Sequence[str] | None,
-    n: int,
-    default: Sequence[str],
-    each: str = "query",
-    *,
-    of: str = "query_vectors",
-    empty: bool = False,
-) -> NDArray[np.str_]:
-    """(n,) names, or the *default* where none are given."""
+def _texts(
+    name: str, value: Sequence[str] | None, count: int, of: str = "query_vectors", *, empty: bool = True
+) -> NDArray[np.object_]:
+    """(count,) texts of any length, one for each row *of* some vectors; empty ones where none are given."""
     if value is None:
-        return np.array(default, dtype=np.str_)
-    if isinstance(value, str) or len(value) != n:
-        got = f"the string {value!r}" if isinstance(value, str) else f"{len(value)}"
-        raise InputError(f"{name}: expected one per {each}, {n} in {of}, got {got}")
-    for row, key in enumerate(value):
-        if not isinstance(key, str) or not (key or empty):
-            raise InputError(f"{name}: expected {'' if empty else 'non-empty '}strings, got {key!r} at row {row}")
-    return np.array(value, dtype=np.str_)
+        return np.full(count, "", dtype=object)
+    if isinstance(value, str) or len(value) != count:
+        got = f"the string {value!r:.40}" if isinstance(value, str) else f"{len(value)}"
+        each = "query" if of == "query_vectors" else "document"
+        raise InputError(f"{name}: expected one per {each}, {count} in {of}, got {got}")
+    for row, text in enumerate(value):
+        if not isinstance(text, str) or not (text or empty):
+            raise InputError(f"{name}: expected {'' if empty else 'non-empty '}strings, got {text!r:.40} at row {row}")
+    return np.array(value, dtype=object)
 
 
-def check_unique(tasks: NDArray[np.str_], ids: NDArray[np.str_], sources: NDArray[np.str_]) -> None:
-    """Refuse an id that is twice in a task and source."""
-    seen: set[tuple[str, str, str]] = set()
-    for row in zip(tasks.tolist(), ids.tolist(), sources.tolist(), strict=True):
-        if row in seen:
-            of = f" from source {row[2]!r}" if row[2] else ""
-            raise InputError(
-                f"query_ids: expected ids unique within a task, got {row[1]!r} twice in task {row[0]!r}{of}"
-            )
-        seen.add(row)
-
-
-def one_judge(judge: str | Sequence[str], n: int) -> str:
-    """The one fingerprint that all queries share."""
-    if isinstance(judge, str):
-        return judge
-    judges = sorted(set(judge))
-    if len(judge) != n or len(judges) != 1:
-        raise RewardError(f"judge: expected one judge for all {n} queries (calibrate before mixing), got {judges}")
-    return judges[0]
+def _names(
+    name: str, value: Sequence[str] | None, default: Iterable[str], count: int, of: str = "query_vectors"
+) -> NDArray[np.str_]:
+    """(count,) names that are not empty, or the *default* ones where none are given."""
+    given = [*default] if value is None else _texts(name, value, count, of, empty=False)
+    return np.array(given, dtype=np.str_)
