@@ -6,13 +6,12 @@ another: the tool that people finally used is what worked. The other half is onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tttembed_rag.demo.office import office
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
@@ -21,38 +20,28 @@ from tttembed_rag.embedders.local import minilm
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.measures import dcg
+from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.report import drawing
-from tttembed_rag.report.heldout import LISTED, HeldOut, Listed, Lists, extremes, summed_up, traffic_of
-from tttembed_rag.report.moving import shortened
-from tttembed_rag.report.rendering import held_out_drawings, rendered
+from tttembed_rag.report.rendering import rendered
 from tttembed_rag.search.catalog import Card
 from tttembed_rag.search.explaining import FoundItem, SearchExplanation
 from tttembed_rag.search.index import WEIGHT, Index, best
 from tttembed_rag.search.learning import weight_of
 from tttembed_rag.search.tools import LearnedToolSearch
+from tttembed_rag.vectors.rows import Float64
 
 # Requests seen, up to half of all.
 _SEEN = (0, 25, 50, 100)
 _SHOWN = 3
 _AT_FIRST = "as found at first"
 
-# By request, the names of the tools that are found for it, best first.
-Found: TypeAlias = Mapping[str, Sequence[str]]
-
 
 @dataclass(frozen=True, slots=True)
 class DemoRow:
-    """The requests held out, searched after so many others were seen.
+    """The requests held out in one *split*, searched after so many others were *seen*.
 
-    Attributes:
-        split: The seed of the split.
-        seen: Requests that were seen.
-        first: Share of requests for which the right tool is found first.
-        ndcg10: nDCG@10.
-        by_weight: nDCG@10 with the learned weight of BM25 alone.
-        by_offsets: nDCG@10 with the offsets alone.
-        weight: The weight of BM25.
-        moves: Whether offsets are served.
+    The right tool is found *first* for a share of them. nDCG@10 is that of the search, and of each part of what was
+    learned alone: *weight* is that of BM25, and offsets are served where it *moves*.
     """
 
     split: int
@@ -65,18 +54,12 @@ class DemoRow:
     moves: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """A request held out, the tool that works for it with its ranks, and what else is found."""
+class _Sample(NamedTuple):
+    """A request held out, the tool that works for it with its ranks, and what is found."""
 
     title: str
     right: FoundItem
     found: SearchExplanation
-
-    @property
-    def tools(self) -> tuple[FoundItem, ...]:
-        """The first tools that are found."""
-        return self.found.items[:_SHOWN]
 
     def __str__(self) -> str:
         moved = f"#{self.right.rank_before} -> #{self.right.rank}"
@@ -91,7 +74,7 @@ def run_tool_demo(
     library: Callable[[int], Dataset] | None = None,
     embedder: Embedder | None = None,
 ) -> list[dict[str, Any]]:
-    """Run the demo, say it line by line, and return its rows.
+    """Run the demo, say it line by line, write a page of it, and return its rows.
 
     Args:
         seeds: Splits into requests that are seen and requests that are measured.
@@ -116,13 +99,10 @@ def run_tool_demo(
     index = Index().plus(cards, embedder.embed_documents([card.text for card in cards]))
     rows: list[DemoRow] = []
     samples: list[_Sample] = []
-    held_out: HeldOut | None = None
     for seed in seeds:
-        split = _Split.of(library(seed), index, embedder, seed)
-        measured, before = _rows(split)
-        rows += measured
-        samples = samples or _samples(split, before)
-        held_out = held_out or _held_out(split, before)
+        of_split, explained = _measured(library(seed), index, embedder, seed)
+        rows += of_split
+        samples = samples or explained
     lines = [_line([row for row in rows if row.seen == seen], rows) for seen in sorted({row.seen for row in rows})]
     say("")
     say(f"Requests that nobody asked before, mean of {len(seeds)} splits")
@@ -136,62 +116,83 @@ def run_tool_demo(
     say("")
     for one in samples:
         say(str(one))
-    _write_report(out / "report.html", lines, samples, held_out, len(cards), embedder.fingerprint)
+    marks = [drawing.Mark(line["change"], filled=line["changed"]) for line in lines]
+    ends = [f"{line['seen']} requests" for line in (lines[0], lines[-1])]
+    html = rendered(
+        "demo/tools.html.jinja",
+        extra="eval",
+        interactive=False,
+        lines=lines,
+        samples=samples,
+        shown=_SHOWN,
+        tools=len(cards),
+        embedder=embedder.fingerprint,
+        parts=drawing.levels("nDCG@10", _parts(lines), (_AT_FIRST,)),
+        course=drawing.course("Change of nDCG@10 by requests seen", marks, *ends),
+    )
+    (out / "report.html").write_text(html, encoding="utf-8")
     say("")
     say(f"Report: {out / 'report.html'}")
     return [asdict(row) for row in rows]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Split:
-    """One split of the requests.
+def _measured(library: Dataset, index: Index, embedder: Embedder, seed: int) -> tuple[list[DemoRow], list[_Sample]]:
+    """The rows of the split that *seed* draws, and three of its requests explained in the end."""
+    order = np.random.default_rng(seed).permutation(list(library.queries)).tolist()
+    middle = (len(order) + 1) // 2
+    seen, held = order[:middle], order[middle:]
+    texts = [library.queries[query] for query in held]
+    vectors = embedder.embed_queries(texts)
+    search = LearnedToolSearch(index.cards, embedder)
 
-    Attributes:
-        seed: Its seed.
-        library: Tools, requests, and the tools that people finally used.
-        index: The tools as they are searched.
-        embedder: The embedding model, which remembers.
-        search: The search that learns.
-        seen: The ids of the requests that are seen, in order.
-        held: The ids of those that are measured.
-    """
+    def ndcg(lists: Iterable[Sequence[str]]) -> Float64:
+        """(n,) of the tools that are found for each request held out."""
+        return np.array([_ndcg(names, library.qrels[query]) for query, names in zip(held, lists, strict=True)])
 
-    seed: int
-    library: Dataset
-    index: Index
-    embedder: Embedder
-    search: LearnedToolSearch
-    seen: list[str]
-    held: list[str]
+    def by_part(weight: float, offsets: Offsets | None) -> float:
+        """The mean by one part of what was learned alone."""
+        moved = vectors if offsets is None else offsets.apply(vectors)
+        found = (best(index.scores(text, x, weight), 10) for text, x in zip(texts, moved, strict=True))
+        return float(ndcg([index.cards[row].name for row in rows] for rows in found).mean())
 
-    @classmethod
-    def of(cls, library: Dataset, index: Index, embedder: Embedder, seed: int) -> _Split:
-        """The halves that *seed* draws, and a search that has seen nothing."""
-        order = np.random.default_rng(seed).permutation(list(library.queries)).tolist()
-        middle = (len(order) + 1) // 2
-        search = LearnedToolSearch(index.cards, embedder)
-        return cls(seed, library, index, embedder, search, order[:middle], order[middle:])
+    rows: list[DemoRow] = []
+    measured: list[Float64] = []
+    told = 0
+    for count in (*(count for count in _SEEN if count < len(seen)), len(seen)):
+        for query in seen[told:count]:
+            for answer in library.qrels[query]:
+                search.used(library.queries[query], answer)
+        told = count
+        lesson, served = search.learn(), search.offsets
+        found = [search(text, k=10) for text in texts]
+        measured.append(ndcg(found))
+        first = float(np.mean([names[0] in library.qrels[query] for query, names in zip(held, found, strict=True)]))
+        parts = by_part(weight_of(served), None), by_part(WEIGHT, served)
+        rows.append(DemoRow(seed, count, first, float(measured[-1].mean()), *parts, lesson.weight, lesson.moves))
+    gains = dict(zip(held, np.round(measured[-1] - measured[0], 6).tolist(), strict=True))
+    return rows, _samples(library, search, gains)
 
-    def found(self, k: int = 10) -> Found:
-        """What is found for the requests that are measured."""
-        return {query: self.search(self.library.queries[query], k=k) for query in self.held}
 
-    def found_by(self, *, weight: bool, offsets: bool) -> Found:
-        """The same by the learned weight of BM25, by the offsets, by both or by neither."""
-        served = self.search.offsets
-        vectors = self.embedder.embed_queries([self.library.queries[query] for query in self.held])
-        if offsets and served is not None:
-            vectors = served.apply(vectors)
-        counts = weight_of(served) if weight else WEIGHT
-        lists: dict[str, list[str]] = {}
-        for query, vector in zip(self.held, vectors, strict=True):
-            order = best(self.index.scores(self.library.queries[query], vector, counts), 10)
-            lists[query] = [self.index.cards[row].name for row in order]
-        return lists
+def _ndcg(names: Sequence[str], grades: Mapping[str, float]) -> float:
+    found = dcg(np.array([grades.get(name, 0.0) for name in names]))
+    return float(found / dcg(np.array(sorted(grades.values(), reverse=True)[:10])))
 
-    def measured(self, found: Found) -> NDArray[np.float64]:
-        """(n,) nDCG@10 of what is found for each request."""
-        return np.array([_ndcg(names, self.library.qrels[query]) for query, names in found.items()])
+
+def _samples(library: Dataset, search: LearnedToolSearch, gains: Mapping[str, float]) -> list[_Sample]:
+    """Of the requests held out the one that gained most, the one in the middle of those that changed, and the last."""
+    order = sorted(gains, key=lambda query: -gains[query])
+    changed = [query for query in order if gains[query]] or order
+    gain, lose = (sum(sign * one > 0 for one in gains.values()) for sign in (1, -1))
+    samples = []
+    for title, query in (
+        (f"Gained most ({gain} of {len(gains)} gain)", order[0]),
+        (f"In between ({len(gains) - gain - lose} stay as they are)", changed[len(changed) // 2]),
+        (f"Lost most ({lose} lose)", order[-1]),
+    ):
+        found = search.explain(library.queries[query], len(search.names))
+        right = next(tool for tool in found.items if tool.name in library.qrels[query])
+        samples.append(_Sample(title, right, found))
+    return samples
 
 
 def _parts(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -203,57 +204,6 @@ def _parts(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "the offsets alone": last["by_offsets"],
         "both, as served": last["ndcg10"],
     }
-
-
-def _rows(split: _Split) -> tuple[list[DemoRow], Found]:
-    """What is found after more and more requests, and what was found for each before any was seen."""
-    library, search, seen = split.library, split.search, split.seen
-    rows: list[DemoRow] = []
-    before: Found = {}
-    told = 0
-    for count in (*(count for count in _SEEN if count < len(seen)), len(seen)):
-        for query in seen[told:count]:
-            for answer in library.qrels[query]:
-                search.used(library.queries[query], answer)
-        told = count
-        lesson = search.learn()
-        found = split.found()
-        before = before or found
-        first = np.mean([names[0] in library.qrels[query] for query, names in found.items()])
-        both, by_weight, by_offsets = (
-            float(split.measured(names).mean())
-            for names in (
-                found,
-                split.found_by(weight=True, offsets=False),
-                split.found_by(weight=False, offsets=True),
-            )
-        )
-        rows.append(DemoRow(split.seed, count, float(first), both, by_weight, by_offsets, lesson.weight, lesson.moves))
-    return rows, before
-
-
-def _ndcg(names: Sequence[str], grades: Mapping[str, float]) -> float:
-    found = dcg(np.array([grades.get(name, 0.0) for name in names]))
-    return float(found / dcg(np.array(sorted(grades.values(), reverse=True)[:10])))
-
-
-def _samples(split: _Split, before: Found) -> list[_Sample]:
-    """Of the requests held out the one that gained most, the one in the middle of those that changed, and the last."""
-    library, search = split.library, split.search
-    gains = dict(zip(before, np.round(split.measured(split.found()) - split.measured(before), 6).tolist(), strict=True))
-    order = sorted(gains, key=lambda query: -gains[query])
-    changed = [query for query in order if gains[query]] or order
-    gain, lose = (sum(sign * one > 0 for one in gains.values()) for sign in (1, -1))
-    titles = {
-        f"Gained most ({gain} of {len(gains)} gain)": order[0],
-        f"In between ({len(gains) - gain - lose} stay as they are)": changed[len(changed) // 2],
-        f"Lost most ({lose} lose)": order[-1],
-    }
-    found = {title: search.explain(library.queries[query], len(search.names)) for title, query in titles.items()}
-    return [
-        _Sample(title, next(tool for tool in found[title].items if tool.name in library.qrels[query]), found[title])
-        for title, query in titles.items()
-    ]
 
 
 def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
@@ -272,93 +222,3 @@ def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
         "moves": f"{sum(row.moves for row in rows)}/{len(rows)}",
         "changed": any(row.moves or row.weight != WEIGHT for row in rows),
     }
-
-
-def _held_out(split: _Split, before: Found) -> HeldOut:
-    """What was learned does to the requests that it was not learned from."""
-    library, search, after = split.library, split.search, split.found(LISTED)
-    # What a judge makes of it that is asked at every request: the tools found before, the ones that work first.
-    reranked = {
-        query: sorted(names, key=lambda name: -library.qrels[query].get(name, 0.0)) for query, names in before.items()
-    }
-    raw, served, rerank = map(split.measured, (before, after, reranked))
-    rows = {name: row for row, name in enumerate(library.documents)}
-    was, now = (np.array([[rows[name] for name in names] for names in found.values()]) for found in (before, after))
-    summary = summed_up(
-        raw,
-        served,
-        rerank,
-        measure="by the tools that people finally used",
-        method=f"Half of the requests are served by what was learned from the other half (split {split.seed}).",
-        traffic=traffic_of(was, now, len(rows)),
-    )
-    queries = list(before)
-    worst, best = (
-        tuple(
-            _lists(library, search, query, before[query], after[query], before_after=(raw[place], served[place]))
-            for place in some
-            for query in [queries[place]]
-        )
-        for some in extremes(served - raw)
-    )
-    return replace(summary, worst=worst, best=best)
-
-
-def _lists(
-    library: Dataset,
-    search: LearnedToolSearch,
-    query: str,
-    before: Sequence[str],
-    after: Sequence[str],
-    *,
-    before_after: tuple[float, float],
-) -> Lists:
-    """The tools found *before* and *after*; learning also changes what BM25 weighs, so ranks stand in for scores."""
-    ranks = {tool.name: (tool.rank_before, tool.rank) for tool in search.explain(library.queries[query], LISTED).items}
-    ranks |= {name: (place, LISTED + place) for place, name in enumerate(before, 1) if name not in after}
-    return Lists(
-        query_id=query,
-        query=shortened(library.queries[query]),
-        task="default",
-        offset="",
-        before=float(before_after[0]),
-        after=float(before_after[1]),
-        candidates=tuple(
-            Listed(
-                document=shortened(name),
-                text=shortened(library.documents[name], 100),
-                reward=library.qrels[query].get(name),
-                rank=was,
-                score=-was,
-                lift=was - now,
-            )
-            for name, (was, now) in sorted(ranks.items(), key=lambda one: one[1])
-        ),
-    )
-
-
-def _write_report(
-    path: Path,
-    lines: Sequence[dict[str, Any]],
-    samples: Sequence[_Sample],
-    held_out: HeldOut | None,
-    tools: int,
-    embedder: str,
-) -> None:
-    """Write one file with its drawings inside; its texts are escaped."""
-    marks = [drawing.Mark(line["change"], filled=line["changed"]) for line in lines]
-    ends = [f"{line['seen']} requests" for line in (lines[0], lines[-1])]
-    html = rendered(
-        "demo/tools.html.jinja",
-        extra="eval",
-        interactive=False,
-        lines=lines,
-        samples=samples,
-        held_out=held_out,
-        drawings=held_out_drawings(held_out),
-        tools=tools,
-        embedder=embedder,
-        parts=drawing.levels("nDCG@10", _parts(lines), (_AT_FIRST,)),
-        course=drawing.course("Change of nDCG@10 by requests seen", marks, *ends),
-    )
-    path.write_text(html, encoding="utf-8")
