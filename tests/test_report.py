@@ -714,7 +714,7 @@ def test_all_that_is_drawn_is_within_the_axis() -> None:
 
 def test_bars_are_as_high_as_their_amounts() -> None:
     """Half the amount, half the height; none for nothing."""
-    svg = Page(drawing.bar_chart("amounts", [2.0, 0.0, 4.0], "4", "1 Mar", "3 Mar"))
+    svg = Page(drawing.bars("amounts", [2.0, 0.0, 4.0], str, "1 Mar", "3 Mar"))
 
     heights = [float(bar["height"] or 0) for bar in svg.all("rect")]
     assert [2 * heights[0]] == heights[1:]

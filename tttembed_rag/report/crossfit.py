@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -14,11 +13,11 @@ from tttembed_rag.fitting.merging import query_numbers
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.report.heldout import HeldOut, Lists, extremes, summed_up, top_rows, traffic_of
+from tttembed_rag.report.heldout import LISTED, HeldOut, Lists, held_out_of, traffic_of
 from tttembed_rag.report.moving import lists_of
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import Served
-from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # What sees the parts go by as they are worked on.
@@ -55,38 +54,38 @@ def held_out(
     # Several sources may have rewarded one query: each has a row, and they count as one query.
     query = query_numbers(rewards)
     first = np.unique(query, return_index=True)[1]
-    raw, served, rerank = (
+    raw, after, rerank = (
         np.bincount(query, judged_ndcg(grid, scores)) / np.bincount(query)
         for scores in (grid.base, grid.base + lifts, grid.rewards)
     )
     pool, queries, moved = rewards.documents.unit, rewards.queries.unit[first], dosed[first]
-    summary = summed_up(
+    asked = list(zip(rewards.tasks[first].tolist(), rewards.query_ids[first].tolist(), strict=True))
+
+    def shown(some: Sequence[int]) -> tuple[Lists, ...]:
+        known = {(one.task, one.query_id): one for one in details([asked[place] for place in some])}
+        return tuple(
+            lists_of(served, moved[place], keys[first[place]], before=float(raw[place]), after=float(after[place]))
+            for place in some
+            if (served := known.get(asked[place])) is not None
+        )
+
+    return held_out_of(
         raw,
-        served,
+        after,
         rerank,
+        shown,
         measure=f"by the rewards of {judge}",
         method="Each fifth of the judged queries is served by what the gate publishes from the other four; judged "
         "candidates alone are measured.",
-        traffic=traffic_of(top_rows(queries, pool), top_rows(queries + moved, pool), len(pool)),
+        traffic=traffic_of(_firsts(queries, pool), _firsts(queries + moved, pool), len(pool)),
     )
-    worst, best = extremes(served - raw)
-    asked = list(zip(rewards.tasks[first].tolist(), rewards.query_ids[first].tolist(), strict=True))
-    known = {(one.task, one.query_id): one for one in details([asked[place] for place in (*worst, *best)])}
 
-    def shown(some: list[int]) -> tuple[Lists, ...]:
-        return tuple(
-            lists_of(
-                known[asked[place]],
-                moved[place],
-                keys[first[place]],
-                before=float(raw[place]),
-                after=float(served[place]),
-            )
-            for place in some
-            if asked[place] in known
-        )
 
-    return replace(summary, worst=shown(worst), best=shown(best))
+def _firsts(queries: FloatArray, documents: FloatArray) -> IntArray:
+    """(n, 10) rows of unit *documents* (u, d) of largest product with *queries* (n, d), in no order, by blocks."""
+    count = min(LISTED, len(documents))
+    blocks = np.array_split(queries, -(-len(queries) // 128))
+    return np.concatenate([np.argpartition(-(block @ documents.T), count - 1, axis=1)[:, :count] for block in blocks])
 
 
 def parts_of(rewards: Rewards) -> IntArray:

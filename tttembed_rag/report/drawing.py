@@ -6,7 +6,7 @@ what it shows, for readers who do not see it. A filled mark is served, or beyond
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
@@ -41,14 +41,14 @@ def whisker(title: str, mark: Mark, low: float, high: float) -> str:
 
     svg = _canvas(title, _WHISKER_WIDTH, _WHISKER_HEIGHT, "whisker")
     middle = _WHISKER_HEIGHT / 2
-    _line(svg, "zero", x(0), 0, x(0), _WHISKER_HEIGHT)
+    _add(svg, "line", "zero", x1=x(0), y1=0, x2=x(0), y2=_WHISKER_HEIGHT)
     if mark.interval is not None:
         left, right = map(x, mark.interval)
-        _line(svg, "interval", left, middle, right, middle)
+        _add(svg, "line", "interval", x1=left, y1=middle, x2=right, y2=middle)
         for end in (left, right):
-            _line(svg, "interval", end, middle - 4, end, middle + 4)
-    _dot(svg, mark, x(mark.value), middle)
-    return _written(svg)
+            _add(svg, "line", "interval", x1=end, y1=middle - 4, x2=end, y2=middle + 4)
+    _add(svg, "circle", "filled" if mark.filled else "hollow", cx=x(mark.value), cy=middle, r=4.0)
+    return ET.tostring(svg, encoding="unicode")
 
 
 def levels(measure: str, values: Mapping[str, float], beside: Collection[str]) -> str:
@@ -64,58 +64,52 @@ def levels(measure: str, values: Mapping[str, float], beside: Collection[str]) -
         _text(svg, name, 0, y + 13, "start")
         _text(svg, f"{value:.3f}", _WIDTH, y + 13, "end")
         for kind, end in (("rest", high), ("bar quiet" if name in beside else "bar", value)):
-            box = {"x": 0.0, "y": y + 18, "width": _WIDTH * end / high, "height": _BAR}
-            ET.SubElement(svg, "rect", _numbers(box) | {"class": kind})
-    return _written(svg)
+            _add(svg, "rect", kind, x=0.0, y=y + 18, width=_WIDTH * end / high, height=_BAR)
+    return ET.tostring(svg, encoding="unicode")
 
 
-def sorted_gains(title: str, gains: Sequence[float]) -> str:
-    """A vertical bar for each of *gains*, in their order, above or below a line at zero."""
-    low, high = extent([Mark(gain) for gain in gains])
-    svg = _canvas(title, _WIDTH, _HEIGHT, "chart")
-    _axis(svg, {value: f"{value:+.2f}" if value else "0" for value in (low, 0.0, high)}, low, high)
-    step = (_WIDTH - _LEFT - _RIGHT) / len(gains)
-    for place, gain in enumerate(gains):
-        top, bottom = sorted((_y(gain, low, high), _y(0.0, low, high)))
-        box = {"x": _LEFT + (place + 0.1) * step, "y": top, "width": 0.8 * step, "height": bottom - top}
-        if gain:
-            ET.SubElement(svg, "rect", _numbers(box) | {"class": "bar" if gain > 0 else "loss"})
-    _ends(svg, "most harmed", "most improved")
-    return _written(svg)
+def bars(title: str, values: Sequence[float], label: Callable[[float], str], first: str, last: str) -> str:
+    """A vertical bar for each of *values*, from the *first* to the *last*, above or below a line at zero."""
+    svg, y, step = _chart(title, [Mark(value) for value in values], label)
+    for place, value in enumerate(values):
+        top, bottom = sorted((y(value), y(0.0)))
+        if value:
+            x = _LEFT + (place + 0.1) * step
+            _add(svg, "rect", "bar" if value > 0 else "loss", x=x, y=top, width=0.8 * step, height=bottom - top)
+    _ends(svg, first, last)
+    return ET.tostring(svg, encoding="unicode")
 
 
 def course(title: str, marks: Sequence[Mark], first: str, last: str) -> str:
     """Values with vertical whiskers, one after the other from the *first* moment to the *last*."""
-    low, high = extent(marks)
-    svg = _canvas(title, _WIDTH, _HEIGHT, "chart")
-    _axis(svg, {value: f"{value:+.3f}" if value else "0" for value in (low, 0.0, high)}, low, high)
-    step = (_WIDTH - _LEFT - _RIGHT) / len(marks)
+    svg, y, step = _chart(title, marks, "{:+.3f}".format)
     for place, mark in enumerate(marks):
         x = _LEFT + (place + 0.5) * step
         if mark.interval is not None:
-            _line(svg, "interval", x, _y(mark.interval[0], low, high), x, _y(mark.interval[1], low, high))
-        _dot(svg, mark, x, _y(mark.value, low, high))
+            _add(svg, "line", "interval", x1=x, y1=y(mark.interval[0]), x2=x, y2=y(mark.interval[1]))
+        _add(svg, "circle", "filled" if mark.filled else "hollow", cx=x, cy=y(mark.value), r=4.0)
     _ends(svg, first, last)
-    return _written(svg)
+    return ET.tostring(svg, encoding="unicode")
 
 
-def bar_chart(title: str, values: Sequence[float], top: str, first: str, last: str) -> str:
-    """Amounts, none below zero, from the *first* day to the *last*; *top* says how much the greatest is."""
-    high = max(values)
+def _chart(
+    title: str, marks: Sequence[Mark], label: Callable[[float], str]
+) -> tuple[ET.Element, Callable[[float], float], float]:
+    """A drawing with lines at the least and the greatest number and at zero; the height of a number; a mark's room.
+
+    A label that would lie on the label of zero is left out.
+    """
+    low, high = extent(marks)
     svg = _canvas(title, _WIDTH, _HEIGHT, "chart")
-    _axis(svg, {0.0: "0", high: top} if high else {0.0: "0"}, 0.0, high or 1.0)
-    step = (_WIDTH - _LEFT - _RIGHT) / len(values)
-    for place, value in enumerate(values):
-        y = _y(value, 0.0, high or 1.0)
-        box = {"x": _LEFT + (place + 0.1) * step, "y": y, "width": 0.8 * step, "height": _y(0.0, 0.0, 1.0) - y}
-        if value:
-            ET.SubElement(svg, "rect", _numbers(box) | {"class": "bar"})
-    _ends(svg, first, last)
-    return _written(svg)
 
+    def y(value: float) -> float:
+        return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * (value - low) / (high - low)
 
-def _y(value: float, low: float, high: float) -> float:
-    return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * (value - low) / (high - low)
+    for value in dict.fromkeys((low, 0.0, high)):
+        _add(svg, "line", "grid" if value else "zero", x1=_LEFT, y1=y(value), x2=_WIDTH - _RIGHT, y2=y(value))
+        if not value or abs(y(value) - y(0.0)) > 12:
+            _text(svg, label(value) if value else "0", _LEFT - 4, y(value) + 4, "end")
+    return svg, y, (_WIDTH - _LEFT - _RIGHT) / len(marks)
 
 
 def _canvas(title: str, width: float, height: float, kind: str) -> ET.Element:
@@ -124,37 +118,15 @@ def _canvas(title: str, width: float, height: float, kind: str) -> ET.Element:
     return svg
 
 
-def _axis(svg: ET.Element, labels: dict[float, str], low: float, high: float) -> None:
-    """Horizontal lines at labelled values; a label that would lie on the label of zero is left out."""
-    for value, label in labels.items():
-        y = _y(value, low, high)
-        _line(svg, "zero" if value == 0 else "grid", _LEFT, y, _WIDTH - _RIGHT, y)
-        if value == 0 or abs(y - _y(0.0, low, high)) > 12:
-            _text(svg, label, _LEFT - 4, y + 4, "end")
-
-
 def _ends(svg: ET.Element, first: str, last: str) -> None:
     _text(svg, first, _LEFT, _HEIGHT - 6, "start")
     if last != first:
         _text(svg, last, _WIDTH - _RIGHT, _HEIGHT - 6, "end")
 
 
-def _line(svg: ET.Element, kind: str, x1: float, y1: float, x2: float, y2: float) -> None:
-    ET.SubElement(svg, "line", _numbers({"x1": x1, "y1": y1, "x2": x2, "y2": y2}) | {"class": kind})
-
-
-def _dot(svg: ET.Element, mark: Mark, x: float, y: float) -> None:
-    kind = "filled" if mark.filled else "hollow"
-    ET.SubElement(svg, "circle", _numbers({"cx": x, "cy": y, "r": 4.0}) | {"class": kind})
+def _add(svg: ET.Element, tag: str, kind: str, **numbers: float) -> None:
+    ET.SubElement(svg, tag, {name: f"{value:.2f}" for name, value in numbers.items()} | {"class": kind})
 
 
 def _text(svg: ET.Element, text: str, x: float, y: float, anchor: str) -> None:
-    ET.SubElement(svg, "text", _numbers({"x": x, "y": y}) | {"text-anchor": anchor}).text = text
-
-
-def _numbers(values: dict[str, float]) -> dict[str, str]:
-    return {name: f"{value:.2f}" for name, value in values.items()}
-
-
-def _written(svg: ET.Element) -> str:
-    return ET.tostring(svg, encoding="unicode")
+    ET.SubElement(svg, "text", {"x": f"{x:.2f}", "y": f"{y:.2f}", "text-anchor": anchor}).text = text

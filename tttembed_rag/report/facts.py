@@ -39,13 +39,9 @@ class OffsetFacts:
 class VersionFacts:
     """A version and what its offsets were learned from; the facts of a `Version` mean the same here.
 
-    Attributes:
-        aliases: ``live`` and ``previous``, where they stand for it.
-        shared: Shared offsets, served ones first, then by rewarded queries.
-        unlisted: Shared offsets that are not in that list.
-        private: Private offsets it holds.
-        private_served: Private offsets of it that are served, each where the text of its query is asked again.
-        damage: Why its offsets cannot be read; empty if they can.
+    *aliases* are ``live`` and ``previous``, where they stand for it. The first *shared* offsets are listed, served ones
+    first, then by rewarded queries; so many are *unlisted*. A *private* offset is served where the text of its query is
+    asked again. *damage* says why its offsets cannot be read, and is empty if they can.
     """
 
     number: int
@@ -108,16 +104,11 @@ class Effect:
 class StoreReport:
     """Everything that a report tells of one tenant of a store, gathered *at* a Unix second.
 
-    Attributes:
-        versions: The newest versions of the tenant that the live version belongs to, newest first.
-        judges: Judges and how many rewards of theirs count for the tenant, the busiest first.
-        days: The last days, oldest first, as are the comparisons in *drift*.
-        held_out: What offsets learned from the last `LEARNED` rewarded queries do to queries that they were not learned
-            from; None where there are too few.
-        today: The shared offsets that a fit of those gives, where no version is live.
-        opposed: Sources whose rewards of those contradict the retriever's order, the surest first.
-        effect: What the live version does to recent queries.
-        audit: The newest changes that concern the tenant, newest first.
+    *versions* are those of the tenant that the live version belongs to, newest first, as is the *audit*; *days* and
+    *drift* go from old to new. *judges* come with how many rewards of theirs count for the tenant, the busiest first.
+    *held_out* says what offsets learned from the last `LEARNED` rewarded queries do to queries that they were not
+    learned from, and is None where there are too few; *today* are the shared offsets that a fit of those gives, where
+    no version is live; *opposed* are sources whose rewards contradict the retriever's order, the surest first.
     """
 
     store: str

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import get_args
@@ -54,16 +53,19 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
         judges = store.judges(tenant=tenant)
         judge = prevailing_judge(store, tenant, read_memory(store, tenant))
         held, today, against = _learned_now(store, tenant, serving.version, offsets, judge, watch)
+        drift = json.loads(store.states.get(DRIFT, tenant=tenant) or "[]")
+        versions = store.registry.versions(tenant=owner, limit=_VERSIONS)
         return StoreReport(
             store=store.name,
             tenant=tenant,
             at=at,
             texts=store.texts,
             live=live,
-            versions=tuple(_versions(store, owner, live.version, tenant)),
+            # Of a copy, as a version keeps the offsets that it has read.
+            versions=tuple(_version_facts(store, replace(version), tenant) for version in versions),
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
             days=tuple(store.history.days(tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)),
-            drift=_drift(store, tenant),
+            drift=tuple(Comparison(one["at"], Drift(**one["queries"]), Drift(**one["rewards"])) for one in drift),
             held_out=held,
             today=today,
             opposed=against,
@@ -77,7 +79,7 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
     live, offsets = Live(), Offsets([], width=1)
     if (version := serving.version) is not None:
         trial = read_trial(store, owner)
-        facts = _version_facts(store, version, _aliases(store, owner)[version.number], tenant)
+        facts = _version_facts(store, version, tenant)
         live = Live(
             facts,
             since=store.audit.last(["publish", "rollback"], [owner]),
@@ -130,35 +132,16 @@ def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets
     return effect_of(offsets, recent, owner=version.tenant)
 
 
-def _versions(store: Store, owner: str, live: VersionFacts | None, tenant: str) -> Iterable[VersionFacts]:
-    """The newest versions of *owner* as *tenant* may see them, each read and let go; *live* is read already."""
-    aliases = _aliases(store, owner)
-    listed = store.registry.versions(tenant=owner, limit=_VERSIONS)[::-1]
-    while listed:
-        version = listed.pop()
-        if live is not None and live.number == version.number:
-            yield live
-        else:
-            yield _version_facts(store, version, aliases[version.number], tenant)
-
-
-def _aliases(store: Store, tenant: str) -> Mapping[int, Sequence[str]]:
-    """The aliases that stand for each version, by its number."""
-    aliases: dict[int, list[str]] = defaultdict(list)
-    for alias, number in sorted(store.registry.aliases(tenant=tenant).items()):
-        aliases[number].append(alias)
-    return aliases
-
-
-def _version_facts(store: Store, version: Version, aliases: Sequence[str], tenant: str) -> VersionFacts:
+def _version_facts(store: Store, version: Version, tenant: str) -> VersionFacts:
     """A version as *tenant* may see it: of the shared tenant's, neither others' tasks and queries nor its note."""
+    aliases = sorted(store.registry.aliases(tenant=version.tenant).items())
     foreign = version.tenant != tenant
     facts = VersionFacts(
         number=version.number,
         at=version.at,
         by=shortened(version.by),
         note="" if foreign else shortened(version.note, _NOTE),
-        aliases=tuple(aliases),
+        aliases=tuple(alias for alias, number in aliases if number == version.number),
         embedder=shortened(version.embedder),
         width=version.width,
         rewarded=version.rewarded,
@@ -198,14 +181,6 @@ def _offset_facts(store: Store, tenant: str, offset: Offset) -> OffsetFacts:
         needed=evidence.needed,
         reranking="; ".join(offset.reranking),
         words="" if offset.rescorer is None else str(offset.rescorer.evidence),
-    )
-
-
-def _drift(store: Store, tenant: str) -> tuple[Comparison, ...]:
-    text = store.states.get(DRIFT, tenant=tenant)
-    return tuple(
-        Comparison(entry["at"], Drift(**entry["queries"]), Drift(**entry["rewards"]))
-        for entry in json.loads(text or "[]")
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tttembed_rag.evaluate.intervals import mean_interval
-from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
 # Places of a list that are shown and counted as traffic.
@@ -133,30 +134,35 @@ class HeldOut:
         )
 
 
-def summed_up(
-    raw: Float64, served: Float64, rerank: Float64, *, measure: str, method: str, traffic: Traffic
+def held_out_of(
+    raw: Float64,
+    served: Float64,
+    rerank: Float64,
+    shown: Callable[[Sequence[int]], tuple[Lists, ...]],
+    *,
+    measure: str,
+    method: str,
+    traffic: Traffic,
+    interval: tuple[float, float] | None = None,
 ) -> HeldOut:
-    """The means and gains of queries with nDCG@10 *raw*, *served* and *rerank* (n,), without any lists yet."""
-    gains = np.round(served - raw, 6)
+    """Queries with nDCG@10 *raw*, *served* and *rerank* (n,); *shown* gives the lists of some rows of them.
+
+    Queries that stay as they are are not shown. The *interval* is by default that of all queries together.
+    """
+    gains = served - raw
+    order = np.argsort(gains, kind="stable").tolist()
     return HeldOut(
         measure=measure,
         method=method,
         raw=float(raw.mean()),
         served=float(served.mean()),
         rerank=float(rerank.mean()),
-        interval=mean_interval(served - raw),
-        gains=tuple(np.sort(gains).tolist()),
-        worst=(),
-        best=(),
+        interval=interval or mean_interval(gains),
+        gains=tuple(np.sort(np.round(gains, 6)).tolist()),
+        worst=shown([row for row in order[:WORST] if gains[row] < 0]),
+        best=shown([row for row in reversed(order[-BEST:]) if gains[row] > 0]),
         traffic=traffic,
     )
-
-
-def extremes(gains: Float64) -> tuple[list[int], list[int]]:
-    """The rows of *gains* (n,) that lose most, and those that gain most; queries that stay are neither."""
-    order = np.argsort(gains, kind="stable").tolist()
-    worst = [row for row in order[:WORST] if gains[row] < 0]
-    return worst, [row for row in reversed(order[-BEST:]) if gains[row] > 0]
 
 
 def traffic_of(before: IntArray, after: IntArray, documents: int) -> Traffic:
@@ -164,10 +170,3 @@ def traffic_of(before: IntArray, after: IntArray, documents: int) -> Traffic:
     busiest = max(1, math.ceil(_BUSIEST * documents))
     shares = [float(np.sort(np.bincount(rows.ravel()))[-busiest:].sum() / rows.size) for rows in (before, after)]
     return Traffic(documents, busiest, *shares)
-
-
-def top_rows(queries: FloatArray, documents: FloatArray, count: int = LISTED) -> IntArray:
-    """(n, k) rows of unit *documents* (u, d) of largest product with *queries* (n, d), in no order; a few at a time."""
-    count = min(count, len(documents))
-    blocks = np.array_split(queries, -(-len(queries) // 128))
-    return np.concatenate([np.argpartition(-(block @ documents.T), count - 1, axis=1)[:, :count] for block in blocks])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +13,7 @@ from tttembed_rag.evaluate.summary import Cells, conclusions, mean_of
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.report import drawing
-from tttembed_rag.report.heldout import LISTED, HeldOut, Lists, extremes, summed_up, traffic_of
+from tttembed_rag.report.heldout import LISTED, HeldOut, Lists, held_out_of, traffic_of
 from tttembed_rag.report.moving import firsts_of, lists_from
 from tttembed_rag.report.rendering import held_out_drawings, rendered
 from tttembed_rag.rewards.observations import Candidate, Served
@@ -38,8 +36,11 @@ def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells
     for collection, of_collection in sorted(zip(workload, splits, strict=True), key=lambda one: one[0].dataset.name):
         name, held_out = collection.dataset.name, _held_out(collection, of_collection, plan.depth)
         course = [mean_of(cell) for key, cell in cells.items() if (key[0], key[1], key[3]) == (name, "heldout", "auto")]
+        marks = [drawing.Mark(mean["delta"], filled=mean["published"] > 0) for mean in course]
+        ends = [f"{mean['rewarded_queries']:.0f} judged queries" for mean in (course[0], course[-1])]
+        drawn_course = drawing.course("Change of nDCG@10 by judged queries", marks, *ends)
         facts = {"name": name, "held_out": held_out, "drawings": held_out_drawings(held_out)}
-        sections.append(facts | {"course": course, "drawn": _course(course)})
+        sections.append(facts | {"course": course, "drawn": drawn_course})
     return rendered(
         "report/eval.html.jinja",
         extra="report",
@@ -53,18 +54,16 @@ def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells
 def _held_out(collection: Collection, splits: Sequence[tuple[Offsets, IntArray]], depth: int) -> HeldOut:
     """All splits together, a query once for each split that holds it out: the means are those of the table."""
     rows = np.concatenate([held for _, held in splits])
-    before, after = collection.base[rows, :LISTED], np.concatenate([_found(collection, *split) for split in splits])
+    before = collection.base[rows, :LISTED]
+    found = []
+    for offsets, held in splits:
+        ids = collection.query_ids[held].tolist()
+        moved = offsets.apply(collection.query_vectors[held], task=collection.dataset.name, query_id=ids)
+        found.append(collection.index.search(moved, LISTED)[1])
+    after = np.concatenate(found)
     raw, served = collection.raw[rows], collection.graded(rows, after)
     ends = [mean_interval(part) for part in np.split(served - raw, np.cumsum([len(held) for _, held in splits])[:-1])]
-    summary = summed_up(
-        raw,
-        served,
-        collection.measure_reranked(np.unique(rows), depth)[rows],
-        measure="by the labels",
-        method=f"{len(splits)} splits: what the gate publishes from the queries that are judged in a split serves "
-        "those that it holds out. A query counts once in each split that holds it out.",
-        traffic=traffic_of(before, after, len(collection.doc_ids)),
-    )
+    low, high = np.mean(ends, axis=0).tolist()
     places = [(offsets, row) for offsets, held in splits for row in held.tolist()]
     documents = unit(np.asarray(collection.doc_vectors, dtype=np.float64))
 
@@ -76,16 +75,17 @@ def _held_out(collection: Collection, splits: Sequence[tuple[Offsets, IntArray]]
             if first[places[place][1]] == place
         )
 
-    low, high = np.mean(ends, axis=0).tolist()
-    worst, best = map(shown, extremes(served - raw))
-    return replace(summary, interval=(low, high), worst=worst, best=best)
-
-
-def _found(collection: Collection, offsets: Offsets, rows: IntArray) -> IntArray:
-    """(n, 10) rows of the documents that are found for the queries *rows* with *offsets*."""
-    ids = collection.query_ids[rows].tolist()
-    vectors = offsets.apply(collection.query_vectors[rows], task=collection.dataset.name, query_id=ids)
-    return collection.index.search(vectors, LISTED)[1]
+    return held_out_of(
+        raw,
+        served,
+        collection.measure_reranked(np.unique(rows), depth)[rows],
+        shown,
+        measure="by the labels",
+        method=f"{len(splits)} splits: what the gate publishes from the queries that are judged in a split serves "
+        "those that it holds out. A query counts once in each split that holds it out.",
+        traffic=traffic_of(before, after, len(collection.doc_ids)),
+        interval=(low, high),
+    )
 
 
 def _lists(
@@ -95,15 +95,8 @@ def _lists(
     query = unit(np.asarray(collection.query_vectors[row], dtype=np.float64))
     offset = offsets.find(task, name)
     firsts = firsts_of(documents, query, np.zeros_like(query) if offset is None else offset.dosed(query))
-    names = collection.doc_ids[firsts.rows].tolist()
+    names = collection.doc_ids[[row for row, *_ in firsts]].tolist()
     rewards = collection.rewards_of(name, names)
     shown = [Candidate(doc, None, collection.dataset.documents[doc], rewards.get(doc)) for doc in names]
     served = Served(name, None, shown, collection.dataset.queries[name], task)
     return lists_from(served, firsts, "" if offset is None else offset.key, before=before, after=after)
-
-
-def _course(means: Sequence[dict[str, Any]]) -> str:
-    """The change by how many queries were judged; filled where something was served."""
-    marks = [drawing.Mark(mean["delta"], filled=mean["published"] > 0) for mean in means]
-    ends = [f"{mean['rewarded_queries']:.0f} judged queries" for mean in (means[0], means[-1])]
-    return drawing.course("Change of nDCG@10 by judged queries", marks, *ends)

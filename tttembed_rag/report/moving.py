@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -46,25 +45,18 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effe
     return Effect(looked, moved, tuple(shown_first))
 
 
-class Firsts(NamedTuple):
-    """The rows of documents that are among the first of a query before or after it is moved, in the order before.
+def firsts_of(vectors: FloatArray, query: FloatArray, dosed: FloatArray) -> list[tuple[int, int, float, float]]:
+    """Which of unit *vectors* (n, d) are among the first of a unit *query* (d,) before or after *dosed* (d,) moves it.
 
-    Ranks are those under the base vector among all documents, 1 is the best; scores are x·z, lifts alpha v·z.
+    In the order before, with the row of each: its rank then among all, 1 is the best, its score x·z and its lift
+    alpha v·z.
     """
-
-    rows: list[int]
-    ranks: list[int]
-    scores: list[float]
-    lifts: list[float]
-
-
-def firsts_of(vectors: FloatArray, query: FloatArray, dosed: FloatArray) -> Firsts:
-    """The first of unit *vectors* (n, d) for a unit *query* (d,) that is moved by *dosed* (d,)."""
     scores, lifts = vectors @ query, vectors @ dosed
     order = np.argsort(-scores, kind="stable")
     was, now = np.argsort(order), np.argsort(np.argsort(-scores - lifts, kind="stable"))
     kept = order[np.minimum(was, now)[order] < _CANDIDATES]
-    return Firsts(kept.tolist(), (was[kept] + 1).tolist(), scores[kept].tolist(), lifts[kept].tolist())
+    facts = (kept, was[kept] + 1, scores[kept], lifts[kept])
+    return list(zip(*(one.tolist() for one in facts), strict=True))
 
 
 def lists_of(
@@ -74,12 +66,17 @@ def lists_of(
     vectors = unit(np.array([candidate.vector for candidate in served.candidates], dtype=np.float64))
     query = unit(np.asarray(served.vector, dtype=np.float64))
     firsts = firsts_of(vectors, query, np.asarray(dosed, dtype=np.float64))
-    shown = replace(served, candidates=[served.candidates[row] for row in firsts.rows])
+    shown = replace(served, candidates=[served.candidates[row] for row, *_ in firsts])
     return lists_from(shown, firsts, key, before=before, after=after)
 
 
 def lists_from(
-    served: Served, firsts: Firsts, key: str, *, before: float | None = None, after: float | None = None
+    served: Served,
+    firsts: Sequence[tuple[int, int, float, float]],
+    key: str,
+    *,
+    before: float | None = None,
+    after: float | None = None,
 ) -> Lists:
     """The same where the candidates of *served* are the *firsts* alone."""
     return Lists(
@@ -98,7 +95,7 @@ def lists_from(
                 score=score,
                 lift=lift,
             )
-            for candidate, rank, score, lift in zip(served.candidates, *firsts[1:], strict=True)
+            for candidate, (_, rank, score, lift) in zip(served.candidates, firsts, strict=True)
         ),
     )
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 from tttembed_rag.report import drawing
 from tttembed_rag.report.drawing import Mark
@@ -17,19 +16,12 @@ from tttembed_rag.stores.records import Day
 _COURSES = 6
 
 
-@dataclass(frozen=True, slots=True)
-class _Course:
+class _Course(NamedTuple):
     """One offset through the versions: its drawing, and the drawn facts, newest first."""
 
     key: str
     svg: str
     versions: Sequence[tuple[VersionFacts, OffsetFacts]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Figure:
-    title: str
-    svg: str
 
 
 def page_of(report: StoreReport, *, interactive: bool = False) -> str:
@@ -53,7 +45,7 @@ def page_of(report: StoreReport, *, interactive: bool = False) -> str:
         whiskers=_whiskers(shared),
         courses=_courses(report.versions),
         days=_days(report.days),
-        drifts=_drifts(report.drift),
+        drifts=_drifts(report.drift) if report.drift else {},
     )
 
 
@@ -80,11 +72,9 @@ def _courses(versions: Sequence[VersionFacts]) -> list[_Course]:
         ]
         if not drawn:
             continue
-        title = (
-            f"Held-out gain of {key} by version: {_gain(drawn[0][1].value)} in version {drawn[0][0].number}, "
-            f"{_gain(drawn[-1][1].value)} in version {drawn[-1][0].number}"
-        )
+        first, last = (f"{_gain(mark.value)} in version {version.number}" for version, mark, _ in (drawn[0], drawn[-1]))
         ends = [f"v{version.number}, {_when(version.at)[:10]}, n = {n:,}" for version, _, n in (drawn[0], drawn[-1])]
+        title = f"Held-out gain of {key} by version: {first}, {last}"
         courses.append(_Course(key, drawing.course(title, [mark for _, mark, _ in drawn], *ends), course))
     return courses[:_COURSES]
 
@@ -93,43 +83,39 @@ def _mark(offset: OffsetFacts) -> Mark | None:
     return None if offset.gain is None else Mark(offset.gain, offset.interval, offset.served)
 
 
-def _days(days: Sequence[Day]) -> list[_Figure]:
+def _days(days: Sequence[Day]) -> dict[str, str]:
+    """A drawing for each amount that is not zero on all days, by its title."""
+    ends = [f"{day.day.day} {day.day:%b}" for day in (days[0], days[-1])]
     amounts: dict[str, list[float]] = {
         "Queries": [day.queries for day in days],
         "Rewards": [day.rewards for day in days],
         "Pairs paid for": [day.spend.pairs for day in days],
         "US dollars": [day.spend.usd for day in days],
     }
-    ends = [_short(day.day) for day in (days[0], days[-1])]
-    return [
-        _Figure(
-            title,
-            drawing.bar_chart(
-                f"{title} per day from {ends[0]} to {ends[1]}: {_amount(sum(values))} in all, "
-                f"{_amount(max(values))} on the day with most",
-                values,
-                _amount(max(values)),
-                *ends,
-            ),
+    return {
+        title: drawing.bars(
+            f"{title} per day from {ends[0]} to {ends[1]}: {_amount(sum(values))} in all, "
+            f"{_amount(max(values))} on the day with most",
+            values,
+            _amount,
+            *ends,
         )
         for title, values in amounts.items()
         if any(values)
-    ]
+    }
 
 
-def _drifts(entries: Sequence[Comparison]) -> list[_Figure]:
-    if not entries:
-        return []
+def _drifts(entries: Sequence[Comparison]) -> dict[str, str]:
+    """A drawing of both drifts, by its title."""
     ends = [_when(entry.at)[:10] for entry in (entries[0], entries[-1])]
-    figures = []
+    figures = {}
     for title, drifts in (
         ("Queries", [entry.queries for entry in entries]),
         ("Rewards", [entry.rewards for entry in entries]),
     ):
         seen = sum(drift.seen() for drift in drifts)
         summary = f"{title}: {len(drifts)} comparisons, the last {drifts[-1].effect:.3f}; {seen} beyond chance"
-        marks = [Mark(drift.effect, filled=drift.seen()) for drift in drifts]
-        figures.append(_Figure(title, drawing.course(summary, marks, *ends)))
+        figures[title] = drawing.course(summary, [Mark(drift.effect, filled=drift.seen()) for drift in drifts], *ends)
     return figures
 
 
@@ -141,10 +127,6 @@ def _when(at: float) -> str:
         return f"second {at:g}"
 
 
-def _short(day: date) -> str:
-    return f"{day.day} {day:%b}"
-
-
 def _gain(value: float | None) -> str:
     return "not measured" if value is None else f"{value:+.3f}"
 
@@ -153,5 +135,5 @@ def _between(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f"[{interval[0]:+.3f}, {interval[1]:+.3f}]"
 
 
-def _amount(value: Any) -> str:
+def _amount(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"

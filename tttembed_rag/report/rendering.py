@@ -62,6 +62,12 @@ def held_out_drawings(held: HeldOut | None) -> dict[str, str]:
     counts = f"{gain:,} queries gain, {lose:,} lose, {len(held.gains) - gain - lose:,} stay as they are."
     return {
         "levels": drawing.levels("nDCG@10", levels, (raw, rerank)),
-        "gains": drawing.sorted_gains(f"Gain in nDCG@10 of every query, sorted: {counts}", held.gains),
+        "gains": drawing.bars(
+            f"Gain in nDCG@10 of every query, sorted: {counts}",
+            held.gains,
+            "{:+.2f}".format,
+            "most harmed",
+            "most improved",
+        ),
         "counts": counts,
     }
