@@ -87,7 +87,7 @@ def forecast(rewards: Rewards) -> tuple[float, float, float] | None:
     """The held-out gain of the local offset, and the range of that with twice as many queries; None without a fall."""
     case = Case(rewards, gated(Recipe(), rewards), trusted=True)
     weights = case.voices * case.usable
-    local = Local.of(case.widened, case.optima[0], case.recipe.kappa, weights=weights, groups=case.groups)
+    local = Local.of(case.widened, case.optima.offsets, case.recipe.kappa, weights=weights, groups=case.groups)
     halves = np.random.default_rng(0).permutation(int(case.groups.max()) + 1)[case.groups] % 2
     few, most = (float(np.average(case.falls(local.held_out(fold)), weights=weights)) for fold in (halves, case.fold))
     gain = float(np.average(case.judged_changes(local.held_out(case.fold)), weights=weights))

@@ -164,7 +164,7 @@ class TestSoftmaxGRPO:
     def test_advantages_sum_to_zero(self):
         """A = (r - mean r) / (std r + 1e-4) over the judged candidates of a query, padding left out."""
         rewards, present, base, _ = instance(0, (6, 3, 1))
-        advantage = build("softmax_grpo", rewards, present, base, TEACHER).advantage
+        advantage, *_ = build("softmax_grpo", rewards, present, base, TEACHER).targets
         r = rewards[1, :3]
 
         assert_allclose(advantage.sum(axis=1), 0.0, atol=1e-12)
@@ -176,7 +176,7 @@ class TestSoftmaxGRPO:
         objective = build("softmax_grpo", rewards, present, base, TEACHER)
         _, gradient = objective(base)
 
-        assert_allclose(gradient, -objective.advantage / np.array([[6], [3], [1]]), atol=1e-12)
+        assert_allclose(gradient, -objective.targets[0] / np.array([[6], [3], [1]]), atol=1e-12)
 
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(seed=st.integers(0, 10_000), reach=st.floats(0.0, 3.0))
@@ -185,7 +185,7 @@ class TestSoftmaxGRPO:
         rewards, present, base, _ = instance(seed, (6,))
         logits = base + reach * np.random.default_rng(seed).normal(size=base.shape)
         objective = build("softmax_grpo", rewards, present, base, TEACHER)
-        a, rho = objective.advantage[0], np.exp(log_softmax(logits) - log_softmax(base))[0]
+        a, rho = objective.targets[0][0], np.exp(log_softmax(logits) - log_softmax(base))[0]
         clipped = -np.minimum(rho * a, np.clip(rho, 1 - CLIP, 1 + CLIP) * a).mean()
         above = float(objective(logits)[0][0] - clipped)
 
@@ -195,7 +195,7 @@ class TestSoftmaxGRPO:
         """Exactly at the corner the loss stands ROUNDING / 4 of the clipped advantage above the paper's."""
         rewards, base = np.array([[0.6, 0.4]]), np.zeros((1, 2))
         objective = build("softmax_grpo", rewards, np.ones((1, 2), bool), base, TEACHER)
-        a = objective.advantage[0]
+        a = objective.targets[0][0]
         logits = np.log([[0.6, 0.4]])
         clipped = -(1.2 * a[0] + 0.8 * a[1]) / 2
 

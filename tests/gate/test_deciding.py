@@ -16,7 +16,6 @@ from tttembed_rag.fitting.neighbours import with_neighbours
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.scopes import UNSOLVED, shared_offset
 from tttembed_rag.gate.case import Case, gated
-from tttembed_rag.gate.deciding import _needed
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Prior, propose_constant, propose_local, task_families
 from tttembed_rag.gate.thresholds import (
@@ -119,7 +118,7 @@ class TestPublishing:
         rewards = planted(24, strength=0.9)
         found = fit(rewards, scope="global")["global"]
         recipe = replace(gated(Recipe(), rewards), ridge=RIDGE_STEP * 0.3)
-        plain = shared_offset(with_neighbours(rewards), "global", None, recipe)
+        plain = shared_offset(with_neighbours(rewards), None, recipe)
 
         assert_array_equal(found.vector, plain.vector)
         assert (found.n, found.alpha) == (24, 24 / 25)
@@ -305,11 +304,9 @@ class TestAbstaining:
         """A private optimum that the solver missed is left out of the local offset."""
         rewards = planted(24, strength=0.9)
         case = Case(rewards, gated(Recipe(), rewards))
-        optima, solution = case.optima
-        missed = replace(solution, converged=np.arange(24) != 3)
-        spoiled = optima.copy()
+        spoiled = case.optima.offsets.copy()
         spoiled[3] = 1e3
-        case.__dict__["optima"] = (spoiled, missed)
+        case.__dict__["optima"] = case.optima._replace(offsets=spoiled, converged=np.arange(24) != 3)
 
         assert propose_local(case).fall(0.0).mean > 0.5
 
@@ -327,14 +324,14 @@ class TestNeeded:
 
     def test_with_so_many_and_no_fewer_the_bound_is_above_zero(self):
         """The number is the least that brings the lower bound above zero."""
-        gain = Gain(mean=0.02, error=0.02, freedom=8.0)
-        needed = _needed(8, gain)
+        needed = Gain(mean=0.02, error=0.02, freedom=8.0).needed(8)
+        fewer, enough = (Gain(0.02, 0.02 / (1 + more / 8) ** 0.5, 8.0 + more) for more in (needed - 1, needed))
 
-        assert gain.after(needed / 8).below(LEVEL) > 0 >= gain.after((needed - 1) / 8).below(LEVEL)
+        assert enough.below(LEVEL) > 0 >= fewer.below(LEVEL)
 
     def test_no_more_than_ten_times_as_many(self):
         """A gain that next to nothing is left of is no ground for a number."""
-        assert _needed(8, Gain(mean=1e-5, error=0.02, freedom=8.0)) is None
+        assert Gain(mean=1e-5, error=0.02, freedom=8.0).needed(8) is None
 
     @pytest.mark.parametrize("settled", ["published", "equal", "one query"])
     def test_nothing_where_nothing_is_open(self, planted, settled):
@@ -383,7 +380,7 @@ class TestEvidence:
         wide, falls, changes = with_neighbours(rewards), np.zeros(20), np.zeros(20)
         for number in range(5):
             rows, others = (np.flatnonzero(which) for which in (case.fold == number, case.fold != number))
-            learned = shared_offset(wide.take(others), "global", None, recipe)
+            learned = shared_offset(wide.take(others), None, recipe)
             tried = wide.take(rows)
             loss = recipe.loss(Grid.of(tried))
             v = learned.alpha * learned.vector
@@ -560,7 +557,6 @@ class TestAuto:
         evidence = fit(rewards)["local:default"].evidence
         far = -1e3 * rewards.queries.unit.mean(axis=0)
 
-        assert_allclose(around.falls, case.falls(around.held_out) - case.falls(around.without))
         assert_allclose(around.without, np.broadcast_to(0.9 * served, (16, rewards.width)))
         assert_allclose(around.learn(evidence).dosed(far), served, atol=1e-6)
         assert_allclose(alone.learn(evidence).dosed(far), 0.0, atol=1e-6)

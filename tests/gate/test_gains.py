@@ -64,13 +64,6 @@ def test_a_few_that_agree_by_luck_are_no_certainty():
     assert four.below(0.05) < 0 < hundred.below(0.05)
 
 
-def test_more_observations_narrow_it():
-    """Three times as many again halve the error."""
-    gain = gain_of(np.random.default_rng(0).normal(0.05, 0.1, 20))
-
-    assert_allclose(gain.after(3.0).error, gain.error / 2)
-
-
 def test_what_is_expected_counts_as_one_observation():
     """Before anything was measured the mean is what is expected."""
     one = Gain.of(np.array([0.3]), np.ones(1), np.arange(1), typical=0.1, expected=0.02)

@@ -189,7 +189,7 @@ def test_published_offsets_are_learned_from_all(rewards, folder):
         case = Case(kept, gated(Recipe(), kept))
         recipe = replace(case.recipe, ridge=RIDGE_STEP * case.recipe.ridge)
         weights = scope_weights(case.rewards, case.voices)
-        expected = shared_offset(case.widened, "task", offset.task, recipe, weights=weights, n=case.questions)
+        expected = shared_offset(case.widened, offset.task, recipe, weights=weights, n=case.questions)
         assert offset.n == expected.n == 300
         assert offset.certificate.converged
         assert np.linalg.norm(offset.vector - expected.vector) < 1e-3 < np.linalg.norm(offset.vector)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.fitting.objectives import PADDING, Objective, build
+from tttembed_rag.fitting.objectives import PADDING, Objective
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -21,7 +21,10 @@ _VANISHED = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Candidates padded to (n, k): where they are, which are real, and their base similarities."""
+    """Candidates padded to (n, k): where they are, which are real, and their base similarities.
+
+    `padding` is what absent candidates add to their logits; None where all are present.
+    """
 
     slots: IntArray
     present: NDArray[np.bool_]
@@ -46,16 +49,13 @@ class Grid:
         for depth in np.unique(depths).tolist():
             rows = np.flatnonzero(depths == depth)
             base[rows, :depth] = rewards.documents.similarities(rewards.queries.rows(rows), slots[rows, :depth])
-        return cls(slots, present, np.where(present, rewards.values[pairs], 0.0), base, _padding(present))
+        padding = np.where(present, 0.0, PADDING)
+        return cls(slots, present, np.where(present, rewards.values[pairs], 0.0), base, padding)
 
     def take(self, rows: IntArray | slice) -> Grid:
         """The grid of some of the queries."""
         padding = None if self.padding is None else self.padding[rows]
         return Grid(self.slots[rows], self.present[rows], self.rewards[rows], self.base[rows], padding)
-
-    def only(self, present: NDArray[np.bool_]) -> Grid:
-        """The grid with only some of its candidates *present*."""
-        return replace(self, present=present, padding=_padding(present))
 
     def order(self, scores: Float64) -> IntArray:
         """(n, k) places of the candidates by their *scores* (n, k), highest first, absent ones last."""
@@ -64,11 +64,6 @@ class Grid:
     def padded(self, logits: Float64) -> Float64:
         """Student logits (n, k) with padded slots at `PADDING`."""
         return logits if self.padding is None else logits + self.padding
-
-    def objective(self, name: str, teacher_temperature: float, student_temperature: float) -> Objective:
-        """The named objective on these candidates."""
-        base_logits = self.padded(self.base / student_temperature)
-        return build(name, self.rewards, self.present, base_logits, teacher_temperature)
 
 
 class Pull(NamedTuple):
@@ -114,8 +109,3 @@ class Loss:
     def take(self, rows: IntArray | slice) -> Loss:
         """The loss on some of the queries."""
         return Loss(self.grid.take(rows), self.objective.take(rows), self.temperature)
-
-
-def _padding(present: NDArray[np.bool_]) -> Float64 | None:
-    """What absent candidates add to their logits; None where all are present."""
-    return None if present.all() else np.where(present, 0.0, PADDING)

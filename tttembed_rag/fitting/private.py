@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tttembed_rag.fitting.grid import Loss, Pull
-from tttembed_rag.fitting.objectives import KnowledgeDistillation
+from tttembed_rag.fitting.objectives import distillation
 from tttembed_rag.fitting.solver import Evaluation
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
@@ -109,14 +109,15 @@ class PrivateProblems:
         C u = 2 lambda u, so 2 lambda a' C^-1 a < m^2 is what it takes, and C^-1 of -gradient and of a give the step.
         """
         objective = self.loss.objective
-        if not isinstance(objective, KnowledgeDistillation) or self.coordinates.shape[2] > _NEWTON_WIDTH:
+        if objective.formula is not distillation or self.coordinates.shape[2] > _NEWTON_WIDTH:
             return None
+        teacher, _ = objective.targets
         pull = Pull(*at.curvature)
         length = pull.length[:, None]
         scale = self.loss.temperature * length
-        student = np.abs(pull.of_candidates * scale + objective.teacher)
+        student = np.abs(pull.of_candidates * scale + teacher)
         if not offsets.any():  # the first step of all: they start at zero together
-            student = _FIRST_STUDENT * student + (1.0 - _FIRST_STUDENT) * objective.teacher
+            student = _FIRST_STUDENT * student + (1.0 - _FIRST_STUDENT) * teacher
         u = (self.coordinates[:, 0] + offsets) / length
         jacobian = self.coordinates[:, 1:] - (pull.products / length)[:, :, None] * u[:, None, :]
         jacobian -= np.vecmat(student, jacobian)[:, None, :]
@@ -141,7 +142,7 @@ class PrivateProblems:
         """The private problems of some of the queries."""
         return replace(self, loss=self.loss.take(rows), coordinates=self.coordinates[rows])
 
-    def lift(self, rewards: Rewards, offsets: Float64, device: Device = "cpu") -> FloatArray:
+    def lift(self, rewards: Rewards, offsets: FloatArray, device: Device = "cpu") -> FloatArray:
         """The offsets (n, p) as vectors (n, d) over the query and candidates of *rewards*."""
         if not self.reduced:
             return offsets
@@ -165,7 +166,7 @@ def _diagonal(matrices: Float64) -> Float64:
     return matrices.reshape(n, p * p)[:, :: p + 1]
 
 
-def _solved(matrices: Float64, right: Float64) -> Float64:
+def _solved(matrices: Float64, right: FloatArray) -> Float64:
     """Solutions (n, p) of n linear systems (n, p, p) with right sides (n, p)."""
     return np.asarray(np.linalg.solve(matrices, right[:, :, None])[:, :, 0], dtype=np.float64)
 
@@ -189,13 +190,13 @@ def _factor(gram: Float64) -> Float64:
     return factor
 
 
-def _weights(factor: Float64, coordinates: Float64) -> Float64:
+def _weights(factor: Float64, coordinates: FloatArray) -> Float64:
     """Weights (n, p) of query and candidates that sum to the vectors at *coordinates* (n, p) in a `_factor`."""
     across = factor.transpose(0, 2, 1)
     flat = (factor == 0).all(axis=1).any(axis=1)
     if not flat.any():
         return _solved(across, coordinates)
-    weights = np.empty_like(coordinates)
+    weights = np.empty(coordinates.shape)
     weights[~flat] = _solved(across[~flat], coordinates[~flat])
     weights[flat] = np.matvec(np.linalg.pinv(across[flat], rcond=_SMALLEST_SHARE), coordinates[flat])
     return weights

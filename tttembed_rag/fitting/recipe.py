@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, TypeAlias
 
@@ -11,9 +11,10 @@ import numpy as np
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.fitting.grid import Grid, Loss
-from tttembed_rag.fitting.objectives import OBJECTIVES
+from tttembed_rag.fitting.objectives import OBJECTIVES, build
 from tttembed_rag.fitting.solver import Problem, Solution, adam, exact
 from tttembed_rag.offsets.values import Offset
+from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.gpu import Device
 from tttembed_rag.vectors.rows import Float64
 
@@ -87,27 +88,20 @@ class Recipe:
             raise VectorError(f"warm_start: expected vectors of width {width}, got {earlier.vector.shape[0]}")
         return earlier.vector.astype(np.float64)[None]
 
-    @property
-    def has_many_minima(self) -> bool:
-        """Whether the exact solver also starts from KD's optimum and keeps the lower minimum."""
-        return self.objective != "kd" and self.solver == "exact"
-
     def dose(self, n: float) -> float:
         """Alpha = n / (n + kappa) (Eq. 8) of *n* rewarded queries, or voices; 0 for n = 0, the unadapted state."""
         return n / (n + self.kappa) if n else 0.0
 
-    def loss(self, grid: Grid, objective: str | None = None) -> Loss:
+    def loss(self, grid: Grid, objective: ObjectiveName | None = None) -> Loss:
         """The data term of Eq. 6 on *grid*, under this recipe's objective or the one named."""
-        built = grid.objective(objective or self.objective, self.teacher_temperature, self.student_temperature)
+        base_logits = grid.padded(grid.base / self.student_temperature)
+        of_grid = grid.rewards, grid.present, base_logits
+        built = build(objective or self.objective, *of_grid, self.teacher_temperature)
         return Loss(grid, built, self.student_temperature)
 
-    def solve(self, problem: Problem, start: Float64) -> Solution:
+    def solve(self, problem: Problem, start: FloatArray) -> Solution:
         """Minimise *problem* from *start* with this recipe's solver."""
         if self.solver == "adam":
             return adam(problem, start, tolerance=self.tolerance)
         curvature = 2.0 * self.ridge + (_SPREAD / self.student_temperature) ** 2
         return exact(problem, start, tolerance=self.tolerance, curvature=curvature)
-
-
-# What of a recipe is kept for the record: not where it ran, nor where the search began.
-_SETTINGS = tuple(field.name for field in fields(Recipe) if field.name not in ("device", "warm_start"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.local import Local
 from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.fitting.private import PrivateProblems
-from tttembed_rag.fitting.recipe import _SETTINGS, Recipe
+from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import Problem, Solution
 from tttembed_rag.fitting.spreading import spread
@@ -46,38 +46,26 @@ def scope_weights(rewards: Rewards, voices: Float64 | None = None) -> Float64:
 def solve_shared(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid, start: Float64) -> Solution:
     """G offsets side by side from *start* (G, d), each for the queries to which *weights* (G, n) gives weight."""
 
-    def problem(objective: str) -> SharedProblem:
+    def problem(objective: ObjectiveName) -> SharedProblem:
         return SharedProblem.of(rewards, recipe.loss(grid, objective), weights, recipe.ridge, recipe.device)
 
-    return lowest(problem(recipe.objective), lambda: problem("kd"), recipe, start)
+    return lowest(problem, recipe, start)
 
 
-def private_problems(rewards: Rewards, recipe: Recipe) -> PrivateProblems:
-    """The private problems of *rewards* in the basis that the recipe's solver wants."""
-    loss = recipe.loss(Grid.of(rewards))
-    if recipe.solver == "adam":
-        return PrivateProblems.in_full_width(rewards, loss, recipe.ridge)
-    return PrivateProblems.of(rewards, loss, recipe.ridge, recipe.device)
+def lowest(problem: Callable[[ObjectiveName], Problem], recipe: Recipe, start: Float64) -> Solution:
+    """The solution from *start* of the *problem* of the recipe's objective.
 
-
-def solve_private(problems: PrivateProblems, recipe: Recipe) -> Solution:
-    """One offset per query in the problems' own coordinates, from zero."""
-
-    def kd() -> PrivateProblems:
-        return replace(problems, loss=recipe.loss(problems.loss.grid, "kd"))
-
-    n, _, width = problems.coordinates.shape
-    return lowest(problems, kd, recipe, np.zeros((n, width)))
-
-
-def lowest(problem: Problem, kd: Callable[[], Problem], recipe: Recipe, start: Float64) -> Solution:
-    """The solution from *start* or, with many minima, the lower of that and the one from KD's optimum."""
-    solution = recipe.solve(problem, start)
-    if not recipe.has_many_minima:
+    Objectives other than KD have many minima: the exact solver starts from KD's optimum too, and the lower one counts.
+    """
+    solution = recipe.solve(mine := problem(recipe.objective), start)
+    if recipe.objective == "kd" or recipe.solver == "adam":
         return solution
-    first = recipe.solve(kd(), start)
-    second = recipe.solve(problem, first.offsets)
-    return solution.or_better(replace(second, evaluations=first.evaluations + second.evaluations))
+    first = recipe.solve(problem("kd"), start)
+    second = recipe.solve(mine, first.offsets)
+    lower = second.objective < solution.objective
+    pairs = zip(second, solution, strict=True)
+    best = (np.where(lower if one.ndim == 1 else lower[:, None], one, other) for one, other in pairs)
+    return Solution(*best)._replace(evaluations=solution.evaluations + first.evaluations + second.evaluations)
 
 
 def batches(rewards: Rewards) -> Iterator[IntArray]:
@@ -98,32 +86,31 @@ def batches(rewards: Rewards) -> Iterator[IntArray]:
 
 def fit_scope(rewards: Rewards, scope: Scope, recipe: Recipe) -> Offsets:
     """The ungated offsets of one scope: the paper's rule as it stands."""
-    if scope == "global":
-        offsets = [shared_offset(rewards, "global", None, recipe)]
-    elif scope == "task":
-        tasks = np.unique(rewards.tasks).tolist()
-        offsets = [shared_offset(of_task(rewards, task), "task", task, recipe) for task in tasks]
-    elif scope == "local":
-        offsets = []
-        for task in np.unique(rewards.tasks).tolist():
-            mine = of_task(rewards, task)
-            vectors, solution = private_optima(mine, recipe)
-            offsets.append(local_offset(Local.of(mine, vectors, recipe.kappa), task, len(mine), solution, recipe))
-    else:
+    if scope == "query":
         rewards = one_row_each(rewards)
-        offsets = private_offsets(rewards, *private_optima(rewards, recipe), recipe)
-    return collect(offsets, rewards, recipe, scope)
-
-
-def collect(offsets: list[Offset], rewards: Rewards, recipe: Recipe, scope: str) -> Offsets:
-    """Offsets with the record of how they were learned."""
+        offsets = private_offsets(rewards, private_optima(rewards, recipe), recipe)
+    elif scope == "global":
+        offsets = [shared_offset(rewards, None, recipe)]
+    else:
+        tasks = np.unique(rewards.tasks).tolist()
+        offset_of = _ungated_local if scope == "local" else shared_offset
+        offsets = [offset_of(of_task(rewards, task), task, recipe) for task in tasks]
     return recorded(offsets, rewards.judge, rewards.width, recipe, scope, rewards.embedder)
 
 
-def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str, embedder: str = "") -> Offsets:
-    """Offsets of a *width*, learned from the rewards of a *judge*, with the record of how."""
+def _ungated_local(rewards: Rewards, task: str, recipe: Recipe) -> Offset:
+    optima = private_optima(rewards, recipe)
+    return local_offset(Local.of(rewards, optima.offsets, recipe.kappa), task, len(rewards), optima, recipe)
+
+
+def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str, embedder: str) -> Offsets:
+    """Offsets of a *width*, learned from the rewards of a *judge*, with the record of how.
+
+    Of the recipe it keeps neither where it ran, nor where the search began.
+    """
+    kept = [field.name for field in fields(recipe) if field.name not in ("device", "warm_start")]
     settings: dict[str, str | float] = {"scope": scope, "judge": judge}
-    settings |= {name: getattr(recipe, name) for name in _SETTINGS}
+    settings |= {name: getattr(recipe, name) for name in kept}
     if embedder:
         settings["embedder"] = embedder
     return Offsets(offsets, width=width, settings=settings)
@@ -136,7 +123,6 @@ def of_task(rewards: Rewards, task: str) -> Rewards:
 
 def shared_offset(
     rewards: Rewards,
-    scope: Scope,
     task: str | None,
     recipe: Recipe,
     evidence: Evidence | None = None,
@@ -144,11 +130,10 @@ def shared_offset(
     weights: Float64 | None = None,
     n: int | None = None,
 ) -> Offset:
-    """The offset of all *rewards* together, on *evidence* or ungated.
+    """The offset of a *task*, or the global one (None), of all *rewards* together, on *evidence* or ungated.
 
     Args:
         rewards: Judged candidates.
-        scope: ``global`` or ``task``.
         task: Its task; None for the global offset.
         recipe: How it is learned.
         evidence: The verdict; None where no gate was asked.
@@ -158,14 +143,12 @@ def shared_offset(
     start = recipe.start("global" if task is None else f"task:{task}", rewards.width)
     weights = scope_weights(rewards) if weights is None else weights
     solution = solve_shared(rewards, recipe, weights[None], Grid.of(rewards), start)
-    n = len(rewards) if n is None else n
-    return solved_offset(solution, 0, scope, task, n, recipe, rewards.query_vectors.dtype, evidence)
+    return solved_offset(solution, 0, task, n or len(rewards), recipe, rewards.query_vectors.dtype, evidence)
 
 
 def solved_offset(
     solution: Solution,
     row: int,
-    scope: Scope,
     task: str | None,
     n: int,
     recipe: Recipe,
@@ -174,48 +157,49 @@ def solved_offset(
 ) -> Offset:
     """The shared offset of *n* rewarded queries that is one *row* of a *solution*, on *evidence* or ungated."""
     offset = Offset(
-        scope=scope,
+        scope="global" if task is None else "task",
         task=task,
         vector=solution.offsets[row].astype(dtype),
         alpha=recipe.dose(n) * (evidence.trust if evidence else 1.0),
         n=n,
-        evidence=evidence or ungated(n),
-        certificate=certificate(solution, row),
+        evidence=evidence or _ungated(n),
+        certificate=_certificate(solution, row),
     )
     return _if_converged(offset, recipe)
 
 
-def private_optima(rewards: Rewards, recipe: Recipe) -> tuple[FloatArray, Solution]:
+def private_optima(rewards: Rewards, recipe: Recipe) -> Solution:
     """The private offset (n, d) of each query of *rewards*, and how near its optimum each is."""
     rows = list(batches(rewards))
     parts = spread(partial(_optima_of_batch, recipe), map(rewards.take, rows))
     order = np.argsort(np.concatenate(rows))
-    columns = ("objective", "gradient_norm", "evaluations", "converged")
-    joined = {name: np.concatenate([getattr(part, name) for _, part in parts])[order] for name in columns}
-    optima = np.concatenate([part for part, _ in parts])[order]
-    return optima, Solution(offsets=np.asarray(optima, dtype=np.float64), **joined)
+    return Solution(*(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
 
 
-def _optima_of_batch(recipe: Recipe, batch: Rewards) -> tuple[FloatArray, Solution]:
-    """The private offsets of the queries of *batch*, in their order."""
-    problems = private_problems(batch, recipe)
-    solution = solve_private(problems, recipe)
+def _optima_of_batch(recipe: Recipe, batch: Rewards) -> Solution:
+    """The private offsets of the queries of *batch*, in their order, searched in the basis that the solver wants."""
+    grid = Grid.of(batch)
+    loss = recipe.loss(grid)
+    if recipe.solver == "adam":
+        problems = PrivateProblems.in_full_width(batch, loss, recipe.ridge)
+    else:
+        problems = PrivateProblems.of(batch, loss, recipe.ridge, recipe.device)
+    n, _, width = problems.coordinates.shape
+
+    def problem(objective: ObjectiveName) -> PrivateProblems:
+        return replace(problems, loss=recipe.loss(grid, objective))
+
+    solution = lowest(problem, recipe, np.zeros((n, width)))
     lifted = problems.lift(batch, solution.offsets, recipe.device)
-    return lifted.astype(batch.query_vectors.dtype, copy=False), replace(solution, offsets=np.empty((0, 0)))
+    return solution._replace(offsets=lifted.astype(batch.query_vectors.dtype, copy=False))
 
 
 def private_offsets(
-    rewards: Rewards, vectors: FloatArray, solution: Solution, recipe: Recipe, evidence: Evidence | None = None
+    rewards: Rewards, optima: Solution, recipe: Recipe, evidence: Evidence | None = None
 ) -> list[Offset]:
-    """One offset per query of *rewards*, in their order, on pooled *evidence* or ungated.
-
-    Args:
-        rewards: Judged candidates.
-        vectors: (n, d) the offsets.
-        solution: The certificates of the private optima behind them.
-        recipe: How they were learned.
-        evidence: The verdict on all of them; None where no gate was asked.
-    """
+    """One offset per query of *rewards*, in their order: its row of *optima*, on pooled *evidence* or ungated."""
+    trust = evidence.trust if evidence else 1.0
+    vectors = (trust * optima.offsets).astype(optima.offsets.dtype)
     names = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True)
     return [
         _if_converged(
@@ -226,8 +210,8 @@ def private_offsets(
                 vector=vectors[row],
                 alpha=recipe.dose(1),
                 n=1,
-                evidence=evidence or ungated(1),
-                certificate=certificate(solution, row),
+                evidence=evidence or _ungated(1),
+                certificate=_certificate(optima, row),
             ),
             recipe,
         )
@@ -239,32 +223,32 @@ def local_offset(
     local: Local,
     task: str,
     n: int,
-    solution: Solution,
+    optima: Solution,
     recipe: Recipe,
     evidence: Evidence | None = None,
     vector: FloatArray | None = None,
 ) -> Offset:
-    """The offset of a task as a function of the query, on *evidence* or ungated.
+    """The offset of a *task* as a function of the query, on *evidence* or ungated.
 
     Args:
         local: The regression of the private optima.
         task: Its task.
         n: Rewarded queries that it was learned from.
-        solution: The certificates of the private optima that it was learned from.
+        optima: The private optima that it was learned from.
         recipe: How they were learned.
         evidence: The verdict; None where no gate was asked.
         vector: (d,) what the regression is learned around; None for zero.
     """
     map_ = local.map()
     targets = Certificate(
-        objective=float(solution.objective.mean()),
-        gradient_norm=float(solution.gradient_norm.max()),
-        evaluations=int(solution.evaluations.max()),
-        converged=bool(solution.converged.all()),
+        objective=float(optima.objective.mean()),
+        gradient_norm=float(optima.gradient_norm.max()),
+        evaluations=int(optima.evaluations.max()),
+        converged=bool(optima.converged.all()),
         residual=local.residual,
     )
     vector = np.zeros(map_.landmarks.shape[1], map_.landmarks.dtype) if vector is None else vector
-    found = evidence or ungated(n)
+    found = evidence or _ungated(n)
     offset = Offset(
         scope="local", task=task, vector=vector, alpha=1.0, n=n, evidence=found, certificate=targets, map=map_
     )
@@ -283,16 +267,10 @@ def _if_converged(offset: Offset, recipe: Recipe) -> Offset:
     return replace(offset, vector=np.zeros_like(offset.vector), alpha=0.0, map=None, evidence=evidence)
 
 
-def ungated(n: int) -> Evidence:
-    """The evidence of an offset nobody asked evidence of."""
+def _ungated(n: int) -> Evidence:
     return Evidence(n, None, None, "ungated", "learned without a gate")
 
 
-def certificate(solution: Solution, row: int) -> Certificate:
+def _certificate(solution: Solution, row: int) -> Certificate:
     """The certificate of one problem of a solution."""
-    return Certificate(
-        objective=float(solution.objective[row]),
-        gradient_norm=float(solution.gradient_norm[row]),
-        evaluations=int(solution.evaluations[row]),
-        converged=bool(solution.converged[row]),
-    )
+    return Certificate(*(column[row].item() for column in solution[1:]))

@@ -87,6 +87,10 @@ class Audited:
         """Whether the corrected change is above zero at a one-sided *level*."""
         return self.found - self._half_width(level) > _ROUNDING
 
+    def refutes(self, level: float) -> bool:
+        """Whether the labels decide, and do not confirm the change."""
+        return self.decides and not self.confirms(level)
+
     def interval(self, level: float) -> tuple[float, float]:
         """The bounds of the corrected change, each at a one-sided *level*, as far as nDCG can change at all."""
         half = self._half_width(level)
@@ -138,16 +142,16 @@ def audited(rewards: Rewards, voices: Float64, offsets: FloatArray, labels: Labe
         labels: Trusted labels of pairs that `audit_sample` drew; others are ignored.
     """
     grid = Grid.of(rewards)
-    return audited_places(rewards, grid, voices, _changes(rewards, grid, offsets), labels_on(rewards, grid, labels))
+    moved = rewards.queries.unit + offsets
+    scores = rewards.documents.similarities(UnitRows(moved, np.ones(len(moved), moved.dtype)), grid.slots)
+    return audited_orders(rewards, grid, voices, grid.base, scores, labels_on(rewards, grid, labels))
 
 
-def audited_places(
-    rewards: Rewards, grid: Grid, voices: Float64, places: Float64, labels: tuple[Float64, int]
+def audited_orders(
+    rewards: Rewards, grid: Grid, voices: Float64, before: Float64, after: Float64, labels: tuple[Float64, int]
 ) -> Audited:
-    """What labels say of *places* (n, k), by how much the discount of each candidate's place in *grid* changes.
-
-    The *labels* are those of `labels_on`.
-    """
+    """What the *labels* of `labels_on` say of candidates in the order of scores *after* (n, k) in place of *before*."""
+    places = np.where(grid.present, discounts(grid, after) - discounts(grid, before), 0.0)
     ideal = mean_ideal(grid, voices)
     change = (voices / voices.sum())[:, None] / ideal * places
     known, ignored = labels
@@ -231,13 +235,6 @@ def _auditable(query: str, documents: Sequence[str]) -> list[int]:
 def _hash(*names: str) -> bytes:
     """A hash that no key protects: who gives rewards and knows the ids can tell which pairs are never labelled."""
     return blake2b("\0".join(names).encode("utf-8", "surrogatepass"), digest_size=8).digest()
-
-
-def _changes(rewards: Rewards, grid: Grid, offsets: FloatArray) -> Float64:
-    """(n, k) by how much *offsets* change the discount of each candidate's place."""
-    moved = rewards.queries.unit + offsets
-    scores = rewards.documents.similarities(UnitRows(moved, np.ones(len(moved), moved.dtype)), grid.slots)
-    return np.where(grid.present, discounts(grid, scores) - discounts(grid, grid.base), 0.0)
 
 
 def mean_ideal(grid: Grid, voices: Float64, gains: Float64 | None = None) -> float:

@@ -8,16 +8,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.fitting.grid import Grid, Loss
-from tttembed_rag.fitting.measures import Search, discounts, judged_ndcg, served_ndcg
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.measures import Search, judged_ndcg, served_ndcg
 from tttembed_rag.fitting.neighbours import with_neighbours
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.scopes import private_optima
 from tttembed_rag.fitting.solver import Solution
 from tttembed_rag.fitting.voices import Voices, heard
-from tttembed_rag.gate.audit import Audited, Labels, audited, audited_places, confirmed_order, labels_on
+from tttembed_rag.gate.audit import Audited, Labels, audited, audited_orders, confirmed_order, labels_on
 from tttembed_rag.gate.belief import Signal, Voucher, signal_of
-from tttembed_rag.gate.thresholds import FOLDS, SHARPNESS, STUDENT_STEP, TEACHER_STEP
+from tttembed_rag.gate.gains import UNMEASURED, Gain
+from tttembed_rag.gate.thresholds import FOLDS, LEVEL, PUBLISHED, SHARPNESS, STUDENT_STEP, TEACHER_STEP, Question
+from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, shift
 from tttembed_rag.vectors.rows import Float64, UnitRows
@@ -87,18 +89,29 @@ class Case:
         """Whether one source alone speaks, which nobody confirms."""
         return bool(self.named.all()) and self.heard.sources == 1
 
-    @property
-    def declared(self) -> bool:
-        """Whether somebody vouches for all of the rewards by declaration: never for what sources say."""
-        return self.trusted is True and not self.named.any()
-
     @cached_property
     def voucher(self) -> Voucher:
-        """Who vouches for the rewards, trusted labels aside; where data do, they may be those of all tasks."""
-        if self.declared:
+        """Who vouches for the rewards, trusted labels aside; where data do, they may be those of all tasks.
+
+        A declaration never vouches for what sources say.
+        """
+        if self.trusted is True and not self.named.any():
             return "its declaration"
         together = self.together is not None and self.together.believed
         return "the data" if self.trusted is not False and (self.signal.believed or together) else "nobody"
+
+    def evidence(self, reason: str, change: Gain = UNMEASURED, *, n: int | None = None, vouched: str = "") -> Evidence:
+        """The evidence of what is published; see `withheld`.
+
+        Args:
+            reason: The verdict in words.
+            change: The change of nDCG@10 that was measured.
+            n: Observations; None for the questions.
+            vouched: Who vouches; empty for the voucher of the case.
+        """
+        gain = change.mean if change.freedom else None
+        interval, vouched = change.interval(LEVEL), vouched or self.voucher
+        return Evidence(n or self.questions, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched)
 
     @cached_property
     def judged(self) -> Grid:
@@ -106,18 +119,11 @@ class Case:
         return Grid.of(self.rewards)
 
     @cached_property
-    def _judged_base(self) -> Float64:
-        """(n,) nDCG@10 of the judged candidates in the retriever's order."""
-        return judged_ndcg(self.judged, self.judged.base)
-
-    @cached_property
     def served_base(self) -> Float64:
-        """(n,) nDCG@10 of what the application's own search serves for the base vectors."""
-        return self._judged_base if self.search is None else self._served(self.search, self.rewards.query_vectors)
-
-    def _served(self, search: Search, vectors: FloatArray) -> Float64:
-        """(n,) nDCG@10 of what the application's own *search* serves for *vectors* (n, d)."""
-        return served_ndcg(self.rewards, search, vectors, reranked=self.reranked)
+        """(n,) nDCG@10 of what the application's own search serves for the base vectors, or of what was judged."""
+        if self.search is None:
+            return judged_ndcg(self.judged, self.judged.base)
+        return served_ndcg(self.rewards, self.search, self.rewards.query_vectors, reranked=self.reranked)
 
     @cached_property
     def headroom(self) -> float:
@@ -146,25 +152,15 @@ class Case:
         return Grid.of(self.widened)
 
     @cached_property
-    def optima(self) -> tuple[FloatArray, Solution]:
+    def optima(self) -> Solution:
         """The private optimum (n, d) of each query, and how near it the solver came."""
         return private_optima(self.widened, self.recipe)
 
     @cached_property
     def usable(self) -> Float64:
         """(n,) 1 for queries whose private optimum was reached, 0 for others; Adam never says."""
-        reached = self.optima[1].converged | (self.recipe.solver == "adam")
+        reached = self.optima.converged | (self.recipe.solver == "adam")
         return np.asarray(reached, dtype=np.float64)
-
-    @cached_property
-    def _loss(self) -> Loss:
-        """The KL loss, whatever is minimised: by its fall every objective is measured."""
-        return self.recipe.loss(self.grid, "kd")
-
-    @cached_property
-    def _base_losses(self) -> Float64:
-        """(n,) losses of the base vectors."""
-        return self._loss(np.ones(len(self.rewards)), self.grid.base).losses
 
     def audited(self, offsets: FloatArray) -> Audited | None:
         """What the trusted labels say of *offsets* (n, d); None where there are none."""
@@ -177,11 +173,8 @@ class Case:
 
     def audited_orders(self, before: Float64, after: Float64) -> Audited | None:
         """The same of judged candidates in the order of scores *after* (n, k) in place of those *before*."""
-        if not self.labels:
-            return None
-        places = discounts(self.judged, after) - discounts(self.judged, before)
-        places = np.where(self.judged.present, places, 0.0)
-        return audited_places(self.rewards, self.judged, self.voices, places, self._labelled)
+        of_case = self.rewards, self.judged, self.voices
+        return audited_orders(*of_case, before, after, self._labelled) if self.labels else None
 
     @cached_property
     def trust(self) -> float:
@@ -196,16 +189,22 @@ class Case:
         if self.search is not None:
             vectors = self.rewards.query_vectors
             moved = shift(vectors, offsets.astype(vectors.dtype), self.rewards.query_norms)
-            return np.asarray(self._served(self.search, moved) - self.served_base)
-        return judged_ndcg(self.judged, self.judged_under(offsets)) - self._judged_base
+            after = served_ndcg(self.rewards, self.search, moved, reranked=self.reranked)
+        else:
+            after = judged_ndcg(self.judged, self.judged_under(offsets))
+        return np.asarray(after - self.served_base)
 
     def judged_under(self, offsets: Float64) -> Float64:
         """(n, k) products of the judged candidates and the queries that *offsets* (n, d) move."""
         return np.asarray(self.judged.base + self._along(offsets, self.judged))
 
     def falls(self, offsets: Float64) -> Float64:
-        """(n,) by how many nats the loss of each query falls when *offsets* (n, d) move it."""
-        return np.asarray(self._base_losses - self._loss(*self.moved(offsets)).losses)
+        """(n,) by how many nats the KL loss of each query falls when *offsets* (n, d) move it.
+
+        By this fall every objective is measured.
+        """
+        loss = self.recipe.loss(self.grid, "kd")
+        return loss(np.ones(len(self.rewards)), self.grid.base).losses - loss(*self.moved(offsets)).losses
 
     def moved(self, offsets: Float64) -> tuple[Float64, Float64]:
         """||x + v||^2 (n,) and (x + v) · z (n, k) of the candidates of `grid`, with v the *offsets* (n, d)."""
@@ -218,6 +217,11 @@ class Case:
         dtype = self.rewards.queries.vectors.dtype
         rows = UnitRows(offsets.astype(dtype), np.ones(len(offsets), dtype))
         return np.asarray(self.rewards.documents.similarities(rows, grid.slots), dtype=np.float64)
+
+
+def withheld(evidence: Evidence, question: Question, found: str) -> Evidence:
+    """The *evidence* of what is not published: the *question* decided against it, for what was *found*."""
+    return replace(evidence, verdict="abstained", reason=evidence.reason + found, code=question.code)
 
 
 def gated(recipe: Recipe, rewards: Rewards) -> Recipe:

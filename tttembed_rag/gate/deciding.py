@@ -8,7 +8,6 @@ The questions, their tests and their levels are data: see `thresholds`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -19,11 +18,10 @@ import numpy as np
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.measures import Search
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
-from tttembed_rag.fitting.scopes import collect, fit_scope, of_task, private_offsets
+from tttembed_rag.fitting.scopes import fit_scope, of_task, private_offsets, recorded
 from tttembed_rag.gate.audit import Labels, check_labels
-from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.case import Case, gated, withheld
 from tttembed_rag.gate.exposure import Exposure
-from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import (
     Prior,
     Proposal,
@@ -47,8 +45,6 @@ from tttembed_rag.gate.thresholds import (
     MEANS,
     MIN_TASKS,
     MOST_CANDIDATES,
-    PUBLISHED,
-    Question,
 )
 from tttembed_rag.gate.words import with_lists
 from tttembed_rag.offsets.evidence import Evidence
@@ -138,7 +134,8 @@ def fit(
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
         everything = Case(rewards, recipe, source_voices, audit, trusted, search=served, reranked=reranked)
-        return collect(list(_decided(everything, scope)), rewards, recipe, scope)
+        offsets = list(_decided(everything, scope))
+        return recorded(offsets, rewards.judge, rewards.width, recipe, scope, rewards.embedder)
     return fit_scope(rewards, scope, recipe)
 
 
@@ -218,7 +215,7 @@ def _offset(case: Case, scope: Scope, task: str | None, propose: Propose) -> Off
 
 def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offset:
     """The offset of *case*, learned again without what sources say of documents that they would move everywhere."""
-    sources, given, withheld = case.heard.sources, case.given, list[int]()
+    sources, given, silenced = case.heard.sources, case.given, list[int]()
     exposure: Exposure | None = None
     for _ in range(EXPOSURE_ROUNDS):
         if refused := refused_by(case):
@@ -230,14 +227,14 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
             break
         exposure = exposure or Exposure.of(given)
         moved = exposure.moved(case.rewards, case.voices, proposal.held_out)
-        if not (more := [one for one in moved if one not in withheld]):
+        if not (more := [one for one in moved if one not in silenced]):
             break
-        withheld += more
-        evidence = _withheld(evidence, EXPOSED, "; " + EXPOSED.answer)
-        if (rest := exposure.without(withheld)) is None:
+        silenced += more
+        evidence = withheld(evidence, EXPOSED, "; " + EXPOSED.answer)
+        if (rest := exposure.without(silenced)) is None:
             break
         case = replace(case, given=rest)
-    names = tuple(exposure.names[one] for one in withheld) if exposure else ()
+    names = tuple(exposure.names[one] for one in silenced) if exposure else ()
     evidence = replace(evidence, withheld=names, sources=sources, trust=case.trust)
     if refused:
         return nothing(case, scope, task, evidence)
@@ -269,8 +266,7 @@ def refused_by(case: Case) -> Evidence | None:
         found = question.answer.format(found="they contradict the judge's order of what was judged")
     if not found:
         return None
-    n = case.questions
-    return Evidence(n, None, None, "abstained", found, code=question.code, vouched=case.voucher, against=against)
+    return replace(withheld(case.evidence(""), question, found), against=against)
 
 
 def _unbelieved(case: Case) -> str:
@@ -286,79 +282,39 @@ def _verdict(proposal: Proposal) -> Evidence:
     """Whether *proposal* may be published by what it does to held-out queries."""
     case, n, change = proposal.case, proposal.observations, proposal.change
     audited = case.audited(proposal.held_out)
-    by_labels = audited is not None and audited.decides
-    voucher = "trusted labels" if by_labels else case.voucher
+    voucher = "trusted labels" if audited is not None and audited.decides else case.voucher
     believed = voucher in BELIEVERS
     fall = proposal.fall(EXPECTED_FALL if believed else 0.0)
-    evidence = Evidence(
-        n,
-        change.mean if change.freedom else None,
-        change.interval(LEVEL),
-        "published",
-        f"{proposal.name}, {n} held-out {proposal.unit}: " if n > 1 else f"{proposal.name}: ",
-        code=PUBLISHED,
-        vouched=voucher,
-    )
+    asked = f"{proposal.name}, {n} held-out {proposal.unit}: " if n > 1 else f"{proposal.name}: "
+    evidence = case.evidence(asked, change, n=n, vouched=voucher)
     said = f"; {audited}" if audited else ""
     if voucher == "nobody":
-        return _withheld(evidence, MEANS, _unbelieved(case) + said)
-    if fall.mean <= 0:
-        return replace(_withheld(evidence, FALLS, "they are ranked no better" + said), against=proposal.harmed)
-    if not believed and fall.below(LEVEL) <= 0:
-        needed = _needed(n, fall)
-        return replace(_withheld(evidence, FALLS, "the improvement is within its error" + said), needed=needed)
+        return withheld(evidence, MEANS, _unbelieved(case) + said)
+    if doubt := fall.doubt(believed=believed):
+        evidence = withheld(evidence, FALLS, doubt + said)
+        fell = fall.mean > 0
+        return replace(evidence, needed=fall.needed(n)) if fell else replace(evidence, against=proposal.harmed)
     if case.search is not None and change.mean <= 0:
         kept = "bring the reranker no more" if case.reranked else "get no better"
-        return _withheld(evidence, FALLS, f"the lists of your own search {kept}{said}")
-    if by_labels and audited is not None and not audited.confirms(AUDIT_LEVEL):
-        return replace(_withheld(evidence, AUDITED, AUDITED.answer.format(found=audited)), against=True)
-    told = f"their loss falls (p < {LEVEL:g})" if not believed else "their loss is expected to fall"
-    return replace(evidence, reason=f"{evidence.reason}{told}; vouched for by {voucher}{said}")
-
-
-def _withheld(evidence: Evidence, question: Question, found: str) -> Evidence:
-    return replace(evidence, verdict="abstained", reason=evidence.reason + found, code=question.code)
-
-
-def _needed(n: int, fall: Gain) -> int | None:
-    """How many more observations than *n* would bring the bound above zero, if the gain holds.
-
-    None where it would take more than ten times as many: so small a gain is no ground to count on.
-    """
-    more = bisect_left(range(1, 10 * n + 1), True, key=lambda more: fall.after(more / n).below(LEVEL) > 0) + 1
-    return more if more <= 10 * n else None
+        return withheld(evidence, FALLS, f"the lists of your own search {kept}{said}")
+    if audited is not None and audited.refutes(AUDIT_LEVEL):
+        return replace(withheld(evidence, AUDITED, AUDITED.answer.format(found=audited)), against=True)
+    told = "their loss is expected to fall" if believed else f"their loss falls (p < {LEVEL:g})"
+    return replace(evidence, reason=f"{asked}{told}; vouched for by {voucher}{said}")
 
 
 def _private(case: Case, task: str) -> list[Offset]:
     """The private offset of each query of *case*: served where the judge is believed, which is all that is asked."""
     evidence = refused_by(case)
     if evidence is None:
-        reason = f"private offsets, {case.questions} rewarded; vouched for by {case.voucher}"
-        evidence = Evidence(
-            case.questions,
-            None,
-            None,
-            "published",
-            reason,
-            code=PUBLISHED,
-            sources=case.heard.sources,
-            trust=case.trust,
-            vouched=case.voucher,
-        )
-        audited = case.audited(case.recipe.dose(1) * case.trust * case.optima[0])
-        if audited is not None and audited.decides and not audited.confirms(AUDIT_ALONE_LEVEL):
-            evidence = _withheld(evidence, AUDITED, "; " + AUDITED.answer.format(found=audited))
+        evidence = case.evidence(f"private offsets, {case.questions} rewarded; vouched for by {case.voucher}")
+        evidence = replace(evidence, sources=case.heard.sources, trust=case.trust)
+        audited = case.audited(case.recipe.dose(1) * case.trust * case.optima.offsets)
+        if audited is not None and audited.refutes(AUDIT_ALONE_LEVEL):
+            evidence = withheld(evidence, AUDITED, "; " + AUDITED.answer.format(found=audited))
     if evidence.verdict == "published":
-        return private_of(case, evidence)
+        return private_offsets(case.rewards, case.optima, case.recipe, evidence)
     return [nothing(case, "query", task, evidence, name) for name in case.rewards.query_ids.tolist()]
-
-
-def private_of(case: Case, evidence: Evidence) -> list[Offset]:
-    """The private offset of each query of *case* in their order, on *evidence*."""
-    optima, solution = case.optima
-    return private_offsets(
-        case.rewards, (evidence.trust * optima).astype(optima.dtype), solution, case.recipe, evidence
-    )
 
 
 def nothing(case: Case, scope: Scope, task: str | None, evidence: Evidence, query_id: str | None = None) -> Offset:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tttembed_rag.gate.thresholds import TYPICAL_WEIGHT
+from tttembed_rag.gate.thresholds import LEVEL, TYPICAL_WEIGHT
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -75,14 +76,33 @@ class Gain:
         """The bounds of the mean, each at one-sided *level*; None where there is nothing to hold out."""
         return (self.below(level), self.above(level)) if self.freedom else None
 
-    def after(self, more: float) -> Gain:
-        """What it would be with *more* times as many observations again, if the mean and the spread stay."""
-        return replace(self, error=self.error / math.sqrt(1 + more), freedom=self.freedom * (1 + more))
+    def doubt(self, *, believed: bool) -> str:
+        """Why it publishes nothing, in words; empty where it is proven, or expected of a judge who is *believed*."""
+        if self.mean <= 0:
+            return "they are ranked no better"
+        return "" if believed or self.below(LEVEL) > 0 else "the improvement is within its error"
+
+    def needed(self, n: int) -> int | None:
+        """How many more observations than *n* would bring the lower bound above zero, if mean and spread stay.
+
+        None where it would take more than ten times as many: so small a gain is no ground to count on.
+        """
+
+        def proven(more: int) -> bool:
+            times = 1 + more / n
+            return replace(self, error=self.error / math.sqrt(times), freedom=self.freedom * times).below(LEVEL) > 0
+
+        more = bisect_left(range(1, 10 * n + 1), True, key=proven) + 1
+        return more if more <= 10 * n else None
 
     def _student(self, level: float) -> float:
         from scipy.special import stdtrit
 
         return float(stdtrit(self.freedom, 1 - level))
+
+
+# What is known before anything was measured.
+UNMEASURED = Gain(0.0, math.inf, 0.0)
 
 
 def _observations(gains: Float64, weights: Float64, groups: IntArray) -> tuple[Float64, Float64]:

@@ -12,10 +12,10 @@ import numpy as np
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.measures import served_ndcg
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.case import Case, gated, withheld
 from tttembed_rag.gate.deciding import check_asked, check_rewards, refused_by
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.thresholds import FALLS, LEVEL, MEANS, PUBLISHED
+from tttembed_rag.gate.thresholds import FALLS, LEVEL, MEANS
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
@@ -94,20 +94,11 @@ def tune(
     changes = measured[chosen, np.arange(len(chosen))] - measured[0]
     change = Gain.measured(changes, case.voices, case.groups, most=float(case.voices.sum()))
     best = int(np.argmax(measured @ case.voices))
-    said = f"a setting of the search, {case.questions} held-out queries: "
-    evidence = Evidence(
-        case.questions,
-        change.mean,
-        change.interval(LEVEL),
-        "abstained",
-        said,
-        code=FALLS.code,
-        vouched=case.voucher,
-    )
+    evidence = case.evidence(f"a setting of the search, {case.questions} held-out queries: ", change)
     if case.voucher == "nobody":
-        return Tuned(settings[0], replace(evidence, reason=said + "nobody vouches for the judge", code=MEANS.code))
+        return Tuned(settings[0], withheld(evidence, MEANS, "nobody vouches for the judge"))
     if change.below(LEVEL) <= 0:
         why = "their lists get no better" if change.mean <= 0 else "the improvement is within its error"
-        return Tuned(settings[0], replace(evidence, reason=said + why))
+        return Tuned(settings[0], withheld(evidence, FALLS, why))
     told = f"their lists get better (p < {LEVEL:g}); vouched for by {case.voucher}"
-    return Tuned(settings[best], replace(evidence, verdict="published", reason=said + told, code=PUBLISHED))
+    return Tuned(settings[best], replace(evidence, reason=evidence.reason + told))

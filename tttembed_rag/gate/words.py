@@ -8,7 +8,7 @@ import numpy as np
 
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.words import Weighing
-from tttembed_rag.gate.case import Case
+from tttembed_rag.gate.case import Case, withheld
 from tttembed_rag.gate.depth import lost_by_depth, skips_of
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Proposal
@@ -20,7 +20,6 @@ from tttembed_rag.gate.thresholds import (
     FALLS,
     LEVEL,
     MEANS,
-    PUBLISHED,
     TYPICAL_FALL,
 )
 from tttembed_rag.offsets.evidence import Evidence
@@ -80,26 +79,17 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
     changes = judged_ndcg(case.judged, after) - judged_ndcg(case.judged, before)
     change = Gain.measured(changes, case.voices, case.groups, most=most)
     audited = case.audited_orders(before, after)
-    evidence = Evidence(
-        case.questions,
-        change.mean if change.freedom else None,
-        change.interval(LEVEL),
-        "abstained",
-        "",
-        vouched=voucher,
-    )
+    evidence = case.evidence(f"words beside vectors, {case.questions} held-out queries: ", change, vouched=voucher)
     believed = voucher in BELIEVERS
-    agreement = weighing.agreement
-    said = f"words beside vectors, {case.questions} held-out queries: "
-    if not believed and agreement < AGREEMENT:
-        said += f"words and vectors agree by {agreement:.2f}, and nobody says that the judge is better than they are"
-        evidence = replace(evidence, reason=said, code=MEANS.code)
-    elif fall.mean <= 0 or not (believed or fall.below(LEVEL) > 0):
-        said += "they are ranked no better" if fall.mean <= 0 else "the improvement is within its error"
-        evidence = replace(evidence, reason=said, code=FALLS.code)
-    elif audited is not None and audited.decides and not audited.confirms(AUDIT_LEVEL):
-        evidence = replace(evidence, reason=said + AUDITED.answer.format(found=audited), code=AUDITED.code)
+    if not believed and (agreement := weighing.agreement) < AGREEMENT:
+        found = f"words and vectors agree by {agreement:.2f}, and nobody says that the judge is better than they are"
+        evidence = withheld(evidence, MEANS, found)
+    elif doubt := fall.doubt(believed=believed):
+        evidence = withheld(evidence, FALLS, doubt)
+    elif audited is not None and audited.refutes(AUDIT_LEVEL):
+        evidence = withheld(evidence, AUDITED, AUDITED.answer.format(found=audited))
     else:
-        said += "their loss falls" + ("" if believed else f" (p < {LEVEL:g})") + f"; vouched for by {voucher}"
-        evidence = replace(evidence, verdict="published", reason=said, code=PUBLISHED)
+        proven = "" if believed else f" (p < {LEVEL:g})"
+        reason = f"{evidence.reason}their loss falls{proven}; vouched for by {voucher}"
+        evidence = replace(evidence, reason=reason)
     return Rescorer(weighing.solved() / weighing.scale, weighing.vocabulary, evidence), scores

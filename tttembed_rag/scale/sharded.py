@@ -230,12 +230,11 @@ def _shared(
         of_objective = plan._replace(recipe=replace(plan.recipe, objective=objective))
         return SharedProblem((_OfShards(each, of_objective, shares, np.arange(len(shares))),), plan.recipe.ridge)
 
-    solution = lowest(problem(plan.recipe.objective), lambda: problem("kd"), plan.recipe, start)
+    solution = lowest(problem, plan.recipe, start)
     return [
         solved_offset(
             solution,
             row,
-            "global" if group.task is None else "task",
             group.task,
             max(1, round(sum(voices[row].values()))),
             plan.recipe,

@@ -20,7 +20,6 @@ from tttembed_rag.fitting.scopes import of_task, private_offsets, private_optima
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.voices import heard
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.deciding import private_of
 from tttembed_rag.gate.thresholds import MOST_CANDIDATES
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.values import Offset
@@ -144,8 +143,9 @@ class Shard:
             return []
         if plan.source_voices is None or evidence is None:
             rewards = one_row_each(rewards)
-            return private_offsets(rewards, *private_optima(rewards, plan.recipe), plan.recipe)
-        return private_of(Case(rewards, plan.recipe, plan.source_voices), evidence)
+            return private_offsets(rewards, private_optima(rewards, plan.recipe), plan.recipe)
+        case = Case(rewards, plan.recipe, plan.source_voices)
+        return private_offsets(case.rewards, case.optima, plan.recipe, evidence)
 
     @cached_property
     def _rewards(self) -> Rewards:
