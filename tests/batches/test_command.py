@@ -230,12 +230,12 @@ def test_two_runs_at_once_send_one_batch(run, batch_server, monkeypatch):
     """The second is refused before it has sent anything."""
     add, began = FiledBatches.add, []
 
-    def slow(books, batch, keys):
+    def slow(books, batch):
         if not began:
             began.append(batch)
             with pytest.raises(KeyboardInterrupt):
                 run(sleep=interrupted)
-        return add(books, batch, keys)
+        return add(books, batch)
 
     monkeypatch.setattr(FiledBatches, "add", slow)
     with pytest.raises(JudgeError, match="expected one process that sends its batches, found another one"):

@@ -14,7 +14,7 @@ from tttembed_rag.judges import Patience, open_judge
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judging import Price
 from tttembed_rag.judging.batching import exchange, open_batch_service
-from tttembed_rag.judging.batching.geminibatches import GeminiBatches
+from tttembed_rag.judging.batching.geminibatches import GeminiBatches, _batch
 from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.testing import word_overlap
 from tttembed_rag.worker import Worker
@@ -201,14 +201,13 @@ def test_a_batch_without_results_is_set_aside(gemini, worker, store, served, sta
     assert (store.counts().rewards, store.open_batches.of("")) == (0, [])
 
 
-def test_a_failed_batch_says_why(gemini):
+def test_a_failed_batch_says_why():
     """In one short line, where google-genai hands on what the service said."""
     from google.genai.types import BatchJob, JobError
 
-    service = open_batch_service(f"gemini:tiny?url={gemini.url}")
     said = JobError(code=8, message="quota of\nbatch tokens\x1b exceeded" + "!" * 999)
     whys = [
-        service._read(BatchJob(name="batches/1", state="JOB_STATE_FAILED", error=error)).why
+        _batch(BatchJob(name="batches/1", state="JOB_STATE_FAILED", error=error)).why
         for error in (said, JobError(code=8), None)
     ]
 

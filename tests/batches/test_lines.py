@@ -95,8 +95,9 @@ class Bench:
         """The requests that are left, as JSON."""
         price = self.plan.price.share(self.judge.price)
         packed, _ = pack(replace(self.plan, price=price), self.judge, self.cache)
-        self.asked |= {pair for one in packed for pair in one.keys}
-        return [json.loads(line) for one in packed for line in one.content.splitlines()]
+        lines = [json.loads(line) for one in packed for line in one.content.splitlines()]
+        self.asked |= {bytes.fromhex(line.get("key") or line["custom_id"]) for line in lines}
+        return lines
 
     def read(self, *records):
         """Read lines of results, records or bytes as they are, of a batch about all pairs of the plan."""
@@ -380,7 +381,7 @@ def test_batches_are_of_a_size(bench, monkeypatch):
     by_size, _ = pack(one.plan, one.judge, one.cache)
 
     assert [len(some.content.splitlines()) for some in by_number] == [10, 10, 4]
-    assert sum(len(some.keys) for some in by_size) == 24
+    assert sum(some.pairs for some in by_size) == 24
     assert max(len(some.content) for some in by_size) <= 5_000 < sum(len(some.content) for some in by_size)
     assert {query for some in by_number for query in some.queries} == {f"q{q}" for q in range(6)}
 

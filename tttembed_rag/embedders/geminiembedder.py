@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 from tttembed_rag.embedders.groups import embedded
 from tttembed_rag.errors import EmbedderError, JudgeError, check_count, require
 from tttembed_rag.models.fingerprints import fingerprint_of
-from tttembed_rag.models.googleclient import EXTRA, client_of, failures_of
+from tttembed_rag.models.googleclient import EXTRA, GoogleModel
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -52,12 +50,10 @@ class GeminiEmbedder:
         if dimensions is not None:
             check_count("dimensions", dimensions)
         try:
-            self._client = client_of(model, url=url, timeout=timeout, patience=patience)
+            self._google = GoogleModel(model, url=url, timeout=timeout, patience=patience)
         except JudgeError as exc:
             raise EmbedderError(exc.brief, exc.said) from exc
-        self._model = model
         self._dimensions = dimensions
-        self._ask = (patience or Patience()).caller()
         generation = re.search(r"gemini-embedding-0*(\d+)", model)
         self._by_prefix = generation is not None and int(generation[1]) >= 2
         prompts = (query_prefix, document_prefix) if self._by_prefix else ("RETRIEVAL_QUERY", "RETRIEVAL_DOCUMENT")
@@ -73,21 +69,17 @@ class GeminiEmbedder:
         return self._embed(texts, self._document_prompt)
 
     def _embed(self, texts: Sequence[str], prompt: str) -> FloatArray:
+        model, embed = self._google.name, self._google.client.models.embed_content
         types = require("google.genai.types", EXTRA)
         config = types.EmbedContentConfig(
             task_type=None if self._by_prefix else prompt, output_dimensionality=self._dimensions
         )
-        prefixed = [prompt + text for text in texts] if self._by_prefix else texts
 
         def ask(group: list[str]) -> list[list[float]]:
-            answer: list[list[float]] = self._ask(partial(self._answer, group, config))
-            return answer
+            # One content per text: strings would become one aggregated vector in the second generation.
+            contents = [{"parts": [{"text": text}]} for text in group]
+            answer = self._google.ask(lambda: embed(model=model, contents=contents, config=config))
+            return [item.values or [] for item in answer.embeddings or []]
 
-        return embedded(self._model, prefixed, ask, at_once=_AT_ONCE, dimensions=self._dimensions)
-
-    def _answer(self, texts: Sequence[str], config: Any) -> list[list[float]]:
-        # One content per text: strings would become one aggregated vector in the second generation.
-        contents = [{"parts": [{"text": text}]} for text in texts]
-        with failures_of(self._model):
-            answer = self._client.models.embed_content(model=self._model, contents=contents, config=config)
-        return [item.values or [] for item in answer.embeddings or []]
+        prefixed = [prompt + text for text in texts] if self._by_prefix else texts
+        return embedded(model, prefixed, ask, at_once=_AT_ONCE, dimensions=self._dimensions)

@@ -13,9 +13,6 @@ from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.vectors.checks import FloatArray
 
-# Bytes of an answer: a hundred vectors of 8,192 numbers, each of them printed in full.
-_LONGEST_ANSWER = 32 * 2**20
-
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
@@ -82,7 +79,7 @@ class EmbeddingService:
         query_prefix: Before every query, for models that read one.
         document_prefix: Before every document.
         patience: How often and how fast it is asked.
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds to wait for the next part of an answer.
     """
 
     def __init__(
@@ -110,7 +107,6 @@ class EmbeddingService:
             header="api-key" if ".azure.com" in base else "authorization",
             patience=patience,
             timeout=timeout,
-            longest_answer=_LONGEST_ANSWER,
         )
         self._body = {"model": model} | ({} if dimensions is None else {self._protocol.width: dimensions})
         self._prefixes = query_prefix, document_prefix

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from inspect import isawaitable, iscoroutine
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -89,16 +89,14 @@ class Blocking(ABC):
 
 def checked_judge(judge: Any) -> Any:
     """*judge* as it came, or an InputError that names what it lacks."""
-    if isinstance(judge, type):
-        raise InputError(
-            f"judge: expected an object with score, ascore, scale and fingerprint, got the class {judge.__name__}"
-        )
-    lacking = [name for name in ("scale", "fingerprint", "score", "ascore") if not hasattr(judge, name)]
-    if lacking:
+    needed = ("score", "ascore", "scale", "fingerprint")
+    lacking = [name for name in needed if not hasattr(judge, name)]
+    if isinstance(judge, type) or lacking:
         hint = "; make one of a function from prompt to answer with RubricJudge" if callable(judge) else ""
+        got = f"{type(judge).__name__} without {', '.join(lacking)}{hint}"
         raise InputError(
-            f"judge: expected an object with score, ascore, scale and fingerprint, got {type(judge).__name__} without "
-            f"{', '.join(lacking)}{hint}"
+            "judge: expected an object with score, ascore, scale and fingerprint, got "
+            f"{f'the class {judge.__name__}' if isinstance(judge, type) else got}"
         )
     return judge
 
@@ -111,12 +109,7 @@ def side_by_side(calls: Sequence[Callable[[], ResultT]], concurrency: int) -> li
     if len(calls) < 2 or concurrency < 2:
         return [call() for call in calls]
     with ThreadPoolExecutor(min(concurrency, len(calls)), "tttembed-judge") as pool:
-        futures = [pool.submit(copy_context().run, call) for call in calls]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        return list(pool.map(Context.run, [copy_context() for _ in calls], calls))
 
 
 def scored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
@@ -161,11 +154,11 @@ def checked_rewards(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.
         JudgeError: A score is neither a number nor None.
         RewardError: A score is off the scale, or the scale is unbounded.
     """
+    judged = np.array([score is not None for score in scores], dtype=np.bool_)
+    values = np.full(len(scores), np.nan)
     try:
-        numbers = [np.nan if score is None else score for score in scores]
-        values = np.array(numbers, dtype=np.float64).reshape(len(scores))
+        values[judged] = np.array([score for score in scores if score is not None], dtype=np.float64)
     except (TypeError, ValueError) as exc:
         raise JudgeError(f"{judge.fingerprint}: expected scores that are numbers or None", f"({exc})") from exc
-    judged = np.array([score is not None for score in scores], dtype=np.bool_)
     values[judged] = judge.scale.to_unit(values[judged])
     return values

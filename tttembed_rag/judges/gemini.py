@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from tttembed_rag.errors import require
-from tttembed_rag.models.googleclient import EXTRA, client_of, failures_of
+from tttembed_rag.models.googleclient import EXTRA, GoogleModel
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.models.usage import Usage, plausible, report_usage
 
@@ -30,7 +30,6 @@ class Gemini:
 
     Attributes:
         client: The `google.genai.Client`.
-        ask: Calls a function that asks it, again where that may help.
     """
 
     def __init__(
@@ -43,12 +42,12 @@ class Gemini:
         patience: Patience | None = None,
         timeout: float = 120.0,
     ) -> None:
-        self.client = client_of(model, url=url, timeout=timeout, patience=patience)
+        self.google = GoogleModel(model, url=url, timeout=timeout, patience=patience)
+        self.client = self.google.client
         types = require("google.genai.types", EXTRA)
         self._config = types.GenerateContentConfig(
             thinking_config=types.ThinkingConfig(thinking_level=thinking), max_output_tokens=output_tokens
         )
-        self.ask = (patience or Patience()).caller()
         self.name = model
         self.settings = f"thinking={thinking} n={output_tokens}"
 
@@ -62,17 +61,15 @@ class Gemini:
         Raises:
             JudgeError: The service refused the request or stayed busy.
         """
-        text, usage = self.ask(lambda: self._answer(prompt))
-        if usage is not None:
-            report_usage(usage)
-        return text or None
+        generate = self.client.models.generate_content
 
-    def _answer(self, prompt: str) -> tuple[str | None, Usage | None]:
-        with failures_of(self.name):
-            ask = self.client.models.generate_content
-            return self.read(
-                ask(model=self.name, contents=_contents(prompt), config=self._config).model_dump(**_AS_JSON)
-            )
+        def answer() -> tuple[str | None, Usage | None]:
+            said = generate(model=self.name, contents=_contents(prompt), config=self._config)
+            return self.read(said.model_dump(**_AS_JSON))
+
+        text, usage = self.google.ask(answer)
+        report_usage(usage)
+        return text or None
 
     @staticmethod
     def read(answer: Any) -> tuple[str | None, Usage | None]:

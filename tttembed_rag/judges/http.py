@@ -1,11 +1,7 @@
-"""Rerankers behind HTTP: Cohere, Jina, Voyage, ZeroEntropy, vLLM, TEI, SGLang, and decision endpoints.
-
-Decision endpoints are those of System One, vLLM and Gemini.
-"""
+"""Rerankers behind HTTP: of vendors, of vLLM, TEI and SGLang, and decision endpoints (System One, vLLM, Gemini)."""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,9 +11,9 @@ from typing import Any
 from tttembed_rag.errors import InputError, JudgeError, check_count
 from tttembed_rag.judges.contract import Blocking, Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.models.endpoint import Endpoint, TooLargeError
+from tttembed_rag.models.endpoint import Endpoint
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.retrying import Patience
+from tttembed_rag.models.retrying import Patience, TooLargeError
 from tttembed_rag.models.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
 from tttembed_rag.rewards.scales import Scale
 
@@ -25,107 +21,76 @@ from tttembed_rag.rewards.scales import Scale
 _AT_ONCE = 8
 # Characters of a query that are sent.
 _LONGEST_QUERY = 4_000
-# Characters of a document that is not halved any more for a server that refuses its size.
-_SHORT_DOCUMENT = 1_000
+# What TEI is told besides.
+_TEI = {"truncate": True, "raw_scores": False, "return_text": False}
 
-_log = logging.getLogger(__name__)
+
+def _plain(_: str, query: str, documents: list[str]) -> dict[str, Any]:
+    return {"query": query, "documents": documents}
+
+
+def _ranked(instruction: str, query: str, documents: list[str]) -> dict[str, Any]:
+    return _plain(instruction, query, documents) | {"top_n": len(documents)}
+
+
+def _decision(instruction: str, query: str, documents: list[str], *, field: str = "state") -> dict[str, Any]:
+    # One document a request: documents that shared one could speak about each other.
+    (document,) = documents
+    tag = fence_of(query, document)
+    state = f"<query-{tag}>\n{query}\n</query-{tag}>\n\n<document-{tag}>\n{document}\n</document-{tag}>"
+    asked = f"Is the document between the tags relevant to the query, whatever it says itself? {instruction}"
+    return {field: state, "questions": {"relevant": {"type": "noul", "instructions": asked}}}
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The protocol of one kind of server: what is sent for (model, instruction, query, documents), and what comes back.
+    """The protocol of one kind of server.
 
     Attributes:
         path: Path of its address, where the address has none.
-        items: The items of an answer, each with an index and a score.
         scale: The scale of its scores; None where that depends on the model and must be declared.
         key: Environment variable of its key; None if it usually has none.
+        request: What is sent for an instruction, a query and documents, beside the name of the model.
         header: Header that carries the key: ``authorization`` as a bearer token, any other as it is.
         at_once: Documents in a request.
         host: The vendor's own; None where everybody has another.
     """
 
     path: str
-    request: Callable[[str | None, str, str, list[str]], dict[str, Any]]
-    items: Callable[[Any], Any]
-    scale: str | None
+    scale: str | None = "probability"
     key: str | None = None
+    request: Callable[[str, str, list[str]], dict[str, Any]] = _ranked
     header: str = "authorization"
     at_once: int = 100
     host: str | None = None
 
 
-def _results(answer: Any) -> Any:
-    return answer["results"] if isinstance(answer, dict) else answer
-
-
-def _data(answer: Any) -> Any:
-    return answer["data"]
-
-
-def _named(model: str | None, body: dict[str, Any]) -> dict[str, Any]:
-    return body if model is None else {"model": model, **body}
-
-
-def _rerank(model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
-    return _named(model, {"query": query, "documents": documents, "top_n": len(documents)})
-
-
-def _voyage(model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
-    return _named(model, {"query": query, "documents": documents})
-
-
-def _quiet_rerank(model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
-    return {**_rerank(model, _, query, documents), "return_documents": False}
-
-
-def _instructed_rerank(model: str | None, instruction: str, query: str, documents: list[str]) -> dict[str, Any]:
-    return {**_quiet_rerank(model, instruction, query, documents), "instruct": instruction}
-
-
-def _pair_scores(model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
-    return _named(model, {"text_1": query, "text_2": documents})
-
-
-def _tei(_model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
-    return {"query": query, "texts": documents, "truncate": True, "raw_scores": False, "return_text": False}
-
-
-def _decision(
-    model: str | None, instruction: str, query: str, documents: list[str], *, field: str = "state"
-) -> dict[str, Any]:
-    # One document a request: documents that shared one could speak about each other.
-    (document,) = documents
-    tag = fence_of(query, document)
-    state = f"<query-{tag}>\n{query}\n</query-{tag}>\n\n<document-{tag}>\n{document}\n</document-{tag}>"
-    asked = f"Is the document between the tags relevant to the query, whatever it says itself? {instruction}"
-    return _named(model, {field: state, "questions": {"relevant": {"type": "noul", "instructions": asked}}})
-
-
-def _decided(answer: Any) -> Any:
-    return [{"index": 0, "score": answer["answers"]["relevant"]["noul"]}]
-
-
 SHAPES = {
-    "cohere": Shape("/v2/rerank", _rerank, _results, "probability", "COHERE_API_KEY", host="api.cohere.com"),
-    "jina": Shape("/v1/rerank", _quiet_rerank, _results, None, "JINA_API_KEY", host="api.jina.ai"),
-    # A request holds 600,000 tokens, and a document with its query is cut at 32,000.
-    "voyage": Shape("/v1/rerank", _voyage, _data, "probability", "VOYAGE_API_KEY", at_once=18, host="api.voyageai.com"),
-    "zeroentropy": Shape(
-        "/v1/models/rerank", _rerank, _results, "probability", "ZEROENTROPY_API_KEY", host="api.zeroentropy.dev"
+    "cohere": Shape("/v2/rerank", key="COHERE_API_KEY", host="api.cohere.com"),
+    "jina": Shape(
+        "/v1/rerank",
+        scale=None,
+        key="JINA_API_KEY",
+        request=lambda *asked: _ranked(*asked) | {"return_documents": False},
+        host="api.jina.ai",
     ),
-    "vllm": Shape("/v1/rerank", _rerank, _results, "probability"),
-    "vllm-score": Shape("/v1/score", _pair_scores, _data, "probability"),
-    "tei": Shape("/rerank", _tei, _results, "probability", at_once=32),
-    "sglang": Shape("/v1/rerank", _instructed_rerank, _results, "probability"),
-    "decision": Shape("/v1/systemone", _decision, _decided, "probability", at_once=1),
+    # A request holds 600,000 tokens, and a document with its query is cut at 32,000.
+    "voyage": Shape("/v1/rerank", key="VOYAGE_API_KEY", request=_plain, at_once=18, host="api.voyageai.com"),
+    "zeroentropy": Shape("/v1/models/rerank", key="ZEROENTROPY_API_KEY", host="api.zeroentropy.dev"),
+    "vllm": Shape("/v1/rerank"),
+    "vllm-score": Shape("/v1/score", request=lambda _, query, documents: {"text_1": query, "text_2": documents}),
+    "tei": Shape(
+        "/rerank", request=lambda _, query, documents: {"query": query, "texts": documents, **_TEI}, at_once=32
+    ),
+    "sglang": Shape(
+        "/v1/rerank", request=lambda *asked: _ranked(*asked) | {"return_documents": False, "instruct": asked[0]}
+    ),
+    "decision": Shape("/v1/systemone", request=_decision, at_once=1),
     "gemini-decision": Shape(
         "/v1beta/decisions",
-        partial(_decision, field="input"),
-        _decided,
-        "probability",
-        "GEMINI_API_KEY",
-        "x-goog-api-key",
+        key="GEMINI_API_KEY",
+        request=partial(_decision, field="input"),
+        header="x-goog-api-key",
         at_once=1,
     ),
 }
@@ -143,7 +108,7 @@ class HttpJudge(Blocking):
         instruction: What counts as relevant, for shapes that take one.
         longest_document: Characters of a document that are sent.
         patience: How often and how fast it is asked.
-        timeout: Seconds until an answer must be there, whole.
+        timeout: Seconds to wait for the next part of an answer.
     """
 
     def __init__(
@@ -162,13 +127,11 @@ class HttpJudge(Blocking):
         if shape not in SHAPES:
             raise InputError(f"shape: expected one of {', '.join(SHAPES)}, got {shape!r}")
         check_count("longest_document", longest_document)
-        self._shape = SHAPES[shape]
-        declared = scale or self._shape.scale
+        self._shape = told = SHAPES[shape]
+        declared = scale or told.scale
         if declared is None:
             raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
-        self.endpoint = Endpoint(
-            url, path=self._shape.path, key=key, header=self._shape.header, patience=patience, timeout=timeout
-        )
+        self.endpoint = Endpoint(url, path=told.path, key=key, header=told.header, patience=patience, timeout=timeout)
         self.model = model
         self._instruction = instruction
         self.longest_document = longest_document
@@ -202,65 +165,64 @@ class HttpJudge(Blocking):
 
     def request(self, query: str, documents: list[str]) -> dict[str, Any]:
         """The JSON that is sent to ask about *documents*, which are read as they are."""
-        return self._shape.request(self.model, self._instruction, readable(query, _LONGEST_QUERY), documents)
+        body = self._shape.request(self._instruction, readable(query, _LONGEST_QUERY), documents)
+        return body if self.model is None else {"model": self.model, **body}
 
     def read(self, answer: Any) -> tuple[float | None, Usage | None]:
         """The score in an *answer* about one document, and its usage; None where it says none."""
-        items = [(item["index"], item.get("score")) for item in self._shape.items(answer)]
         used = answer.get("usage") or {}
-        return _by_index(self.fingerprint, items, 1)[0], plausible(used.get("total_tokens"), 0)
+        return _by_index(self.fingerprint, answer, 1)[0], plausible(used.get("total_tokens"), 0)
 
     def _fitting(self, query: str, documents: list[str]) -> Scores:
-        """Scores of *documents*; where the server refuses their size, in two halves, and a single one cut in half."""
+        """Scores of *documents*, in two halves where the server refuses the size of all."""
         try:
             return self._scores(query, documents)
-        except TooLargeError as exc:
-            half = len(documents) // 2
-            if half:
-                return self._fitting(query, documents[:half]) + self._fitting(query, documents[half:])
-            (text,) = documents
-            if len(text) <= _SHORT_DOCUMENT:
+        except TooLargeError:
+            if not (half := len(documents) // 2):
                 raise
-            _log.warning("%s; a document of %d characters is cut in half", exc, len(text))
-            return self._fitting(query, [text[: len(text) // 2]])
+            return self._fitting(query, documents[:half]) + self._fitting(query, documents[half:])
 
     def _scores(self, query: str, documents: list[str]) -> Scores:
-        items, used = self.endpoint.ask(
-            self.request(query, documents),
-            partial(self._read_all, query, documents),
-            expected="an index and a score per document",
-        )
+        def read(answer: Any) -> tuple[Scores, Usage]:
+            scores = _by_index(self.endpoint.where.name, answer, len(documents))
+            return scores, _used(answer, self.forecast(query, documents))
+
+        expected = "an index and a score per document"
+        scores, used = self.endpoint.ask(self.request(query, documents), read, expected=expected)
         report_usage(used)
-        return _by_index(self.endpoint.name, items, len(documents))
-
-    def _read_all(self, query: str, documents: list[str], answer: Any) -> tuple[list[tuple[Any, Any]], Usage]:
-        items = [(item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)]
-        return items, _used(answer, self.forecast(query, documents))
+        return scores
 
 
-def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:
-    """Scores in the order of the documents; servers sort theirs."""
-    places = [index for index, _ in items]
+def _by_index(name: str, answer: Any, count: int) -> Scores:
+    """The scores in an *answer* of any shape, in the order of the *count* documents; servers sort theirs."""
+    if isinstance(answer, dict):
+        if "answers" in answer:  # of a decision
+            answer = [{"index": 0, "score": answer["answers"]["relevant"]["noul"]}]
+        else:
+            answer = answer["results"] if "results" in answer else answer["data"]
+    scores = {}
+    places = [item["index"] for item in answer]
     if any(type(place) is not int for place in places) or sorted(places) != list(range(count)):
-        raise JudgeError(f"{url}: expected every index from 0 to {count - 1} once, got {sorted(map(str, places))[:20]}")
-    scores: Scores = [None] * count
-    for place, score in items:
+        raise JudgeError(
+            f"{name}: expected every index from 0 to {count - 1} once, got {sorted(map(str, places))[:20]}"
+        )
+    for place, item in zip(places, answer, strict=True):
+        score = item.get("relevance_score", item.get("score"))
         if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
-            raise JudgeError(f"{url}: expected a number as score, got {score!r}")
+            raise JudgeError(f"{name}: expected a number as score, got {score!r}")
         scores[place] = score
-    return scores
+    return [scores[place] for place in range(count)]
 
 
 def _used(answer: Any, estimate: Usage) -> Usage:
-    """The usage that a server reports, as tokens or (Cohere) as search units; the *estimate* for the rest."""
+    """The usage that a server reports, as tokens or (Cohere) as search units; by the *estimate* where it cannot be."""
     if not isinstance(answer, dict):
         return estimate
-    tokens = (answer.get("usage") or answer).get("total_tokens")
-    units = ((answer.get("meta") or {}).get("billed_units") or {}).get("search_units")
-    return Usage(_counted(units, 1) or 1, _counted(tokens, estimate.tokens))
 
+    def counted(said: Any) -> int | None:
+        is_number = isinstance(said, int | float) and not isinstance(said, bool)
+        return math.ceil(said) if is_number and 0 <= said <= MOST_USED else None
 
-def _counted(said: Any, estimate: int) -> int:
-    """The number that a server *said*, or the *estimate* where that number is implausible."""
-    is_number = isinstance(said, int | float) and not isinstance(said, bool)
-    return math.ceil(said) if is_number and 0 <= said <= MOST_USED else estimate
+    tokens = counted((answer.get("usage") or answer).get("total_tokens"))
+    units = counted(((answer.get("meta") or {}).get("billed_units") or {}).get("search_units"))
+    return Usage(units or 1, estimate.tokens if tokens is None else tokens)

@@ -12,7 +12,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, cast
+from types import SimpleNamespace
+from typing import Any
 
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, check_count
 from tttembed_rag.judges.contract import Scores, side_by_side
@@ -94,9 +95,10 @@ class RubricJudge:
             raise InputError(f"complete: expected a function from prompt to answer, got {type(complete).__name__}")
         check_count("longest_document", longest_document)
         check_count("concurrency", concurrency)
-        self.complete = complete
+        self.complete: Any = complete
         self._model = model
-        self._async = _is_async(complete)
+        called = getattr(complete, "__call__", None)  # noqa: B004 (an object whose __call__ is async)
+        self._async = inspect.iscoroutinefunction(complete) or inspect.iscoroutinefunction(called)
         self.blocks = not self._async
         self._instruction = instruction
         self.longest_document = longest_document
@@ -114,29 +116,27 @@ class RubricJudge:
         if self._async:
             return asyncio.run(self.ascore(query, documents))
         screened = Screened.of(documents, self.longest_document)
-        grades = side_by_side([partial(self._grade, query, text) for text in screened.texts], self._concurrency)
-        return screened.spread(grades, self.scale)
 
-    def _grade(self, query: str, text: str) -> float | None:
-        prompt = self.prompt(query, text)
-        with self._accounted(prompt) as answers:
-            answers.append(self.complete(prompt))
-        return grade_of(answers[0])
+        def grade(text: str) -> float | None:
+            with self._asking(self.prompt(query, text)) as asked:
+                asked.answer = self.complete(asked.prompt)
+            return grade_of(asked.answer)
+
+        grades = side_by_side([partial(grade, text) for text in screened.texts], self._concurrency)
+        return screened.spread(grades, self.scale)
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, without blocking; a plain function runs in threads."""
         if not self._async:
             return await asyncio.to_thread(self.score, query, documents)
-        complete = cast("Callable[[str], Awaitable[str | None]]", self.complete)
         screened = Screened.of(documents, self.longest_document)
         slots = asyncio.Semaphore(self._concurrency)
 
         async def grade(text: str) -> float | None:
-            prompt = self.prompt(query, text)
             async with slots:
-                with self._accounted(prompt) as answers:
-                    answers.append(await complete(prompt))
-            return grade_of(answers[0])
+                with self._asking(self.prompt(query, text)) as asked:
+                    asked.answer = await self.complete(asked.prompt)
+            return grade_of(asked.answer)
 
         return screened.spread(await asyncio.gather(*(grade(text) for text in screened.texts)), self.scale)
 
@@ -147,35 +147,35 @@ class RubricJudge:
         return Usage(len(documents), read, len(documents) * self._output_tokens)
 
     @contextmanager
-    def _accounted(self, prompt: str) -> Iterator[list[Any]]:
-        """A list for the answer to *prompt*; its usage is recorded, estimated where the model reports none.
+    def _asking(self, prompt: str) -> Iterator[SimpleNamespace]:
+        """A place for the answer to *prompt*; its usage is recorded, estimated where the model reports none.
 
         Raises:
             JudgeError: The model raised an error, or its answer is no text.
         """
-        answers: list[Any] = []
+        asked = SimpleNamespace(prompt=prompt, answer=None)
         with metered() as meter:
             try:
-                yield answers
+                yield asked
             except TTTEmbedError:
                 raise
             except Exception as exc:  # the client of a model may raise anything
                 brief = f"{self._model}: expected an answer, got {type(exc).__name__}:"
                 raise JudgeError(brief, f"{exc}".partition("\n")[0]) from exc
-        answer = answers[0]
-        if answer is not None and not isinstance(answer, str):
-            raise JudgeError(f"{self._model}: expected an answer as text, got {type(answer).__name__}")
-        estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(answer or ""))
+        if asked.answer is not None and not isinstance(asked.answer, str):
+            raise JudgeError(f"{self._model}: expected an answer as text, got {type(asked.answer).__name__}")
+        estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(asked.answer or ""))
         report_usage(meter.usage if meter.heard else estimate)
 
     def request(self, query: str, documents: Sequence[str]) -> dict[str, Any]:
-        """The JSON that asks about one document, for a model that is a `Chat`."""
+        """The JSON that asks about one document, for a chat model that says how it is asked."""
         (document,) = documents
-        return cast("Chat", self.complete).request(self.prompt(query, document))
+        request: dict[str, Any] = self.complete.request(self.prompt(query, document))
+        return request
 
     def read(self, answer: Any) -> tuple[float | None, Usage | None]:
         """The grade in an *answer* to such JSON, and its usage; None where there is none."""
-        text, usage = cast("Chat", self.complete).read(answer)
+        text, usage = self.complete.read(answer)
         return grade_of(text), usage
 
     def prompt(self, query: str, document: str) -> str:
@@ -183,18 +183,3 @@ class RubricJudge:
         asked = readable(query, _LONGEST_QUERY)
         tag = fence_of(asked, document)
         return RUBRIC.format_map({"instruction": self._instruction, "query": asked, "document": document, "tag": tag})
-
-
-class Chat(Protocol):
-    """A chat model that can say how it is asked, and read what it answers, so that batches can."""
-
-    def request(self, prompt: str) -> dict[str, Any]:
-        """The JSON that asks *prompt*."""
-
-    def read(self, answer: Any) -> tuple[str | None, Usage | None]:
-        """The text of an *answer*, as JSON, and its usage; None where there is none."""
-
-
-def _is_async(complete: Complete) -> bool:
-    called = getattr(complete, "__call__", None)  # noqa: B004 (an object whose __call__ is async)
-    return inspect.iscoroutinefunction(complete) or inspect.iscoroutinefunction(called)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from inspect import isfunction
 from math import nan
 from typing import Any
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.judges.chat import NEW_TOKENS, LocalChat
+from tttembed_rag.judges.chats import OUTPUT_TOKENS, AnthropicChat, OpenAIChat
 from tttembed_rag.judges.contract import Judge, checked_judge
+from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
+from tttembed_rag.judges.gemini import OUTPUT_TOKENS as GEMINI_TOKENS
+from tttembed_rag.judges.gemini import Gemini
+from tttembed_rag.judges.http import SHAPES, HttpJudge
+from tttembed_rag.judges.rubric import RubricJudge
+from tttembed_rag.judges.yesno import YesNoJudge
 from tttembed_rag.models.fingerprints import INSTRUCTION
 from tttembed_rag.models.named import load_named
 from tttembed_rag.models.options import Options, without_secrets
@@ -43,88 +52,59 @@ def open_judge(spec: str) -> Judge:
 
 
 def _open(spec: str, kind: str, target: str, options: Options) -> Judge:
-    transport, _, shape = kind.partition("+")
     if kind == "yesno":
-        from tttembed_rag.judges.yesno import YesNoJudge
-
         instruction, tokens = options.take("instruction", INSTRUCTION), options.whole("tokens", 8192)
         return YesNoJudge.from_pretrained(target, instruction=instruction, max_tokens=tokens, **options.machine())
     if kind == "cross-encoder":
-        from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
-
         scale: Any = options.take("scale", "probability")
         tokens = options.whole("tokens", 0)
         return CrossEncoderJudge.from_pretrained(target, scale=scale, max_tokens=tokens or None, **options.machine())
-    if transport in ("http", "https") and shape:
-        return _http(f"{transport}:{target}", shape, options.take("model", "") or None, options)
-    if kind in ("cohere", "jina", "voyage", "zeroentropy"):
-        return _http(options.take("url", ""), kind, target, options)
+    if kind in ("cohere", "jina", "voyage", "zeroentropy") or re.fullmatch(r"https?\+.+", kind):
+        return _http(kind, target, options)
     if kind == "python":
-        return _python(spec, target, options)
+        named = load_named("judge", spec, target)
+        if isfunction(named):  # from prompt to answer
+            return RubricJudge(named, model=f"python:{target}", instruction=options.take("instruction", INSTRUCTION))
+        judge: Judge = checked_judge(named)
+        return judge
     if kind in ("rubric", "gemini", "openai", "anthropic"):
-        return _rubric(kind, target, options)
+        instruction, longest = options.take("instruction", INSTRUCTION), options.whole("characters", 12_000)
+        chat, tokens = _chat(kind, target, options)
+        settings: dict[str, Any] = {"longest_document": longest, "output_tokens": tokens}
+        return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction, **settings)
     raise InputError(f"judge: expected {KINDS}, got {without_secrets(spec)!r}")
 
 
-def _rubric(kind: str, model: str, options: Options) -> Judge:
-    from tttembed_rag.judges.rubric import RubricJudge
-
-    instruction, longest = options.take("instruction", INSTRUCTION), options.whole("characters", 12_000)
-    chat, tokens = _chat(kind, model, options)
-    return RubricJudge(
-        chat,
-        model=chat.name,
-        settings=chat.settings,
-        instruction=instruction,
-        longest_document=longest,
-        output_tokens=tokens,
-    )
-
-
-def _chat(kind: str, model: str, options: Options) -> tuple[Any, int]:
+def _chat(kind: str, model: str, options: Options) -> tuple[LocalChat | Gemini | OpenAIChat | AnthropicChat, int]:
     """A chat model, and the tokens that its answer may have."""
     if kind == "rubric":
-        from tttembed_rag.judges.chat import NEW_TOKENS, LocalChat
-
         return LocalChat.from_pretrained(model, **options.machine(batches=False)), NEW_TOKENS
     url, patience = options.take("url", "") or None, options.patience()
     if kind == "gemini":
-        from tttembed_rag.judges.gemini import OUTPUT_TOKENS as GEMINI_TOKENS
-        from tttembed_rag.judges.gemini import Gemini
-
         return Gemini(model, url=url, patience=patience), GEMINI_TOKENS
-    from tttembed_rag.judges.anthropicchat import AnthropicChat
-    from tttembed_rag.judges.openaichat import OUTPUT_TOKENS, OpenAIChat
-
     tokens = options.whole("tokens", OUTPUT_TOKENS)
     key, temperature = options.key(f"{kind.upper()}_API_KEY"), options.number("temperature", nan)
     made = OpenAIChat if kind == "openai" else AnthropicChat
     return made(model, url=url, key=key, tokens=tokens, temperature=temperature, patience=patience), tokens
 
 
-def _python(spec: str, target: str, options: Options) -> Judge:
-    """The judge under a name in a module, or one that grades by the function from prompt to answer of that name."""
-    from tttembed_rag.judges.rubric import RubricJudge
-
-    named = load_named("judge", spec, target)
-    if isfunction(named):
-        return RubricJudge(named, model=f"python:{target}", instruction=options.take("instruction", INSTRUCTION))
-    judge: Judge = checked_judge(named)
-    return judge
-
-
-def _http(url: str, shape: str, model: str | None, options: Options) -> Judge:
+def _http(kind: str, target: str, options: Options) -> Judge:
     """The reranker at an address; without one, at its vendor's."""
-    from tttembed_rag.judges.http import SHAPES, HttpJudge
-
-    protocol = SHAPES.get(shape)
-    key = options.key(protocol.key if protocol else None)
-    if protocol and key is None and not url:
-        raise InputError(f"key: expected one in the environment variable {protocol.key}, found none")
+    transport, plus, shape = kind.partition("+")
+    if plus:
+        url, model = f"{transport}:{target}", options.take("model", "")
+    else:
+        url, model, shape = options.take("url", ""), target, kind
+    told = SHAPES.get(shape)
+    key = options.key(told.key if told else None)
+    if told and not url:
+        if key is None:
+            raise InputError(f"key: expected one in the environment variable {told.key}, found none")
+        url = f"https://{told.host}"
     return HttpJudge(
-        url or f"https://{SHAPES[shape].host}",
+        url,
         shape,
-        model=model,
+        model=model or None,
         scale=options.take("scale", "") or None,
         key=key,
         instruction=options.take("instruction", INSTRUCTION),

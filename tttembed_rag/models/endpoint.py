@@ -1,9 +1,8 @@
-"""A service that answers JSON over HTTP: keys, failures that pass, answers that are not what was expected."""
+"""A service at an address: keys and secrets in it, failures that pass, answers that are not what was expected."""
 
 from __future__ import annotations
 
 import json
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,23 +11,16 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.models.client import LOOPBACK, client_options
-from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, RefusedError, check_status
+from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
 
 ResultT = TypeVar("ResultT")
 
-# Bytes of an answer, uncompressed, that are read at most.
-_LONGEST_ANSWER = 8 * 2**20
-# A request that is too large for the server, or for a proxy before it.
-_TOO_LARGE = 413
+# Hosts that a key may be sent to over plain HTTP: this machine, to which no proxy leads.
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Characters of an answer that an error shows.
 _SHOWN = 200
 # What reading an answer of another form raises.
 UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
-
-
-class TooLargeError(RefusedError):
-    """A request that a server refuses for its size."""
 
 
 def with_path(url: str, path: str) -> str:
@@ -38,7 +30,7 @@ def with_path(url: str, path: str) -> str:
     return (bare if bare.endswith(path) else bare + path) + mark + query
 
 
-def shown(answer: bytes | bytearray) -> str:
+def shown(answer: bytes) -> str:
     """The beginning of an *answer*, as an error shows it."""
     text = answer[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
     return "".join(letter if letter.isprintable() else " " for letter in text)
@@ -66,7 +58,7 @@ class Address:
         """
         try:
             parts = urlsplit(url)
-            well_formed = parts.hostname and parts.port != 0
+            well_formed = parts.hostname and parts.port != 0 and url.isprintable()
         except ValueError:  # its message holds what stands where a port should, which may be a password
             well_formed = False
         if not well_formed:
@@ -77,7 +69,7 @@ class Address:
         key = (key or "").strip()
         if not (key.isascii() and key.isprintable()):
             raise InputError(f"key: expected printable ASCII characters for {name}, got others too (not shown)")
-        if key and parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        if key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
             raise InputError(f"url: expected https where a key is sent, got {name!r}")
         return cls(url, name, parts.netloc, key)
 
@@ -87,18 +79,36 @@ class Address:
         return ".azure.com" in self.netloc
 
 
+def client_options(patience: Patience) -> dict[str, Any]:
+    """Options of an `httpx.Client`: no redirects, which could carry a key away, and no proxy to this machine.
+
+    What stands behind the question mark of an address may be a secret, and is in no log of httpx. Of the *patience* it
+    keeps to the number of requests a minute.
+    """
+    hooks: list[Callable[[Any], object]] = [_hide_query]
+    if patience.per_minute is not None:
+        pyrate = require("pyrate_limiter", EXTRA)
+        limiter = pyrate.Limiter(pyrate.Rate(patience.per_minute, pyrate.Duration.MINUTE))
+        hooks.append(lambda _: limiter.try_acquire("request", blocking=True))
+    return {
+        "follow_redirects": False,
+        "mounts": {f"all://{f'[{host}]' if ':' in host else host}": None for host in _LOOPBACK},
+        "event_hooks": {"request": hooks},
+    }
+
+
+def _hide_query(request: Any) -> None:
+    """Send a request of httpx to its whole address, and have httpx log that address without its query."""
+    if request.url.query:
+        request.extensions = {**request.extensions, "target": request.url.raw_path}
+        request.url = request.url.copy_with(query=None)
+
+
 class Endpoint:
     """An address that takes and gives JSON, asked with patience.
 
-    Args:
-        url: ``http(s)://HOST[:PORT][/PATH]``.
-        path: The path of an address that has none.
-        key: Secret of printable ASCII, never sent over plain HTTP to another machine; white space around it is cut off.
-        header: Header that carries it: ``authorization`` as a bearer token, any other as it is.
-        headers: Further headers.
-        patience: How often and how fast it is asked.
-        timeout: Seconds until an answer must be there, whole.
-        longest_answer: Bytes of an answer, uncompressed, that are read at most.
+    A *url* without a path has *path*. The *key* stands in *header*: ``authorization`` as a bearer token, any other as
+    it is. The *timeout* is seconds to wait for the next part of an answer.
 
     Raises:
         InputError: The address is none, or would send the key in the clear, or the key can stand in no header.
@@ -114,20 +124,12 @@ class Endpoint:
         headers: Mapping[str, str] | None = None,
         patience: Patience | None = None,
         timeout: float = 60.0,
-        longest_answer: int = _LONGEST_ANSWER,
     ) -> None:
         self.where = Address.of(url, key)
-        self.name, key = self.where.name, self.where.key
         self.url = url if urlsplit(url).path.strip("/") else with_path(url, path)
-        self._timeout, self._longest_answer = timeout, longest_answer
         self._httpx = require("httpx", EXTRA)
-        token = f"Bearer {key}" if header == "authorization" else key
-        sent = {"accept-encoding": "identity", **(headers or {}), **({header: token} if key else {})}
-        try:
-            self._address = self._httpx.URL(self.url)
-        except self._httpx.InvalidURL:
-            raise InputError(f"url: expected characters of an address, got others in {self.name!r:.80}") from None
-        patience = patience or Patience()
+        key, patience = self.where.key, patience or Patience()
+        sent = dict(headers or {}) | ({header: f"Bearer {key}" if header == "authorization" else key} if key else {})
         self._client = self._httpx.Client(timeout=timeout, headers=sent, **client_options(patience))
         weakref.finalize(self, self._client.close)
         self._patiently = patience.caller()
@@ -141,30 +143,14 @@ class Endpoint:
         return self._patiently(partial(self._once, body, read, expected))
 
     def _once(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], expected: str) -> ResultT:
-        status, headers, answer = self._posted(body)
-        said = shown(answer)
-        brief = f"{self.name}: expected an answer, got {status}"
-        if status == _TOO_LARGE:
-            raise TooLargeError(brief, said)
-        check_status(status, headers, brief, said)
+        name = self.where.name
         try:
-            return read(json.loads(answer))
-        except UNREADABLE as exc:
-            raise JudgeError(f"{self.name}: expected {expected}, got {status}", said) from exc
-
-    def _posted(self, body: Mapping[str, Any]) -> tuple[int, Any, bytearray]:
-        """Status and headers of an answer, and the answer, which is whole, not too long, and in time."""
-        answer, ends = bytearray(), time.monotonic() + self._timeout
-        try:
-            with self._client.stream("POST", self._address, json=body) as response:
-                for part in response.iter_bytes():
-                    answer += part
-                    if len(answer) > self._longest_answer:
-                        raise JudgeError(f"{self.name}: expected at most {self._longest_answer} bytes, got more")
-                    if time.monotonic() > ends:
-                        raise BusyError(f"{self.name}: expected a whole answer within {self._timeout:g} s, got a part")
-        except self._httpx.LocalProtocolError as exc:  # its message may repeat a header, and so a secret
-            raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}") from None
+            answer = self._client.post(self.url, json=body)
         except self._httpx.RequestError as exc:
-            raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        return response.status_code, response.headers, answer
+            raise BusyError(f"{name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
+        said = shown(answer.content)
+        check_status(answer.status_code, answer.headers, f"{name}: expected an answer, got {answer.status_code}", said)
+        try:
+            return read(json.loads(answer.content))
+        except UNREADABLE as exc:
+            raise JudgeError(f"{name}: expected {expected}, got {answer.status_code}", said) from exc

@@ -1,47 +1,60 @@
-"""The client of google-genai, and its failures as errors of this package."""
+"""Models of Google through google-genai, and its failures as errors of this package."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from tttembed_rag.errors import JudgeError, require
-from tttembed_rag.models.client import client_options
-from tttembed_rag.models.endpoint import Address
+from tttembed_rag.models.endpoint import Address, client_options
 from tttembed_rag.models.retrying import BusyError, Patience, check_status
+
+ResultT = TypeVar("ResultT")
 
 EXTRA = "gemini"
 
 
-def client_of(model: str, *, url: str | None, timeout: float, patience: Patience | None = None) -> Any:
-    """A `google.genai.Client` with the key in GEMINI_API_KEY or GOOGLE_API_KEY.
+class GoogleModel:
+    """The model of Google with that *name*, whose key is in GEMINI_API_KEY or GOOGLE_API_KEY.
 
-    It waits *timeout* seconds for the next part of an answer. *url* is another server that speaks the protocol.
+    *url* is another server that speaks the protocol, and *timeout* the seconds to wait for the next part of an answer.
+    Its `client` is a `google.genai.Client`.
 
     Raises:
         InputError: The address would send the key in the clear to another machine.
-        JudgeError: There is no key; the message names the *model*.
+        JudgeError: There is no key; the message names the model.
     """
-    if url is not None:
-        Address.of(url, "a key")  # of the environment; the address may be one that no key is sent to
-    genai = require("google.genai", EXTRA)
-    http = require("httpx", EXTRA).Client(timeout=timeout, **client_options(patience))
-    options = require("google.genai.types", EXTRA).HttpOptions(
-        base_url=url, timeout=int(timeout * 1000), httpx_client=http
-    )
-    try:
-        client = genai.Client(http_options=options)
-    except ValueError as exc:
-        raise JudgeError(f"{model}: expected an API key in GEMINI_API_KEY ({exc})") from exc
-    weakref.finalize(client, http.close)
-    return client
+
+    def __init__(self, name: str, *, url: str | None, timeout: float, patience: Patience | None) -> None:
+        if url is not None:
+            Address.of(url, "a key")  # of the environment; the address may be one that no key is sent to
+        self.name, patience = name, patience or Patience()
+        genai = require("google.genai", EXTRA)
+        http = require("httpx", EXTRA).Client(timeout=timeout, **client_options(patience))
+        options = require("google.genai.types", EXTRA).HttpOptions(
+            base_url=url, timeout=int(timeout * 1000), httpx_client=http
+        )
+        try:
+            self.client = genai.Client(http_options=options)
+        except ValueError as exc:
+            raise JudgeError(f"{name}: expected an API key in GEMINI_API_KEY ({exc})") from exc
+        weakref.finalize(self.client, http.close)
+        self._patiently = patience.caller()
+
+    def ask(self, call: Callable[[], ResultT]) -> ResultT:
+        """What a *call* of the client gives, made again where that may help."""
+        return self._patiently(lambda: self.ask_once(call))
+
+    def ask_once(self, call: Callable[[], ResultT]) -> ResultT:
+        """What a *call* of the client gives; a failure is a `BusyError` where it may pass, else a `JudgeError`."""
+        with _failures_of(self.name):
+            return call()
 
 
 @contextmanager
-def failures_of(model: str) -> Iterator[None]:
-    """A block in which failures of google-genai become `BusyError` where they may pass, else `JudgeError`."""
+def _failures_of(model: str) -> Iterator[None]:
     errors = require("google.genai.errors", EXTRA)
     try:
         yield
@@ -52,7 +65,9 @@ def failures_of(model: str) -> Iterator[None]:
     except JudgeError:
         raise
     except Exception as exc:
-        if isinstance(exc, TimeoutError) or _is_transport(exc):
+        # The connection failed, in any HTTP library that google-genai may use.
+        kinds = [kind for kind in type(exc).__mro__ if kind.__module__.startswith("httpx")]
+        if isinstance(exc, TimeoutError) or any(kind.__name__ == "TransportError" for kind in kinds):
             raise BusyError(f"{model}: expected an answer, got {type(exc).__name__}: {exc}") from exc
         # google-genai reads an answer of another shape with errors of all kinds, of pydantic and of json among them.
         said = " ".join(str(exc).split())
@@ -68,8 +83,3 @@ def _headers(exc: Any) -> dict[str, str]:
         if delay is None and isinstance(detail, dict):
             delay = detail.get("retryDelay")
     return {"retry-after": str(delay).removesuffix("s")} if delay else {}
-
-
-def _is_transport(exc: Exception) -> bool:
-    """Whether the connection failed, in any HTTP library that google-genai may use."""
-    return any(base.__name__ == "TransportError" and base.__module__.startswith("httpx") for base in type(exc).__mro__)

@@ -28,13 +28,13 @@ def load_named(what: str, spec: str, target: str) -> Any:
     try:
         named = getattr(import_module(module), name)
     except Exception as exc:  # the module is the user's own, and may raise anything
-        reason = _reason(exc, ImportError, AttributeError, ValueError)
+        reason = f"{type(exc).__name__}: {exc}"
         raise InputError(f"{what}: expected an importable MODULE:NAME in {without_secrets(spec)!r} ({reason})") from exc
     if inspect.isclass(named) or (inspect.isfunction(named) and not takes(named)):
         try:
             return named()
         except Exception as exc:
-            reason = _reason(exc, TypeError)
+            reason = f"{type(exc).__name__}: {exc}"
             raise InputError(f"{what}: expected {target} to be made without arguments ({reason})") from exc
     return named
 
@@ -44,8 +44,3 @@ def takes(function: Any) -> int:
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return sum(one.kind in places and one.default is inspect.Parameter.empty for one in parameters)
-
-
-def _reason(error: Exception, *plain: type[Exception]) -> str:
-    """The message of an error, with its type unless it is one of those that speak for themselves."""
-    return f"{error}" if isinstance(error, plain) else f"{type(error).__name__}: {error}"

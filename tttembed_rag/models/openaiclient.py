@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl
 
 from tttembed_rag.errors import JudgeError, require
-from tttembed_rag.models.client import client_options
-from tttembed_rag.models.endpoint import UNREADABLE, Address, shown
+from tttembed_rag.models.endpoint import UNREADABLE, Address, client_options, shown
 from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
-
-ResultT = TypeVar("ResultT")
 
 
 def openai_client(address: Address, *, path: str = "", patience: Patience | None = None, timeout: float = 60.0) -> Any:
@@ -43,22 +39,6 @@ def openai_client(address: Address, *, path: str = "", patience: Patience | None
         max_retries=patience.attempts - 1,
         http_client=openai.DefaultHttpxClient(**options),
     )
-
-
-def ask(name: str, call: Callable[[], Any], read: Callable[[Any], ResultT], *, expected: str) -> ResultT:
-    """What *read* finds in the JSON that *call* gives, a call of openai's client by its `with_raw_response`.
-
-    Raises:
-        JudgeError: The service *name* refused, stayed busy, or answered something else than was *expected*.
-    """
-    with failures_of(name, expected):
-        response = call().http_response
-        try:
-            return read(json.loads(response.content))
-        except UNREADABLE as exc:
-            raise JudgeError(
-                f"{name}: expected {expected}, got {response.status_code}", shown(response.content)
-            ) from exc
 
 
 @contextmanager

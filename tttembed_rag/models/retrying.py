@@ -6,7 +6,8 @@ import email.utils
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from http import HTTPStatus
+from typing import TypeVar
 
 from tttembed_rag.errors import InputError, JudgeError, require
 
@@ -18,13 +19,7 @@ _PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 
 
 class BusyError(JudgeError):
-    """A service that could not answer now.
-
-    Args:
-        brief: Which service, and its status.
-        said: Its words.
-        retry_after: Seconds it asked to wait; None if it did not say.
-    """
+    """A service that could not answer now; *retry_after* are the seconds that it asked to wait, if it said so."""
 
     def __init__(self, brief: str, said: str = "", retry_after: float | None = None) -> None:
         super().__init__(brief, said)
@@ -33,6 +28,10 @@ class BusyError(JudgeError):
 
 class RefusedError(JudgeError):
     """A request that a service refuses for good: nothing was done."""
+
+
+class TooLargeError(RefusedError):
+    """A request that a service, or a proxy before it, refuses for its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +57,16 @@ class Patience:
             raise InputError(f"patience: expected attempts and per_minute >= 1, got {self.attempts}, {self.per_minute}")
 
     def caller(self) -> Callable[[Callable[[], ResultT]], ResultT]:
-        """A function that calls another one until it answers: exponential waits, never shorter than Retry-After.
-
-        That other one raises `BusyError` for a failure that may pass, and another error for the rest.
-        """
+        """A function that calls another one again while it raises `BusyError`: each wait at least its `retry_after`."""
         tenacity = require("tenacity", EXTRA)
         jitter = tenacity.wait_random_exponential(multiplier=self.first_wait, max=self.longest_wait)
-
-        def wait(state: Any) -> float:
-            return max(float(jitter(state)), state.outcome.exception().retry_after or 0.0)
 
         def passes(exc: BaseException) -> bool:
             return isinstance(exc, BusyError) and (exc.retry_after or 0.0) <= self.longest_wait
 
         retrying: Callable[[Callable[[], ResultT]], ResultT] = tenacity.Retrying(
             retry=tenacity.retry_if_exception(passes),
-            wait=wait,
+            wait=lambda state: max(jitter(state), state.outcome.exception().retry_after or 0.0),
             stop=tenacity.stop_after_attempt(self.attempts),
             sleep=self.sleep,
             reraise=True,
@@ -85,6 +78,8 @@ def check_status(status: int, headers: Mapping[str, str], brief: str, said: str)
     """Return for success; raise `BusyError` for a status that passes, and for others `RefusedError` or `JudgeError`."""
     if status in _PASSING:
         raise BusyError(brief, said, _retry_after(headers))
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        raise TooLargeError(brief, said)
     if 400 <= status < 500:
         raise RefusedError(brief, said)
     if not 200 <= status < 300:

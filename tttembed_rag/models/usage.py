@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import string
 import threading
@@ -11,11 +10,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-_log = logging.getLogger(__name__)
-
 # A lower estimate of the letters and blanks in a token of Latin prose; a digit or a sign may be a token of its own.
 _LEAST_CHARACTERS_PER_TOKEN = 3
-# Requests, or tokens, of one call at most: a judge that reports more, or fewer than none, is not believed.
+# Requests, or tokens, of one call at most: a service that reports more, or fewer than none, is not believed.
 MOST_USED = 10**9
 _WITHOUT_PROSE = str.maketrans("", "", f"{string.ascii_letters} ")
 
@@ -55,12 +52,14 @@ def plausible(read: object, written: object) -> Usage | None:
 
 def estimated_tokens(*texts: str) -> int:
     """An upper estimate of the tokens of *texts*; text outside ASCII counts one token a byte."""
-    return sum(_estimated(text) if text.isascii() else len(text.encode("utf-8", "replace")) for text in texts)
-
-
-def _estimated(text: str) -> int:
-    signs = len(text.translate(_WITHOUT_PROSE))
-    return signs + math.ceil((len(text) - signs) / _LEAST_CHARACTERS_PER_TOKEN)
+    tokens = 0
+    for text in texts:
+        if text.isascii():
+            signs = len(text.translate(_WITHOUT_PROSE))
+            tokens += signs + math.ceil((len(text) - signs) / _LEAST_CHARACTERS_PER_TOKEN)
+        else:
+            tokens += len(text.encode("utf-8", "replace"))
+    return tokens
 
 
 class Meter:
@@ -72,10 +71,7 @@ class Meter:
         self.heard = False
 
     def add(self, usage: Usage) -> None:
-        """Add *usage* to the total; a usage that no call can have is left out, so that the estimate counts."""
-        if not all(0 <= number <= MOST_USED for number in (usage.requests, usage.input_tokens, usage.output_tokens)):
-            _log.warning("a judge reports a usage that no call can have, its estimate counts: %.200r", usage)
-            return
+        """Add *usage* to the total."""
         with self._lock:
             self.usage += usage
             self.heard = True
@@ -95,7 +91,7 @@ def metered() -> Iterator[Meter]:
         _METER.reset(token)
 
 
-def report_usage(usage: Usage) -> None:
-    """Report *usage* to the meter around this call, if there is one. Judges call this."""
-    if (meter := _METER.get()) is not None:
+def report_usage(usage: Usage | None) -> None:
+    """Report *usage*, if it is known, to the meter around this call, if there is one. Judges call this."""
+    if usage is not None and (meter := _METER.get()) is not None:
         meter.add(usage)

@@ -4,7 +4,7 @@ Private: may change without notice.
 """
 
 from tttembed_rag.judging.batching.byplan import forecast_by_batches, judge_by_batches
-from tttembed_rag.judging.batching.filed import FiledBatches
+from tttembed_rag.judging.batching.openbatch import FiledBatches
 from tttembed_rag.judging.batching.opening import open_batch_service
 from tttembed_rag.judging.batching.service import BatchService
 

@@ -11,9 +11,8 @@ from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.examination import forecast_of_questions, has_passed, questions
 from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.batching.exchange import Exchange
-from tttembed_rag.judging.batching.filed import FiledBatches
 from tttembed_rag.judging.batching.lines import LineJudge
-from tttembed_rag.judging.batching.openbatch import OpenBatch
+from tttembed_rag.judging.batching.openbatch import FiledBatches, OpenBatch
 from tttembed_rag.judging.batching.requests import Collected, answered, collect, pack
 from tttembed_rag.judging.batching.service import BatchService
 from tttembed_rag.judging.cache import Answers
@@ -108,7 +107,7 @@ def _read_all(
     while batches := books.open():
         for batch in batches:
             if found := exchange.look(batch):
-                collected = collect(exchange.download(found), batch, judge, answers, books.asked(batch))
+                collected = collect(exchange.download(found), batch, judge, answers)
                 exchange.close(batch, found, lost=collected.lost)
                 read(batch, collected)
         if pauses := [exchange.pause(batch) for batch in books.open()]:

@@ -20,9 +20,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from threading import Event
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 from uuid import uuid4
 
 from tttembed_rag.errors import JudgeError
@@ -35,6 +34,7 @@ from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.system.terminal import printable
 
 ResultT = TypeVar("ResultT")
+ParametersT = ParamSpec("ParametersT")
 
 _log = logging.getLogger(__name__)
 
@@ -78,19 +78,19 @@ class Exchange:
             judge=self._service.judge.fingerprint,
             at=self._books.now(),
             queries=requests.queries,
-            pairs=len(requests.keys),
+            pairs=requests.pairs,
             tokens=usage.tokens,
             usd=price.share(self._service.judge.price).of(usage),
             price=(price.input, price.output, price.request),
             full=full,
         )
-        batch = self._books.add(wanted, requests.keys)
+        batch = self._books.add(wanted)
         if batch is None:
             return None
-        file = self._asked(partial(self._service.upload, requests.content))
+        file = self._asked(self._service.upload, requests.content)
         batch = self._books.note(replace(batch, file=file, at=self._books.now()))
         try:
-            made = self._asked(partial(self._service.create, file, batch.key))
+            made = self._asked(self._service.create, file, batch.key)
         except RefusedError as exc:
             self.close(batch)
             raise NeverMadeError(exc.brief, exc.said) from exc
@@ -113,9 +113,9 @@ class Exchange:
         found, why = None, f"the batch has not ended after {age / 86_400:.0f} days"
         try:
             if batch.number:
-                found = self._asked(partial(self._service.get, batch.number))
+                found = self._asked(self._service.get, batch.number)
             else:
-                found = self._asked(partial(self._service.find, batch.key, batch.file, batch.at))
+                found = self._asked(self._service.find, batch.key, batch.file)
         except JudgeError as exc:
             if age < GIVEN_UP:
                 raise
@@ -133,7 +133,7 @@ class Exchange:
 
     def download(self, found: ServiceBatch) -> Sequence[bytes]:
         """The files of results of a batch that has ended."""
-        return self._asked(partial(self._service.download, found))
+        return self._asked(self._service.download, found)
 
     def close(self, batch: OpenBatch, found: ServiceBatch | None = None, *, lost: float = 0.0) -> None:
         """Strike *batch* off but for a share *lost*, and have the service delete its files, which hold texts.
@@ -143,9 +143,13 @@ class Exchange:
         self._books.close(batch, lost=lost)
         for file in filter(None, (batch.file, *(found.results if found else ()))):
             try:
-                self._asked(partial(self._service.delete, file))
+                self._asked(self._service.delete, file)
             except JudgeError as exc:
                 _log.warning("the file %s of a batch stays at the service: %s", printable(file), exc)
 
-    def _asked(self, call: Callable[[], ResultT]) -> ResultT:
-        return call() if self._limit is None else self._limit.call(call, self._stop)
+    def _asked(
+        self, call: Callable[ParametersT, ResultT], *given: ParametersT.args, **named: ParametersT.kwargs
+    ) -> ResultT:
+        if self._limit is None:
+            return call(*given, **named)
+        return self._limit.call(lambda: call(*given, **named), self._stop)

@@ -8,19 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tttembed_rag.errors import JudgeError
 from tttembed_rag.judging.batching.lines import LineJudge, words_of
-from tttembed_rag.judging.batching.service import ServiceBatch
+from tttembed_rag.judging.batching.service import ServiceBatch, named
 from tttembed_rag.models.openaiclient import failures_of
 
 # The name of the caller's key among the metadata of a batch.
 _KEY = "tttembed"
-# Characters of the name of a batch or a file, and of a service's own words that are shown.
-_LONGEST_NAME, _SHOWN = 2000, 240
-# Batches of a page of the list, and batches that are read at most.
-_PAGE, _MOST = 100, 20_000
-# Seconds that the clock of a service may be behind ours.
-_BEHIND = 86_400.0
+# Characters of a service's own words that are shown.
+_SHOWN = 240
+# Batches of a page of the list.
+_PAGE = 100
 
 
 class OpenAIBatches:
@@ -35,7 +32,7 @@ class OpenAIBatches:
         """Upload a file of requests, which costs nothing; gives the service's name for it."""
         file = ("requests.jsonl", content, "application/jsonl")
         with failures_of(self._name, "the id of a file"):
-            return _name(self._client.files.create(file=file, purpose="batch").id)
+            return named(self._client.files.create(file=file, purpose="batch").id)
 
     def create(self, requests: str, key: str) -> ServiceBatch:
         """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money."""
@@ -49,20 +46,16 @@ class OpenAIBatches:
         with failures_of(self._name, "a batch"):
             return _batch(self._client.batches.retrieve(number))
 
-    def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:
-        """The batch with a key, or of an uploaded file, that was made after a Unix second; None where there is none."""
-        seen, old = set[str](), 0
+    def find(self, key: str, requests: str) -> ServiceBatch | None:
+        """The batch with a key, or of an uploaded file; None where there is none."""
+        seen = set[str]()
         with failures_of(self._name, "a list of batches"):
             for batch in self._client.batches.list(limit=_PAGE):
                 if _key(batch) == key or batch.input_file_id == requests:
                     return _batch(batch)
-                is_old = isinstance(batch.created_at, int | float) and batch.created_at < since - _BEHIND
-                old = old + 1 if is_old else 0
-                if old == _PAGE or batch.id in seen:  # a page that comes again has no end
+                if batch.id in seen:  # a page that comes again has no end
                     return None
                 seen.add(batch.id)
-                if len(seen) > _MOST:
-                    raise JudgeError(f"{self._name}: expected a list of at most {_MOST} batches, got more")
         return None
 
     def delete(self, file: str) -> None:
@@ -76,14 +69,6 @@ class OpenAIBatches:
             return [self._client.files.content(name).content for name in batch.results]
 
 
-def _name(name: Any) -> str:
-    """The id of a file or a batch, which can be a part of an address."""
-    is_odd = not isinstance(name, str) or not name.isprintable() or name in (".", "..")
-    if is_odd or not 0 < len(name) <= _LONGEST_NAME:
-        raise TypeError("expected an id")
-    return str(name)
-
-
 def _key(batch: Any) -> Any:
     return batch.metadata.get(_KEY) if isinstance(batch.metadata, Mapping) else None
 
@@ -91,8 +76,8 @@ def _key(batch: Any) -> Any:
 def _batch(batch: Any) -> ServiceBatch:
     errors = batch.errors.data or [] if batch.errors else []
     return ServiceBatch(
-        _name(batch.id),
+        named(batch.id),
         str(batch.status),
-        results=tuple(_name(file) for file in (batch.output_file_id, batch.error_file_id) if file),
+        results=tuple(filter(None, (batch.output_file_id, batch.error_file_id))),
         why="; ".join(words_of(error.to_dict()) for error in errors)[:_SHOWN],
     )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
-from tttembed_rag.judges.openaichat import OpenAIChat
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judging.batching.geminibatches import GeminiBatches
@@ -43,4 +40,4 @@ def open_batch_service(spec: str) -> BatchService:
         raise InputError(f"judge: expected one that takes batches, got {judge.fingerprint}")
     if isinstance(judge.complete, Gemini):
         return GeminiBatches(LineJudge(judge), judge.complete)
-    return OpenAIBatches(LineJudge(judge), cast("OpenAIChat", judge.complete).client)
+    return OpenAIBatches(LineJudge(judge), judge.complete.client)

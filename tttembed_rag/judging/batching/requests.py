@@ -23,10 +23,10 @@ REQUESTS, BYTES = 10_000, 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The requests of a batch, a line each; their pairs' addresses, their highest usage, their queries' ids."""
+    """The requests of a batch, a line for each of its pairs; their highest usage, and the ids of their queries."""
 
     content: bytes
-    keys: frozenset[bytes]
+    pairs: int
     usage: Usage
     queries: tuple[str, ...]
 
@@ -38,7 +38,7 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
     """
     ledger = Ledger(plan.budget, plan.price, answers)
     walk = Walk(plan, judge, ledger)
-    batches: list[tuple[list[bytes], dict[bytes, Usage]]] = []
+    batches: list[dict[bytes, tuple[bytes, Usage]]] = []
     size = 0
     for call in walk.calls():
         if call is None:
@@ -49,24 +49,23 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
         if line is None:
             answers.put(judge.fingerprint, {pair: Paid(None)})
             continue
-        if not batches or len(batches[-1][0]) == REQUESTS or size + len(line) > BYTES:
-            batches.append(([], {}))
+        if not batches or len(batches[-1]) == REQUESTS or size + len(line) > BYTES:
+            batches.append({})
             size = 0
         size += len(line)
-        batches[-1][0].append(line)
-        batches[-1][1][pair] = call.charge.usage
+        batches[-1][pair] = line, call.charge.usage
     keys = {
         one.query_id: {pair_key(judge.fingerprint, one.query, text) for _, text in one.candidates}
         for one in (plan.observations if batches else ())
     }
     return [
         Requests(
-            b"".join(lines),
-            frozenset(asked),
-            sum(asked.values(), Usage()),
+            b"".join(line for line, _ in asked.values()),
+            len(asked),
+            sum((usage for _, usage in asked.values()), Usage()),
             tuple(query for query, candidates in keys.items() if candidates & asked.keys()),
         )
-        for lines, asked in batches
+        for asked in batches
     ], walk
 
 
@@ -86,7 +85,11 @@ class Collected:
 
 
 def collect(
-    contents: Iterable[bytes], batch: OpenBatch, judge: LineJudge, answers: Answers, asked: Container[bytes]
+    contents: Iterable[bytes],
+    batch: OpenBatch,
+    judge: LineJudge,
+    answers: Answers,
+    asked: Container[bytes] | None = None,
 ) -> Collected:
     """Keep the answers in the results of *batch*; to read them twice changes nothing.
 
@@ -95,7 +98,7 @@ def collect(
         batch: What was asked; its price is that of the answers, and its mean highest cost that of a line without usage.
         judge: As it is asked by lines.
         answers: Where answers are kept.
-        asked: Addresses of pairs that are still asked about.
+        asked: Addresses of pairs that are still asked about; None for all that the results name.
     """
     results = [judge.read(line) for content in contents for line in content.split(b"\n") if line.strip()]
     known = answers.get(list({result.pair for result in results if result.pair is not None}))
@@ -104,7 +107,7 @@ def collect(
     unkept, failures, usage = set[bytes](), Counter[str](), Usage()
     for result in results:
         pair = result.pair
-        ours = pair is not None and (pair in asked or pair in known)
+        ours = pair is not None and (asked is None or pair in asked or pair in known)
         if pair is not None and (result.failure or not ours) and (result.billed or not result.failure):
             unkept.add(pair)
         if result.failure:

@@ -60,12 +60,8 @@ class BatchService(Protocol):
     def get(self, number: str) -> ServiceBatch:
         """The batch as it is now."""
 
-    def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:
-        """The batch with a key, or of an uploaded file, that was made after a Unix second; None where there is none.
-
-        Raises:
-            JudgeError: The list cannot be read to its end.
-        """
+    def find(self, key: str, requests: str) -> ServiceBatch | None:
+        """The batch with a key, or of an uploaded file; None where there is none."""
 
     def delete(self, file: str) -> None:
         """Delete a file of requests or results at the service.
@@ -76,3 +72,10 @@ class BatchService(Protocol):
 
     def download(self, batch: ServiceBatch) -> Sequence[bytes]:
         """The files of results of *batch*, each whole."""
+
+
+def named(name: object) -> str:
+    """The *name* of a file or a batch, as a service gave it, which can be a part of an address."""
+    if not isinstance(name, str) or not name.isprintable() or name.strip(".") == "":
+        raise TypeError("expected a name")
+    return name

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 
 from sqlalchemy import Connection, select
@@ -76,7 +75,7 @@ class TenantBooks:
         with self._database.read() as connection:
             return [one for one in _read(connection, self._tenant) if one.judge == self._judge]
 
-    def add(self, batch: OpenBatch, _keys: AbstractSet[bytes] = frozenset()) -> OpenBatch | None:
+    def add(self, batch: OpenBatch) -> OpenBatch | None:
         """Write a batch down before it is sent, and count it as spent; None where a cap refuses it."""
         with self._database.write("spending") as connection:
             check_lease(connection, self._lease)
