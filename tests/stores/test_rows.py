@@ -9,7 +9,7 @@ from tttembed_rag.rewards.names import cleaned
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.migrating import migrate
-from tttembed_rag.stores.records import checked_vectors
+from tttembed_rag.stores.records import checked_vector
 from tttembed_rag.stores.rows import insert_all
 
 
@@ -19,22 +19,22 @@ def bytes_of(*numbers):
 
 
 class TestVectors:
-    """Of all candidates of a batch at once."""
+    """Of a query or a candidate."""
 
-    def test_each_comes_back_in_its_place(self):
-        """Lists and arrays, of any float type, width and byte order of one batch."""
-        vectors = [
-            [1.0, 2.0],
-            np.array([3.0, 4.0, 5.0], dtype=np.float64),
-            np.array([6.0, 7.0], dtype=np.float32),
-            np.array([8.0, 9.0], dtype=np.float16),
-            [10, 11, 12],
-            np.arange(10.0)[::5] + 1,
-        ]
-
-        found = checked_vectors([("vector", vector) for vector in vectors])
-
-        assert [bytes_of(*vector) for vector in vectors] == found
+    @pytest.mark.parametrize(
+        ("vector", "kept"),
+        [
+            ([1.0, 2.0], (1, 2)),
+            (np.array([3.0, 4.0, 5.0], dtype=np.float64), (3, 4, 5)),
+            (np.array([6.0, 7.0], dtype=np.float16), (6, 7)),
+            ([10, 11, 12], (10, 11, 12)),
+            (np.arange(10.0)[::5] + 1, (1, 6)),
+            (np.full(4, 1e-30, dtype=np.float32), [1e-30] * 4),  # squares too small for float32 make no zero vector
+        ],
+    )
+    def test_numbers_of_any_kind_are_kept(self, vector, kept):
+        """Lists and arrays, of any float type."""
+        assert bytes_of(*kept) == checked_vector("vector", vector)
 
     @pytest.mark.parametrize(
         ("bad", "message"),
@@ -47,18 +47,10 @@ class TestVectors:
             (["a"], "expected float32 or float64"),
         ],
     )
-    def test_one_bad_vector_is_named(self, bad, message):
-        """Whatever lies around it is good."""
-        named = [("vector", np.ones(2)), ("candidates", bad), ("vector", np.ones(2))]
-
+    def test_a_bad_vector_is_named(self, bad, message):
+        """With the argument, what was expected and what came."""
         with pytest.raises(VectorError, match=f"^candidates: .*{message}"):
-            checked_vectors(named)
-
-    def test_tiny_numbers_are_a_vector(self):
-        """Squares that are too small for float32 make no zero vector."""
-        tiny = np.full(4, 1e-30, dtype=np.float32)
-
-        assert [tiny.tobytes()] == checked_vectors([("vector", tiny)])
+            checked_vector("candidates", bad)
 
 
 class TestTexts:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from difflib import get_close_matches
 
 from sqlalchemy import ColumnElement, Connection, exists, func, select
@@ -13,10 +14,10 @@ from sqlalchemy import ColumnElement, Connection, exists, func, select
 from tttembed_rag.errors import InputError
 from tttembed_rag.stores import leasing, schema
 from tttembed_rag.stores.log.due import mark_due
-from tttembed_rag.stores.log.observing import EVERYTHING, document_id, forgotten_id, source_id, update_progress
+from tttembed_rag.stores.log.observing import EVERYTHING, Kind, forgotten_id, update_progress
 from tttembed_rag.stores.log.sources import take_back
 from tttembed_rag.stores.records import Forgotten
-from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert
+from tttembed_rag.stores.rows import ids_of, in_parts, insert
 from tttembed_rag.stores.versions.audittrail import write_line
 from tttembed_rag.stores.versions.registry import announce
 from tttembed_rag.stores.work.states import DERIVED, MEMORY, REMEMBERED
@@ -27,14 +28,57 @@ _EXPIRE = "expire"
 _COMPARED = 10_000
 
 
-def forget_queries(
-    connection: Connection, salt: bytes, *, tenant: str, names: Sequence[str] | None, by: str, now: float
+def forget(
+    connection: Connection,
+    salt: bytes,
+    kind: Kind | None,
+    names: Sequence[str],
+    *,
+    tenant: str,
+    unseen: bool,
+    by: str,
+    now: float,
 ) -> Forgotten:
-    """Delete the queries with the ids *names*, or (None) all of a tenant, and every version that may know of them.
+    """Delete what has one of *names*, or (None) all of a tenant, and every version that may know of it.
 
-    Queries that were served until *now* and are written later are left out: see `observing.write_entries`.
+    What was served until *now* and is written later is left out: see `observing.write_entries`.
+
+    Raises:
+        InputError: There is no reward of a source, it was not forgotten before, and it is not allowed to be *unseen*;
+            nothing was deleted.
     """
     owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+    keys = [EVERYTHING] if kind is None else [forgotten_id(salt, kind, name) for name in names]
+    f = schema.forgotten
+    if kind == "source":
+        gone = _take_back(connection, owner, names)
+        before = exists().where(f.c.tenant == owner, f.c.query.in_(keys))
+        if not (gone.rewards or unseen or connection.execute(select(before)).scalar()):
+            near = _near(connection, owner, names[0])
+            raise InputError(
+                f"source: expected one that has rewarded queries of tenant {tenant!r}, got {names[0]!r}{near}; nothing "
+                "was deleted; `unseen` allows one without rewards, and deletes all versions of the tenant"
+            )
+    elif kind == "document":
+        gone = _forget_documents(connection, owner, names)
+    else:
+        gone = _forget_queries(connection, owner, names if kind == "query" else None)
+    made = insert(connection, f).values([{"tenant": owner, "query": key, "at": now} for key in keys])
+    connection.execute(made.on_conflict_do_update(index_elements=["tenant", "query"], set_={"at": now}))
+    # Versions may have learned from rewards of an unseen source that were dropped since: nothing tells of these now.
+    learned_from = kind is None or gone.queries or gone.rewards or (kind == "source" and unseen)
+    shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
+    learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
+    if learned_from or _has_expired(connection, learners):
+        gone = replace(gone, versions=unlearn(connection, learners))
+    what = f"a {kind}" if kind else "all of the tenant"
+    count = f"{gone.rewards} rewards" if kind in ("source", "document") else f"{gone.queries} queries"
+    write_line(connection, by, "forget", f"{what}: {count}, {gone.versions} versions", tenant)
+    return gone
+
+
+def _forget_queries(connection: Connection, owner: int, names: Sequence[str] | None) -> Forgotten:
+    """Delete the queries of a tenant with the ids *names*, or (None) all."""
     q = schema.queries
     chosen = select(q.c.id).where(q.c.tenant == owner).order_by(q.c.id)
     if names is not None:
@@ -44,106 +88,42 @@ def forget_queries(
     of_tenant = schema.documents.c.tenant == owner
     # Also documents that a query was shown before it was shown too many others: no pair tells of them any more.
     documents = _delete_documents(connection, of_tenant if names is None else of_tenant & _unseen())
-    versions = _unlearned(connection, salt, tenant, names, now, gone=bool(numbers))
-    gone = Forgotten(len(numbers), documents, pairs, rewards, versions)
-    what = "all of the tenant" if names is None else "a query"
-    write_line(connection, by, "forget", f"{what}: {gone.queries} queries, {gone.versions} versions", tenant)
-    return gone
+    return Forgotten(len(numbers), documents, pairs, rewards)
 
 
-def forget_source(
-    connection: Connection, salt: bytes, *, tenant: str, names: Sequence[str] | None, unseen: bool, by: str, now: float
-) -> Forgotten:
-    """Delete what a source with one of *names* said of a tenant's queries, and every version that may know of it.
-
-    What it said until *now* and is written later is left out: see `observing.write_entries`.
-
-    Raises:
-        InputError: There is no reward of it, it was not forgotten before, and it is not allowed to be *unseen*; nothing
-            was deleted.
-    """
-    owner, names = id_of(connection, schema.tenants, tenant), names or ()
+def _take_back(connection: Connection, owner: int, names: Sequence[str]) -> Forgotten:
+    """Delete what a source with one of *names* said of a tenant's queries."""
     q, s = schema.queries, schema.source_rewards
     mine = select(s.c.query, s.c.judge, s.c.document).join(q, q.c.id == s.c.query)
     rows = connection.execute(mine.where(q.c.tenant == owner, s.c.source.in_(names))).all()
-    ids = [source_id(name) for name in names]
-    if not (rows or unseen or _forgotten_before(connection, salt, owner, ids)):
-        near = _near(connection, owner, names[0])
-        raise InputError(
-            f"source: expected one that has rewarded queries of tenant {tenant!r}, got {names[0]!r}{near}; nothing was "
-            "deleted; `unseen` allows one without rewards, and deletes all versions of the tenant"
-        )
-    by_judge: dict[int, set[tuple[int, int]]] = defaultdict(set)
-    for query, judge, document in rows:
-        by_judge[judge].add((query, document))
-    for judge, pairs in sorted(by_judge.items()):
-        take_back(connection, judge, pairs, names)
-    update_progress(connection, sorted({query for query, _, _ in rows}))
-    # Versions may have learned from rewards of an unseen source that were dropped since: nothing tells of these now.
-    versions = _unlearned(connection, salt, tenant, ids, now, gone=bool(rows) or unseen)
-    gone = Forgotten(rewards=len(rows), versions=versions)
-    write_line(connection, by, "forget", f"a source: {gone.rewards} rewards, {gone.versions} versions", tenant)
-    return gone
+    for judge in sorted({row.judge for row in rows}):
+        take_back(connection, judge, {(query, document) for query, by, document in rows if by == judge}, names)
+    update_progress(connection, sorted({row.query for row in rows}))
+    return Forgotten(rewards=len(rows))
 
 
-def forget_document(
-    connection: Connection, salt: bytes, *, tenant: str, names: Sequence[str] | None, by: str, now: float
-) -> Forgotten:
-    """Delete a tenant's document with one of *names*, and every version that may have learned from its rewards.
-
-    What it was shown for until *now* and is written later is left out: see `observing.write_entries`.
-    """
-    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
-    d, p, given = schema.documents.c, schema.pairs, schema.rewards
-    which = (d.tenant == owner) & d.name.in_(names or ())
+def _forget_documents(connection: Connection, owner: int, names: Sequence[str]) -> Forgotten:
+    """Delete a tenant's document with one of *names*."""
+    d, p = schema.documents.c, schema.pairs
+    which = (d.tenant == owner) & d.name.in_(names)
     numbers = connection.execute(select(d.id).where(which)).scalars().all()
     queries = connection.execute(select(p.c.query).where(p.c.document.in_(numbers)).distinct()).scalars().all()
-    rewards = pairs = 0
+    counts: Counter[str] = Counter()
     for part in in_parts(queries):
-        for table in (schema.source_rewards, given, p):
-            count = connection.execute(table.delete().where(table.c.query.in_(part), table.c.document.in_(numbers)))
-            rewards += count.rowcount * (table is given)
-            pairs += count.rowcount * (table is p)
+        for table in (schema.source_rewards, schema.rewards, p):
+            gone = table.delete().where(table.c.query.in_(part), table.c.document.in_(numbers))
+            counts[table.name] += connection.execute(gone).rowcount
     documents = _delete_documents(connection, which)
     update_progress(connection, queries)
-    versions = _unlearned(connection, salt, tenant, [*map(document_id, names or ())], now, gone=bool(rewards))
-    gone = Forgotten(documents=documents, pairs=pairs, rewards=rewards, versions=versions)
-    write_line(connection, by, "forget", f"a document: {gone.rewards} rewards, {gone.versions} versions", tenant)
-    return gone
+    return Forgotten(documents=documents, pairs=counts["pairs"], rewards=counts["rewards"])
 
 
-def _forgotten_before(connection: Connection, salt: bytes, owner: int | None, names: Sequence[str]) -> bool:
-    """Whether one of the ids *names* of a tenant was forgotten already."""
-    f = schema.forgotten.c
-    before = exists().where(f.tenant == owner, f.query.in_([forgotten_id(salt, name) for name in names]))
-    return bool(connection.execute(select(before)).scalar())
-
-
-def _near(connection: Connection, owner: int | None, name: str) -> str:
+def _near(connection: Connection, owner: int, name: str) -> str:
     """The sources of a tenant that are called almost so, in words; empty where there are none."""
     q, s = schema.queries, schema.source_rewards
     named = select(s.c.source).distinct().join(q, q.c.id == s.c.query).where(q.c.tenant == owner, s.c.source > "")
     near = get_close_matches(name, connection.execute(named.limit(_COMPARED)).scalars().all())
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
-
-
-def _unlearned(
-    connection: Connection, salt: bytes, tenant: str, names: Sequence[str] | None, now: float, *, gone: bool
-) -> int:
-    """Write down what of *tenant* was forgotten *now*, and delete the versions that may know of it; gives how many.
-
-    Those are none where nothing is *gone*: neither was anything deleted, nor may versions have learned from what is not
-    there any more. *names* are the ids that were forgotten; None is all of the tenant.
-    """
-    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
-    for query in [EVERYTHING] if names is None else [forgotten_id(salt, name) for name in names]:
-        made = insert(connection, schema.forgotten).values(tenant=owner, query=query, at=now)
-        connection.execute(made.on_conflict_do_update(index_elements=["tenant", "query"], set_={"at": now}))
-    shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
-    learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
-    if not (gone or names is None or _has_expired(connection, learners)):
-        return 0
-    return unlearn(connection, learners)
 
 
 def unlearn(connection: Connection, learners: AbstractSet[str]) -> int:

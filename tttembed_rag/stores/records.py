@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
-from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,10 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import InputError, RewardError, VectorError
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.names import cleaned
-from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
+from tttembed_rag.vectors.checks import as_floats, checked_norms
 
 # The judge whose rewards are trusted labels: nothing is learned from them, they confirm or refuse what was learned.
 AUDIT = "audit"
-# Vectors that are checked at once: they fit into a processor's cache.
-_VECTORS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,28 +215,17 @@ def checked_json(argument: str, value: Any) -> str:
     return value if value == cleaned(value) else json.dumps(json.loads(value))
 
 
-def checked_vectors(named: Sequence[tuple[str, ArrayLike]]) -> list[bytes]:
-    """Vectors (d,), each with its argument's name, as the bytes of their little-endian float32 numbers."""
-    checked: list[bytes] = []
-    vectors = [as_floats(argument, value) for argument, value in named]
-    for _, of_one_shape in groupby(zip(named, vectors, strict=True), lambda pair: pair[1].shape):
-        while part := list(islice(of_one_shape, _VECTORS)):
-            checked += _checked_together([argument for (argument, _), _ in part], [vector for _, vector in part])
-    return checked
-
-
-def _checked_together(arguments: Sequence[str], vectors: Sequence[FloatArray]) -> list[bytes]:
-    """`checked_vectors` of vectors of one shape."""
-    if vectors[0].ndim != 1 or not vectors[0].size:
-        raise VectorError(f"{arguments[0]}: expected a vector (d,), got shape {vectors[0].shape}")
-    with np.errstate(over="ignore", under="ignore"):
-        single = np.concatenate(vectors, dtype="<f4", casting="same_kind").reshape(len(vectors), -1)
-        squares = np.vecdot(single, single)
-    for row in np.flatnonzero(
-        ~((squares > 0) & (squares < np.inf))
-    ).tolist():  # raises, or the square alone is out of range
-        checked_norms(arguments[row], single[row : row + 1])
-    return [vector.tobytes() for vector in single]
+def checked_vector(argument: str, value: ArrayLike) -> bytes:
+    """A vector (d,) as the bytes of its little-endian float32 numbers."""
+    vector = as_floats(argument, value)
+    if vector.ndim != 1 or not vector.size:
+        raise VectorError(f"{argument}: expected a vector (d,), got shape {vector.shape}")
+    with np.errstate(over="ignore"):
+        single = vector.astype("<f4", copy=False)
+        square = np.vdot(single, single)
+    if not 0 < square < np.inf:  # raises, or the square alone is out of range
+        checked_norms(argument, single[None])
+    return single.tobytes()
 
 
 def checksum(vector: bytes) -> bytes:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Table, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import psycopg
 
+from tttembed_rag.errors import VectorError
 from tttembed_rag.stores import schema
 
 ItemT = TypeVar("ItemT")
@@ -82,6 +83,15 @@ def ids_of(connection: Connection, table: Table, names: Iterable[str], **new: An
             connection.execute(insert(connection, table).values(name=name, **new).on_conflict_do_nothing())
             ids[name] = connection.execute(select(table.c.id).where(table.c.name == name)).scalar_one()
     return ids
+
+
+def embedder_id(connection: Connection, name: str, width: int) -> int:
+    """The id of an embedding model, made where it is missing; all its vectors have one width."""
+    e = schema.embedders
+    number = ids_of(connection, e, [name], width=width)[name]
+    if (expected := connection.execute(select(e.c.width).where(e.c.id == number)).scalar_one()) != width:
+        raise VectorError(f"vector: expected width {expected} as of all vectors of embedder {name!r}, got {width}")
+    return number
 
 
 def fact(connection: Connection, name: str) -> str | None:

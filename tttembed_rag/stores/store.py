@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 
 from sqlalchemy import Connection, func, select, text, true
 
@@ -22,6 +21,7 @@ from tttembed_rag.stores.leasing import Leases
 from tttembed_rag.stores.log import observing, reading
 from tttembed_rag.stores.log.due import Due, mark_due
 from tttembed_rag.stores.log.entries import Entries, QueryKey, with_text_ids
+from tttembed_rag.stores.log.observing import Kind
 from tttembed_rag.stores.log.vectors import StoredVectors
 from tttembed_rag.stores.migrating import migrate
 from tttembed_rag.stores.records import Counts, Forgotten, Generations, Serving, checked_reward
@@ -33,8 +33,6 @@ from tttembed_rag.stores.work.states import States
 
 # The fact that is set in a store that keeps no texts.
 _NO_TEXTS = "no_texts"
-# Seconds that the clock of a host may be ahead of the database's.
-_AHEAD = 300.0
 
 
 def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
@@ -129,13 +127,10 @@ class Store(AbstractContextManager["Store"]):
         Raises:
             InputError: A name, vector or reward is not what was expected; nothing was written.
         """
-        entries = Entries(served, checked_name("judge", judge, empty=True), fills=fills)
-        if not self.texts:
-            entries.without_texts(self.text_id)
+        text_id = None if self.texts else self.text_id
+        entries = Entries(served, checked_name("judge", judge, empty=True), fills=fills, text_id=text_id)
         with self._database.write("observing") as connection:
-            now = self._database.now(connection)
-            entries.not_after(now + _AHEAD)
-            return observing.write_entries(connection, entries, self._database.salt, now)
+            return observing.write_entries(connection, entries, self._database.salt, self._database.now(connection))
 
     def reward(self, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]], *, source: str = "") -> int:
         """Write rewards of pairs that were observed, all or nothing; gives how many were written.
@@ -352,17 +347,16 @@ class Store(AbstractContextManager["Store"]):
         """
         checked_name("by", by)
         checked_name("tenant", tenant, empty=True)
-        given = [one for one in (query_id, source, document_id) if one is not None]
+        checked_name("source", source or "-")
+        asked: dict[Kind, str | None] = {"query": query_id, "source": source, "document": document_id}
+        given = [(kind, name) for kind, name in asked.items() if name is not None]
         if len(given) > 1:
             raise InputError(f"source: expected a query, a source or a document, got {len(given)} of them")
-        checked_name("source", source or "-")  # below, an id may stand for the text
-        names = [name for one in given for name in (one, self.text_id(one)) if is_name(name)] if given else None
+        kind, one = given[0] if given else (None, "")
+        names = [name for name in (one, self.text_id(one)) if is_name(name)]  # an id may stand for the text
         with self._database.write("forgetting") as connection:
             now, salt = self._database.now(connection), self._database.salt
-            forget = forgetting.forget_queries if document_id is None else forgetting.forget_document
-            if source is not None:
-                forget = partial(forgetting.forget_source, unseen=unseen)
-            gone = forget(connection, salt, tenant=tenant, names=names, by=by, now=now)
+            gone = forgetting.forget(connection, salt, kind, names, tenant=tenant, unseen=unseen, by=by, now=now)
         self._database.scrub()
         return gone
 

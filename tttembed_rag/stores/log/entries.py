@@ -5,26 +5,22 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice, product
 from urllib.parse import unquote
 
-from numpy.typing import ArrayLike
-
 from tttembed_rag.errors import InputError
 from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_rag.rewards.observations import MAX_DEPTH, Served
-from tttembed_rag.stores.records import checked_reward, checked_vectors
+from tttembed_rag.stores.records import checked_reward, checked_vector
 
 _log = logging.getLogger(__name__)
 
 # The tenant, task and id of a query; the tenant and id of a document.
 QueryKey = tuple[str, str, str]
 DocumentKey = tuple[str, str]
-# A vector that is still to be checked: its argument's name, the vector, and where its bytes go under which embedder.
-_Unchecked = tuple[str, ArrayLike, dict[str, bytes], str]
 
 # Letters and digits of a text that an id is taken to hold, at least.
 _TELLING = 8
@@ -60,53 +56,58 @@ class QueryEntry:
 class Entries:
     """Served queries, checked and merged; *judge* gave the candidates' rewards, and is empty where they carry none.
 
-    Where they *fill* what is empty alone, what is in the store stays, and nothing is cut off before that is known.
+    Where they *fill* what is empty alone, what is in the store stays, and nothing is cut off before that is known. A
+    store without texts gives its *text_id*, which an id or task that tells of a text becomes, and every source.
 
     Raises:
         InputError: An id, vector or reward is not what was expected; the message names it.
     """
 
-    def __init__(self, served: Iterable[Served], judge: str, *, fills: bool = False) -> None:
-        self.judge, self.fills = judge, fills
+    def __init__(
+        self,
+        served: Iterable[Served],
+        judge: str,
+        *,
+        fills: bool = False,
+        text_id: Callable[[str], str] | None = None,
+    ) -> None:
+        self.judge, self.fills, self._text_id = judge, fills, text_id
         self.queries: dict[QueryKey, QueryEntry] = {}
-        self.documents: dict[DocumentKey, DocumentEntry] = {}
-        unchecked: list[_Unchecked] = []
+        self.documents: dict[DocumentKey, DocumentEntry] = defaultdict(DocumentEntry)
         for one in served:
-            self._add(one, unchecked)
-        checked = checked_vectors([(argument, vector) for argument, vector, _, _ in unchecked])
-        for (_, _, vectors, embedder), vector in zip(unchecked, checked, strict=True):
-            vectors[embedder] = vector
+            self._add(one)
 
-    def _add(self, served: Served, unchecked: list[_Unchecked]) -> None:
-        """Merge a served query; its vectors are only listed, as checking all of a transaction at once is faster."""
+    def _add(self, served: Served) -> None:
+        """Merge a served query."""
         tenant = checked_name("tenant", served.tenant, empty=True)
-        key = (tenant, checked_name("task", served.task), checked_name("query_id", served.query_id))
+        task, name = checked_name("task", served.task), checked_name("query_id", served.query_id)
         embedder = checked_name("embedder", served.embedder, empty=True)
         source = checked_name("source", served.source, empty=True)
         at = time.time() if served.at is None else float(served.at)
         if not math.isfinite(at):
             raise InputError(f"at: expected Unix seconds, got {at}")
-        query = self.queries.setdefault(key, QueryEntry(embedder, at, at))
+        if (text_id := self._text_id) is not None:
+            task, source = text_id(task) if _is(task, served.query) else task, source and text_id(source)
+        query = self.queries.setdefault((tenant, task, self._opaque(name, served.query)), QueryEntry(embedder, at, at))
         query.seen += 1
         query.first = min(query.first, at)
         if at >= query.at:
             query.at, query.embedder = at, embedder
-        if served.query is not None:
+        if served.query is not None and text_id is None:
             query.text = cleaned(served.query)
         if served.vector is not None:
-            unchecked.append(("vector", served.vector, query.vectors, embedder))
+            query.vectors[embedder] = checked_vector("vector", served.vector)
         if len(served.candidates) > MAX_DEPTH:
             _log.warning("a query was shown %d candidates: the first %d are kept", len(served.candidates), MAX_DEPTH)
         shown: dict[str, int] = {}
         for place, candidate in enumerate(served.candidates[:MAX_DEPTH]):
-            doc_id = checked_name("doc_id", candidate.doc_id)
+            doc_id = self._opaque(checked_name("doc_id", candidate.doc_id), candidate.text)
             shown.setdefault(doc_id, place)
-            if (document := self.documents.get((tenant, doc_id))) is None:
-                document = self.documents[tenant, doc_id] = DocumentEntry()
-            if candidate.text is not None:
+            document = self.documents[tenant, doc_id]
+            if candidate.text is not None and text_id is None:
                 document.text = cleaned(candidate.text)
             if candidate.vector is not None:
-                unchecked.append(("candidates", candidate.vector, document.vectors, embedder))
+                document.vectors[embedder] = checked_vector("candidates", candidate.vector)
             if candidate.reward is not None:
                 if not self.judge:
                     raise InputError("judge: expected the fingerprint of who gave the rewards, got none")
@@ -118,43 +119,8 @@ class Entries:
         query.places = dict(islice((shown | query.places).items(), None if self.fills else MAX_DEPTH))
         query.rewards = {pair: reward for pair, reward in query.rewards.items() if pair[0] in query.places}
 
-    def without_texts(self, text_id: Callable[[str], str]) -> None:
-        """Drop every text; an id or task that tells of a text becomes its *text_id*, and so does every source."""
-        ids = {
-            (tenant, name): text_id(name) if tells(name, document.text) else name
-            for (tenant, name), document in self.documents.items()
-        }
-        for (tenant, _, _), query in self.queries.items():
-            query.silent = {(ids[tenant, name], source and text_id(source)) for name, source in query.silent}
-            query.places = {ids[tenant, name]: place for name, place in query.places.items()}
-            query.rewards = {
-                (ids[tenant, name], source and text_id(source)): reward
-                for (name, source), reward in query.rewards.items()
-            }
-        self.documents = {(key[0], ids[key]): document for key, document in self.documents.items()}
-        self.queries = {
-            (
-                tenant,
-                text_id(task) if _is(task, query.text) else task,
-                text_id(name) if tells(name, query.text) else name,
-            ): query
-            for (tenant, task, name), query in self.queries.items()
-        }
-        for query in self.queries.values():
-            query.text = None
-        for document in self.documents.values():
-            document.text = None
-
-    def not_after(self, latest: float) -> None:
-        """Let no query be served after the Unix second *latest*: the clock of the host that served it was ahead."""
-        for query in self.queries.values():
-            query.at, query.first = min(query.at, latest), min(query.first, latest)
-
-    def leave_out(self, queries: AbstractSet[QueryKey]) -> None:
-        """Drop *queries*, and the documents that no other query was shown."""
-        self.queries = {key: query for key, query in self.queries.items() if key not in queries}
-        shown = {(tenant, name) for (tenant, _, _), query in self.queries.items() for name in query.places}
-        self.documents = {key: document for key, document in self.documents.items() if key in shown}
+    def _opaque(self, name: str, text: str | None) -> str:
+        return name if self._text_id is None or not tells(name, text) else self._text_id(name)
 
 
 def tells(name: str, text: str | None) -> bool:

@@ -12,11 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import groupby
-from typing import Any
+from operator import itemgetter
+from typing import Any, Literal
 
 from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, case, collate, func, or_, select, true
 
-from tttembed_rag.errors import VectorError
 from tttembed_rag.rewards.observations import MAX_DEPTH
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import keyed_digest
@@ -24,42 +24,38 @@ from tttembed_rag.stores.log.due import count_changes, mark_due
 from tttembed_rag.stores.log.entries import DocumentEntry, DocumentKey, Entries, QueryKey
 from tttembed_rag.stores.log.sources import Given, write_rewards
 from tttembed_rag.stores.records import AUDIT, checksum
-from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert_all, insert_in
+from tttembed_rag.stores.rows import embedder_id, id_of, ids_of, in_parts, insert_all, insert_in
 
-# What every transaction asks, built once: of some queries, those with too many candidates, their owners and their
-# rewards of one judge; and of some names, the documents of one tenant.
+# What every transaction asks, built once: of some queries, their pairs, owners and rewards of one judge; and of some
+# names, the documents of one tenant.
 _some: BindParameter[int] = bindparam("some_queries", expanding=True)
 _p, _q, _r, _d = (table.c for table in (schema.pairs, schema.queries, schema.rewards, schema.documents))
 _PAIRS = select(_p.query, _p.document).where(_p.query.in_(_some))
-_DEEP = select(_p.query).where(_p.query.in_(_some)).group_by(_p.query).having(func.count() > MAX_DEPTH)
 _OWNERS = select(_q.id, _q.tenant).where(_q.id.in_(_some))
 _REWARDS = select(_r.query, _r.document, _r.value).where(_r.judge == bindparam("one_judge"), _r.query.in_(_some))
 _DOCUMENTS = select(_d.name, _d.id, _d.text).where(
     _d.tenant == bindparam("one_tenant"), _d.name.in_(bindparam("names", expanding=True))
 )
+# Seconds that the clock of a host may be ahead of the database's.
+_AHEAD = 300.0
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
 EVERYTHING = b""
+# What may be forgotten, and what its id there begins with: no name holds a NUL.
+Kind = Literal["query", "source", "document"]
+_BEGINS: dict[Kind, str] = {"query": "", "source": "\0", "document": "\0\0"}
 
 
-def forgotten_id(salt: bytes, query_id: str) -> bytes:
-    """The bytes that stand for a query id in `schema.forgotten`."""
-    return keyed_digest(salt, query_id.encode("utf-8", "surrogatepass"))
-
-
-def source_id(source: str) -> str:
-    """The id under which a source is forgotten: no query has it, as no name holds a NUL."""
-    return f"\0{source}"
-
-
-def document_id(document: str) -> str:
-    """The id under which a document is forgotten."""
-    return f"\0\0{document}"
+def forgotten_id(salt: bytes, kind: Kind, name: str) -> bytes:
+    """The bytes that stand for a query, a source or a document in `schema.forgotten`."""
+    return keyed_digest(salt, f"{_BEGINS[kind]}{name}".encode("utf-8", "surrogatepass"))
 
 
 def write_entries(connection: Connection, entries: Entries, salt: bytes, now: float) -> int:
     """Write entries, but for what was forgotten since it was served; gives how often its queries were served."""
     tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in entries.queries))
-    entries.leave_out(_forgotten(connection, entries, tenants, salt))
+    for query in entries.queries.values():  # the clock of the host that served it may be ahead
+        query.at, query.first = min(query.at, now + _AHEAD), min(query.first, now + _AHEAD)
+    _leave_out_forgotten(connection, entries, tenants, salt)
     if not entries.queries:
         return 0
     embedders = _embedders(connection, entries)
@@ -73,10 +69,8 @@ def write_entries(connection: Connection, entries: Entries, salt: bytes, now: fl
         for key, query in entries.queries.items()
         for doc_id, place in query.places.items()
     ]
-    pairs = _with_room(connection, pairs) if entries.fills else pairs
+    pairs = _with_room(connection, pairs, fills=entries.fills)
     insert_all(connection, schema.pairs, pairs)
-    if not entries.fills:
-        _limit_depth(connection, pairs)
     there = {(pair["query"], pair["document"]) for pair in pairs}
     rewards = [
         Given(queries[key], documents[key[0], doc_id], reward, source, (doc_id, source) in query.silent)
@@ -92,59 +86,44 @@ def write_entries(connection: Connection, entries: Entries, salt: bytes, now: fl
     return sum(query.seen for query in entries.queries.values())
 
 
-def _with_room(connection: Connection, shown: Sequence[dict[str, int]]) -> list[dict[str, int]]:
-    """Of *shown* pairs, those that are there, and of the others as many as their queries still take."""
+def _with_room(connection: Connection, shown: Sequence[dict[str, int]], *, fills: bool) -> list[dict[str, int]]:
+    """Those of *shown* pairs that their queries take, which are locked, and keep `MAX_DEPTH` candidates each.
+
+    All are taken, and the oldest of before are deleted for them; where they only *fill* what is empty, these stay.
+    """
+    p = schema.pairs
     there: dict[int, set[int]] = defaultdict(set)
     for numbers in in_parts(sorted({pair["query"] for pair in shown})):
         for query, document in connection.execute(_PAIRS, {"some_queries": numbers}):
             there[query].add(document)
-    fitting = []
+    taken, new = [], defaultdict[int, set[int]](set)
     for pair in shown:
-        if pair["document"] in (own := there[pair["query"]]) or len(own) < MAX_DEPTH:
-            own.add(pair["document"])
-            fitting.append(pair)
-    return fitting
-
-
-def _limit_depth(connection: Connection, shown: Sequence[Mapping[str, int]]) -> None:
-    """Leave `MAX_DEPTH` candidates to each query of *shown* pairs: these first, then the latest of before.
-
-    The queries are locked, so nobody else adds to their pairs.
-    """
-    p = schema.pairs
-    now: dict[int, set[int]] = defaultdict(set)
-    for pair in shown:
-        now[pair["query"]].add(pair["document"])
-    for numbers in in_parts(sorted(now)):
-        for query in connection.execute(_DEEP, {"some_queries": numbers}).scalars().all():
-            documents = connection.execute(select(p.c.document).where(p.c.query == query)).scalars().all()
-            earlier = sorted(set(documents) - now[query], reverse=True)  # ids rise with time
-            for part in in_parts(earlier[max(0, MAX_DEPTH - len(now[query])) :]):
-                for table in (schema.source_rewards, schema.rewards, p):
-                    connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
+        query, document = pair["query"], pair["document"]
+        if not fills or document in there[query] or len(there[query] | new[query]) < MAX_DEPTH:
+            new[query].add(document)
+            taken.append(pair)
+    for query, documents in there.items():
+        earlier = sorted(documents - new[query], reverse=True)  # ids rise with time
+        for part in in_parts([] if fills else earlier[MAX_DEPTH - len(new[query]) :]):
+            for table in (schema.source_rewards, schema.rewards, p):
+                connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
+    return taken
 
 
 def reward_named(
     connection: Connection, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]], source: str, now: float
 ) -> int:
     """Write the rewards of pairs that are there, by the names of queries and documents; gives how many those are."""
-    number = ids_of(connection, schema.judges, [judge])[judge]
-    q, d, t, pairs = schema.queries, schema.documents, schema.tenants, schema.pairs
-    there: list[Given] = []
-    queries: list[int] = []
-    for tenant, task, name in sorted(rewards):
-        given = rewards[tenant, task, name]
-        for query in locked_queries(connection, (t.c.name == tenant) & (q.c.task == task) & (q.c.name == name)):
-            queries.append(query)
-            for names in in_parts(list(given)):
-                shown = connection.execute(
-                    select(pairs.c.document, d.c.name)
-                    .join(d, d.c.id == pairs.c.document)
-                    .where(pairs.c.query == query, d.c.name.in_(names))
-                )
-                there += [Given(query, document, given[name], source) for document, name in shown]
-    _write_rewards(connection, number, there, queries, now)
-    return len(there)
+    q, d, t, p = schema.queries, schema.documents, schema.tenants, schema.pairs
+    shown = select(p.c.query, p.c.document, d.c.name).join(q, q.c.id == p.c.query).join(t, t.c.id == q.c.tenant)
+    shown = shown.join(d, d.c.id == p.c.document)
+    there: dict[int, dict[int, float | None]] = defaultdict(dict)
+    for (tenant, task, name), given in sorted(rewards.items(), key=itemgetter(0)):
+        of_query = shown.where(t.c.name == tenant, q.c.task == task, q.c.name == name)
+        for names in in_parts(list(given)):
+            for query, document, named in connection.execute(of_query.where(d.c.name.in_(names))):
+                there[query][document] = given[named]
+    return reward_rows(connection, judge, there, source=source, now=now)
 
 
 def reward_rows(
@@ -152,20 +131,22 @@ def reward_rows(
     judge: str,
     rewards: Mapping[int, Mapping[int, float | None]],
     *,
-    tenant: int | None,
     now: float,
+    source: str = "",
+    among: ColumnElement[bool] | None = None,
 ) -> int:
-    """The same by the ids of rows of one tenant; None is the reward of a pair that the judge declined."""
+    """The same by the ids of rows, of queries *among* some; None is the reward of a pair that the judge declined."""
     number = ids_of(connection, schema.judges, [judge])[judge]
-    q, pairs = schema.queries, schema.pairs
+    q, p = schema.queries, schema.pairs
     there: list[Given] = []
     queries: list[int] = []
-    for numbers in in_parts(sorted(rewards)):
-        locked = locked_queries(connection, q.c.id.in_(numbers) & (q.c.tenant == tenant))
+    for numbers in in_parts(list(rewards)):
+        locked = locked_queries(connection, q.c.id.in_(numbers) & (true() if among is None else among))
         queries += locked
-        shown = connection.execute(select(pairs.c.query, pairs.c.document).where(pairs.c.query.in_(locked)))
         there += [
-            Given(query, document, rewards[query][document]) for query, document in shown if document in rewards[query]
+            Given(query, document, rewards[query][document], source)
+            for query, document in connection.execute(select(p.c.query, p.c.document).where(p.c.query.in_(locked)))
+            if document in rewards[query]
         ]
     _write_rewards(connection, number, there, queries, now)
     return len(there)
@@ -226,10 +207,10 @@ def _recount(*, of_one: bool) -> tuple[Any, Any]:
     return old, progress.insert().from_select(columns, counted)
 
 
-def _forgotten(connection: Connection, entries: Entries, tenants: Mapping[str, int], salt: bytes) -> set[QueryKey]:
-    """The queries of *entries* that were served, at least once, before they were forgotten.
+def _leave_out_forgotten(connection: Connection, entries: Entries, tenants: Mapping[str, int], salt: bytes) -> None:
+    """Drop the queries of *entries* that were served, at least once, before they were forgotten.
 
-    Of those that stay, documents that were forgotten since are dropped, and rewards by such sources.
+    Of the others, documents that were forgotten since are dropped, and rewards by such sources.
     """
     table = schema.forgotten
     first = min((query.first for query in entries.queries.values()), default=0.0)
@@ -239,40 +220,32 @@ def _forgotten(connection: Connection, entries: Entries, tenants: Mapping[str, i
         since = select(table.c.tenant, table.c.query, table.c.at).where(table.c.at >= first)
         rows = connection.execute(since.where(table.c.tenant.in_(numbers)))
         when |= {(names[tenant], bytes(query)): at for tenant, query, at in rows}
-    if not when:
-        return set()
 
-    def is_late(tenant: str, name: str, at: float) -> bool:
-        return any(at <= when.get((tenant, query), -math.inf) for query in (EVERYTHING, forgotten_id(salt, name)))
+    def is_late(kind: Kind, tenant: str, name: str, at: float) -> bool:
+        ids = (EVERYTHING, forgotten_id(salt, kind, name)) if when else ()
+        return any(at <= when.get((tenant, one), -math.inf) for one in ids)
 
+    entries.queries = {
+        key: query for key, query in entries.queries.items() if not is_late("query", key[0], key[2], query.first)
+    }
     for (tenant, _, _), query in entries.queries.items():
-        late = {document for document in query.places if is_late(tenant, document_id(document), query.first)}
+        late = {document for document in query.places if is_late("document", tenant, document, query.first)}
         query.places = {document: place for document, place in query.places.items() if document not in late}
         query.rewards = {
             (document, source): reward
             for (document, source), reward in query.rewards.items()
-            if document not in late and not (source and is_late(tenant, source_id(source), query.first))
+            if document not in late and not (source and is_late("source", tenant, source, query.first))
         }
-    return {key for key, query in entries.queries.items() if is_late(key[0], key[2], query.first)}
+    shown = {(tenant, name) for (tenant, _, _), query in entries.queries.items() for name in query.places}
+    entries.documents = {key: document for key, document in entries.documents.items() if key in shown}
 
 
 def _embedders(connection: Connection, entries: Entries) -> dict[str, int]:
     """The embedders of *entries* with their ids; vectors of one embedder have one width."""
-    widths: dict[str, set[int]] = defaultdict(set)
-    for vectors in (entry.vectors for entries in (entries.queries, entries.documents) for entry in entries.values()):
-        for embedder, vector in vectors.items():
-            widths[embedder].add(len(vector) // 4)
-    ids: dict[str, int] = {}
-    for embedder in sorted(widths):
-        ids |= ids_of(connection, schema.embedders, [embedder], width=min(widths[embedder]))
-        expected = connection.execute(
-            select(schema.embedders.c.width).where(schema.embedders.c.name == embedder)
-        ).scalar_one()
-        if other := widths[embedder] - {expected}:
-            raise VectorError(
-                f"vector: expected width {expected} as of all vectors of embedder {embedder!r}, got {min(other)}"
-            )
-    return ids
+    of_entries = [query.vectors for query in entries.queries.values()]
+    of_entries += [document.vectors for document in entries.documents.values()]
+    widths = {(embedder, len(vector) // 4) for vectors in of_entries for embedder, vector in vectors.items()}
+    return {embedder: embedder_id(connection, embedder, width) for embedder, width in sorted(widths)}
 
 
 def _write_queries(

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import Connection, Select, Table, and_, func, select
 
-from tttembed_rag.errors import VectorError
+from tttembed_rag.embedders import Embedder
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.records import checked_vectors, checksum
-from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert_all
+from tttembed_rag.stores.records import checked_vector, checksum
+from tttembed_rag.stores.rows import embedder_id, id_of, in_parts, insert_all
+from tttembed_rag.vectors.checks import FloatArray
 
 # Texts that are embedded and written together: the most that a run that was stopped does again.
 _AT_ONCE = 128
-
-
-class Embeds(Protocol):
-    """The methods of an embedding model that are asked here."""
-
-    def embed_queries(self, texts: Sequence[str]) -> NDArray[np.floating]:
-        """Vectors (len(texts), d) of queries."""
-
-    def embed_documents(self, texts: Sequence[str]) -> NDArray[np.floating]:
-        """Vectors (len(texts), d) of documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +64,7 @@ class StoredVectors:
 
     def fill(
         self,
-        model: Embeds,
+        model: Embedder,
         embedder: str,
         *,
         only_without_any: bool = False,
@@ -109,16 +98,10 @@ class StoredVectors:
             chosen = lacking.where(table.c.text.is_not(None), table.c.text != "", table.c.id > after)
             return {row.id: row.text for row in connection.execute(chosen.order_by(table.c.id).limit(_AT_ONCE))}
 
-    def _write(self, table: Table, of: Table, embedder: str, vectors: Mapping[int, NDArray[np.floating]]) -> None:
-        packed = dict(zip(vectors, checked_vectors([("vector", row) for row in vectors.values()]), strict=True))
+    def _write(self, table: Table, of: Table, embedder: str, vectors: Mapping[int, FloatArray]) -> None:
+        packed = {row: checked_vector("vector", vector) for row, vector in vectors.items()}
         with self._database.write("observing") as connection:
-            width = len(next(iter(packed.values()))) // 4
-            number = ids_of(connection, schema.embedders, [embedder], width=width)[embedder]
-            stored = connection.execute(select(schema.embedders.c.width).where(schema.embedders.c.id == number))
-            if (expected := stored.scalar_one()) != width:
-                raise VectorError(
-                    f"vector: expected width {expected} as of all vectors of embedder {embedder!r}, got {width}"
-                )
+            number = embedder_id(connection, embedder, len(next(iter(packed.values()))) // 4)
             there = _locked(connection, table, list(packed))  # some may have been forgotten meanwhile
             key = "query" if table is schema.queries else "document"
             rows = [

@@ -224,8 +224,8 @@ class JudgeQueue:
 
     def _write(self, judge: str, rewards: Mapping[int, Mapping[int, float | None]], tenant: str) -> int:
         with self._database.write("observing") as connection:
-            owner = id_of(connection, schema.tenants, tenant)
-            written = reward_rows(connection, judge, rewards, tenant=owner, now=self._database.now(connection))
+            mine = schema.queries.c.tenant == id_of(connection, schema.tenants, tenant)
+            written = reward_rows(connection, judge, rewards, among=mine, now=self._database.now(connection))
             forget_failures(connection, ids_of(connection, schema.judges, [judge])[judge], sorted(rewards))
             return written
 
