@@ -171,7 +171,7 @@ class TestCertificate:
         assert Offsets.load(tmp_path / "offsets.safetensors").skips() == offsets.skips()
         for leads, lost in (((1.0, 2.0), (0.1, 0.2)), ((2.0, 1.0), (0.2, 0.1)), ((1.0,), ())):
             one = replace(offsets["local:default"], skips=Skips(leads, lost, 10))
-            with pytest.raises(InputError, match="falling leads"):
+            with pytest.raises(InputError, match=r"expected .* as skips"):
                 Offsets([one], width=16).to_bytes()
         data = offsets.to_bytes().replace(b'"leads": [', b'"leads": [9e9,', 1)
         with pytest.raises(OffsetFileError):

@@ -343,7 +343,7 @@ class TestLookup:
         offsets, x = everything(), queries()[0]
 
         assert_array_equal(offsets.apply(x, **{name: ["billing"]}), offsets.apply(x, **{name: "billing"}))
-        with pytest.raises(InputError, match=f"^{name}: expected one for one query vector, got 2$"):
+        with pytest.raises(InputError, match=f"^{name}: expected one per query vector, 1 in X, got 2$"):
             offsets.apply(x, **{name: ["a", "b"]})
 
 
@@ -711,20 +711,24 @@ class TestBadFile:
     @pytest.mark.parametrize(
         ("part", "value", "message"),
         [
-            ("gain", "x", "a finite number or none as gain of 'task:a', got 'x'"),
-            ("gain", 10**400, "a finite number or none as gain"),
-            ("gain", float("nan"), "a finite number or none as gain of 'task:a', got nan"),
-            ("interval", "ab", "two rising numbers or none as interval"),
-            ("interval", [0.0, 0.1, 0.2], "two rising numbers or none as interval"),
-            ("interval", [0.2, 0.1], "two rising numbers or none as interval"),
-            ("interval", [0.1, float("nan")], "two rising numbers or none as interval"),
-            ("interval", 3, "damaged or foreign"),
-            ("verdict", "foo", "one of published, abstained, ungated as verdict of 'task:a', got 'foo'"),
-            ("verdict", [], "one of published, abstained, ungated as verdict"),
-            ("reason", None, "a text as reason"),
-            ("needed", "all", "a count or none as needed"),
-            ("needed", 10**400, "a count or none as needed"),
-            ("needed", -1, "a count or none as needed"),
+            ("evidence.gain", "x", "a finite number or none as evidence.gain of 'task:a', got 'x'"),
+            ("evidence.gain", 10**400, "a finite number or none as evidence.gain"),
+            ("evidence.gain", float("nan"), "a finite number or none as evidence.gain of 'task:a', got nan"),
+            ("evidence.interval", "ab", "two rising numbers or none as evidence.interval"),
+            ("evidence.interval", [0.0, 0.1, 0.2], "two rising numbers or none as evidence.interval"),
+            ("evidence.interval", [0.2, 0.1], "two rising numbers or none as evidence.interval"),
+            ("evidence.interval", [0.1, float("nan")], "two rising numbers or none as evidence.interval"),
+            ("evidence.interval", 3, "two rising numbers or none as evidence.interval"),
+            (
+                "evidence.verdict",
+                "foo",
+                "one of published, abstained, ungated as evidence.verdict of 'task:a', got 'foo'",
+            ),
+            ("evidence.verdict", [], "one of published, abstained, ungated as evidence.verdict"),
+            ("evidence.reason", None, "a text as evidence.reason"),
+            ("evidence.needed", "all", "a count or none as evidence.needed"),
+            ("evidence.needed", 10**400, "a count or none as evidence.needed"),
+            ("evidence.needed", -1, "a count or none as evidence.needed"),
             ("evidence.n", 0.5, "a whole number from 0 to 2147483647 as evidence.n"),
             ("n", "many", "a whole number from 0 to 2147483647 as n of 'task:a', got 'many'"),
             ("n", -3, "a whole number from 0 to 2147483647 as n"),
@@ -737,15 +741,22 @@ class TestBadFile:
             ("query_id", ["a"], "a text or none as query_id"),
             ("evidence", 7, "damaged or foreign"),
             ("evidence", {"certainty": 1}, "damaged or foreign"),
-            ("certificate", {"objective": "x", "gradient_norm": 0.1, "evaluations": 3, "converged": True}, "as certif"),
-            ("certificate", {"objective": 0.1, "gradient_norm": 0.1, "evaluations": 3, "converged": 1}, "as certif"),
+            (
+                "certificate",
+                {"objective": "x", "gradient_norm": 0.1, "evaluations": 3, "converged": True},
+                "as certificate.o",
+            ),
+            (
+                "certificate",
+                {"objective": 0.1, "gradient_norm": 0.1, "evaluations": 3, "converged": 1},
+                "as certificate.c",
+            ),
         ],
     )
     def test_with_a_record_that_is_wrong(self, tmp_path, part, value, message):
         """What is told of an offset has the kind and range that those who show it count on."""
         (record,) = json.loads(to_tensors(some(one("task", task="a")).to_bytes())["offsets"].tobytes())
-        told = record["evidence"] if part in record["evidence"] and part != "n" else record
-        told = record["evidence"] if part == "evidence.n" else told
+        told = record["evidence"] if part.startswith("evidence.") else record
         told[part.removeprefix("evidence.")] = value
 
         self.assert_rejected(tmp_path / "record", of_records([record]), message)
@@ -776,7 +787,7 @@ class TestBadFile:
         odd = replace(PUBLISHED, gain=float("nan"))
 
         with pytest.raises(
-            InputError, match=r"^offsets: expected a finite number or none as gain of 'global', got nan"
+            InputError, match=r"^offsets: expected a finite number or none as evidence.gain of 'global', got nan"
         ):
             some(one(evidence=odd)).to_bytes()
 

@@ -8,9 +8,11 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields, is_dataclass, replace
+from functools import cache
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
 
@@ -25,8 +27,12 @@ from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.offsets.values import Certificate, Offset
 from tttembed_rag.vectors.checks import FloatArray
 
-ItemT = TypeVar("ItemT")
+ToldT = TypeVar("ToldT")
 Settings: TypeAlias = Mapping[str, str | float]
+# What a field may be, and that in words.
+Known: TypeAlias = tuple[Callable[[Any], bool], str]
+# The rows of one record after those of the other, of each tensor.
+Rows: TypeAlias = Iterator[tuple[NDArray[Any], ...]]
 
 FORMAT_VERSION = 1
 # What a file from elsewhere may weigh: a million offsets of width 1024 are 4 GB.
@@ -39,12 +45,76 @@ SALT = "salt"
 _OF_MAPS, _OF_WORDS = ("landmarks", "weights"), ("digests", "found")
 # The largest number of queries, and of any other kind, that a file may name.
 _MANY, _LARGEST = 2**31 - 1, sys.float_info.max
-_COUNT, _VERDICTS = f"a whole number from 0 to {_MANY}", get_args(Verdict)
-# The thread that reads a file releases the interpreter lock after this many records, for this many seconds: otherwise
+# The thread that reads a file releases the interpreter lock after this many objects, for this many seconds: otherwise
 # every query that is answered meanwhile would wait 5 ms for the lock.
 _TURN, _PAUSE = 128, 1e-6
 # Bytes that the record of an offset takes at least, and at most.
 _SHORTEST_RECORD, _LONGEST_RECORD = 100, 2**16
+
+
+def _is_number(value: Any, least: float = -_LARGEST, most: float = _LARGEST) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_count(value: Any, most: float = _MANY) -> bool:
+    return isinstance(value, int) and _is_number(value, 0, most)
+
+
+def _is_falling(value: Any, least: float = -_LARGEST, most: float = _LARGEST) -> bool:
+    numbers = isinstance(value, tuple) and all(_is_number(one, least, most) for one in value)
+    return numbers and all(above >= below for above, below in pairwise(value))
+
+
+def _is_interval(value: Any) -> bool:
+    """Whether it has two bounds in order, which may be infinite where nothing bounds a gain."""
+    return isinstance(value, tuple) and len(value) == 2 and _is_falling(value[::-1], -np.inf, np.inf)
+
+
+def _or_none(known: Known) -> Known:
+    fits, expected = known
+    return lambda value: value is None or fits(value), f"{expected} or none"
+
+
+_TEXT: Known = (lambda value: isinstance(value, str)), "a text"
+_NUMBER: Known = _is_number, "a finite number"
+# What the fields of an offset may be, by their annotations, and what some of them may be by name: whoever shows offsets
+# and what is told of them takes them on trust. `Offsets` checks the arrays.
+_KNOWN: Mapping[str, Known] = {
+    "str": _TEXT,
+    "str | None": _or_none(_TEXT),
+    "float": _NUMBER,
+    "float | None": _or_none(_NUMBER),
+    "int": (_is_count, f"a whole number from 0 to {_MANY}"),
+    "int | None": _or_none(((lambda value: _is_count(value, _LARGEST)), "a count")),
+    "bool": ((lambda value: isinstance(value, bool)), "true or false"),
+    "Verdict": ((lambda value: value in get_args(Verdict)), f"one of {', '.join(get_args(Verdict))}"),
+    "tuple[str, ...]": ((lambda value: isinstance(value, tuple) and all(isinstance(x, str) for x in value)), "texts"),
+    "tuple[float, ...]": (_is_falling, "finite numbers that never rise"),
+    "tuple[float, float] | None": _or_none((_is_interval, "two rising numbers")),
+    "Evidence.trust": ((lambda value: _is_number(value, 0, 1)), "a number in [0, 1]"),
+    "Skips.lost": ((lambda value: isinstance(value, tuple) and _is_falling(value[::-1])), "numbers that never fall"),
+}
+
+
+@cache
+def _known_of(kind: Any) -> list[tuple[str, Known | None]]:
+    """The fields of a *kind* of value by name, and what each may be, if that is said here."""
+    return [
+        (field.name, _KNOWN.get(f"{kind.__name__}.{field.name}") or _KNOWN.get(str(field.type)))
+        for field in fields(kind)
+    ]
+
+
+def _check_known(told: Any, key: str, part: str = "") -> None:
+    """Refuse fields of *told*, which is the offset of a *key* or a *part* of it, that are not what they should be."""
+    for name, known in _known_of(told.__class__):
+        value = getattr(told, name)
+        if known is not None and not known[0](value):
+            raise InputError(f"offsets: expected {known[1]} as {part}{name} of {key!r:.80}, got {value!r:.80}")
+        if known is None and is_dataclass(value):
+            _check_known(value, key, f"{part}{name}.")
+    if isinstance(told, Skips) and len(told.leads) != len(told.lost):
+        raise InputError(f"offsets: expected as many leads as losses as skips of {key!r:.80}, got {told!r:.80}")
 
 
 def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes:
@@ -56,19 +126,18 @@ def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes
     from safetensors.numpy import save
 
     for offset in offsets:
-        _check_known(offset)
+        _check_known(offset, offset.key)
     dtype = np.result_type(np.float32, *(offset.vector.dtype for offset in offsets))
     matrix = np.array([offset.vector for offset in offsets], dtype=dtype).reshape(len(offsets), width)
     records = [_record(offset) for offset in offsets]
     # The records are a tensor of bytes: a safetensors header is limited to 100 MB.
     tensors = {"vectors": matrix, "offsets": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)}
-    if maps := [offset.map for offset in offsets if offset.map is not None]:
-        # safetensors writes memory as it lies: rows one after the other.
-        tensors |= {
-            name: np.ascontiguousarray(np.concatenate([getattr(map_, name) for map_ in maps])) for name in _OF_MAPS
-        }
-    if words := [offset.rescorer.vocabulary for offset in offsets if offset.rescorer is not None]:
-        tensors |= {name: np.concatenate([getattr(one, name) for one in words]) for name in _OF_WORDS}
+    maps = [offset.map for offset in offsets if offset.map is not None]
+    words = [offset.rescorer.vocabulary for offset in offsets if offset.rescorer is not None]
+    for names, parts in ((_OF_MAPS, maps), (_OF_WORDS, words)):
+        for name in names if parts else ():
+            # safetensors writes memory as it lies: rows one after the other.
+            tensors[name] = np.ascontiguousarray(np.concatenate([getattr(part, name) for part in parts]))
     header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(dict(settings))}
     return save(tensors, metadata=header)
 
@@ -104,54 +173,54 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     return file.read_bytes()
 
 
+@contextmanager
+def checked(name: str) -> Iterator[None]:
+    """A block that reads the file called *name*: what is wrong with it is an `OffsetFileError` in one line."""
+    from safetensors import SafetensorError
+
+    wrong = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+    try:
+        yield
+    except OffsetFileError:
+        raise
+    except (SafetensorError, *wrong) as exc:
+        raise OffsetFileError(f"{name}: expected an offsets file, got a damaged or foreign one ({exc})") from exc
+
+
 def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
     """The offsets, their width and their settings from the bytes of an offsets file; nothing in it is executed.
 
-    Args:
-        data: A whole offsets file, at most `MAX_BYTES`, its header at most `MAX_HEADER_BYTES`.
-        name: What to call it in errors.
+    Whatever it raises where the file is damaged or foreign, `checked` makes an error of.
 
-    Raises:
-        OffsetFileError: It is something else, damaged, too large, or has a newer format.
+    Args:
+        data: A whole offsets file.
+        name: What to call it in errors.
     """
-    from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    if len(data) > MAX_BYTES:
-        raise OffsetFileError(f"{name}: expected at most {MAX_BYTES} bytes, got {len(data)}")
-    try:
-        header = _header(name, data)
-        tensors = load(data)
-        pauses = _Pauses()
-        matrix, text = tensors["vectors"], tensors["offsets"].tobytes()
-        # A record is longer than this: more offsets than the text could hold are refused before it is parsed.
-        if matrix.ndim != 2 or len(matrix) * _SHORTEST_RECORD > len(text):
-            raise VectorError(f"vectors: expected one row per offset, got {matrix.shape} for {len(text)} bytes of them")
-        if len(text) > (most := _LONGEST_RECORD * (1 + len(matrix))):
-            raise InputError(f"offsets: expected at most {most} bytes about {len(matrix)} offsets, got {len(text)}")
-        settings = _checked_settings(json.loads(header["settings"]))
-        records = json.loads(text, object_hook=pauses)
-        if not isinstance(records, list) or len(records) != len(matrix):
-            raise OffsetFileError(f"{name}: expected one vector per offset, got {matrix.shape}, {len(records)}")
-        if matrix.dtype.kind != "f" or not matrix.shape[1]:
-            raise VectorError(f"vectors: expected floats of width 1 or more, got {matrix.dtype} {matrix.shape}")
-        maps = _Rows(*(tensors.get(name, matrix[:0]) for name in _OF_MAPS))
-        words = _Rows(*(tensors.get(name, np.empty(0, np.uint64)) for name in _OF_WORDS))
-        offsets = [pauses(_from_record(*one, maps, words)) for one in zip(records, matrix, strict=True)]
-        maps.check_all_used("landmarks, weights")
-        words.check_all_used("digests, found")
-    except (
-        SafetensorError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as exc:
-        if isinstance(exc, OffsetFileError):
-            raise
-        raise damaged(name, exc) from exc
+    objects = count(1)
+
+    def passed(item: ToldT) -> ToldT:
+        """*item*, after others had their turn: see `_TURN`."""
+        if not next(objects) % _TURN:
+            time.sleep(_PAUSE)
+        return item
+
+    header, tensors = _header(name, data), load(data)
+    matrix, text = tensors["vectors"], tensors["offsets"].tobytes()
+    # A record is longer than this: more offsets than the text could hold are refused before it is parsed.
+    if matrix.ndim != 2 or len(matrix) * _SHORTEST_RECORD > len(text):
+        raise VectorError(f"vectors: expected one row per offset, got {matrix.shape} for {len(text)} bytes of them")
+    if len(text) > (most := _LONGEST_RECORD * (1 + len(matrix))):
+        raise InputError(f"offsets: expected at most {most} bytes about {len(matrix)} offsets, got {len(text)}")
+    settings = _checked_settings(json.loads(header["settings"]))
+    records = json.loads(text, object_hook=passed)
+    if not isinstance(records, list) or len(records) != len(matrix):
+        raise OffsetFileError(f"{name}: expected one vector per offset, got {matrix.shape}, {len(records)}")
+    if matrix.dtype.kind != "f" or not matrix.shape[1]:
+        raise VectorError(f"vectors: expected floats of width 1 or more, got {matrix.dtype} {matrix.shape}")
+    maps, words = _rows(records, "map", tensors, _OF_MAPS), _rows(records, "rescorer", tensors, _OF_WORDS)
+    offsets = [passed(_from_record(*one, maps, words)) for one in zip(records, matrix, strict=True)]
     return offsets, matrix.shape[1], settings
 
 
@@ -161,91 +230,14 @@ def settings_of(head: bytes, name: str) -> Settings:
     Raises:
         OffsetFileError: It is something else, damaged, or has a newer format.
     """
-    try:
+    with checked(name):
         return _checked_settings(json.loads(_header(name, head)["settings"]))
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
-        raise exc if isinstance(exc, OffsetFileError) else damaged(name, exc) from exc
-
-
-def damaged(name: str, reason: Exception) -> OffsetFileError:
-    """The error for a file that is damaged or foreign, for the *reason* that another error gave."""
-    return OffsetFileError(f"{name}: expected an offsets file, got a damaged or foreign one ({reason})")
 
 
 def _checked_settings(settings: Any) -> dict[str, str | float]:
     if not isinstance(settings, dict) or not all(isinstance(value, str | int | float) for value in settings.values()):
         raise InputError(f"settings: expected texts and numbers by name, got {settings!r:.80}")
     return settings
-
-
-def _check_known(offset: Offset) -> None:
-    """Refuse what is not what an offset and its evidence say it is: whoever shows them takes them on trust."""
-    certificate = offset.certificate
-    known: list[tuple[str, Any, bool, str]] = [
-        ("task", offset.task, isinstance(offset.task, str | None), "a text or none"),
-        ("query_id", offset.query_id, isinstance(offset.query_id, str | None), "a text or none"),
-        ("alpha", offset.alpha, _is_number(offset.alpha), "a finite number"),
-        ("n", offset.n, _is_count(offset.n), _COUNT),
-        *_known_of(offset.evidence),
-    ]
-    if (rescorer := offset.rescorer) is not None:
-        documents = rescorer.vocabulary.documents
-        known += [*_known_of(rescorer.evidence), ("documents", documents, _is_count(documents), _COUNT)]
-    if (skips := offset.skips) is not None:
-        fits = len(skips.leads) == len(skips.lost) and _are_falling(skips.leads) and _are_falling(skips.lost[::-1])
-        expected = "falling leads, as many losses that never fall, and a depth"
-        known.append(("skips", skips, fits and _is_count(skips.depth), expected))
-    if certificate is not None:
-        numbers = (certificate.objective, certificate.gradient_norm, certificate.evaluations, certificate.residual or 0)
-        fits = all(map(_is_number, numbers)) and isinstance(certificate.converged, bool)
-        known.append(("certificate", certificate, fits, "three finite numbers and a verdict"))
-    for name, value, fits, expected in known:
-        if not fits:
-            raise InputError(f"offsets: expected {expected} as {name} of {offset.key!r:.80}, got {value!r:.80}")
-
-
-def _known_of(evidence: Evidence) -> list[tuple[str, Any, bool, str]]:
-    """What evidence says by name, whether it may, and what is expected."""
-    return [
-        ("evidence.n", evidence.n, _is_count(evidence.n), _COUNT),
-        ("gain", evidence.gain, evidence.gain is None or _is_number(evidence.gain), "a finite number or none"),
-        ("interval", evidence.interval, _is_interval(evidence.interval), "two rising numbers or none"),
-        ("verdict", evidence.verdict, evidence.verdict in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
-        ("reason", evidence.reason, isinstance(evidence.reason, str), "a text"),
-        ("code", evidence.code, isinstance(evidence.code, str), "a text"),
-        ("withheld", evidence.withheld, _are_texts(evidence.withheld), "texts"),
-        ("vouched", evidence.vouched, isinstance(evidence.vouched, str), "a text"),
-        ("lost", evidence.lost, _are_falling(evidence.lost), "finite numbers that never rise"),
-        ("against", evidence.against, isinstance(evidence.against, bool), "true or false"),
-        ("trust", evidence.trust, _is_number(evidence.trust) and 0 <= evidence.trust <= 1, "a number in [0, 1]"),
-        ("sources", evidence.sources, _is_count(evidence.sources, _LARGEST), "a count"),
-        ("needed", evidence.needed, evidence.needed is None or _is_count(evidence.needed, _LARGEST), "a count or none"),
-    ]
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
-
-
-def _are_falling(value: Any) -> bool:
-    numbers = isinstance(value, tuple) and all(map(_is_number, value))
-    return numbers and all(above >= below for above, below in pairwise(value))
-
-
-def _is_number(value: Any, least: float = -_LARGEST, most: float = _LARGEST) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
-
-
-def _is_count(value: Any, most: float = _MANY) -> bool:
-    return isinstance(value, int) and _is_number(value, 0, most)
-
-
-def _is_interval(value: Any) -> bool:
-    """Whether it has two bounds in order, which may be infinite where nothing bounds a gain; or is none."""
-    if value is None:
-        return True
-    bounds = isinstance(value, tuple) and len(value) == 2 and all(_is_number(one, -np.inf, np.inf) for one in value)
-    return bounds and value[0] <= value[1]
 
 
 def _header(name: str, data: bytes) -> Mapping[str, str]:
@@ -266,29 +258,15 @@ def _header(name: str, data: bytes) -> Mapping[str, str]:
     return dict(header)
 
 
-class _Pauses:
-    """Hands every item on, and after `_TURN` items releases the interpreter lock for `_PAUSE` seconds.
-
-    So queries are answered while a version with thousands of offsets is read.
-    """
-
-    def __init__(self) -> None:
-        self._items = 0
-
-    def __call__(self, item: ItemT) -> ItemT:
-        self._items += 1
-        if not self._items % _TURN:
-            time.sleep(_PAUSE)
-        return item
-
-
 def _record(offset: Offset) -> dict[str, Any]:
-    parts: dict[str, Any] = {}
+    record = {name: getattr(offset, name) for name in ("scope", "task", "query_id", "alpha", "n")}
+    record["evidence"] = asdict(offset.evidence)
+    record["certificate"] = asdict(offset.certificate) if offset.certificate else None
     if (map_ := offset.map) is not None:
-        parts["map"] = {"bandwidth": map_.bandwidth, "rows": len(map_.landmarks)}
+        record["map"] = {"bandwidth": map_.bandwidth, "rows": len(map_.landmarks)}
     if (rescorer := offset.rescorer) is not None:
         words = rescorer.vocabulary
-        parts["rescorer"] = {
+        record["rescorer"] = {
             "weights": rescorer.weights.tolist(),
             "rows": len(words.digests),
             "documents": words.documents,
@@ -296,76 +274,46 @@ def _record(offset: Offset) -> dict[str, Any]:
             "evidence": asdict(rescorer.evidence),
         }
     if offset.skips is not None:
-        parts["skips"] = asdict(offset.skips)
-    return {
-        "scope": offset.scope,
-        "task": offset.task,
-        "query_id": offset.query_id,
-        "alpha": offset.alpha,
-        "n": offset.n,
-        "evidence": asdict(offset.evidence),
-        "certificate": asdict(offset.certificate) if offset.certificate else None,
-        **parts,
-    }
+        record["skips"] = asdict(offset.skips)
+    return record
 
 
-class _Rows:
-    """Columns that hold rows of all offsets of a file, handed out in the order of their records."""
-
-    def __init__(self, *columns: NDArray[Any]) -> None:
-        if any(column.ndim == 0 for column in columns):
-            raise VectorError("tensors: expected rows, got a single number")
-        self._columns = columns
-        self._taken = 0
-
-    def take(self, count: Any) -> tuple[NDArray[Any], ...]:
-        """The next *count* rows of each column."""
-        if not _is_count(count):
-            raise InputError(f"rows: expected {_COUNT}, got {count!r:.80}")
-        rows = slice(self._taken, self._taken + count)
-        self._taken = rows.stop
-        return tuple(column[rows] for column in self._columns)
-
-    def check_all_used(self, names: str) -> None:
-        """Refuse rows that belong to no offset."""
-        if {len(column) for column in self._columns} != {self._taken}:
-            raise VectorError(f"{names}: expected {self._taken} rows, got {len(self._columns[0])}")
+def _rows(
+    records: Sequence[Mapping[str, Any]], part: str, tensors: Mapping[str, NDArray[Any]], names: Sequence[str]
+) -> Rows:
+    """Of each record that has the *part*, in order, its rows of the tensors of these *names*: all rows are of one."""
+    counts = [record[part]["rows"] for record in records if record.get(part)]
+    if wrong := [rows for rows in counts if not _is_count(rows)]:
+        raise InputError(f"rows: expected {_KNOWN['int'][1]}, got {wrong[0]!r:.80}")
+    columns = [np.atleast_1d(tensors.get(name, np.empty(0))) for name in names]
+    if {len(column) for column in columns} != {sum(counts)}:
+        got = ", ".join(str(len(column)) for column in columns)
+        raise VectorError(f"{', '.join(names)}: expected {sum(counts)} rows, got {got}")
+    return zip(*(np.split(column, np.cumsum(counts)[:-1]) for column in columns), strict=True)
 
 
-def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Rows, words: _Rows) -> Offset:
-    certificate = Certificate(**record["certificate"]) if record["certificate"] else None
-    values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}
-    map_ = _map_of(one, maps) if (one := record.get("map")) else None
-    evidence = _evidence_of(record["evidence"])
-    rescorer = _rescorer_of(one, words) if (one := record.get("rescorer")) else None
-    skips = Skips(tuple(one["leads"]), tuple(one["lost"]), one["depth"]) if (one := record.get("skips")) else None
+def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: Rows, words: Rows) -> Offset:
+    map_ = rescorer = None
+    if of := record.get("map"):
+        landmarks, weights = next(maps)
+        map_ = KernelMap(landmarks, weights, of["bandwidth"])
+    if of := record.get("rescorer"):
+        digests, found = next(words)
+        vocabulary = Vocabulary(digests, found, of["documents"], float(of["length"]))
+        rescorer = Rescorer(np.array(of["weights"], np.float64), vocabulary, _told(Evidence, of["evidence"]))
     offset = Offset(
+        **{name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")},
         vector=vector,
-        evidence=evidence,
-        certificate=certificate,
+        evidence=_told(Evidence, record["evidence"]),
+        certificate=_told(Certificate, of) if (of := record["certificate"]) else None,
         map=map_,
         rescorer=rescorer,
-        skips=skips,
-        **values,
+        skips=_told(Skips, of) if (of := record.get("skips")) else None,
     )
-    _check_known(offset)
+    _check_known(offset, offset.key)
     return offset
 
 
-def _map_of(record: Mapping[str, Any], maps: _Rows) -> KernelMap:
-    landmarks, weights = maps.take(record["rows"])
-    return KernelMap(landmarks, weights, record["bandwidth"])
-
-
-def _evidence_of(record: Mapping[str, Any]) -> Evidence:
-    evidence = dict(record)
-    evidence["withheld"], evidence["lost"] = tuple(evidence["withheld"]), tuple(evidence["lost"])
-    evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
-    return Evidence(**evidence)
-
-
-def _rescorer_of(record: Mapping[str, Any], words: _Rows) -> Rescorer:
-    digests, found = words.take(record["rows"])
-    vocabulary = Vocabulary(digests, found, record["documents"], float(record["length"]))
-    weights = np.array(record["weights"], dtype=np.float64)
-    return Rescorer(weights, vocabulary, _evidence_of(record["evidence"]))
+def _told(kind: type[ToldT], record: Mapping[str, Any]) -> ToldT:
+    """What a record tells of an offset, with tuples where JSON has lists."""
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})

@@ -7,6 +7,7 @@ what has private offsets is saved with digests of their queries' ids, and the sa
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -24,7 +25,7 @@ from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.offsets.values import Offset, Scope
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.system.files import write_whole
-from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, norms, shift, shift_one, unit_one
+from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, norms, safe_square, shift, shift_one
 
 Keys: TypeAlias = str | Sequence[str] | None
 VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
@@ -99,15 +100,12 @@ class Offsets(Mapping[str, Offset]):
             return self._offsets[key]
         if key.startswith("query:") and (offset := self._by_id.get(self._named(key.removeprefix("query:")))):
             return offset
-        raise UnknownKey(self._missing(key))
-
-    def _missing(self, key: str) -> str:
-        """Which keys there are instead of *key*: those of the same name first."""
+        # Those of the same name first.
         same = [one for one in (f"task:{key}", f"local:{key}", f"query:{key}") if one in self._offsets]
         shared = (offset.key for offset in self._shared.values())
         there = same or list(islice(dict.fromkeys(chain(shared, islice(self._offsets, _NAMED))), _NAMED))
         named = f"a key such as {', '.join(map(repr, there))}" if there else "no key of an empty one"
-        return f"offsets: expected {named}, got {key!r}"
+        raise UnknownKey(f"offsets: expected {named}, got {key!r}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._offsets)
@@ -196,15 +194,37 @@ class Offsets(Mapping[str, Offset]):
         Raises:
             VectorError: A vector is NaN, infinite, zero or of another width.
         """
+        if isinstance(task, str | None) and isinstance(query_id, str | None):
+            return self.apply_found(X, self.find(task, query_id))
         vectors = self._checked(X)
-        if vectors.ndim == 2 and (_several(task) or _several(query_id)):
-            return _as_it_came(X, vectors, self._apply_each(vectors, task, query_id))
-        return self.apply_found(X, self.find(_one("task", task), _one("query_id", query_id)))
+        count = len(np.atleast_2d(vectors))
+        rows: dict[Offset | None, list[int]] = {}
+        for row, keys in enumerate(zip(_each("task", task, count), _each("query_id", query_id, count), strict=True)):
+            rows.setdefault(self.find(*keys), []).append(row)
+        if vectors.ndim == 1:
+            return self.apply_found(X, next(iter(rows)))
+        lengths, shifted = checked_norms("X", vectors), vectors.copy()
+        for offset, mine in rows.items():
+            if offset is not None:
+                dosed = self._dosed_at(offset, vectors[mine], lengths[mine, None])
+                shifted[mine] = shift(vectors[mine], dosed, lengths[mine])
+        return _as_it_came(X, vectors, shifted)
 
     def apply_found(self, X: Any, offset: Offset | None) -> Any:
         """Query vectors with one *offset* of these added, as `apply` does with what it finds; None adds nothing."""
         vectors = self._checked(X)
-        return _as_it_came(X, vectors, self._apply_all(vectors, offset))
+        shifted: FloatArray | None = None
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = safe_square(vectors) if vectors.ndim == 1 else None
+        if square is not None:  # a few microseconds
+            shifted = vectors
+            if offset is not None:
+                shifted = shift_one(vectors, self._dosed_at(offset, vectors, math.sqrt(square)), square)
+        if shifted is None:
+            lengths, shifted = checked_norms("X", vectors), vectors
+            if offset is not None:
+                shifted = shift(vectors, self._dosed_at(offset, vectors, lengths[..., None]), lengths)
+        return _as_it_came(X, vectors, shifted)
 
     def _checked(self, X: Any) -> FloatArray:
         vectors = as_floats("X", X)
@@ -212,41 +232,12 @@ class Offsets(Mapping[str, Offset]):
             raise VectorError(f"X: expected shape (m, {self._width}) or ({self._width},), got {vectors.shape}")
         return vectors
 
-    def _apply_all(self, vectors: FloatArray, offset: Offset | None) -> FloatArray:
-        if vectors.ndim == 1 and (shifted := self._apply_one(vectors, offset)) is not None:
-            return shifted
-        lengths = checked_norms("X", vectors)
-        return vectors if offset is None else self._shifted(vectors, lengths, offset)
-
-    def _apply_one(self, vector: FloatArray, offset: Offset | None) -> FloatArray | None:
-        """A single vector in a few microseconds; None where its norm needs a closer look."""
-        if offset is None or offset.map is None:
-            return shift_one(vector, None if offset is None else self._dose(offset, vector.dtype))
-        unit = unit_one(vector)
-        return None if unit is None else shift_one(vector, offset.dosed(unit).astype(vector.dtype, copy=False))
-
-    def _apply_each(self, vectors: FloatArray, task: Keys, query_id: Keys) -> FloatArray:
-        lengths = checked_norms("X", vectors)
-        tasks, ids = _each("task", task, len(vectors)), _each("query_id", query_id, len(vectors))
-        rows: dict[str, list[int]] = {}
-        for row, (one_task, one_id) in enumerate(zip(tasks, ids, strict=True)):
-            if offset := self.find(one_task, one_id):
-                rows.setdefault(offset.key, []).append(row)
-        shifted = vectors.copy()
-        for key, mine in rows.items():
-            shifted[mine] = self._shifted(vectors[mine], lengths[mine], self._offsets[key])
-        return shifted
-
-    def _shifted(self, vectors: FloatArray, lengths: FloatArray, offset: Offset) -> FloatArray:
-        if offset.map is None:
-            return shift(vectors, self._dose(offset, vectors.dtype), lengths)
-        dosed = offset.dosed(vectors / lengths[..., None])
-        return shift(vectors, dosed.astype(vectors.dtype, copy=False), lengths)
-
-    def _dose(self, offset: Offset, dtype: np.dtype[Any]) -> FloatArray:
-        """(d,) alpha v of a constant offset in the precision of the vectors, worked out once."""
-        dosed = self._dosed.get((offset.key, dtype))
-        if dosed is None:
+    def _dosed_at(self, offset: Offset, vectors: FloatArray, lengths: FloatArray | float) -> FloatArray:
+        """Alpha v for *vectors* of these *lengths*, in their precision; of a constant offset it is worked out once."""
+        dtype = vectors.dtype
+        if offset.map is not None:
+            return offset.dosed(vectors / lengths).astype(dtype, copy=False)
+        if (dosed := self._dosed.get((offset.key, dtype))) is None:
             dosed = self._dosed[offset.key, dtype] = (offset.alpha * offset.vector.astype(np.float64)).astype(dtype)
         return dosed
 
@@ -291,11 +282,9 @@ class Offsets(Mapping[str, Offset]):
         Raises:
             OffsetFileError: It is something else, damaged, too large, or has a newer format.
         """
-        offsets, width, settings = file.from_bytes(data, name)
-        try:
+        with file.checked(name):
+            offsets, width, settings = file.from_bytes(data, name)
             return cls(offsets, width=width, settings=settings)
-        except InputError as exc:
-            raise file.damaged(name, exc) from exc
 
 
 def _as_it_came(X: Any, vectors: FloatArray, shifted: FloatArray) -> Any:
@@ -337,18 +326,6 @@ def check_depth(task: str | None, today: int, loss: float, *, words: bool) -> No
     check_above_zero("loss", loss)
     if words not in (True, False):
         raise InputError(f"words: expected True or False, got {words!r}")
-
-
-def _several(keys: Keys) -> bool:
-    return keys is not None and not isinstance(keys, str)
-
-
-def _one(name: str, keys: Keys) -> str | None:
-    if keys is None or isinstance(keys, str):
-        return keys
-    if hasattr(keys, "__len__") and len(keys) != 1:
-        raise InputError(f"{name}: expected one for one query vector, got {len(keys)}")
-    return _each(name, keys, 1)[0]
 
 
 def _each(name: str, keys: Keys, count: int) -> list[str | None]:

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import VectorError
 
-__all__ = ["FloatArray", "IntArray", "as_floats", "checked_norms", "norms", "shift", "shift_one", "unit", "unit_one"]
-
 FloatArray: TypeAlias = NDArray[np.floating[Any]]
 IntArray: TypeAlias = NDArray[np.intp]
 
@@ -100,29 +98,17 @@ def shift(vectors: FloatArray, dosed: FloatArray, lengths: FloatArray) -> FloatA
     return moved.astype(vectors.dtype, copy=False)
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def unit_one(vector: FloatArray) -> FloatArray | None:
-    """A single vector (d,) over its norm; None where the norm needs a closer look."""
+def safe_square(vector: FloatArray) -> float | None:
+    """The squared norm of a single vector (d,) in a microsecond; None where it needs a closer look."""
     low, high = _SAFE_SQUARES
     square = float(vector.dot(vector))
-    return vector / vector.dtype.type(math.sqrt(square)) if low < square < high else None
+    return square if low < square < high else None
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def shift_one(vector: FloatArray, dosed: FloatArray | None) -> FloatArray | None:
-    """`shift` of a single vector (d,) in a few microseconds; None where its norm needs a closer look.
-
-    Without an offset it is *vector* itself.
-    """
-    low, high = _SAFE_SQUARES
-    square = float(vector.dot(vector))
-    if not low < square < high:
-        return None
-    if dosed is None:
-        return vector
+def shift_one(vector: FloatArray, dosed: FloatArray, square: float) -> FloatArray | None:
+    """`shift` of a single vector (d,) of a safe *square* in a few microseconds; None where the sum's is not safe."""
     moved: FloatArray = vector + math.sqrt(square) * dosed
-    after = float(moved.dot(moved))
-    if not low < after < high:
+    if (after := safe_square(moved)) is None:
         return None
     moved *= math.sqrt(square / after)
     return moved
