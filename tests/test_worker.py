@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sqlite3
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -19,7 +20,7 @@ from tttembed_rag.judging import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.testing import FakeJudge
 from tttembed_rag.worker import Probe, Worker
-from tttembed_rag.worker.memory import Memory
+from tttembed_rag.worker.memory import Memory, read_memory
 
 
 class TestOneRound:
@@ -139,7 +140,7 @@ class TestOneRound:
             for i in (2, 3)
         )
 
-        assert actions(done)[0] == "judged"
+        assert actions(done)[0] == "standby"
         assert (len(kept), len(forgotten)) == (8, 0)
         assert store.judge_queue.spent().pairs == 6 * 8 + 48
         assert store.counts().rewards == 5 * 8
@@ -171,12 +172,12 @@ class TestOneRound:
         Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
         kept = {"since": 5.0}
         lease = store.leases.take("", "test", 60)
-        memory = Memory("j", rewards=320, looked=320, base=8, **kept)
-        store.states.set("worker", memory.to_json(), lease=lease)
+        memory = Memory("j", rewards=320, learned=320, changes=320, **kept)
+        store.states.set("worker", json.dumps(asdict(memory)), lease=lease)
         store.states.set("drift", "[1]")
         store.forget(tenant="", query_id="q7", by="test")
 
-        assert Memory.from_json(store.states.get("worker")) == Memory(**kept)
+        assert read_memory(store, "") == Memory(**kept)
         assert [store.states.get(name) for name in ("learned", "trial", "drift")] == [None] * 3
         assert store.states.get("probe") is not None
 
@@ -184,7 +185,7 @@ class TestOneRound:
         """What it knew and this one does not is left aside, and the other way round."""
         store.states.set("worker", '{"rewards": 5, "halted": "why"}')
 
-        assert Memory.from_json(store.states.get("worker")) == Memory(rewards=5)
+        assert read_memory(store, "") == Memory(rewards=5)
 
     def test_each_tenant_has_its_own(self, world, store):
         """A tenant is served what it taught; the shared one learns only from those that allow it."""

@@ -183,7 +183,7 @@ class TestLease:
 
         (lost,) = Worker(store, Knowing(world, ask), lease_seconds=0.3, concurrency=1).round()
 
-        assert lost.actions == ("judged",)
+        assert lost.actions == ("standby",)
         assert len(asked) == 28
         assert store.judge_queue.spent().pairs == 48 + 8 * (len(asked) - 24)  # first comes the examination
 

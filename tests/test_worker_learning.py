@@ -11,7 +11,6 @@ from sqlalchemy import event
 
 from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.worker import Worker
-from tttembed_rag.worker.memory import Memory
 
 pytestmark = pytest.mark.slow
 
@@ -208,7 +207,7 @@ class TestWhenToLearn:
             store.expire(traffic.began + seconds, by="cron")
             seen += steps(worker)
 
-        assert [detail for _, detail in seen] == ["0 rewards are new, 50 are needed"] * 3
+        assert [detail.partition(",")[0] for _, detail in seen] == ["nothing is new"] * 3
         assert len(store.registry.versions()) == 1
 
     def test_what_is_new_stays_new_when_the_old_expires(self, traffic, store):
@@ -224,22 +223,15 @@ class TestWhenToLearn:
 
         assert seen == ["published", "learned nothing", "learned nothing", "published", "learned nothing"]
 
-    @pytest.mark.parametrize(
-        ("count", "left"),
-        [(500, (300, 50, 150)), (420, (300, 50, 70)), (390, (300, 20, 70)), (170, (100, 0, 70)), (60, (0, 0, 60))],
-    )
-    def test_the_oldest_expire_first(self, count, left):
-        """Rewards of another model's time, then those that were learned from; of what is new only what is left."""
-        now = Memory("j", rewards=300, looked=420, base=50).counted("j", count)
+    def test_what_has_expired_is_not_new(self, traffic, store):
+        """Where all that was learned from is gone too, of what is new only what is left counts."""
+        worker = Worker(store, scope="task", min_new=60)
+        store.observe(traffic.next(60), judge="j")
+        first = actions(worker)
+        store.observe(traffic.next(10), judge="j")
+        store.expire(traffic.began + 65, by="cron")
 
-        assert (now.rewards, now.base, now.new) == left
-        assert now.looked == count
-
-    def test_nothing_is_known_from_a_new_judge(self):
-        """What was learned of another judge's rewards is none of its own."""
-        before = Memory("old", rewards=300, looked=420, base=50, since=5.0)
-
-        assert before.counted("new", 80) == Memory("new", looked=80, since=5.0)
+        assert (first, steps(worker)[-1]) == (["published"], ("learned nothing", "40 rewards are new, 60 are needed"))
 
     def test_new_rewards_are_a_share_of_the_window(self, traffic, store):
         """However much is known from before it: no more counts than is learned from."""

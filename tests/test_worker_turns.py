@@ -125,23 +125,24 @@ class TestRefusedQueries:
         assert waits(store) == 20 * 4
         assert store.judge_queue.failures() == [("choosy@1", "choosy@1: ValueError: too long", 20)]
 
-    def test_after_half_a_day_a_few_of_them_are_declined(self, store, rng):
-        """Each day a few, so that a fault of the operator never costs a backlog; `ask_again` takes that back."""
+    def test_none_is_ever_declined(self, store, rng):
+        """However often the judge fails at them: they are asked about once a day in the end, or at once by a person."""
         store.observe(served(rng, 20, word="refused"))
         judge = Choosy(refuses("refused"))
-        left = []
-        for _ in range(8):
+        left, asked = [], []
+        for _ in range(20):
             Worker(store, judge).round()
             left.append(waits(store))
+            asked.append(judge.about("refused") // 20)
             hours_pass(store, 6.0)
         taken_back = store.judge_queue.ask_again(judge.fingerprint, by="test")
-        waiting = waits(store)
         judge.fault = lambda _: None
         Worker(store, judge).round()
 
-        assert left == [80, 80, *[64] * 6]
-        assert (taken_back, waiting) == (16, 80)
-        assert store.counts("").rewards == 20 * 4
+        assert left == [80] * 20
+        assert asked[:7] == [1, 2, 3, 4, 5, 6, 7]
+        assert [asked[place] - asked[place - 4] for place in (15, 19)] == [1, 1]
+        assert (taken_back, store.counts("").rewards) == (0, 20 * 4)
         assert store.judge_queue.failures("") == []
         assert store.audit.lines()[0].action in ("ask again", "publish", "abstained")
 
@@ -212,25 +213,6 @@ class TestRefusedQueries:
 
         assert vain == 40 * 4
         assert store.counts("").rewards == 40 * 4
-
-    def test_a_judge_that_goes_down_declines_nothing_that_failed_before(self, store, rng):
-        """Where failures last, but the judge fails its examination too, they are no evidence against the query."""
-        gone = []
-
-        def fault(query):
-            return ValueError("no") if gone or "refused" in query else None
-
-        store.observe(served(rng, 5))
-        store.observe(served(rng, 1, word="refused", at=1000))
-        for _ in range(2):
-            Worker(store, Choosy(fault), concurrency=1).round()
-            hours_pass(store, 7.0)
-        gone.append("from now on")
-        rounds = Worker(store, Choosy(fault), concurrency=1).round()
-
-        assert "fails its examination" in rounds[0].steps[0].detail
-        assert store.counts("").rewards == 5 * 4
-        assert waits(store) == 4
 
     def test_a_cancelled_call_is_a_failed_call(self, store, rng):
         """A judge that cancels its own call, or exits, ends neither the round nor the worker."""

@@ -26,7 +26,6 @@ from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.stores import Served, open_store
 from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker, batches
-from tttembed_rag.worker.holding import Holding
 
 PRICE = Price(input=2.0, output=12.0)
 # What one answer of the server costs in a batch: half of 100 tokens read and 10 written.
@@ -246,8 +245,8 @@ class TestSentAndRead:
         single.round()
         before = bench.rewards, len(bench.server.single)
         (batch,) = bench.open
-        with Holding.take(bench.store, "", "test", 30.0) as holding:
-            bench.books(holding.lease).note(replace(batch, at=batch.at - 3 * 86_400))
+        with bench.store.leases.held("", "test", 30.0) as lease:
+            bench.books(lease).note(replace(batch, at=batch.at - 3 * 86_400))
         single.round()
 
         assert before == (3, EXAM + 3)
@@ -317,8 +316,8 @@ class TestMoney:
         bench.round()
         (batch,) = bench.open
         yesterday = datetime.now(UTC).date() - timedelta(days=1)
-        with Holding.take(bench.store, "worker", "test", 5.0) as holding:
-            bench.books(holding.lease).note(replace(batch, day=yesterday.isoformat()))
+        with bench.store.leases.held("worker", "test", 5.0) as lease:
+            bench.books(lease).note(replace(batch, day=yesterday.isoformat()))
         with bench.store._database.write("observing") as connection:
             connection.execute(text("UPDATE spending SET day = :day"), {"day": yesterday.isoformat()})
         bench.rounds(3)

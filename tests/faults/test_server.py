@@ -24,7 +24,6 @@ from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Spend, open_store
 from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
-from tttembed_rag.worker.holding import Holding
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
 # Bytes of a file of the server's log, which files must be allowed to have.
@@ -433,12 +432,13 @@ def test_a_worker_whose_clock_is_wrong(child, guest, rng, unsound):
             with open_store(guest.url) as store:
 
                 def hold():
-                    while (holding := Holding.take(store, "", f"worker {place}", 1.0)) is None:
+                    while True:
+                        with store.leases.held("", f"worker {place}", 1.0) as lease:
+                            if lease is not None:
+                                tell("held")
+                                time.sleep(60)
                         tell("standby")
                         time.sleep(0.02)
-                    with holding:
-                        tell("held")
-                        time.sleep(60)
 
                 threading.Thread(target=hold, daemon=True).start()
                 for jump, pause in zip(jumps[place], pauses[place], strict=True):

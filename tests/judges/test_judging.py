@@ -242,12 +242,12 @@ class TestCaps:
 
     def test_a_ledger_counts_what_is_charged(self):
         """A charge counts like money until it is settled."""
-        ledger = Ledger(Budget(tokens=10), Price(), ScoreCache.open(None))
-        charge = ledger.charge("judge", [b"pair"], Usage(1, 6))
-        before = ledger.charge("judge", [b"another"], Usage(1, 5))
-        ledger.settle("judge", charge, Usage(1, 2), {})
+        ledger = Ledger(Budget(tokens=10), Price(), ScoreCache.open(None), "judge")
+        charge = ledger.charge([b"pair"], Usage(1, 6))
+        before = ledger.charge([b"another"], Usage(1, 5))
+        ledger.settle(charge, Usage(1, 2), {})
 
-        assert [before, ledger.charge("judge", [b"another"], Usage(1, 8)).pairs] == [None, [b"another"]]
+        assert [before, ledger.charge([b"another"], Usage(1, 8)).pairs] == [None, [b"another"]]
 
     def test_meters_hear_threads_and_not_each_other(self):
         """Usage in one block is no usage of the next."""

@@ -88,7 +88,7 @@ def test_what_comes_while_it_is_looked_at_stays(store):
         (lambda store: store.share("sharing", allowed=False, by="me"), [""]),
         (lambda store: store.registry.publish(Offsets([], width=8), by="me", tenant="loud"), ["loud"]),
         (lambda store: store.registry.halt(by="me", tenant="quiet"), ["quiet"]),
-        (lambda store: store.due.restart("{}"), ["loud", "quiet", "sharing", ""]),
+        (lambda store: store.due.restart(), ["loud", "quiet", "sharing", ""]),
     ],
     ids=["forgetting", "forgetting of one that shares", "expiry", "sharing", "publishing", "halting", "another judge"],
 )

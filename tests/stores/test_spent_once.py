@@ -54,7 +54,7 @@ def account(store):
     def account(observation, name="me", *, seconds=60.0, pairs=None):
         lease = store.leases.take(name, "test", seconds)
         price = Price(request=1.0)
-        return store.judge_queue.account([observation], caps=Budget(pairs=pairs), price=price, lease=lambda: lease)
+        return store.judge_queue.account(JUDGE, [observation], caps=Budget(pairs=pairs), price=price, lease=lease)
 
     return account
 
@@ -72,14 +72,14 @@ def test_the_cost_of_a_call_is_counted_once(store, account, one, answered, times
     """With its highest cost before it is made, and with its cost behind it, also where the store is lost right then."""
     observation, pairs = one
     mine = account(observation)
-    charge = mine.charge(JUDGE, pairs, Usage(2, 30))
+    charge = mine.charge(pairs, Usage(2, 30))
     before = store.judge_queue.spent()
     answers = dict.fromkeys(pairs, Paid(0.5, 5.0, 0.5)) if answered else {}
     unheard(store, times)
-    mine.settle(JUDGE, charge, Usage(1, 10), answers)
+    mine.settle(charge, Usage(1, 10), answers)
 
     assert before == Spend(2, 30.0, 2.0)
-    assert store.judge_queue.spent() == mine.paid == Spend(2, 10.0, 1.0)
+    assert store.judge_queue.spent() == Spend(2, 10.0, 1.0)
     assert store.judge_queue.answers().get(pairs) == answers
 
 
@@ -99,10 +99,10 @@ def test_what_is_asked_about_is_asked_by_nobody_else(store, account, one):
     """Neither while a call is under way, nor once it has an answer; other pairs are."""
     observation, pairs = one
     mine, other = account(observation), account(observation, "other")
-    charge = mine.charge(JUDGE, pairs[:1], Usage(1))
-    meanwhile = other.charge(JUDGE, pairs, Usage(1))
-    mine.settle(JUDGE, charge, Usage(1), {pairs[0]: Paid(0.5)})
-    later = other.charge(JUDGE, pairs[:1], Usage(1))
+    charge = mine.charge(pairs[:1], Usage(1))
+    meanwhile = other.charge(pairs, Usage(1))
+    mine.settle(charge, Usage(1), {pairs[0]: Paid(0.5)})
+    later = other.charge(pairs[:1], Usage(1))
 
     assert (charge.pairs, meanwhile.pairs, later.pairs) == (pairs[:1], pairs[1:], ())
     assert store.judge_queue.spent().pairs == 2
@@ -112,12 +112,12 @@ def test_what_a_killed_worker_asked_about_comes_back_and_stays_counted(store, ac
     """Once its lease ends, another one asks; should it still be there, what it was charged is not given back."""
     observation, pairs = one
     killed = account(observation, seconds=0.01)
-    lost = killed.charge(JUDGE, pairs, Usage(1))
+    lost = killed.charge(pairs, Usage(1))
     time.sleep(0.02)
     heir = account(observation, "heir")
-    again = heir.charge(JUDGE, pairs, Usage(1))
-    heir.settle(JUDGE, again, Usage(1), dict.fromkeys(pairs, Paid(0.5)))
-    killed.settle(JUDGE, lost, Usage(), {})
+    again = heir.charge(pairs, Usage(1))
+    heir.settle(again, Usage(1), dict.fromkeys(pairs, Paid(0.5)))
+    killed.settle(lost, Usage(), {})
 
     assert again.pairs == pairs
     assert store.judge_queue.spent() == Spend(4, 0.0, 2.0)
@@ -127,29 +127,29 @@ def test_a_charge_ends_at_the_cap(store, account, one):
     """A cap on pairs leaves out the last ones, and then refuses; what is given back may be spent again."""
     observation, pairs = one
     mine = account(observation, pairs=1)
-    first = mine.charge(JUDGE, pairs, Usage(1))
-    refused = mine.charge(JUDGE, pairs[1:], Usage(1))
+    first = mine.charge(pairs, Usage(1))
+    refused = mine.charge(pairs[1:], Usage(1))
     why = mine.ended
-    mine.settle(JUDGE, first, Usage(), {})
+    mine.settle(first, Usage(), {})
 
     assert (first.pairs, refused, why) == (pairs[:1], None, "budget: 1 pairs of today are spent")
-    assert mine.charge(JUDGE, pairs[1:], Usage(1)).pairs == pairs[1:]
+    assert mine.charge(pairs[1:], Usage(1)).pairs == pairs[1:]
 
 
 def test_what_is_forgotten_is_asked_about_no_more(store, account, one):
     """The hash of a pair goes with its query, while the call is under way; its answer is paid for and not kept."""
     observation, pairs = one
     mine = account(observation)
-    charge = mine.charge(JUDGE, pairs, Usage(1))
+    charge = mine.charge(pairs, Usage(1))
     store.forget(tenant="", by="me")
     with store._database.read() as connection:
         asking = connection.execute(select(schema.asking)).all()
-    mine.settle(JUDGE, charge, Usage(1), dict.fromkeys(pairs, Paid(0.5)))
+    mine.settle(charge, Usage(1), dict.fromkeys(pairs, Paid(0.5)))
 
     assert asking == []
     assert store.judge_queue.answers().get(pairs) == {}
     assert store.judge_queue.spent() == Spend(2, 0.0, 1.0)
-    assert mine.charge(JUDGE, pairs, Usage(1)).pairs == ()
+    assert mine.charge(pairs, Usage(1)).pairs == ()
 
 
 def test_what_waits_for_a_new_judge_is_counted_in_parts(store, store_url, monkeypatch):

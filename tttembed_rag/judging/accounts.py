@@ -27,83 +27,71 @@ class Charge:
 
 
 class Account(Protocol):
-    """What a run may spend, and the answers that were paid for."""
+    """What a run of one judge may spend, and the answers that were paid for.
 
-    @property
-    def running(self) -> bool:
-        """Whether a charge is not settled yet: a part of it may be given back."""
+    Attributes:
+        price: The price of usage.
+        running: Charges that are not settled yet: parts of them may be given back.
+        ended: Why the last charge was refused.
+    """
 
-    @property
-    def price(self) -> Price:
-        """The price of usage."""
-
-    @property
-    def ended(self) -> str:
-        """Why the last charge was refused."""
+    price: Price
+    running: int
+    ended: str
 
     def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
-        """The answers that are kept, of *pairs*."""
+        """The answers that are kept, of *pairs*; a run looks each up once."""
 
-    def charge(
-        self, judge: str, pairs: Sequence[bytes], estimate: Usage, *, least: int = 1, anew: bool = False
-    ) -> Charge | None:
-        """Charge for a call of *judge* about *pairs*; None where a cap has no room for *least* of them.
+    def charge(self, pairs: Sequence[bytes], estimate: Usage, *, least: int = 1, anew: bool = False) -> Charge | None:
+        """Charge for a call about *pairs*; None where a cap has no room for *least* of them.
 
         It names fewer pairs where a cap ends, or where others ask about some of them now or have just done so.
         With *anew* neither an answer that is kept nor another call is in the way.
         """
 
-    def settle(self, judge: str, charge: Charge, used: Usage, answers: Mapping[bytes, Paid]) -> None:
+    def settle(self, charge: Charge, used: Usage, answers: Mapping[bytes, Paid]) -> None:
         """Keep *answers*, and replace what was charged by what was *used*."""
 
 
 class Ledger:
     """The account of one result: its caps count every answer of it, also those that an earlier run has paid for.
 
-    The cap of pairs is kept by the plan. Answers are kept in *cache*.
+    The cap of pairs is kept by the plan. Answers of the judge with that fingerprint are kept in *cache*.
     """
 
-    ended = BUDGET_ENDED
-
-    def __init__(self, budget: Budget, price: Price, cache: Answers) -> None:
-        self._budget, self.price, self._cache = budget, price, cache
-        self._charged: dict[str, Usage] = {}
-        self.tokens = self.usd = 0.0
-
-    @property
-    def running(self) -> bool:
-        """Whether a charge is not settled yet."""
-        return bool(self._charged)
+    def __init__(self, budget: Budget, price: Price, cache: Answers, judge: str) -> None:
+        self._budget, self.price, self._cache, self._judge = budget, price, cache, judge
+        self.running, self.ended = 0, BUDGET_ENDED
+        self.tokens = self.usd = 0.0  # running charges at their estimates
 
     def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
-        """The answers that are kept, of *pairs*; they are counted, so each pair is looked up once."""
+        """The answers that are kept, of *pairs*; what they have cost is counted."""
         found = self._cache.get(pairs)
-        self.tokens += sum(paid.tokens for paid in found.values())
-        self.usd += sum(paid.usd for paid in found.values())
+        self._count(sum(paid.tokens for paid in found.values()), sum(paid.usd for paid in found.values()))
         return found
 
     def charge(
         self,
-        judge: str,  # noqa: ARG002 (every account is asked alike)
         pairs: Sequence[bytes],
         estimate: Usage,
         *,
-        least: int = 1,  # noqa: ARG002
+        least: int = 1,  # noqa: ARG002 (every account is asked alike)
         anew: bool = False,  # noqa: ARG002
     ) -> Charge | None:
-        """Charge for a call, unless it could exceed a cap with all running ones at their estimates."""
-        open_ = sum(self._charged.values(), estimate)
-        within = self._budget.admits(tokens=self.tokens + open_.tokens, usd=self.usd + self.price.of(open_))
-        if not within:
+        """Charge for a call, unless it could exceed a cap."""
+        tokens, usd = estimate.tokens, self.price.of(estimate)
+        if not self._budget.admits(tokens=self.tokens + tokens, usd=self.usd + usd):
             return None
-        charge = Charge(pairs, estimate)
-        self._charged[charge.key] = estimate
-        return charge
+        self._count(tokens, usd)
+        self.running += 1
+        return Charge(pairs, estimate)
 
-    def settle(self, judge: str, charge: Charge, used: Usage, answers: Mapping[bytes, Paid]) -> None:
-        """Keep *answers*, and count what was *used*."""
-        del self._charged[charge.key]
-        self.tokens += used.tokens
-        self.usd += self.price.of(used)
+    def settle(self, charge: Charge, used: Usage, answers: Mapping[bytes, Paid]) -> None:
+        """Keep *answers*, and count what was *used* instead of what was charged."""
+        self._count(used.tokens - charge.usage.tokens, self.price.of(used) - self.price.of(charge.usage))
+        self.running -= 1
         if answers:
-            self._cache.put(judge, answers)
+            self._cache.put(self._judge, answers)
+
+    def _count(self, tokens: float, usd: float) -> None:
+        self.tokens, self.usd = self.tokens + tokens, self.usd + usd

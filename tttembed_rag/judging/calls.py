@@ -24,8 +24,8 @@ _GRACE = 10.0
 _POLL = 0.1
 # The threads in which judges are called.
 THREADS = DaemonThreads()
-# Calls that never came back, of those that are limited one by one, before no other one is made.
-_MOST_LEFT = 8
+# Those of calls that are made one by one; where 8 never came back, no other one is made.
+_SINGLE = DaemonThreads(8)
 
 
 class Stop(Protocol):
@@ -84,29 +84,21 @@ class Calls(Generic[KeyT]):
                     return key, left
 
 
-class TimeLimit:
-    """Makes single calls of *name*, and waits for each no longer than some *seconds*."""
+def in_time(name: str, seconds: float | None, function: Callable[[], ResultT], stop: Stop) -> ResultT:
+    """What *function* of *name* returns or raises; it is waited for as `Calls` are.
 
-    def __init__(self, name: str, seconds: float) -> None:
-        self._name, self._seconds = name, seconds
-        self._threads = DaemonThreads(_MOST_LEFT)
-
-    def call(self, function: Callable[[], ResultT], stop: Stop) -> ResultT:
-        """What *function* returns or raises; once *stop* is set it has a few seconds more.
-
-        Raises:
-            LateError: It takes longer, and is left behind.
-            EndedError: The same after *stop* was set.
-            JudgeError: Many that were left behind are still under way, so that no other one is made.
-        """
-        try:
-            future = self._threads.submit(function)
-        except RuntimeError as exc:
-            raise JudgeError(f"{self._name}: has not answered several calls of before") from exc
-        calls = Calls[None](self._name, self._seconds, stop)
-        calls.begin(None, future)
-        result: ResultT = calls.ended()[1].result()
-        return result
+    Raises:
+        LateError: It takes longer, and is left behind.
+        EndedError: The same after *stop* was set.
+        JudgeError: Many that were left behind are still under way, so that no other one is made.
+    """
+    calls = Calls[None](name, seconds, stop)
+    try:
+        calls.begin(None, _SINGLE.submit(function))
+    except RuntimeError as exc:
+        raise JudgeError(f"{name}: several calls of before have not come back") from exc
+    result: ResultT = calls.ended()[1].result()
+    return result
 
 
 @cache

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
@@ -36,8 +36,6 @@ _FAILURES = 3
 _CHANCES = 10
 # Seconds between looks at whether others, who examine the judge now, have an answer.
 _POLL = 0.1
-# What stands for an answer where there is none.
-_NONE = Paid(None)
 # What stands behind the last call.
 _NO_MORE = JudgeCall((), Charge((), Usage()))
 
@@ -73,7 +71,7 @@ def judge_all(
     Raises:
         JudgeError: The judge fails its examination before it was asked anything else.
     """
-    account = Ledger(plan.budget, plan.price, cache)
+    account = Ledger(plan.budget, plan.price, cache, judge.fingerprint)
     run = Run(account, plan, judge, concurrency=concurrency, watch=watch, seconds=seconds, stop=stop, examine=examine)
     return run.verdicts()
 
@@ -84,6 +82,11 @@ class Run:
     The caps of *plan* are not looked at: *account* keeps its own. All other arguments are those of `judge_all`, but for
     *wary*, which says that the judge is not trusted: an error of any kind is one of its calls, and a score off its
     scale is none. An answer without any score for several documents has failed: a server in trouble says NaN to all.
+
+    Attributes:
+        account: The account.
+        usage: What the calls of this run used.
+        usd: What that cost.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class Run:
     ) -> None:
         judge.scale.check_calibrated()  # before anything is paid
         check_count("concurrency", concurrency)
-        self._account, self._judge, self._concurrency, self._wary = account, judge, concurrency, wary
+        self.account, self._judge, self._concurrency, self._wary = account, judge, concurrency, wary
         self._watch, self._stop = watch or (lambda _: None), stop or Event()
         self._walk = Walk(plan, judge, account, examine=examine)
         self._under_way = Calls[tuple[JudgeCall, Meter]](judge.fingerprint, seconds, self._stop)
@@ -110,15 +113,27 @@ class Run:
         self._why: str | None = None
         self._failures = 0
         self._failed: dict[bytes, JudgeError] = {}
-        self._usage, self._usd = Usage(), 0.0
+        self.usage, self.usd = Usage(), 0.0
         # Why the judge is asked no more: it broke down, or a cap has no room for its examination.
         self._stopped, self._capped = "", ""
 
     def verdicts(self) -> Verdicts:
         """The verdicts; an error is raised after the answers under way, which cost money, are kept."""
-        calls = self._walk.calls()
+        calls, more = self._walk.calls(), True
         try:
-            self._make(calls)
+            while more or self._under_way:
+                more = more and not (self._stopped or self._capped or self._stop.is_set())
+                if more and len(self._under_way) < self._concurrency and not self._examining:
+                    call = next(calls, _NO_MORE)
+                    more = call is not _NO_MORE
+                    if more and call is not None:
+                        self._begin(call)
+                        continue
+                if self._under_way:
+                    self._end(*self._under_way.ended())
+                    self._watch(self._progress)
+                elif more:
+                    time.sleep(_POLL)
         except Exception:
             while self._under_way:
                 with suppress(Exception):  # the first error is raised
@@ -128,32 +143,15 @@ class Run:
             calls.close()
         return self._verdicts()
 
-    def examined(self, why: str = "") -> Verdicts:
-        """No verdicts: `Verdicts.stopped` says whether the judge fails its examination now, and *why* it was asked.
+    def examined(self) -> Verdicts:
+        """No verdicts: `Verdicts.stopped` says whether the judge fails its examination now.
 
         A judge that has passed it before is asked the first question alone.
         """
-        self._doubt(why)
+        self._doubt("")
         while self._under_way:
             self._end(*self._under_way.ended())
         return self._verdicts()
-
-    def _make(self, calls: Iterator[JudgeCall | None]) -> None:
-        """Make *calls* while nothing stops the run, and end those under way."""
-        more = True
-        while more or self._under_way:
-            more = more and not (self._stopped or self._capped or self._stop.is_set())
-            if more and len(self._under_way) < self._concurrency and not self._examining:
-                call = next(calls, _NO_MORE)
-                more = call is not _NO_MORE
-                if more and call is not None:
-                    self._begin(call)
-                    continue
-            if self._under_way:
-                self._end(*self._under_way.ended())
-                self._watch(Progress(self._walk.pairs, self._walk.cached, self._usage, self._walk.usd + self._usd))
-            elif more:
-                time.sleep(_POLL)
 
     def _begin(self, call: JudgeCall) -> None:
         self._examining = self._examining or call.examines
@@ -187,7 +185,7 @@ class Run:
             silent = not meter.heard and any(text.strip() for _, texts in call.questions for text in texts)
             used = call.charge.usage if silent else meter.usage  # a cap can only hold if something is counted
             keys, share = call.charge.pairs, len(scores)
-            paid = (used.tokens / share, self._account.price.of(used) / share)
+            paid = (used.tokens / share, self.account.price.of(used) / share)
             answers = {key: Paid(score, *paid) for key, score in zip(keys, scores, strict=True)}
             self._walk.answered.update(answers)
             if call.examines:
@@ -211,9 +209,9 @@ class Run:
         return [None if one is None else float(one) for one in scores]
 
     def _pay(self, call: JudgeCall, used: Usage, answers: Mapping[bytes, Paid]) -> None:
-        self._account.settle(self._judge.fingerprint, call.charge, used, answers)
-        self._usage += used
-        self._usd += self._account.price.of(used)
+        self.account.settle(call.charge, used, answers)
+        self.usage += used
+        self.usd += self.account.price.of(used)
 
     def _fail(self, call: JudgeCall, error: JudgeError) -> None:
         """Note a call that failed; several in a row put the judge in doubt."""
@@ -232,7 +230,7 @@ class Run:
         self._why, self._failures, self._chances = why, 0, self._chances - 1
         call = self._walk.examination()
         if call is None:
-            self._capped = self._account.ended
+            self._capped = self.account.ended
         else:
             self._begin(call)
 
@@ -243,19 +241,28 @@ class Run:
             raise error
         self._stopped = f"{self._judge.fingerprint}: fails its examination; {self._why}" if self._why else str(error)
 
+    @property
+    def _progress(self) -> Progress:
+        return Progress(self._walk.pairs, self._walk.cached, self.usage, self._walk.usd + self.usd)
+
     def _verdicts(self) -> Verdicts:
         walk = self._walk
-        asked = [(query, document, walk.answered.get(key, _NONE).score) for query, document, key in walk.reached]
-        rewards, unjudged = rewards_of(self._judge, asked)
+        scores = [
+            (query, document, paid.score if (paid := walk.answered.get(key)) else None)
+            for query, document, key in walk.reached
+        ]
+        rewards, unjudged = rewards_of(self._judge, scores)
         failed = {(query, document): self._failed[key] for query, document, key in walk.reached if key in self._failed}
-        progress = Progress(walk.pairs, walk.cached, self._usage, walk.usd + self._usd)
         stopped = self._stopped or self._capped or walk.stopped
-        return Verdicts(rewards, unjudged, progress, stopped, failed, broken=bool(self._stopped))
+        return Verdicts(rewards, unjudged, self._progress, stopped, failed, broken=bool(self._stopped))
 
 
 def _score(judge: Judge, call: JudgeCall) -> Scores:
     """The judge's answers, one question after the other."""
-    return [score for query, texts in call.questions for score in scored(judge, query, texts)]
+    scores: Scores = []
+    for query, texts in call.questions:
+        scores += scored(judge, query, texts)
+    return scores
 
 
 def _sensible(judge: Judge, answer: Sequence[object]) -> Scores:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.usage import Usage
@@ -25,7 +24,7 @@ class Price:
     request: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in _columns(self).items():
+        for name, value in asdict(self).items():
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"price: expected {name} as a finite number >= 0, got {value}")
 
@@ -59,7 +58,7 @@ class Budget:
     usd: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in _columns(self).items():
+        for name, value in asdict(self).items():
             if value is not None and not value >= 0:
                 raise InputError(f"budget: expected {name} as a number >= 0, got {value}")
 
@@ -68,17 +67,15 @@ class Budget:
         """A budget written as ``pairs=2000,tokens=1e6,usd=1.50``, each part optional."""
         return cls(**_numbers("budget", text, cls))
 
+    def without(self, *, pairs: float = 0.0, tokens: float = 0.0, usd: float = 0.0) -> Budget:
+        """What is left once so much is spent."""
+        caps = ((self.pairs, pairs), (self.tokens, tokens), (self.usd, usd))
+        return Budget(*(None if cap is None else max(0.0, cap - gone) for cap, gone in caps))
+
     def admits(self, *, pairs: float = 0.0, tokens: float = 0.0, usd: float = 0.0) -> bool:
         """Whether so much is within every cap."""
-        return _within(pairs, self.pairs) and _within(tokens, self.tokens) and _within(usd, self.usd)
-
-
-def _within(value: float, cap: float | None) -> bool:
-    return cap is None or value <= cap * (1 + 1e-9)  # sums of shares are rounded
-
-
-def _columns(value: Price | Budget) -> Mapping[str, float]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+        caps = ((self.pairs, pairs), (self.tokens, tokens), (self.usd, usd))
+        return all(cap is None or value <= cap * (1 + 1e-9) for cap, value in caps)  # sums of shares are rounded
 
 
 def _numbers(name: str, text: str, kind: type[Price | Budget]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from tttembed_rag.judges.contract import Judge, documents_per_call, forecast_of
@@ -60,10 +60,11 @@ class Walk:
                 for document, text in candidates
             ]
             self._look_up([key for _, _, key in addressed])
-            for part in self._parts(addressed):
-                if any(self._is_fresh(key) for _, _, key in part):
+            size = documents_per_call(self._judge)
+            for start in range(0, len(addressed), size):
+                left: Sequence[Addressed] = addressed[start : start + size]
+                if any(self._is_fresh(key) for _, _, key in left):
                     yield from self._examine()
-                left = part
                 while left and not self.stopped:
                     left = yield from self._ask(observation, left)
                 if self.stopped:
@@ -74,7 +75,7 @@ class Walk:
         asked = questions()[: 1 if self._has_passed() else None]
         keys = examination_keys(self._judge.fingerprint, asked)
         estimate = forecast_of_questions(self._judge, asked)
-        charge = self._account.charge(self._judge.fingerprint, keys, estimate, least=len(keys), anew=True)
+        charge = self._account.charge(keys, estimate, least=len(keys), anew=True)
         return None if charge is None else JudgeCall(asked, charge, examines=True)
 
     def _ask(
@@ -122,7 +123,7 @@ class Walk:
         self, pairs: Sequence[bytes], estimate: Usage, *, least: int = 1
     ) -> Generator[None, None, Charge | None]:
         """The charge for a call about *pairs*; None where a cap ends the walk."""
-        while (charge := self._account.charge(self._judge.fingerprint, pairs, estimate, least=least)) is None:
+        while (charge := self._account.charge(pairs, estimate, least=least)) is None:
             if not self._account.running:
                 self.stopped = self._account.ended
                 return None
@@ -139,22 +140,17 @@ class Walk:
             self.answered |= found
             self.usd += sum(paid.usd for paid in found.values())
 
-    def _parts(self, addressed: Sequence[Addressed]) -> Iterator[Sequence[Addressed]]:
-        size = documents_per_call(self._judge)
-        for start in range(0, len(addressed), size):
-            yield addressed[start : start + size]
-
 
 def forecast(plan: Plan, judge: Judge, cache: Answers, *, examine: bool = False) -> Progress:
     """The pairs that `judge_all` would judge and their highest cost, without asking the judge anything.
 
     With *examine*, that of its examination is counted too, where it has not passed it yet.
     """
-    ledger = Ledger(plan.budget, plan.price, cache)
+    ledger = Ledger(plan.budget, plan.price, cache, judge.fingerprint)
     walk = Walk(plan, judge, ledger, examine=examine)
     usage = Usage()
     for call in walk.calls():
         if call is not None:
-            ledger.settle(judge.fingerprint, call.charge, call.charge.usage, {})
+            ledger.settle(call.charge, call.charge.usage, {})
             usage += call.charge.usage
     return Progress(walk.pairs, walk.cached, usage, ledger.usd)

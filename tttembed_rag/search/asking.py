@@ -22,8 +22,7 @@ from tttembed_rag.search.learning import unused
 from tttembed_rag.search.outcomes import LAST, PastRequest
 
 if TYPE_CHECKING:
-    from tttembed_rag.stores import Store
-    from tttembed_rag.worker.holding import Holding
+    from tttembed_rag.stores import Lease, Store
 
 _log = logging.getLogger(__name__)
 # Pairs of a request and an item that are asked about in a day, where nothing else was said.
@@ -50,7 +49,7 @@ class UnusedJudge:
         self._asking = Asking(store, judge, budget=budget, price=price, concurrency=_AT_ONCE, seconds=_SECONDS)
 
     def verdicts(
-        self, requests: Sequence[PastRequest], items: Items, tenant: str, holding: Holding
+        self, requests: Sequence[PastRequest], items: Items, tenant: str, lease: Lease
     ) -> list[Mapping[str, float]]:
         """For each request of *tenant*, rewards in [0, 1] of some items that nobody used, by the keys of their cards.
 
@@ -61,7 +60,7 @@ class UnusedJudge:
             StoreUnavailable: The store is away.
         """
         sample = self._sample(requests, items, tenant)
-        self._ask(list(sample.values()), holding)
+        self._ask(list(sample.values()), lease)
         pairs = {
             place: {key: self._pair(one.query, text) for key, text in one.candidates} for place, one in sample.items()
         }
@@ -91,14 +90,13 @@ class UnusedJudge:
                 sample[place] = replace(waiting, candidates=[(card.key, card.text) for card in cards])
         return sample
 
-    def _ask(self, sample: Sequence[Observation], holding: Holding) -> None:
+    def _ask(self, sample: Sequence[Observation], lease: Lease) -> None:
         """Ask about what was not answered yet, as far as the day's budget goes."""
         keys = {self._pair(one.query, text) for one in sample for _, text in one.candidates}
         if len(self._queue.answers().get(list(keys))) == len(keys):
             return
         try:
-            account = self._asking.account(sample, holding)
-            self._asking.ask(sample, account, Event(), depths=range(1, _FIRST + 1))
+            self._asking.run(sample, lease, Event(), depths=range(1, _FIRST + 1)).verdicts()
         except (LeaseLost, StoreUnavailable):
             raise
         except Exception:  # noqa: BLE001 - a judge of the caller's may raise anything; uses alone are learned from

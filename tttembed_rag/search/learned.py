@@ -32,8 +32,7 @@ from tttembed_rag.vectors.checks import FloatArray
 if TYPE_CHECKING:
     from tttembed_rag.judges import Judge
     from tttembed_rag.offsets.lookup import Offsets
-    from tttembed_rag.stores import Store
-    from tttembed_rag.worker.holding import Holding
+    from tttembed_rag.stores import Lease, Store
 
 _log = logging.getLogger(__name__)
 # Vectors of the last requests, which outcomes are kept with.
@@ -260,12 +259,12 @@ class LearnedSearch:
         """
         tenant = self._memory.learner(current_tenant())
         try:
-            with context(tenant=tenant), self._memory.alone(tenant) as holding:
-                return self._learned(tenant, grown, holding)
+            with context(tenant=tenant), self._memory.alone(tenant) as lease:
+                return self._learned(tenant, grown, lease)
         except LeaseLost as exc:
             return Lesson.of(0, self._memory.live.current, str(exc))
 
-    def _learned(self, tenant: str, grown: float, holding: Holding | None) -> Lesson:
+    def _learned(self, tenant: str, grown: float, lease: Lease | None) -> Lesson:
         """The same for *tenant*, while nobody else learns for it, and unless it is forgotten meanwhile."""
         items, live, version = self._items, self._memory.live.current, self._memory.version(tenant)
         pool = self._memory.requests(tenant, self._width)
@@ -280,19 +279,19 @@ class LearnedSearch:
             return Lesson.of(
                 len(requests), live, "no request is new" if not new else f"{new} requests are new, too few"
             )
-        verdicts = self._judge.verdicts(requests, items, tenant, holding) if self._judge and holding else None
+        verdicts = self._judge.verdicts(requests, items, tenant, lease) if self._judge and lease else None
         offsets = learn(requests, items, verdicts)
         reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
         lesson = Lesson.of(len(requests), offsets, reason, published=True)
         is_sure = self._abstain and FLOOR in offsets.settings
         if not (version or lesson.moves or is_sure) and lesson.weight == WEIGHT:  # what others share stays
-            self._memory.see(digests, tenant, holding)
+            self._memory.see(digests, tenant, lease)
             return Lesson.of(len(requests), live, reason)
         note, rewarded = f"weight of BM25 {lesson.weight:g}; {reason}", len(requests)
         publish = self._memory.publish
-        if not publish(offsets, tenant, holding=holding, note=note, rewarded=rewarded, instead_of=version):
+        if not publish(offsets, tenant, lease=lease, note=note, rewarded=rewarded, instead_of=version):
             return Lesson.of(len(requests), live, "another process published meanwhile")
-        self._memory.see(digests, tenant, holding)
+        self._memory.see(digests, tenant, lease)
         return lesson
 
     async def alearn(self, *, grown: float = 0.0) -> Lesson:

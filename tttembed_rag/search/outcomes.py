@@ -6,8 +6,8 @@ import json
 import socket
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -29,8 +29,7 @@ from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
-    from tttembed_rag.stores import Store
-    from tttembed_rag.worker.holding import Holding
+    from tttembed_rag.stores import Lease, Store
 
 # Requests learned from, the last ones of each source; items of one request that are read.
 LAST, _DEPTH = 2000, 200
@@ -160,11 +159,11 @@ class InProcess:
         """Digests of the requests that were learned from, or in vain."""
         return self._seen.get(tenant, set())
 
-    def alone(self, tenant: str) -> AbstractContextManager[Holding | None]:  # noqa: ARG002 - a store has other learners
+    def alone(self, tenant: str) -> AbstractContextManager[Lease | None]:  # noqa: ARG002 - a store has other learners
         """Nothing: no other process learns from it, and nothing is forgotten."""
         return nullcontext()
 
-    def see(self, digests: Collection[int], tenant: str, holding: Holding | None) -> None:  # noqa: ARG002 - likewise
+    def see(self, digests: Collection[int], tenant: str, lease: Lease | None) -> None:  # noqa: ARG002 - likewise
         """Add the digests of requests that were learned from now."""
         self._seen[tenant] = self.seen(tenant).union(digests)
 
@@ -272,26 +271,25 @@ class InStore:
 
         return dict.fromkeys(json.loads(self.store.states.get(TOOLS, tenant=tenant) or "[]"))
 
-    def alone(self, tenant: str) -> Holding:
+    @contextmanager
+    def alone(self, tenant: str) -> Iterator[Lease]:
         """The right to learn for a tenant, until the block is left; forgetting ends it.
 
         Raises:
             LeaseLost: Another process has it.
         """
-        from tttembed_rag.worker.holding import Holding
+        with self.store.leases.held(tenant, f"{socket.gethostname()}:{uuid4().hex}", _SECONDS) as lease:
+            if lease is None:
+                raise LeaseLost("another process learns for the tenant now")
+            yield lease
 
-        holding = Holding.take(self.store, tenant, f"{socket.gethostname()}:{uuid4().hex}", _SECONDS)
-        if holding is None:
-            raise LeaseLost("another process learns for the tenant now")
-        return holding
-
-    def see(self, digests: Collection[int], tenant: str, holding: Holding | None) -> None:
+    def see(self, digests: Collection[int], tenant: str, lease: Lease | None) -> None:
         """Add the digests of requests that were learned from now; the first of many are forgotten."""
         from tttembed_rag.stores.work.states import TOOLS
 
         earlier = [one for one in self.seen(tenant) if one not in set(digests)]
         kept = json.dumps([*earlier, *digests][-_SEEN:])
-        self.store.states.set(TOOLS, kept, tenant=tenant, lease=None if holding is None else holding.lease)
+        self.store.states.set(TOOLS, kept, tenant=tenant, lease=lease)
 
     def version(self, tenant: str) -> int:
         """The number of the live version of a tenant, 0 for none."""
@@ -299,7 +297,7 @@ class InStore:
         return 0 if live is None else live.number
 
     def publish(
-        self, offsets: Offsets, tenant: str, *, holding: Holding | None, note: str, rewarded: int, instead_of: int
+        self, offsets: Offsets, tenant: str, *, lease: Lease | None, note: str, rewarded: int, instead_of: int
     ) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is live meanwhile."""
         try:
@@ -310,7 +308,7 @@ class InStore:
                 note=note,
                 embedder=self._embedder,
                 rewarded=rewarded,
-                lease=None if holding is None else holding.lease,
+                lease=lease,
                 instead_of=instead_of,
             )
         except Superseded:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
 
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
-from tttembed_rag.errors import InputError, LeaseLost
+from tttembed_rag.errors import InputError, LeaseLost, StoreError
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.records import Lease
 from tttembed_rag.stores.rows import insert
+
+_log = logging.getLogger(__name__)
 
 # Seconds that a lease lasts at most. A lease that seems to last longer was taken by a wrong clock, and is ignored.
 LONGEST = 3600.0
@@ -53,6 +58,39 @@ class Leases:
         """Let other owners take the lease at once; no effect if it is lost."""
         with self._database.write("observing") as connection:
             connection.execute(_table.delete().where(_is(lease)))
+
+    @contextmanager
+    def held(self, tenant: str, owner: str, seconds: float) -> Iterator[Lease | None]:
+        """A block with the right to work for *tenant* alone, None while another owner has it.
+
+        The lease lasts for some seconds at a time, and a thread renews it three times in each. Where it is lost all the
+        same, the store refuses changes under it.
+        """
+        lease = self.take(tenant, owner, seconds)
+        if lease is None:
+            yield None
+            return
+        left = Event()
+
+        def renew() -> None:
+            held = True
+            while held and not left.wait(seconds / 3):
+                try:
+                    held = self.renew(lease, seconds)
+                except StoreError as exc:
+                    _log.warning("the lease was not renewed: %s", exc)
+
+        thread = Thread(target=renew, name="tttembed-lease", daemon=True)
+        thread.start()
+        try:
+            yield lease
+        finally:
+            left.set()
+            thread.join(seconds)
+            try:
+                self.release(lease)
+            except StoreError as exc:
+                _log.warning("the lease was not given back, it ends by itself in %g s: %s", seconds, exc)
 
 
 def check_lease(connection: Connection, lease: Lease | None) -> None:

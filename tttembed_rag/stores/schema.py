@@ -210,15 +210,13 @@ changes = Table(
     _index("changes_due", "tenant", "judge", only="marks > looked"),
 )
 
-# Queries that a judge failed at although it is well: how often, since when, when it is asked again, and why it
-# failed the last time.
+# Queries that a judge failed at although it is well: how often, when it is asked again, and why it failed last.
 failures = Table(
     "failures",
     metadata,
     _of("queries", primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     Column("count", Integer, nullable=False),
-    Column("first_at", Double, nullable=False),
     Column("due_at", Double, nullable=False),
     Column("why", Text, nullable=False),
     Index("failures_by_due", "judge", "due_at", "query"),
@@ -274,6 +272,18 @@ asking = Table(
     Index("asking_by_charge", "charge"),
     Index("asking_by_query", "query"),
     sqlite_with_rowid=False,
+)
+
+# Requests that were sent to a batch service, or are about to be, and have no results yet: see `work.openbatches`.
+batches = Table(
+    "batches",
+    metadata,
+    Column("key", String(32), primary_key=True),
+    _of("tenants"),
+    _of("judges", cascade=False),
+    # JSON text.
+    Column("record", Text, nullable=False),
+    Index("batches_by_tenant", "tenant"),
 )
 
 versions = Table(

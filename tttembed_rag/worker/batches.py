@@ -8,9 +8,8 @@ results is set aside and sent again later, with longer waits from time to time; 
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from threading import Event
 
@@ -21,15 +20,15 @@ from tttembed_rag.judging.batching.openbatch import Books, OpenBatch
 from tttembed_rag.judging.batching.requests import answered, collect, pack
 from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
 from tttembed_rag.judging.cache import Answers
-from tttembed_rag.judging.calls import LateError, TimeLimit
+from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.stores import Lease
 from tttembed_rag.stores.records import Spend
 from tttembed_rag.worker.asking import Asked, Asking
-from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
 
 # Queries that are sent at a time.
@@ -54,27 +53,25 @@ class BatchAsking:
             )
         self._singly, self._queue, self._open = singly, singly.queue, singly.store.open_batches
         self._service, self._lines = service, service.judge
-        self._looked: dict[str, float] = {}  # when it looked at a batch the last time, by its key
 
     def tenants(self) -> set[str]:
         """Tenants for which something may be done: pairs wait, or a batch is open."""
         return self._open.tenants(self.fingerprint).union(self._queue.tenants(self.fingerprint))
 
-    def judge(self, tenant: str, stop: Event, holding: Holding) -> Asked:
+    def judge(self, tenant: str, stop: Event, lease: Lease) -> Asked:
         """Read what has come of the tenant's batches, and send what waits besides.
 
-        Nothing further is sent once *stop* is set, or by a worker that has lost what it was *holding*.
+        Nothing further is sent once *stop* is set, or under a *lease* that is lost.
         """
         told = Asked()
-        books = self._open.books(tenant, self.fingerprint, caps=self._singly.budget, lease=holding.lease)
-        limit = TimeLimit(self.fingerprint, self._singly.seconds)
-        exchange = Exchange(self._service, books, self._singly.price, limit=limit, stop=stop)
+        books = self._open.books(tenant, self.fingerprint, caps=self._singly.budget, lease=lease)
+        exchange = Exchange(self._service, books, self._singly.price, seconds=self._singly.seconds, stop=stop)
         try:
             for batch in books.open():
                 if not stop.is_set():
-                    told += self._looked_at(batch, exchange, tenant, holding)
+                    told += self._looked_at(batch, exchange, tenant)
             if not stop.is_set() and not is_of_tools(self._singly.store, tenant):
-                told += self._send_what_waits(books, exchange, tenant, stop, holding)
+                told += self._send_what_waits(books, exchange, tenant, stop, lease)
         except StoreError:
             raise
         except TTTEmbedError as exc:
@@ -83,49 +80,42 @@ class BatchAsking:
 
     # Reading
 
-    def _looked_at(self, batch: OpenBatch, exchange: Exchange, tenant: str, holding: Holding) -> Asked:
+    def _looked_at(self, batch: OpenBatch, exchange: Exchange, tenant: str) -> Asked:
         """What came of a look; a service that refuses to tell of one batch alone is not broken."""
-        now = time.monotonic()
-        if batch.file and now - self._looked.get(batch.key, -math.inf) < exchange.pause(batch):
-            return Asked()
-        self._looked[batch.key] = now
         try:
             found = exchange.look(batch)
-            return Asked() if found is None else self._read(batch, found, exchange, tenant, holding)
+            return Asked() if found is None else self._read(batch, found, exchange, tenant)
         except (BusyError, LateError):
             raise
         except JudgeError as exc:
             return Asked(refused=batch.pairs, why=exc.brief)
 
-    def _read(self, batch: OpenBatch, found: ServiceBatch, exchange: Exchange, tenant: str, holding: Holding) -> Asked:
+    def _read(self, batch: OpenBatch, found: ServiceBatch, exchange: Exchange, tenant: str) -> Asked:
         """Keep the answers of a batch that has ended, write them as rewards, and strike it off."""
         contents = exchange.download(found)
-        waiting = self._queue.waiting_of(self.fingerprint, batch.queries, tenant=tenant)
+        waiting = self._queue.waiting(self.fingerprint, queries=batch.queries, tenant=tenant)
         answers = self._queue.answers(waiting, day=batch.date)
         asked = {pair_key(self.fingerprint, one.query, text) for one in waiting for _, text in one.candidates}
-        holding.check()  # who lost it must write nothing
         collected = collect(contents, batch, self._lines, answers, asked)
         scored = self._write(waiting, answers, tenant)
-        left = self._queue.waiting_of(self.fingerprint, batch.queries, tenant=tenant)
+        left = self._queue.waiting(self.fingerprint, queries=batch.queries, tenant=tenant)
         why = f"batch {found.state}"
         if left:
             said = f"{why}: {next(iter(collected.failures), found.why or 'not in its results')}"
             self._queue.failed(self.fingerprint, {one.query_id: said for one in left}, tenant=tenant)
         exchange.close(batch, found, lost=collected.lost)
         missing = sum(len(one.candidates) for one in left)
-        spent = Spend(
-            collected.answers, collected.usage.tokens, Price(*batch.price).share(self._lines.price).of(collected.usage)
-        )
-        return Asked(scored=scored, refused=missing, why=why if missing else "", spent=spent)
+        usd = Price(*batch.price).share(self._lines.price).of(collected.usage)
+        return Asked(scored, missing, why if missing else "", usage=collected.usage, usd=usd)
 
     def _write(self, observations: Sequence[Observation], answers: Answers, tenant: str) -> int:
         """Write the kept answers about *observations* as rewards; gives how many."""
-        rewards = answered(_plan(observations), self._lines, answers).rewards if observations else {}
+        rewards = answered(_plan(observations), self._lines, answers).rewards
         return self._queue.judged(self.fingerprint, rewards, tenant=tenant) if rewards else 0
 
     # Sending
 
-    def _send_what_waits(self, books: Books, exchange: Exchange, tenant: str, stop: Event, holding: Holding) -> Asked:
+    def _send_what_waits(self, books: Books, exchange: Exchange, tenant: str, stop: Event, lease: Lease) -> Asked:
         """Send what waits of `_QUERIES` queries that no open batch asks about, as far as the day's budget goes."""
         ours = books.open()
         if any(not one.full and books.now() - one.at < _NEXT for one in ours):
@@ -144,11 +134,13 @@ class BatchAsking:
         full = len(observations) == _QUERIES
         price = self._singly.price.share(self._lines.price)
         packed, walk = pack(_plan(observations, left, price), self._lines, answers)
-        account = self._singly.account((), holding)
+        told = Asked(scored, stopped=walk.stopped)
         if packed:
-            examined = self._singly.run(account, Plan([]), stop).examined()
+            run = self._singly.run((), lease, stop)
+            examined = run.examined()
+            told = replace(told, usage=run.usage, usd=run.usd)
             if examined.stopped:
-                return Asked(scored, stopped=examined.stopped, broken=examined.broken, spent=account.paid)
+                return replace(told, stopped=examined.stopped, broken=examined.broken)
         pairs, usd = 0, 0.0
         for requests in packed:
             try:
@@ -160,21 +152,16 @@ class BatchAsking:
                 break
             pairs, usd = pairs + batch.pairs, usd + batch.usd
         if not pairs:
-            return Asked(scored, stopped=walk.stopped, spent=account.paid)
+            return told
         stopped = "; ".join(filter(None, (f"{pairs} pairs sent as a batch, at most ${usd:.4f}", walk.stopped)))
-        return Asked(scored, stopped=stopped, more=full and not walk.stopped, spent=account.paid)
+        return replace(told, stopped=stopped, more=full and not walk.stopped)
 
     def _left(self) -> Budget:
         """What is left of the day's budget behind the examination of the judge."""
         asked = questions()[: 1 if has_passed(self.fingerprint, self._queue.answers().get) else None]
         usage = forecast_of_questions(self._lines.single, asked)
         spent = self._queue.spent() + Spend(2 * len(asked), usage.tokens, self._singly.price.of(usage))
-
-        def left(cap: float | None, gone: float) -> float | None:
-            return None if cap is None else max(0.0, cap - gone)
-
-        caps = self._singly.budget
-        return Budget(left(caps.pairs, spent.pairs), left(caps.tokens, spent.tokens), left(caps.usd, spent.usd))
+        return self._singly.budget.without(pairs=spent.pairs, tokens=spent.tokens, usd=spent.usd)
 
 
 def _plan(observations: Sequence[Observation], budget: Budget | None = None, price: Price | None = None) -> Plan:

@@ -26,19 +26,19 @@ from tttembed_rag.worker.tenant import BY, Tenant, same_model
 from tttembed_rag.worker.trial import FIRST_LOOK, WINDOW, Trial, live_gains, without_risen
 
 
-def recognise(tenant: Tenant, probe: Probe, count: int) -> Iterator[Step]:
+def recognise(tenant: Tenant, probe: Probe, changes: int) -> Iterator[Step]:
     """Halt if the live version was learned for another embedding model than *probe*, resume if it was learned for it.
 
-    Where the model has changed, the *count* rewards so far are learned from no more.
+    Where the model has changed, the rewards so far, after which `Store.changes` is *changes*, are learned from no more.
     """
     live = tenant.live
-    before = tenant.notes.probe()
+    before = tenant.probe()
     of_live = Probe.from_json(live.probe) if live is not None and live.probe else None
     reference = before or of_live
     changed = "" if reference is None else reference.difference(probe)
     foreign = changed if of_live is None else of_live.difference(probe)
     if changed:
-        tenant.remember(since=time.time(), base=count, rewards=0, looked=count)
+        tenant.remember(since=time.time(), rewards=0, learned=changes, changes=changes)
     # Not only at the change: since then another version may have gone live, or a person may have resumed.
     registry = tenant.store.registry
     halts = tenant.serves and bool(foreign) and (bool(changed) or registry.halted(tenant=tenant.name, own=True) is None)
@@ -46,7 +46,7 @@ def recognise(tenant: Tenant, probe: Probe, count: int) -> Iterator[Step]:
     if halts:
         registry.halt(by=BY, tenant=tenant.name, note=why, lease=tenant.lease)
     if before is None or changed:  # last: a worker that is killed before it sees the change again
-        tenant.notes.set_probe(probe)
+        tenant.set_probe(probe)
     if of_live is not None and not foreign:
         yield from tenant.resume("the embedding model is again the one that the live version was learned for")
     elif halts:
@@ -65,11 +65,11 @@ def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, No
     own, offsets = _of_own_model(tenant, live, rewards), tenant.offsets_of(live)
     if own is None or offsets is None:
         return none
-    trial = tenant.notes.trial()
+    trial = tenant.trial()
     if trial.version != live.number:  # published by a person, or by a worker that was killed right after
-        tenant.notes.begin_trial(live, own)
+        tenant.begin_trial(live, own)
         return none
-    old, fresh = tenant.notes.learned().split(own)
+    old, fresh = tenant.split(own)
     if fresh is None:
         return none
     gains = live_gains(offsets, fresh)
@@ -87,7 +87,7 @@ def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, No
     if looked.contradicted:
         yield from _take_back(tenant, live, looked, own)
         return none
-    tenant.notes.set_trial(looked)
+    tenant.set_trial(looked)
     return gains.gains
 
 
@@ -104,7 +104,7 @@ def _of_own_model(tenant: Tenant, live: Version, rewards: Rewards) -> Rewards | 
 def _last(tenant: Tenant, live: Version, judge: str, count: int) -> Rewards | None:
     """The rewards of fresh queries among the last *count* ones; None where there are none."""
     try:
-        return tenant.notes.learned().split(tenant.rewards(judge, live.embedder or tenant.embedder, last=count))[1]
+        return tenant.split(tenant.rewards(judge, live.embedder or tenant.embedder, last=count))[1]
     except RewardError:
         return None
 
@@ -112,7 +112,7 @@ def _last(tenant: Tenant, live: Version, judge: str, count: int) -> Rewards | No
 def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:
     """Write down how far fresh traffic is from what was learned from, and tell where it is far."""
     drifts = {"queries": query_drift(old.query_vectors, fresh.query_vectors), "rewards": reward_drift(old, fresh)}
-    tenant.notes.add_drift({"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()})
+    tenant.add_drift({"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()})
     for drift in drifts.values():
         if drift.seen():
             tenant.store.audit.note(BY, "drift", str(drift), tenant=tenant.name)
@@ -137,9 +137,9 @@ def _take_back(tenant: Tenant, live: Version, trial: Trial, rewards: Rewards) ->
             instead_of=live.number,
         )
     tenant.live = now
-    tenant.notes.begin_trial(now, rewards)
+    tenant.begin_trial(now, rewards)
     # What was learned from before has had its say: those who ask now want something else.
-    tenant.remember(since=max(live.at, tenant.memory.since), base=tenant.memory.base + tenant.memory.rewards, rewards=0)
+    tenant.remember(since=max(live.at, tenant.memory.since), rewards=0)
     what = f"version {now.number}" if now.served else "base vectors"
     yield tenant.step("rolled back", f"{why}; {what} now", now)
 

@@ -19,9 +19,9 @@ from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.thresholds import AUDITED
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import TOOL_CALLS
+from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.system import telemetry
 from tttembed_rag.vectors.rows import Float64
 from tttembed_rag.worker.guarding import guard, recognise
@@ -52,26 +52,30 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         yield tenant.step("learned nothing", "no rewards yet")
         tenant.settle()
         return
-    if probe is not None:
-        yield from recognise(tenant, probe, count)
     changes, labelled = tenant.store.changes(judge, tenant=tenant.name), tenant.labelled()
-    audited = labelled != tenant.memory.labelled
-    if not audited and (judge, count, changes) == (tenant.memory.judge, tenant.memory.looked, tenant.memory.changes):
+    if probe is not None:
+        yield from recognise(tenant, probe, changes)
+    memory = tenant.memory
+    audited = labelled != memory.labelled
+    if not audited and (judge, changes) == (memory.judge, memory.changes):
         yield tenant.step("learned nothing", f"nothing is new, {count} rewards as before")
         tenant.settle()
         return
     tenant.find_embedder(judge)
-    if tenant.memory.judge not in ("", judge):  # rewards of another judge count no more in its trial
-        tenant.notes.set_trial(replace(tenant.notes.trial(), fresh=0, earlier=()))
-    tenant.memory = replace(tenant.memory.counted(judge, count, changes), labelled=labelled)
-    new, needed = tenant.memory.new, 0 if audited else tenant.needed(judge)
+    if memory.judge not in ("", judge):  # rewards of another judge count no more in its trial
+        tenant.set_trial(replace(tenant.trial(), fresh=0, earlier=()))
+    if memory.judge != judge:
+        memory = replace(memory, judge=judge, rewards=0, learned=0)
+    tenant.memory = replace(memory, changes=changes, labelled=labelled)
+    # Corrected rewards are new too; expired ones are gone.
+    new, needed = min(changes - memory.learned, count), 0 if audited else tenant.needed
     if new >= needed or tenant.serves:
         try:
             rewards, since, gains = tenant.rewards(judge, tenant.embedder), tenant.memory.since, np.empty(0)
             if tenant.live is not None:
                 gains = yield from guard(tenant, tenant.live, rewards)
             if tenant.memory.since > since:  # something was taken back, with what it was learned from
-                needed = min(needed, tenant.needed(judge))
+                needed = min(needed, tenant.needed)
                 rewards = tenant.rewards(judge, tenant.embedder)
         except RewardError as exc:
             yield tenant.step("learned nothing", str(exc))
@@ -90,14 +94,14 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
     own = None if live is None or not tenant.is_for(live, rewards) else tenant.offsets_of(live)
     try:
         with telemetry.step("fit", tenant=tenant.name) as note:
-            labels = tenant.labels()
+            labels = tenant.store.history.verdicts(tenant.name, judge=AUDIT) or None if tenant.labelled() else None
             found = fit(rewards, scope=tenant.habits.scope, warm_start=own, audit=labels)
             offsets = staying(found, own)
             note(rewarded=len(rewards))
     except InputError as exc:
         yield tenant.step("failed", f"nothing could be fitted: {exc}")
         return
-    tenant.memory = tenant.memory.learned()
+    tenant.memory = replace(tenant.memory, rewards=rewards.budget, learned=tenant.memory.changes)
     summary = f"{_explained(found)}; learned from {len(rewards)} queries, {rewards.budget} rewards of {rewards.judge}"
     live_ones, left = ({key for key, one in (which or {}).items() if one.in_use} for which in (own, offsets))
     if any(offset.in_use for offset in found.values()) or live_ones - left:
@@ -116,17 +120,15 @@ def staying(found: Offsets, live: Offsets | None) -> Offsets:
 
     A rescorer was learned beside what its task is served: it stays, and gives way, with the offset.
     """
-    offsets = [_staying(one, None if live is None else live.get(key)) for key, one in found.items()]
+    offsets = []
+    for key, one in found.items():
+        before = None if live is None else live.get(key)
+        if before is None or one.served or one.evidence.against or (one.in_use and not before.served):
+            offsets.append(one)
+        else:
+            denied = one.rescorer is not None and one.rescorer.evidence.code == AUDITED.code
+            offsets.append(replace(before, rescorer=None) if denied else before)
     return Offsets(offsets, width=found.width, settings=found.settings)
-
-
-def _staying(found: Offset, live: Offset | None) -> Offset:
-    if live is None or found.served or found.evidence.against:
-        return found
-    if found.in_use and not live.served:
-        return found
-    denied = found.rescorer is not None and found.rescorer.evidence.code == AUDITED.code
-    return replace(live, rescorer=None) if denied else live
 
 
 def _publish(
@@ -140,7 +142,7 @@ def _publish(
     serves: bool,
 ) -> Iterator[Step]:
     """Publish *offsets*; the trial of the live version goes on under them if both belong to one embedding model."""
-    live, trial = tenant.live, tenant.notes.trial()
+    live, trial = tenant.live, tenant.trial()
     now = tenant.store.registry.publish(
         offsets,
         by=BY,
@@ -154,7 +156,7 @@ def _publish(
     )
     goes_on = live is not None and trial.version == live.number and tenant.is_for(live, rewards) and serves
     tenant.live = now
-    tenant.notes.begin_trial(now, rewards, trial.followed_by(now.number, gains) if goes_on else None)
+    tenant.begin_trial(now, rewards, trial.followed_by(now.number, gains) if goes_on else None)
     yield tenant.step("published" if serves else "withdrawn", f"version {now.number}: {summary}", now)
     yield from tenant.resume("a version for this embedding model was published")
 

@@ -9,33 +9,35 @@ import os
 import random
 import socket
 import time
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Event
+from typing import TypeAlias
 from uuid import uuid4
 
 from tttembed_rag.errors import InputError, LeaseLost, StoreTooSlow, StoreUnavailable, Superseded, in_brief
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judging.batching.service import BatchService
-from tttembed_rag.judging.calls import TimeLimit
+from tttembed_rag.judging.calls import in_time
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.offsets.values import AnyScope, check_scope
-from tttembed_rag.stores import Store
+from tttembed_rag.stores import Lease, Store
+from tttembed_rag.stores.work.states import BASIS
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.worker.asking import Asked, Asking
 from tttembed_rag.worker.batches import BatchAsking
-from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.learning import one_pass
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import DECISIONS, Round, Step
 from tttembed_rag.worker.tenant import Habits, Tenant
 
 _log = logging.getLogger(__name__)
+
+# Is told each step as soon as it is done.
+Tell: TypeAlias = Callable[[Step], None]
 
 # Seconds between attempts, doubling from the first to the longest, while the store is out of order.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
@@ -68,7 +70,7 @@ class Worker:
         budget: Caps on what judging may cost in a day (UTC), over all judges, workers and restarts of the store.
         price: What the judge's usage costs; needed where the budget caps money.
         min_new: Rewards that must be new before something is learned again, >= 1; but never fewer than a tenth of
-            those learned from before, or of those of the *last* queries if these are fewer.
+            those learned from before.
         last: Queries learned from at most, the last served ones.
         embedder: Fingerprint of the embedding model that made the vectors to learn from; None is the model of most
             of the last 100 rewarded queries.
@@ -128,7 +130,7 @@ class Worker:
             last=last,
         )
         self._probe = probe
-        self._probing = TimeLimit("the embedding model", judge_seconds)
+        self._judge_seconds = judge_seconds
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
@@ -149,14 +151,26 @@ class Worker:
         Raises:
             StoreUnavailable: The store is out of order; what was done stays done.
         """
+        stop, steps = stop or Event(), list[Step]()
+
+        def tell(step: Step) -> None:
+            steps.append(step)
+            _announce(watch, step)
+
+        self._elsewhere.clear()
+        left_out, more = set[str](), True
         with telemetry.step("round"):
-            steps = list(map(partial(_announced, watch), self._steps(stop or Event())))
-            if not steps:
-                idle = Step("learned nothing", "nothing is new")
-                if self._elsewhere:
-                    idle = Step("standby", "other workers are at work for all tenants with something to do")
-                steps = [_announced(watch, idle)]
-            return _by_tenant(steps)
+            while more and not stop.is_set():  # judging and learning in turns
+                more = self._judge(left_out, stop, tell)
+                begun = self._clock()
+                self._learn(stop, tell)
+                self._learning = self._clock() - begun
+            if not steps and self._elsewhere:
+                tell(Step("standby", "other workers are at work for all tenants with something to do"))
+            elif not steps:
+                tell(Step("learned nothing", "nothing is new"))
+        tenants = dict.fromkeys(step.tenant for step in steps)
+        return [Round(tenant, tuple(step for step in steps if step.tenant == tenant)) for tenant in tenants]
 
     def run(
         self, *, every: float = 60.0, stop: Event | None = None, watch: Callable[[Step], None] | None = None
@@ -178,102 +192,10 @@ class Worker:
                 stop.wait(min(every, self._lease_seconds / 2) if self._elsewhere else every)
             except StoreUnavailable as exc:
                 wait = trouble.wait()
-                _announced(watch, Step("failed", f"{exc}; trying again in {wait:.0f} s"))
+                _announce(watch, Step("failed", f"{exc}; trying again in {wait:.0f} s"))
                 stop.wait(wait)
 
-    def _steps(self, stop: Event) -> Iterator[Step]:
-        """The steps of a round: judging and learning in turns, until nothing comes of further turns with the judge."""
-        self._elsewhere.clear()
-        left_out = set[str]()
-        more = True
-        while more and not stop.is_set():
-            more = yield from self._judged(left_out, stop)
-            begun = self._clock()
-            yield from self._learned(stop)
-            self._learning = self._clock() - begun
-
-    def _learned(self, stop: Event) -> Iterator[Step]:
-        """Guard what is live, and learn from what is new."""
-        probe = None
-        if (ask := self._probe) is not None and not stop.is_set():
-            try:
-                probe = self._probing.call(ask, stop)
-            except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
-                yield Step("not probed", f"{in_brief(exc)}; nothing is learned until the embedding model answers")
-                return
-        self._look_anew(probe)
-        for tenant in self._ours("learning", self._store.due.tenants(self._habits.judge)):
-            if stop.is_set():
-                return
-            if tenant in self._elsewhere:
-                continue  # who judges for it learns for it too, once the turns are over
-            ended = list[Step]()
-            with self._spared("learning", tenant, ended), self._take(tenant) as holding:
-                if holding is not None:
-                    yield from one_pass(Tenant(self._store, tenant, self._habits, holding), probe)
-                    self._troubles.pop(("learning", tenant), None)
-            yield from ended
-
-    def _look_anew(self, probe: Probe | None) -> None:
-        """Let all tenants be due where another judge is learned from than before, or the embedding model is another.
-
-        Before its first round that is what any worker looked with last. Afterwards it is what this worker looked with,
-        as two workers with two judges would let all tenants be due in every round of both.
-        """
-        known = json.loads(self._basis or self._store.due.basis() or "{}")
-        before = Probe.from_json(known["probe"]) if known.get("probe") else None
-        changed = known.get("judge") != (self._habits.judge or "")
-        if probe is not None and (before is None or before.difference(probe)):
-            before, changed = probe, True
-        basis = {"judge": self._habits.judge or "", "probe": "" if before is None else before.to_json()}
-        if changed:
-            self._store.due.restart(json.dumps(basis), self._habits.judge)
-        self._basis = json.dumps(basis)
-
-    def _ours(self, doing: str, tenants: Sequence[str]) -> list[str]:
-        """Those of *tenants* that this worker works for, and that no error of their own leaves out for now."""
-        ours = [one for one in tenants if self._tenants is None or one in self._tenants]
-        troubles = [self._troubles.get((doing, one)) for one in ours]
-        return [one for one, trouble in zip(ours, troubles, strict=True) if trouble is None or trouble.left <= 0]
-
-    def _take(self, tenant: str) -> Holding | nullcontext[None]:
-        """The right to work for *tenant*, to be entered; as such it is None where another worker has it."""
-        holding = Holding.take(self._store, tenant, self._owner, self._lease_seconds)
-        if holding is None:
-            self._elsewhere.add(tenant)
-            return nullcontext()
-        self._elsewhere.discard(tenant)
-        return holding
-
-    @contextmanager
-    def _spared(self, doing: str, tenant: str, ended: list[Step]) -> Iterator[None]:
-        """Around what is done for one tenant: an error of it spares all others, and *ended* takes what it was."""
-        try:
-            yield
-        except StoreTooSlow as exc:
-            ended.append(self._troubled(doing, tenant, exc))
-        except StoreUnavailable:
-            raise
-        except LeaseLost as exc:
-            ended.append(Step("standby", str(exc), tenant))
-        except Superseded as exc:  # by a person; looked at again in the next round
-            ended.append(Step("learned nothing", str(exc), tenant))
-        except Exception as exc:  # noqa: BLE001 (MemoryError too)
-            ended.append(self._troubled(doing, tenant, exc))
-
-    def _troubled(self, doing: str, tenant: str, error: Exception) -> Step:
-        """Leave a tenant out for a while; the log has a new error once, and its traceback at level DEBUG."""
-        reason = in_brief(error)
-        fresh = Backoff(_FIRST_TROUBLE, _LONGEST_TROUBLE, self._clock)
-        trouble = self._troubles.setdefault((doing, tenant), fresh)
-        wait = trouble.wait()
-        if trouble.reason != reason:
-            trouble.reason = reason
-            _log.error("tenant %r is left out of %s for %.0f s: %s", tenant, doing, wait, reason)
-            _log.debug("tenant %r", tenant, exc_info=error)
-        return Step("failed", f"{reason}; looked at again in {wait:.0f} s, the other tenants go on", tenant)
-
-    def _judged(self, left_out: set[str], stop: Event) -> Generator[Step, None, bool]:
+    def _judge(self, left_out: set[str], stop: Event, tell: Tell) -> bool:
         """Have the judge score some of what waits for each tenant in turn; gives whether there is more.
 
         A judge that broke down is left alone for a while. A tenant is added to *left_out*, for the rest of the round,
@@ -282,10 +204,12 @@ class Worker:
         if (asking := self._asking) is None:
             return False
         if (left := self._judge_wait.left) > 0:
-            yield Step("not judged", f"{asking.fingerprint}: broke down, is asked again in {left:.0f} s")
+            tell(Step("not judged", f"{asking.fingerprint}: broke down, is asked again in {left:.0f} s"))
             return False
-        waiting = self._ours("judging", sorted(asking.tenants() - left_out))
-        turns = deque((tenant, 1) for tenant in self._in_turns(waiting))
+        waiting = self._ours("judging", asking.tenants() - left_out)
+        # They begin after the one that was judged for last; a new process begins anywhere.
+        last = self._judged_last if self._judged_last is not None or not waiting else random.choice(waiting)
+        turns = deque((one, 1) for one in sorted(waiting, key=lambda one: (one <= (last or ""), one)))
         done: dict[str, Asked] = {}
         begun, broken = self._clock(), False
         while turns and not broken and not stop.is_set():
@@ -294,26 +218,23 @@ class Worker:
             if since >= self._learning and (turn > _TURNS or since >= _LONGEST_TURNS):
                 break
             turns.popleft()
-            asked, ended = None, list[Step]()
-            with self._spared("judging", tenant, ended), self._take(tenant) as holding:
-                if holding is not None:
+            asked = None
+            with self._alone("judging", tenant, tell) as lease:
+                if lease is not None:
                     with telemetry.step("judge", tenant=tenant) as note:
-                        asked = asking.judge(tenant, stop, holding)
+                        asked = asking.judge(tenant, stop, lease)
                         note(pairs=asked.scored)
-                    self._troubles.pop(("judging", tenant), None)
             self._judged_last = tenant
-            yield from ended
             if asked is None:
                 left_out.add(tenant)
                 continue
-            spent = asked.spent
-            telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=int(spent.tokens), usd=spent.usd)
+            telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=asked.usage.tokens, usd=asked.usd)
             done[tenant], broken = done.get(tenant, Asked()) + asked, asked.broken
             if asked.more:
                 turns.append((tenant, turn + 1))
         for tenant, asked in done.items():
             if asked.scored or asked.refused or asked.stopped:
-                yield Step("not judged" if asked.broken or asked.refused else "judged", str(asked), tenant)
+                tell(Step("not judged" if asked.broken or asked.refused else "judged", str(asked), tenant))
         if broken:
             self._judge_wait.wait()
             return False
@@ -321,13 +242,81 @@ class Worker:
         left_out.update(one for one, asked in done.items() if asked.stopped or not (asked.scored or asked.more))
         return bool(turns)
 
-    def _in_turns(self, tenants: list[str]) -> list[str]:
-        """Sorted *tenants*, beginning after the one judged for last; a new process begins with another one each day."""
-        if self._judged_last is None:
-            first = int(time.time() // 86_400) % max(1, len(tenants))
-        else:
-            first = bisect_right(tenants, self._judged_last)
-        return tenants[first:] + tenants[:first]
+    def _learn(self, stop: Event, tell: Tell) -> None:
+        """Guard what is live, and learn from what is new."""
+        probe = None
+        if (ask := self._probe) is not None and not stop.is_set():
+            try:
+                probe = in_time("the embedding model", self._judge_seconds, ask, stop)
+            except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
+                tell(Step("not probed", f"{in_brief(exc)}; nothing is learned until the embedding model answers"))
+                return
+        self._look_anew(probe)
+        for tenant in self._ours("learning", self._store.due.tenants(self._habits.judge)):
+            if stop.is_set():
+                return
+            if tenant in self._elsewhere:
+                continue  # who judges for it learns for it too, once the turns are over
+            with self._alone("learning", tenant, tell) as lease:
+                if lease is not None:
+                    for step in one_pass(Tenant(self._store, tenant, self._habits, lease), probe):
+                        tell(step)
+
+    def _look_anew(self, probe: Probe | None) -> None:
+        """Let all tenants be due where another judge is learned from than before, or the embedding model is another.
+
+        Before its first round that is what any worker looked with last. Afterwards it is what this worker looked with,
+        as two workers with two judges would let all tenants be due in every round of both.
+        """
+        known = json.loads(self._basis or self._store.states.get(BASIS) or "{}")
+        before = Probe.from_json(known["probe"]) if known.get("probe") else None
+        changed = known.get("judge") != (self._habits.judge or "")
+        if probe is not None and (before is None or before.difference(probe)):
+            before, changed = probe, True
+        self._basis = json.dumps(
+            {"judge": self._habits.judge or "", "probe": "" if before is None else before.to_json()}
+        )
+        if changed:
+            self._store.due.restart(self._habits.judge)
+            self._store.states.set(BASIS, self._basis)  # last: a worker that is killed before it does both again
+
+    def _ours(self, doing: str, tenants: Iterable[str]) -> list[str]:
+        """Those of *tenants* that this worker works for, and that no error of their own leaves out for now."""
+        ours = [one for one in tenants if self._tenants is None or one in self._tenants]
+        troubles = [self._troubles.get((doing, one)) for one in ours]
+        return [one for one, trouble in zip(ours, troubles, strict=True) if trouble is None or trouble.left <= 0]
+
+    @contextmanager
+    def _alone(self, doing: str, tenant: str, tell: Tell) -> Iterator[Lease | None]:
+        """A block with the right to work for *tenant*, None where another worker has it; its errors spare all others.
+
+        A tenant with an error is left out for a while; the log has a new error once, its traceback at level DEBUG.
+        """
+        try:
+            with self._store.leases.held(tenant, self._owner, self._lease_seconds) as lease:
+                if lease is None:
+                    self._elsewhere.add(tenant)
+                else:
+                    self._elsewhere.discard(tenant)
+                yield lease
+            if lease is not None:
+                self._troubles.pop((doing, tenant), None)
+        except LeaseLost as exc:
+            tell(Step("standby", str(exc), tenant))
+        except Superseded as exc:  # by a person; looked at again in the next round
+            tell(Step("learned nothing", str(exc), tenant))
+        except Exception as exc:
+            if isinstance(exc, StoreUnavailable) and not isinstance(exc, StoreTooSlow):
+                raise
+            reason = in_brief(exc)
+            fresh = Backoff(_FIRST_TROUBLE, _LONGEST_TROUBLE, self._clock)
+            trouble = self._troubles.setdefault((doing, tenant), fresh)
+            wait = trouble.wait()
+            if trouble.reason != reason:
+                trouble.reason = reason
+                _log.error("tenant %r is left out of %s for %.0f s: %s", tenant, doing, wait, reason)
+                _log.debug("tenant %r", tenant, exc_info=exc)
+            tell(Step("failed", f"{reason}; looked at again in {wait:.0f} s, the other tenants go on", tenant))
 
 
 class Backoff:
@@ -365,15 +354,9 @@ class Backoff:
         self._next, self._until = self._first, -math.inf
 
 
-def _announced(watch: Callable[[Step], None] | None, step: Step) -> Step:
+def _announce(watch: Callable[[Step], None] | None, step: Step) -> None:
     _log.info("%s", printable(str(step)))
     if step.action in DECISIONS:
         telemetry.decided(step.action.replace(" ", "_"))
     if watch is not None:
         watch(step)
-    return step
-
-
-def _by_tenant(steps: Sequence[Step]) -> list[Round]:
-    tenants = dict.fromkeys(step.tenant for step in steps)
-    return [Round(tenant, tuple(step for step in steps if step.tenant == tenant)) for tenant in tenants]

@@ -1,11 +1,22 @@
-"""One tenant of a store in one pass of the worker: what is live, what is remembered, and which rewards are read."""
+"""One tenant of a store in one pass of the worker: what is live, what is remembered, and which rewards are read.
+
+Everything is written under the worker's lease: nothing from a worker that lost it comes after what the next one wrote.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import math
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.offsets.lookup import Offsets
@@ -13,9 +24,11 @@ from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Lease, Store, Version
 from tttembed_rag.stores.records import AUDIT
-from tttembed_rag.worker.holding import Holding
-from tttembed_rag.worker.memory import PREVAILING, Notes, prevailing_judge, read_memory
+from tttembed_rag.stores.work.states import DRIFT, LEARNED, MEMORY, PROBE, TRIAL
+from tttembed_rag.worker.memory import PREVAILING, prevailing_judge, read_memory, read_trial
+from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import Action, Step
+from tttembed_rag.worker.trial import Trial
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +37,8 @@ BY = "worker"
 # The share by which rewards must have grown before something is learned again: every fit may take chance for a gain,
 # so there should be few.
 _GROWTH = 0.1
+# Comparisons of traffic that are kept for reports.
+_DRIFTS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,29 +56,18 @@ class Tenant:
     """One tenant in one pass.
 
     Attributes:
-        notes: What the worker keeps of the tenant.
+        lease: The lease that everything is written under; a store refuses changes under one that is lost.
         memory: How far the worker is with the tenant; `remember` changes and writes it.
         live: The live version; None where nothing was published.
         embedder: Fingerprint of the embedding model that is learned from; None until that is known.
     """
 
-    def __init__(self, store: Store, name: str, habits: Habits, holding: Holding) -> None:
-        self.store, self.name, self.habits = store, name, habits
-        self._holding = holding
+    def __init__(self, store: Store, name: str, habits: Habits, lease: Lease) -> None:
+        self.store, self.name, self.habits, self.lease = store, name, habits, lease
         self._marks = store.due.marks(name, habits.judge)  # before anything else is read: what comes later stays due
-        self.notes = Notes(store, name, holding)
         self.memory = read_memory(store, name)
         self.live = store.registry.version("live", tenant=name)
         self.embedder = habits.embedder
-
-    @property
-    def lease(self) -> Lease:
-        """The lease that everything is written under.
-
-        Raises:
-            LeaseLost: Another worker has it.
-        """
-        return self._holding.lease
 
     @property
     def live_number(self) -> int:
@@ -87,15 +91,13 @@ class Tenant:
     def find_embedder(self, judge: str) -> None:
         """Decide which embedding model is learned from, where none is named: that of most of the last queries."""
         if self.embedder is None:
-            last = min(self.habits.last, PREVAILING)
-            self.embedder = self.store.embedder(judge, tenant=self.name, last=last, since=self._since)
+            last, since = min(self.habits.last, PREVAILING), self.memory.since or None
+            self.embedder = self.store.embedder(judge, tenant=self.name, last=last, since=since)
 
-    def needed(self, judge: str) -> int:
-        """How many rewards must be new: a share of those learned from before, but of no more than are read."""
-        window = self.store.budget(
-            judge, tenant=self.name, embedder=self.embedder, last=self.habits.last, since=self._since
-        )
-        return max(self.habits.min_new, math.ceil(_GROWTH * min(self.memory.rewards, window)))
+    @property
+    def needed(self) -> int:
+        """How many rewards must be new: a share of those learned from before."""
+        return max(self.habits.min_new, math.ceil(_GROWTH * self.memory.rewards))
 
     def rewards(self, judge: str, embedder: str | None, since: float = 0.0, last: int | None = None) -> Rewards:
         """The rewards of *judge* for vectors of a model, served at *since* or later and by the present model.
@@ -105,14 +107,8 @@ class Tenant:
         Raises:
             RewardError: There are none.
         """
-        since = max(since, self.memory.since)
-        return self.store.rewards(
-            judge, tenant=self.name, embedder=embedder, last=last or self.habits.last, since=since or None
-        )
-
-    def labels(self) -> dict[tuple[str, str], float] | None:
-        """Trusted labels of the tenant's own queries: the rewards of the judge `AUDIT`; None where there are none."""
-        return self.store.history.verdicts(self.name, judge=AUDIT) or None if self.labelled() else None
+        last, since = last or self.habits.last, max(since, self.memory.since)
+        return self.store.rewards(judge, tenant=self.name, embedder=embedder, last=last, since=since or None)
 
     def labelled(self) -> int:
         """How many trusted labels of its own queries were ever written that were new, or others than before."""
@@ -132,17 +128,48 @@ class Tenant:
             _log.error("tenant %r: %s", self.name, exc)
             return None
 
-    @property
-    def _since(self) -> float | None:
-        """When the first vectors of the present embedding model were served; None is always."""
-        return self.memory.since or None
-
     # What is told and remembered
 
-    def remember(self, **changes: object) -> None:
+    def remember(self, **changes: Any) -> None:
         """Write the memory, with changes of its attributes."""
-        self.memory = replace(self.memory, **changes)  # type: ignore[arg-type]  # its own attributes
-        self.notes.set_memory(self.memory)
+        self.memory = replace(self.memory, **changes)
+        self._keep(MEMORY, asdict(self.memory))
+
+    def trial(self) -> Trial:
+        """The trial of the live version; version 0 before the first."""
+        return read_trial(self.store, self.name)
+
+    def set_trial(self, trial: Trial) -> None:
+        """Write the trial of the live version."""
+        self._keep(TRIAL, asdict(trial))
+
+    def begin_trial(self, live: Version, rewards: Rewards, trial: Trial | None = None) -> None:
+        """Begin the trial of what is live now, or go on with *trial*; no query of *rewards* will count in it."""
+        self._keep(LEARNED, base64.b64encode(np.unique(_hashes(rewards)).tobytes()).decode())
+        self.set_trial(trial or Trial(live.number, time.time()))
+
+    def split(self, rewards: Rewards) -> tuple[Rewards | None, Rewards | None]:
+        """The queries of *rewards* that the live version was learned from, and the fresh ones; None for none.
+
+        Four bytes of each are kept: one query in four billion is left out of a trial by mistake.
+        """
+        learned = np.frombuffer(base64.b64decode(self._kept(LEARNED) or ""), dtype="<u4")
+        held = np.isin(_hashes(rewards), learned)
+        old, fresh = [rewards.take(rows) if len(rows) else None for rows in map(np.flatnonzero, (held, ~held))]
+        return old, fresh
+
+    def probe(self) -> Probe | None:
+        """The embedding model as it was at the last pass; None before the first."""
+        text = self.store.states.get(PROBE, tenant=self.name)
+        return Probe.from_json(text) if text else None
+
+    def set_probe(self, probe: Probe) -> None:
+        """Write the embedding model as it is."""
+        self.store.states.set(PROBE, probe.to_json(), tenant=self.name, lease=self.lease)
+
+    def add_drift(self, comparison: dict[str, object]) -> None:
+        """Append a comparison of fresh traffic with what was learned from."""
+        self._keep(DRIFT, [*(self._kept(DRIFT) or []), comparison][-_DRIFTS:])
 
     def settle(self) -> None:
         """Note that the tenant was looked at: until something new comes, no worker looks at it again."""
@@ -154,9 +181,19 @@ class Tenant:
 
     def resume(self, why: str) -> Iterator[Step]:
         """End a halt of the tenant by the worker itself; a person's halt stays."""
-        halted = self.store.registry.halted(tenant=self.name, own=True) is not None
-        if halted and self.store.registry.resume(by=BY, tenant=self.name, note=why, lease=self.lease):
+        if self.store.registry.resume(by=BY, tenant=self.name, note=why, lease=self.lease):
             yield self.step("resumed", why)
+
+    def _kept(self, state: str) -> Any:
+        return json.loads(self.store.states.get(state, tenant=self.name) or "null")
+
+    def _keep(self, state: str, value: Any) -> None:
+        self.store.states.set(state, json.dumps(value), tenant=self.name, lease=self.lease)
+
+
+def _hashes(rewards: Rewards) -> NDArray[np.uint32]:
+    keys = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True)
+    return np.array([crc32(f"{task}\0{query}".encode()) for task, query in keys], dtype="<u4")
 
 
 def same_model(embedder: str | None, other: str | None) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -113,7 +113,7 @@ class Trial:
     fresh: int = 0
     gain: float = 0.0
     upper: float | None = None
-    earlier: tuple[float, ...] = ()
+    earlier: Sequence[float] = ()
 
     @property
     def contradicted(self) -> bool:
@@ -165,16 +165,6 @@ class Trial:
             f"gain {self.gain:+.3f}, at most {upper:+.3f}, on the last {self.queries} queries that came after the "
             "version they test"
         )
-
-    def to_json(self) -> str:
-        """The trial as text."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Trial:
-        """What `to_json` gave."""
-        record = json.loads(text)
-        return cls(**(record | {"earlier": tuple(record["earlier"])}))
 
 
 def _upper(gain: Gain, level: float) -> float:

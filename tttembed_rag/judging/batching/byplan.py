@@ -18,7 +18,6 @@ from tttembed_rag.judging.batching.service import BatchService
 from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
 from tttembed_rag.judging.running import Run
-from tttembed_rag.judging.spending import Budget
 from tttembed_rag.judging.walk import forecast
 from tttembed_rag.models.usage import Usage
 
@@ -80,7 +79,7 @@ def judge_by_batches(
     failures.clear()  # their pairs are asked about now
     ahead = forecast_by_batches(plan, service, answers, books, examine=examine)
     if examine and ahead.pairs > ahead.cached and not has_passed(judge.fingerprint, answers.get):
-        asked = Run(Ledger(plan.budget, plan.price, answers), Plan([]), judge.single).examined()
+        asked = Run(Ledger(plan.budget, plan.price, answers, judge.fingerprint), Plan([]), judge.single).examined()
         if asked.stopped:
             raise JudgeError(asked.stopped)
     packed, walk = pack(_at_price_of_batches(plan, service, books), judge, answers)
@@ -117,10 +116,5 @@ def _read_all(
 def _at_price_of_batches(plan: Plan, service: BatchService, books: FiledBatches) -> Plan:
     """The plan at the price of batches, below its caps by what batches cost that gave nothing for it."""
     tokens, usd = books.lost()
-    caps = plan.budget
-    left = Budget(
-        caps.pairs,
-        None if caps.tokens is None else max(0.0, caps.tokens - tokens),
-        None if caps.usd is None else max(0.0, caps.usd - usd),
-    )
-    return replace(plan, budget=left, price=plan.price.share(service.judge.price))
+    budget, price = plan.budget.without(tokens=tokens, usd=usd), plan.price.share(service.judge.price)
+    return replace(plan, budget=budget, price=price)

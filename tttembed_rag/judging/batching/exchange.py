@@ -28,7 +28,7 @@ from tttembed_rag.errors import JudgeError
 from tttembed_rag.judging.batching.openbatch import GIVEN_UP, Books, OpenBatch
 from tttembed_rag.judging.batching.requests import Requests
 from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
-from tttembed_rag.judging.calls import Stop, TimeLimit
+from tttembed_rag.judging.calls import Stop, in_time
 from tttembed_rag.judging.spending import Price
 from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.system.terminal import printable
@@ -49,8 +49,8 @@ class NeverMadeError(RefusedError):
 class Exchange:
     """Sends requests to a batch service, writes them down in *books*, and says what became of them.
 
-    The *price* is that of single requests. The service is waited for as long as *limit* says, None for as long as it
-    takes, and no longer than a few seconds once *stop* is set.
+    The *price* is that of single requests. The service is waited for so many *seconds* at each step, None for as long
+    as it takes, and no longer than a few more once *stop* is set.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Exchange:
         books: Books,
         price: Price,
         *,
-        limit: TimeLimit | None = None,
+        seconds: float | None = None,
         stop: Stop | None = None,
     ) -> None:
         self._service, self._books, self._price = service, books, price
-        self._limit, self._stop = limit, stop or Event()
+        self._seconds, self._stop = seconds, stop or Event()
 
     def send(self, requests: Requests, *, full: bool = False) -> OpenBatch | None:
         """Write a batch down and send it; None where a cap refuses it, and nothing was sent.
@@ -150,6 +150,5 @@ class Exchange:
     def _asked(
         self, call: Callable[ParametersT, ResultT], *given: ParametersT.args, **named: ParametersT.kwargs
     ) -> ResultT:
-        if self._limit is None:
-            return call(*given, **named)
-        return self._limit.call(lambda: call(*given, **named), self._stop)
+        judge = self._service.judge.fingerprint
+        return in_time(judge, self._seconds, lambda: call(*given, **named), self._stop)

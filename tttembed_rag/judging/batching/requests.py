@@ -36,14 +36,14 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
 
     The plan's price is that of batches. A document without text is noted in *answers* as declined, and not asked about.
     """
-    ledger = Ledger(plan.budget, plan.price, answers)
+    ledger = Ledger(plan.budget, plan.price, answers, judge.fingerprint)
     walk = Walk(plan, judge, ledger)
     batches: list[dict[bytes, tuple[bytes, Usage]]] = []
     size = 0
     for call in walk.calls():
         if call is None:
             continue
-        ledger.settle(judge.fingerprint, call.charge, call.charge.usage, {})
+        ledger.settle(call.charge, call.charge.usage, {})
         (pair,), ((query, (document,)),) = call.charge.pairs, call.questions
         line = judge.line(pair, query, document)
         if line is None:

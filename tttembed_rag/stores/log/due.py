@@ -22,10 +22,7 @@ from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease
-from tttembed_rag.stores.rows import fact, id_of, ids_of, in_parts, insert_in, set_fact
-
-# The fact that says what workers look with: the judge, and the probe of the embedding model.
-_BASIS = "looked with"
+from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert_in
 
 _table = schema.changes
 _is_due = _table.c.marks > _table.c.looked
@@ -80,12 +77,7 @@ class Due:
                 of_judge = _table.update().where(_table.c.tenant == own.id, _table.c.judge == judge)
                 connection.execute(of_judge.values(looked=looked))
 
-    def basis(self) -> str | None:
-        """What workers looked with at last, as `restart` was given it; None where none has looked."""
-        with self._database.read() as connection:
-            return fact(connection, _BASIS)
-
-    def restart(self, basis: str, judge: str | None = None) -> None:
+    def restart(self, judge: str | None = None) -> None:
         """Let every tenant that was served offsets or has rewards be due: workers look with something else now.
 
         With *judge* for those workers alone that learn from its rewards.
@@ -93,7 +85,6 @@ class Due:
         t, progress = schema.tenants, schema.progress
         rewarded = select(progress.c.tenant).where(progress.c.rewards > 0)
         with self._database.write("forgetting") as connection:
-            set_fact(connection, _BASIS, basis)
             owners = connection.execute(select(t.c.id).where(t.c.live.is_not(None)).union(rewarded)).scalars().all()
             mark_due(connection, owners, ids_of(connection, schema.judges, [judge or ""]).values())
 

@@ -9,12 +9,11 @@ which it was charged is held. They come back when that lease ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 
 from sqlalchemy import Connection, exists, select
 
-from tttembed_rag.errors import LeaseLost
 from tttembed_rag.judging.accounts import Charge
 from tttembed_rag.judging.cache import Paid
 from tttembed_rag.judging.plan import BUDGET_ENDED
@@ -26,77 +25,46 @@ from tttembed_rag.stores.database import Database, keyed_digest
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
 from tttembed_rag.stores.rows import ids_of, in_parts, insert_all
-from tttembed_rag.stores.work.answers import StoredAnswers, count_spending, is_within, patiently, spent_on
+from tttembed_rag.stores.work.answers import StoredAnswers, count_spending, count_within, patiently, spent_on
 
 
 class DailyAccount:
     """The account of a run that is paid for from the budget of a day, over all judges and workers of a store.
 
-    Its arguments are those of `JudgeQueue.account`. Its calls have cost what is *paid*; *ended* is why the last charge
-    was refused.
+    Its arguments are those of `JudgeQueue.account`. Each change raises `LeaseLost` where another owner has taken over
+    the lease; nothing was changed then.
     """
 
     def __init__(
-        self,
-        database: Database,
-        about: Sequence[Observation],
-        *,
-        caps: Budget,
-        price: Price,
-        lease: Callable[[], Lease],
+        self, database: Database, judge: str, about: Sequence[Observation], *, caps: Budget, price: Price, lease: Lease
     ) -> None:
-        self._database = database
+        self._database, self._judge = database, judge
         self._answers = StoredAnswers(database, about)
         self._caps, self.price, self._lease = caps, price, lease
-        self._open: set[str] = set()
-        self.paid = Spend()
-        self.ended = BUDGET_ENDED
+        self.running, self.ended = 0, BUDGET_ENDED
+        self.get = self._answers.get
 
-    @property
-    def running(self) -> bool:
-        """Whether a charge is not settled yet."""
-        return bool(self._open)
-
-    def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
-        """The answers that are kept, of *pairs*."""
-        return self._answers.get(pairs)
-
-    def charge(
-        self, judge: str, pairs: Sequence[bytes], estimate: Usage, *, least: int = 1, anew: bool = False
-    ) -> Charge | None:
-        """Charge for a call of *judge* about *pairs*; None where a cap of the day has no room for *least* of them.
-
-        None also where another owner has taken over the lease, which ends the run.
-        """
-        try:
-            charge = self._charge(judge, pairs, estimate, least=least, anew=anew)
-        except LeaseLost as exc:
-            self.ended = str(exc)
-            return None
-        if charge is not None and charge.pairs:
-            self._open.add(charge.key)
-        return charge
-
-    def _charge(self, judge: str, pairs: Sequence[bytes], estimate: Usage, *, least: int, anew: bool) -> Charge | None:
-        lease = self._lease()
+    def charge(self, pairs: Sequence[bytes], estimate: Usage, *, least: int = 1, anew: bool = False) -> Charge | None:
+        """Charge for a call about *pairs*; None where a cap of the day has no room for *least* of them."""
         with self._database.write("spending") as connection:
-            check_lease(connection, lease)
-            number = ids_of(connection, schema.judges, [judge])[judge]
+            check_lease(connection, self._lease)
+            number = ids_of(connection, schema.judges, [self._judge])[self._judge]
             _lapse(connection, number, self._database.now(connection))
-            owners = self._answers.owners(connection, judge, pairs)
+            owners = self._answers.owners(connection, self._judge, pairs)
             fresh = list(pairs) if anew else self._fresh(connection, list(owners))
             if not fresh:
                 return Charge((), Usage())
             today = self._database.today(connection)
             spent = spent_on(connection, today)
             room = len(fresh) if self._caps.pairs is None else min(len(fresh), int(self._caps.pairs) - spent.pairs)
-            most = Spend(room, estimate.tokens, self.price.of(estimate))
-            if room < least or not is_within(self._caps, spent + most):
+            if room < least or not count_within(
+                connection, self._caps, number, today, Spend(room, estimate.tokens, self.price.of(estimate))
+            ):
                 is_full = self._caps.pairs is not None and room < 1
                 self.ended = f"budget: {self._caps.pairs:g} pairs of today are spent" if is_full else BUDGET_ENDED
                 return None
             charge = Charge(fresh[:room], estimate, today.isoformat())
-            held = {"key": charge.key, "judge": number, "lease": lease.tenant, "token": lease.token}
+            held = {"key": charge.key, "judge": number, "lease": self._lease.tenant, "token": self._lease.token}
             connection.execute(schema.charges.insert().values(**held))
             if not anew:
                 rows = [
@@ -104,10 +72,11 @@ class DailyAccount:
                     for pair in charge.pairs
                 ]
                 insert_all(connection, schema.asking, rows)
-            count_spending(connection, number, today, most)
+        self.running += 1
         return charge
 
-    def settle(self, judge: str, charge: Charge, used: Usage, answers: Mapping[bytes, Paid]) -> None:
+    @patiently
+    def settle(self, charge: Charge, used: Usage, answers: Mapping[bytes, Paid]) -> None:
         """Keep *answers*, and replace what was charged by what was *used*; once, also where the store is away amid it.
 
         The pairs of a call without an answer count where it was paid for. Where the charge has lapsed, it stays.
@@ -115,19 +84,14 @@ class DailyAccount:
         pairs = len(charge.pairs) if answers or used != Usage() else 0
         cost = Spend(pairs, used.tokens, self.price.of(used))
         highest = Spend(len(charge.pairs), charge.usage.tokens, self.price.of(charge.usage))
-        self._settle(judge, charge, cost - highest, answers)
-        self._open.discard(charge.key)
-        self.paid += cost
-
-    @patiently
-    def _settle(self, judge: str, charge: Charge, difference: Spend, answers: Mapping[bytes, Paid]) -> None:
         table = schema.charges
         with self._database.write("observing") as connection:
-            number = ids_of(connection, schema.judges, [judge])[judge]
+            number = ids_of(connection, schema.judges, [self._judge])[self._judge]
             # Its row goes with the difference: whoever tries again, unheard, finds none, and gives nothing back twice.
             if connection.execute(table.delete().where(table.c.key == charge.key)).rowcount:
-                count_spending(connection, number, date.fromisoformat(charge.day), difference)
-            self._answers.keep(connection, judge, answers)
+                count_spending(connection, number, date.fromisoformat(charge.day), cost - highest)
+            self._answers.keep(connection, self._judge, answers)
+        self.running -= 1
 
     def _fresh(self, connection: Connection, pairs: Sequence[bytes]) -> list[bytes]:
         """Those of *pairs* that have no answer yet, and that no other call asks about."""

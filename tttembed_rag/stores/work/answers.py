@@ -136,9 +136,13 @@ def spent_on(connection: Connection, day: date) -> Spend:
     return Spend(int(pairs), float(tokens), float(usd))
 
 
-def is_within(caps: Budget, spend: Spend) -> bool:
-    """Whether so much may be spent in a day."""
-    return caps.admits(pairs=spend.pairs, tokens=spend.tokens, usd=spend.usd)
+def count_within(connection: Connection, caps: Budget, judge: int, day: date, most: Spend) -> bool:
+    """Count the *most* that a judge, by its id, may now cost as spent on a day, unless that could exceed its *caps*."""
+    spend = spent_on(connection, day) + most
+    if not caps.admits(pairs=spend.pairs, tokens=spend.tokens, usd=spend.usd):
+        return False
+    count_spending(connection, judge, day, most)
+    return True
 
 
 def count_spending(connection: Connection, judge: int, day: date, spend: Spend) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -14,20 +14,22 @@ from sqlalchemy import Connection, Select, String, and_, cast, exists, func, sel
 from tttembed_rag.judging.covering import MOST_COMPARED
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.rewards.names import checked_name
+from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.log.observing import locked_queries, reward_rows, update_progress
 from tttembed_rag.stores.records import Lease, Spend, checked_reward, row_of
-from tttembed_rag.stores.rows import AT_ONCE, fact, id_of, ids_of, in_parts, set_fact
+from tttembed_rag.stores.rows import AT_ONCE, fact, id_of, ids_of, in_parts, insert_all, set_fact
 from tttembed_rag.stores.versions.audittrail import write_line
 from tttembed_rag.stores.work.account import DailyAccount
 from tttembed_rag.stores.work.answers import StoredAnswers, paid_answers, spent_on
 from tttembed_rag.stores.work.choosing import most_telling
-from tttembed_rag.stores.work.refusals import forget_failures, forget_refusals, note_failures
 
-_DAY_SECONDS = 86_400
+# Seconds until a judge is asked about a query again that it failed at, twice as long each time up to the longest.
+_FIRST_WAIT, _LONGEST_WAIT = 300.0, 86_400.0
+# Characters of a reason that are kept.
+_LONGEST_WHY = 500
 # The fact that says, for the id of a judge, up to which query the pairs that wait for it are counted.
 _UNCOUNTED = "uncounted "
 
@@ -50,6 +52,7 @@ class JudgeQueue:
         due: bool = False,
         without: Collection[str] = (),
         covering: bool = False,
+        queries: Collection[str] | None = None,
     ) -> list[Observation]:
         """Pairs of *tenant* with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
@@ -57,27 +60,24 @@ class JudgeQueue:
         time to ask about again. Queries that are in *without*, by the ids that this method gave, are left out, and so
         are others with the same text.
 
-        With *covering* those of the newest come first of which verdicts say most about what is asked.
+        With *covering* those of the newest come first of which verdicts say most about what is asked. Where *queries*
+        are named by the ids that this method gave, they alone are looked at, all of them.
         """
         number = self._number(judge)
         left_out = {row_of(query) for query in without}
+        named = None if queries is None else [row_of(query) for query in queries]
         while True:
             with self._database.read() as connection:
-                now = self._database.now(connection) if due else math.inf
                 owner = id_of(connection, schema.tenants, tenant)
-                choose = partial(most_telling, connection, self._database.salt, owner, number) if covering else None
-                waiting = _waiting(connection, number, tenant, limit, now, left_out, choose)
-                declined = self._declined(connection, judge, waiting)
-            if not declined:
-                return waiting
-            self._write(judge, declined, tenant)
-
-    def waiting_of(self, judge: str, queries: Collection[str], *, tenant: str = "") -> list[Observation]:
-        """What `waiting` gives of these *queries*, by their ids there; those without a waiting pair are left out."""
-        number = self._number(judge)
-        while True:
-            with self._database.read() as connection:
-                waiting = _waiting_of(connection, number, tenant, [row_of(query) for query in queries])
+                if named is None:
+                    now = self._database.now(connection) if due else math.inf
+                    choose = partial(most_telling, connection, self._database.salt, owner, number) if covering else None
+                    rows = _waiting(connection, number, owner, limit, now, left_out, choose)
+                else:
+                    of_them = _of_progress(number, owner)
+                    parts = (of_them.where(schema.queries.c.id.in_(numbers)) for numbers in in_parts(named))
+                    rows = [row for part in parts for row in connection.execute(part)]
+                waiting = _with_texts(connection, number, rows)
                 declined = self._declined(connection, judge, waiting)
             if not declined:
                 return waiting
@@ -112,18 +112,26 @@ class JudgeQueue:
         }
         return self._write(judge, given, tenant)
 
-    def failed(self, judge: str, reasons: Mapping[str, str], *, tenant: str = "") -> set[str]:
-        """Note why *judge*, which is well, failed at queries of `waiting`: they are set aside, longer each time.
-
-        Returns:
-            The queries that it has failed at again and again, for half a day or longer.
-        """
-        whys = {row_of(query): why for query, why in reasons.items()}
+    def failed(self, judge: str, reasons: Mapping[str, str], *, tenant: str = "") -> None:
+        """Note why *judge*, which is well, failed at queries of `waiting`: they are set aside, longer each time."""
+        whys = {row_of(query): cleaned(why)[:_LONGEST_WHY] for query, why in reasons.items()}
+        q, f = schema.queries, schema.failures
         with self._database.write("observing") as connection:
             number = ids_of(connection, schema.judges, [judge])[judge]
-            owner = id_of(connection, schema.tenants, tenant)
-            lasting = note_failures(connection, number, whys, tenant=owner, now=self._database.now(connection))
-        return {f"q{query}" for query in lasting}
+            owner, now = id_of(connection, schema.tenants, tenant), self._database.now(connection)
+            before = select(q.c.id, f.c.count).outerjoin(f, (f.c.query == q.c.id) & (f.c.judge == number))
+            for some in in_parts(sorted(whys)):
+                rows = [
+                    {
+                        "query": query,
+                        "judge": number,
+                        "count": (count or 0) + 1,
+                        "due_at": now + min(_FIRST_WAIT * 2.0 ** min(count or 0, 30), _LONGEST_WAIT),
+                        "why": whys[query],
+                    }
+                    for query, count in connection.execute(before.where(q.c.id.in_(some), q.c.tenant == owner))
+                ]
+                insert_all(connection, f, rows, replace=True)
 
     def failures(self, tenant: str | None = None) -> list[tuple[str, str, int]]:
         """Judges, why they failed the last time at queries of a tenant or (None) all, and at how many."""
@@ -137,20 +145,6 @@ class JudgeQueue:
             rows = connection.execute(counted.order_by(count.desc(), j.c.name, f.c.why))
             return [(judge, why, queries) for judge, why, queries in rows]
 
-    def declined(self, judge: str, day: date | None = None) -> int:
-        """How many pairs were written down on a day by UTC, today if none is named, as declined by *judge*."""
-        table = schema.answers
-        with self._database.read() as connection:
-            today = self._database.today(connection)
-            begins = datetime.combine(day or today, datetime.min.time(), UTC).timestamp()
-            counted = select(func.count()).where(
-                table.c.judge == id_of(connection, schema.judges, judge),
-                table.c.score.is_(None),
-                table.c.at >= begins,
-                table.c.at < begins + _DAY_SECONDS,
-            )
-            return int(connection.execute(counted).scalar_one())
-
     def ask_again(self, judge: str, *, by: str, tenant: str | None = None) -> int:
         """Let pairs wait again that *judge* declined or failed at, of a tenant or (None) all; gives how many declined.
 
@@ -158,9 +152,24 @@ class JudgeQueue:
         """
         checked_name("judge", judge)
         checked_name("by", by)
+        q, r, f, answers = schema.queries, schema.rewards, schema.failures, schema.answers
         with self._database.write("forgetting") as connection:
             number = ids_of(connection, schema.judges, [judge])[judge]
-            count = forget_refusals(connection, number, tenant)
+            owned = select(q.c.id)
+            if tenant is not None:
+                owned = owned.where(q.c.tenant == id_of(connection, schema.tenants, tenant))
+            connection.execute(f.delete().where(f.c.judge == number, f.c.query.in_(owned)))
+            # Answers without a score would decline the pairs anew.
+            of_judge = (answers.c.judge == number) & answers.c.score.is_(None)
+            connection.execute(answers.delete().where(of_judge, answers.c.query.in_(owned)))
+            refused = (r.c.judge == number) & r.c.value.is_(None)
+            queries = (
+                connection.execute(select(r.c.query).where(refused, r.c.query.in_(owned)).distinct()).scalars().all()
+            )
+            count = 0
+            for some in in_parts(queries):
+                count += connection.execute(r.delete().where(refused, r.c.query.in_(some))).rowcount
+            update_progress(connection, sorted(queries), judge=number)
             write_line(connection, by, "ask again", f"{count} declined pairs of {judge}", tenant)
         return count
 
@@ -176,14 +185,14 @@ class JudgeQueue:
         return StoredAnswers(self._database, about, day=day)
 
     def account(
-        self, about: Sequence[Observation], *, caps: Budget, price: Price, lease: Callable[[], Lease]
+        self, judge: str, about: Sequence[Observation], *, caps: Budget, price: Price, lease: Lease
     ) -> DailyAccount:
-        """The account of a run that asks *about* what `waiting` gave, paid for from the budget of the day.
+        """The account of a run that asks *judge* *about* what `waiting` gave, paid for from the budget of the day.
 
-        Its *caps* are what all judges of the store may cost in a day (UTC). What is asked about under the lease that
-        *lease* gives, nobody else asks about while it is held.
+        Its *caps* are what all judges of the store may cost in a day (UTC). What is asked about under the *lease*,
+        nobody else asks about while it is held.
         """
-        return DailyAccount(self._database, about, caps=caps, price=price, lease=lease)
+        return DailyAccount(self._database, judge, about, caps=caps, price=price, lease=lease)
 
     def spent(self, day: date | None = None) -> Spend:
         """What judges were paid on a day by UTC, today if none is named, and may still be paid for calls under way."""
@@ -202,7 +211,10 @@ class JudgeQueue:
         if row is not None and not row[1]:
             return int(row.id)
         with self._database.write("forgetting") as connection:  # concurrent writers may not have seen this judge yet
-            number = _start_asking(connection, judge)
+            j = schema.judges
+            number = ids_of(connection, j, [judge])[judge]
+            if connection.execute(j.update().where(j.c.id == number, ~j.c.asks).values(asks=True)).rowcount:
+                set_fact(connection, f"{_UNCOUNTED}{number}", "0")
         while self._count_some(number):
             pass
         return number
@@ -226,7 +238,9 @@ class JudgeQueue:
         with self._database.write("observing") as connection:
             mine = schema.queries.c.tenant == id_of(connection, schema.tenants, tenant)
             written = reward_rows(connection, judge, rewards, among=mine, now=self._database.now(connection))
-            forget_failures(connection, ids_of(connection, schema.judges, [judge])[judge], sorted(rewards))
+            number, f = ids_of(connection, schema.judges, [judge])[judge], schema.failures
+            for some in in_parts(sorted(rewards)):
+                connection.execute(f.delete().where(f.c.judge == number, f.c.query.in_(some)))
             return written
 
     def _declined(
@@ -246,34 +260,26 @@ class JudgeQueue:
         return declined
 
 
-def _start_asking(connection: Connection, judge: str) -> int:
-    """The id of a judge that asks for work; the pairs of queries that are there already are still to be counted."""
-    number = ids_of(connection, schema.judges, [judge])[judge]
-    if not connection.execute(select(schema.judges.c.asks).where(schema.judges.c.id == number)).scalar_one():
-        connection.execute(schema.judges.update().where(schema.judges.c.id == number).values(asks=True))
-        set_fact(connection, f"{_UNCOUNTED}{number}", "0")
-    return number
-
-
 def _waiting(
     connection: Connection,
     judge: int,
-    tenant: str,
+    tenant: int | None,
     limit: int,
     now: float,
     left_out: Collection[int],
     choose: Callable[[Sequence[Any], int], Sequence[Any]] | None,
-) -> list[Observation]:
+) -> list[Any]:
     """The newest queries with pairs that *judge* has not answered, both texts known, or those that *choose* takes.
 
     Behind them come the queries that it failed at and that are due by *now*.
     """
-    progress, failures = schema.progress, schema.failures
+    q, progress, failures = schema.queries, schema.progress, schema.failures
     failed = and_(failures.c.query == progress.c.query, failures.c.judge == judge)
-    waiting = _of_progress(connection, judge, tenant)
+    waiting = _of_progress(judge, tenant)
     newest = waiting.where(~exists().where(failed)).order_by(progress.c.at.desc(), progress.c.query.desc())
     due = waiting.join(failures, failed).where(failures.c.due_at <= now).order_by(failures.c.due_at, failures.c.query)
-    texts = _texts(connection, left_out)
+    parts = [select(q.c.text).where(q.c.id.in_(numbers)) for numbers in in_parts(sorted(left_out))]
+    texts = {text for part in parts for text in connection.execute(part).scalars()}
     queries: list[Any] = []
     for stage in (newest, due):
         if (wanted := limit - len(queries)) > 0:
@@ -283,34 +289,13 @@ def _waiting(
             rows = connection.execute(stage.limit(among + len(left_out)))
             some = [row for row in rows if row.id not in left_out and row.text not in texts]
             queries += some[:wanted] if chosen is None else chosen(some, wanted)
-    return _with_texts(connection, judge, queries)
+    return queries
 
 
-def _waiting_of(connection: Connection, judge: int, tenant: str, queries: Sequence[int]) -> list[Observation]:
-    """Of *queries*, those with pairs that *judge* has not answered, both texts known."""
-    waiting = _of_progress(connection, judge, tenant)
-    found = [
-        row
-        for numbers in in_parts(queries)
-        for row in connection.execute(waiting.where(schema.queries.c.id.in_(numbers)))
-    ]
-    return _with_texts(connection, judge, found)
-
-
-def _of_progress(connection: Connection, judge: int, tenant: str) -> Select[Any]:
+def _of_progress(judge: int, tenant: int | None) -> Select[Any]:
     q, progress = schema.queries, schema.progress
     waiting = select(q.c.id, q.c.text, q.c.task, q.c.seen, q.c.embedder).join(progress, progress.c.query == q.c.id)
-    owner = id_of(connection, schema.tenants, tenant)
-    return waiting.where(progress.c.tenant == owner, progress.c.judge == judge, progress.c.waiting > 0)
-
-
-def _texts(connection: Connection, queries: Collection[int]) -> set[str]:
-    q = schema.queries
-    return {
-        text
-        for numbers in in_parts(sorted(queries))
-        for text in connection.execute(select(q.c.text).where(q.c.id.in_(numbers))).scalars()
-    }
+    return waiting.where(progress.c.tenant == tenant, progress.c.judge == judge, progress.c.waiting > 0)
 
 
 def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> list[Observation]:

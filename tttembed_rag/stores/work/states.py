@@ -5,14 +5,14 @@ The store knows their names because forgetting deletes the states that were deri
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, checked_json
-from tttembed_rag.stores.rows import ids_of, insert
+from tttembed_rag.stores.rows import ids_of, insert_all
 
 # How far the worker is with a tenant: a JSON object.
 MEMORY = "worker"
@@ -22,15 +22,17 @@ LEARNED, TRIAL = "learned", "trial"
 DRIFT = "drift"
 # The identity of the tenant's embedding model.
 PROBE = "probe"
+# What workers look with, of no tenant: the judge that is learned from, and the probe of the embedding model.
+BASIS = "looked with"
 # The requests that a search over tools has learned from.
 TOOLS = "tools"
-# The batches that were sent to a batch service and have no results yet: see `openbatches`.
-BATCHES = "batches"
 
 # States that are derived from rewards: forgetting deletes them.
 DERIVED = (LEARNED, TRIAL, DRIFT, TOOLS)
 # Fields of `MEMORY` that outlive forgetting: since when what was served is learned from.
 REMEMBERED = ("since",)
+
+_table = schema.states
 
 
 class States:
@@ -41,11 +43,13 @@ class States:
 
     def get(self, name: str, *, tenant: str = "") -> str | None:
         """The JSON text that is kept under a name; None where there is none."""
+        tenants = schema.tenants
+        value = select(_table.c.value).join(tenants, tenants.c.id == _table.c.tenant)
         with self._database.read() as connection:
-            return read_state(connection, name, tenant)
+            return connection.execute(value.where(tenants.c.name == tenant, _table.c.name == name)).scalar()
 
-    def set(self, name: str, value: str | None, *, tenant: str = "", lease: Lease | None = None) -> None:
-        """Keep a JSON text under a name; None deletes it.
+    def set(self, name: str, value: str, *, tenant: str = "", lease: Lease | None = None) -> None:
+        """Keep a JSON text under a name.
 
         Raises:
             LeaseLost: Another owner has taken over the *lease*; nothing was changed.
@@ -54,22 +58,6 @@ class States:
         checked_name("tenant", tenant, empty=True)
         with self._database.write("observing") as connection:
             check_lease(connection, lease)
-            write_state(connection, name, None if value is None else checked_json("value", value), tenant)
-
-
-def read_state(connection: Connection, name: str, tenant: str) -> str | None:
-    """The text that is kept under a name; None where there is none."""
-    table, tenants = schema.states, schema.tenants
-    value = select(table.c.value).join(tenants, tenants.c.id == table.c.tenant)
-    return connection.execute(value.where(tenants.c.name == tenant, table.c.name == name)).scalar()
-
-
-def write_state(connection: Connection, name: str, value: str | None, tenant: str) -> None:
-    """Keep a text under a name; None deletes it."""
-    table = schema.states
-    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
-    if value is None:
-        connection.execute(table.delete().where(table.c.tenant == owner, table.c.name == name))
-        return
-    made = insert(connection, table).values(tenant=owner, name=name, value=value)
-    connection.execute(made.on_conflict_do_update(index_elements=["tenant", "name"], set_={"value": value}))
+            owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+            row = {"tenant": owner, "name": name, "value": checked_json("value", value)}
+            insert_all(connection, _table, [row], replace=True)
