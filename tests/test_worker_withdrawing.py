@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.workers import Meddled, actions, after, model, shuffled
+from tests.workers import Meddled, actions, before, model, shuffled
 from tttembed_rag import fit
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.worker import Probe, Worker
@@ -232,13 +232,14 @@ class TestProbe:
     def test_a_person_who_halts_meanwhile_is_not_overruled(self, store, steered):
         """A halt that came between a look of the worker and its own act stays, whichever it is about to do."""
         incident = partial(store.registry.halt, by="anna", tenant="", note="incident")
-        registry = Meddled(store.registry, halted=after(store.registry.halted, incident))
+        acts = {name: before(getattr(store.registry, name), incident) for name in ("halt", "resume")}
+        registry = Meddled(store.registry, **acts)
         held = []
         for steered.now in (2, 1):
             steered.with_store(Meddled(store, registry=registry)).round()
             held.append(store.registry.halted())
 
-        assert held[1] == "incident"
+        assert held == ["incident"] * 2
         assert store.audit.lines()[0].by == "anna"
 
     def test_what_was_learned_for_another_model_is_halted_however_it_went_live(self, world, store, steered):

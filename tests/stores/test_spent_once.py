@@ -13,7 +13,6 @@ from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.usage import Usage
 from tttembed_rag.stores import Candidate, Served, open_store, schema
 from tttembed_rag.stores.records import Spend
-from tttembed_rag.stores.work import judgequeue
 
 JUDGE = "judge@1"
 
@@ -150,25 +149,3 @@ def test_what_is_forgotten_is_asked_about_no_more(store, account, one):
     assert store.judge_queue.answers().get(pairs) == {}
     assert store.judge_queue.spent() == Spend(2, 0.0, 1.0)
     assert mine.charge(pairs, Usage(1)).pairs == ()
-
-
-def test_what_waits_for_a_new_judge_is_counted_in_parts(store, store_url, monkeypatch):
-    """Others write between two parts, and a process that ends amid it leaves the rest to the next one."""
-    monkeypatch.setattr(judgequeue, "AT_ONCE", 2)
-    count, parts = judgequeue.update_progress, []
-
-    def counted(connection, queries, **options):
-        parts.append(len(queries))
-        if len(parts) == 2:
-            raise StoreUnavailable("killed")
-        count(connection, queries, **options)
-
-    monkeypatch.setattr(judgequeue, "update_progress", counted)
-    with pytest.raises(StoreUnavailable, match="killed"):
-        store.judge_queue.waiting(JUDGE)
-    with open_store(store_url) as other:
-        other.observe(served(3, 7))
-        waiting = other.judge_queue.waiting(JUDGE)
-
-    assert parts[:4] == [2, 2, 2, 2]
-    assert sorted(one.query for one in waiting) == [f"query {number}" for number in (0, 1, 2, 3, 4, 7)]

@@ -72,20 +72,7 @@ class Asked:
 
 
 class Asking:
-    """Has a judge score what waits in a store.
-
-    Args:
-        store: The store where pairs wait and answers are kept.
-        judge: The judge.
-        budget: Caps on what all judges of the store may cost in a day (UTC).
-        price: What the judge's usage costs.
-        concurrency: Calls in flight at once.
-        seconds: How long a call may take.
-
-    Attributes:
-        fingerprint: Fingerprint of the judge.
-        queue: What waits for judges in the store.
-    """
+    """Has a judge score what waits in a store; its options are those of `Worker`, *seconds* those of a call."""
 
     def __init__(
         self, store: Store, judge: Judge, *, budget: Budget, price: Price, concurrency: int, seconds: float

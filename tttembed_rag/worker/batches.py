@@ -38,12 +38,7 @@ _NEXT = 3600.0
 
 
 class BatchAsking:
-    """Has a judge score what waits in a store, through a batch service.
-
-    Args:
-        singly: Asks the judge for its examination alone; all else is as it is there, and so long each step may take.
-        service: The service; its judge is the same one.
-    """
+    """Has a judge score what waits in a store, by a batch service of it; *singly* asks for its examination alone."""
 
     def __init__(self, singly: Asking, service: BatchService) -> None:
         self.fingerprint = singly.fingerprint

@@ -14,16 +14,19 @@ from dataclasses import asdict
 
 import numpy as np
 
-from tttembed_rag.errors import RewardError
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Version
+from tttembed_rag.stores.work.states import DRIFT, PROBE
 from tttembed_rag.vectors.rows import Float64
 from tttembed_rag.worker.drift import query_drift, reward_drift
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import Step
 from tttembed_rag.worker.tenant import BY, Tenant, same_model
 from tttembed_rag.worker.trial import FIRST_LOOK, WINDOW, Trial, live_gains, without_risen
+
+# Comparisons of traffic that are kept for reports.
+_DRIFTS = 200
 
 
 def recognise(tenant: Tenant, probe: Probe, changes: int) -> Iterator[Step]:
@@ -32,7 +35,8 @@ def recognise(tenant: Tenant, probe: Probe, changes: int) -> Iterator[Step]:
     Where the model has changed, the rewards so far, after which `Store.changes` is *changes*, are learned from no more.
     """
     live = tenant.live
-    before = tenant.probe()
+    text = tenant.store.states.get(PROBE, tenant=tenant.name)
+    before = Probe.from_json(text) if text else None
     of_live = Probe.from_json(live.probe) if live is not None and live.probe else None
     reference = before or of_live
     changed = "" if reference is None else reference.difference(probe)
@@ -46,7 +50,7 @@ def recognise(tenant: Tenant, probe: Probe, changes: int) -> Iterator[Step]:
     if halts:
         registry.halt(by=BY, tenant=tenant.name, note=why, lease=tenant.lease)
     if before is None or changed:  # last: a worker that is killed before it sees the change again
-        tenant.set_probe(probe)
+        tenant.store.states.set(PROBE, probe.to_json(), tenant=tenant.name, lease=tenant.lease)
     if of_live is not None and not foreign:
         yield from tenant.resume("the embedding model is again the one that the live version was learned for")
     elif halts:
@@ -61,9 +65,9 @@ def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, No
     Returns:
         (n,) gains of fresh queries, with which its trial goes on under the next version; empty if it begins anew.
     """
-    none = np.empty(0)
-    own, offsets = _of_own_model(tenant, live, rewards), tenant.offsets_of(live)
-    if own is None or offsets is None:
+    none, offsets = np.empty(0), tenant.offsets_of(live)
+    own = rewards if same_model(live.embedder, tenant.embedder) else tenant.rewards(rewards.judge, live.embedder)
+    if own is None or own.width != live.width or offsets is None:
         return none
     trial = tenant.trial()
     if trial.version != live.number:  # published by a person, or by a worker that was killed right after
@@ -75,7 +79,8 @@ def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, No
     gains = live_gains(offsets, fresh)
     served, count = fresh, len(gains.gains)
     if count > WINDOW:  # rewards have no times: the store knows which are the last
-        served = _last(tenant, live, own.judge, math.ceil(WINDOW * len(fresh) / count)) or fresh
+        last = tenant.rewards(own.judge, live.embedder or tenant.embedder, last=math.ceil(WINDOW * len(fresh) / count))
+        served = (None if last is None else tenant.split(last)[1]) or fresh
         gains = live_gains(offsets, served)
     others = without_risen(offsets, served)
     looked = trial.look(gains, count, rest=None if others is None else live_gains(offsets, others))
@@ -91,28 +96,11 @@ def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, No
     return gains.gains
 
 
-def _of_own_model(tenant: Tenant, live: Version, rewards: Rewards) -> Rewards | None:
-    """The rewards of the live version's own embedding model, if not *rewards*; None where there are none."""
-    if not same_model(live.embedder, tenant.embedder):
-        try:
-            rewards = tenant.rewards(rewards.judge, live.embedder)
-        except RewardError:
-            return None
-    return rewards if rewards.width == live.width else None
-
-
-def _last(tenant: Tenant, live: Version, judge: str, count: int) -> Rewards | None:
-    """The rewards of fresh queries among the last *count* ones; None where there are none."""
-    try:
-        return tenant.split(tenant.rewards(judge, live.embedder or tenant.embedder, last=count))[1]
-    except RewardError:
-        return None
-
-
 def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:
     """Write down how far fresh traffic is from what was learned from, and tell where it is far."""
     drifts = {"queries": query_drift(old.query_vectors, fresh.query_vectors), "rewards": reward_drift(old, fresh)}
-    tenant.add_drift({"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()})
+    comparison = {"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()}
+    tenant.keep(DRIFT, [*(tenant.kept(DRIFT) or []), comparison][-_DRIFTS:])
     for drift in drifts.values():
         if drift.seen():
             tenant.store.audit.note(BY, "drift", str(drift), tenant=tenant.name)
@@ -148,10 +136,8 @@ def _speaks_for(tenant: Tenant, version: Version, trial: Trial, judge: str, embe
     """Whether recent rewards for an embedding model speak for a version, which must be of the same model."""
     if not same_model(version.embedder, embedder):
         return False
-    try:
-        fresh = tenant.rewards(judge, embedder, since=max(trial.since, version.at))
-    except RewardError:
+    fresh, offsets = tenant.rewards(judge, embedder, since=max(trial.since, version.at)), tenant.offsets_of(version)
+    if fresh is None or offsets is None or offsets.width != fresh.width:
         return False
-    offsets = tenant.offsets_of(version)
-    gains = np.empty(0) if offsets is None or offsets.width != fresh.width else live_gains(offsets, fresh)[0]
+    gains = live_gains(offsets, fresh).gains
     return len(gains) >= FIRST_LOOK and float(gains.mean()) > 0

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tttembed_rag.errors import InputError, RewardError
+from tttembed_rag.errors import InputError
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.thresholds import AUDITED
 from tttembed_rag.offsets.lookup import Offsets
@@ -35,13 +35,7 @@ _EXPLAINED = 3
 
 
 def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
-    """Guard what is live, and learn, step by step; *probe* is of the embedding model now, None where it is not probed.
-
-    Raises:
-        StoreUnavailable: Not now; what was done stays done.
-        LeaseLost: Another worker is at work; nothing was published.
-        Superseded: Somebody has changed what is live meanwhile; that stays.
-    """
+    """Guard what is live, and learn, step by step; *probe* is of the embedding model, None where it is not probed."""
     judge, count = tenant.judge()
     # What calls of tools support is seen on lists that only a search with the catalogue can make.
     if judge == TOOL_CALLS or is_of_tools(tenant.store, tenant.name):
@@ -70,15 +64,14 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     # Corrected rewards are new too; expired ones are gone.
     new, needed = min(changes - memory.learned, count), 0 if audited else tenant.needed
     if new >= needed or tenant.serves:
-        try:
-            rewards, since, gains = tenant.rewards(judge, tenant.embedder), tenant.memory.since, np.empty(0)
-            if tenant.live is not None:
-                gains = yield from guard(tenant, tenant.live, rewards)
-            if tenant.memory.since > since:  # something was taken back, with what it was learned from
-                needed = min(needed, tenant.needed)
-                rewards = tenant.rewards(judge, tenant.embedder)
-        except RewardError as exc:
-            yield tenant.step("learned nothing", str(exc))
+        rewards, since, gains = tenant.rewards(judge, tenant.embedder), tenant.memory.since, np.empty(0)
+        if rewards is not None and tenant.live is not None:
+            gains = yield from guard(tenant, tenant.live, rewards)
+        if tenant.memory.since > since:  # something was taken back, with what it was learned from
+            needed = min(needed, tenant.needed)
+            rewards = tenant.rewards(judge, tenant.embedder)
+        if rewards is None:
+            yield tenant.step("learned nothing", f"no rewards of {judge} for queries with vectors")
             return
         if new >= needed:
             yield from _learn(tenant, rewards, gains, probe)

@@ -39,12 +39,9 @@ _log = logging.getLogger(__name__)
 # Is told each step as soon as it is done.
 Tell: TypeAlias = Callable[[Step], None]
 
-# Seconds between attempts, doubling from the first to the longest, while the store is out of order.
-_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
-# The same for a judge that broke down.
-_FIRST_JUDGE_WAIT, _LONGEST_JUDGE_WAIT = 30.0, 3600.0
-# The same for a tenant with an error of its own.
-_FIRST_TROUBLE, _LONGEST_TROUBLE = 60.0, 3600.0
+# Seconds of the first and the longest wait: for a store that is out of order, for a judge that broke down, and for a
+# tenant with an error of its own.
+_STORE_WAITS, _JUDGE_WAITS, _TENANT_WAITS = (1.0, 60.0), (30.0, 3600.0), (60.0, 3600.0)
 # A tenant is judged for so many turns at most, or for so many seconds, or for as long as the last learning took if that
 # is longer; then the worker learns.
 _TURNS = 4
@@ -136,7 +133,7 @@ class Worker:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._judged_last: str | None = None  # the tenant that was judged for last
         self._learning = 0.0  # seconds that learning took the last time
-        self._judge_wait = Backoff(_FIRST_JUDGE_WAIT, _LONGEST_JUDGE_WAIT, clock)
+        self._judge_wait = Backoff(_JUDGE_WAITS, clock)
         self._troubles: dict[tuple[str, str], Backoff] = {}
         self._basis: str | None = None  # what it looked with in the last round; None before the first
         self._elsewhere = set[str]()  # the tenants of this round that other workers work for
@@ -184,7 +181,7 @@ class Worker:
         """
         checked_interval("every", every)
         stop = stop or Event()
-        trouble = Backoff(_FIRST_WAIT, _LONGEST_WAIT, self._clock)
+        trouble = Backoff(_STORE_WAITS, self._clock)
         while not stop.is_set():
             try:
                 self.round(stop=stop, watch=watch)
@@ -309,8 +306,7 @@ class Worker:
             if isinstance(exc, StoreUnavailable) and not isinstance(exc, StoreTooSlow):
                 raise
             reason = in_brief(exc)
-            fresh = Backoff(_FIRST_TROUBLE, _LONGEST_TROUBLE, self._clock)
-            trouble = self._troubles.setdefault((doing, tenant), fresh)
+            trouble = self._troubles.setdefault((doing, tenant), Backoff(_TENANT_WAITS, self._clock))
             wait = trouble.wait()
             if trouble.reason != reason:
                 trouble.reason = reason
@@ -320,22 +316,16 @@ class Worker:
 
 
 class Backoff:
-    """The wait after each of several failures in a row, twice as long as the one before.
+    """The wait after each of several failures in a row, twice as long as the one before, from the first of *seconds*.
 
-    Args:
-        first: Seconds after the first failure.
-        longest: Seconds at most.
-        clock: Gives the seconds by which a wait is measured.
-
-    Attributes:
-        reason: The last failure that was told.
+    The last failure that was told is its *reason*.
     """
 
     reason = ""
 
-    def __init__(self, first: float, longest: float, clock: Callable[[], float]) -> None:
-        self._first, self._longest, self._clock = first, longest, clock
-        self._next, self._until = first, -math.inf
+    def __init__(self, seconds: tuple[float, float], clock: Callable[[], float]) -> None:
+        (self._first, self._longest), self._clock = seconds, clock
+        self._next, self._until = self._first, -math.inf
 
     @property
     def left(self) -> float:

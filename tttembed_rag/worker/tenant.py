@@ -18,15 +18,14 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.errors import StoreError, StoreUnavailable
+from tttembed_rag.errors import RewardError, StoreError, StoreUnavailable
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Lease, Store, Version
 from tttembed_rag.stores.records import AUDIT
-from tttembed_rag.stores.work.states import DRIFT, LEARNED, MEMORY, PROBE, TRIAL
+from tttembed_rag.stores.work.states import LEARNED, MEMORY, TRIAL
 from tttembed_rag.worker.memory import PREVAILING, prevailing_judge, read_memory, read_trial
-from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import Action, Step
 from tttembed_rag.worker.trial import Trial
 
@@ -37,8 +36,6 @@ BY = "worker"
 # The share by which rewards must have grown before something is learned again: every fit may take chance for a gain,
 # so there should be few.
 _GROWTH = 0.1
-# Comparisons of traffic that are kept for reports.
-_DRIFTS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +96,16 @@ class Tenant:
         """How many rewards must be new: a share of those learned from before."""
         return max(self.habits.min_new, math.ceil(_GROWTH * self.memory.rewards))
 
-    def rewards(self, judge: str, embedder: str | None, since: float = 0.0, last: int | None = None) -> Rewards:
+    def rewards(self, judge: str, embedder: str | None, since: float = 0.0, last: int | None = None) -> Rewards | None:
         """The rewards of *judge* for vectors of a model, served at *since* or later and by the present model.
 
-        They are those of the *last* queries, by default of as many as are learned from.
-
-        Raises:
-            RewardError: There are none.
+        They are those of the *last* queries, by default of as many as are learned from; None where there are none.
         """
         last, since = last or self.habits.last, max(since, self.memory.since)
-        return self.store.rewards(judge, tenant=self.name, embedder=embedder, last=last, since=since or None)
+        try:
+            return self.store.rewards(judge, tenant=self.name, embedder=embedder, last=last, since=since or None)
+        except RewardError:
+            return None
 
     def labelled(self) -> int:
         """How many trusted labels of its own queries were ever written that were new, or others than before."""
@@ -130,10 +127,18 @@ class Tenant:
 
     # What is told and remembered
 
+    def kept(self, state: str) -> Any:
+        """What is kept under a name of `states`; None where there is nothing."""
+        return json.loads(self.store.states.get(state, tenant=self.name) or "null")
+
+    def keep(self, state: str, value: Any) -> None:
+        """Keep a value of JSON under a name of `states`."""
+        self.store.states.set(state, json.dumps(value), tenant=self.name, lease=self.lease)
+
     def remember(self, **changes: Any) -> None:
         """Write the memory, with changes of its attributes."""
         self.memory = replace(self.memory, **changes)
-        self._keep(MEMORY, asdict(self.memory))
+        self.keep(MEMORY, asdict(self.memory))
 
     def trial(self) -> Trial:
         """The trial of the live version; version 0 before the first."""
@@ -141,11 +146,11 @@ class Tenant:
 
     def set_trial(self, trial: Trial) -> None:
         """Write the trial of the live version."""
-        self._keep(TRIAL, asdict(trial))
+        self.keep(TRIAL, asdict(trial))
 
     def begin_trial(self, live: Version, rewards: Rewards, trial: Trial | None = None) -> None:
         """Begin the trial of what is live now, or go on with *trial*; no query of *rewards* will count in it."""
-        self._keep(LEARNED, base64.b64encode(np.unique(_hashes(rewards)).tobytes()).decode())
+        self.keep(LEARNED, base64.b64encode(np.unique(_hashes(rewards)).tobytes()).decode())
         self.set_trial(trial or Trial(live.number, time.time()))
 
     def split(self, rewards: Rewards) -> tuple[Rewards | None, Rewards | None]:
@@ -153,23 +158,10 @@ class Tenant:
 
         Four bytes of each are kept: one query in four billion is left out of a trial by mistake.
         """
-        learned = np.frombuffer(base64.b64decode(self._kept(LEARNED) or ""), dtype="<u4")
+        learned = np.frombuffer(base64.b64decode(self.kept(LEARNED) or ""), dtype="<u4")
         held = np.isin(_hashes(rewards), learned)
         old, fresh = [rewards.take(rows) if len(rows) else None for rows in map(np.flatnonzero, (held, ~held))]
         return old, fresh
-
-    def probe(self) -> Probe | None:
-        """The embedding model as it was at the last pass; None before the first."""
-        text = self.store.states.get(PROBE, tenant=self.name)
-        return Probe.from_json(text) if text else None
-
-    def set_probe(self, probe: Probe) -> None:
-        """Write the embedding model as it is."""
-        self.store.states.set(PROBE, probe.to_json(), tenant=self.name, lease=self.lease)
-
-    def add_drift(self, comparison: dict[str, object]) -> None:
-        """Append a comparison of fresh traffic with what was learned from."""
-        self._keep(DRIFT, [*(self._kept(DRIFT) or []), comparison][-_DRIFTS:])
 
     def settle(self) -> None:
         """Note that the tenant was looked at: until something new comes, no worker looks at it again."""
@@ -183,12 +175,6 @@ class Tenant:
         """End a halt of the tenant by the worker itself; a person's halt stays."""
         if self.store.registry.resume(by=BY, tenant=self.name, note=why, lease=self.lease):
             yield self.step("resumed", why)
-
-    def _kept(self, state: str) -> Any:
-        return json.loads(self.store.states.get(state, tenant=self.name) or "null")
-
-    def _keep(self, state: str, value: Any) -> None:
-        self.store.states.set(state, json.dumps(value), tenant=self.name, lease=self.lease)
 
 
 def _hashes(rewards: Rewards) -> NDArray[np.uint32]:

@@ -47,8 +47,7 @@ def patiently(put: Callable[ParametersT, ResultT]) -> Callable[ParametersT, Resu
 class StoredAnswers:
     """Paid answers by pair; what an answer costs is counted on its day, even where it is not kept.
 
-    An answer belongs to the query it was given about, and is kept as long as the query is: an answer that comes late,
-    after its query was forgotten, is not kept. The arguments are those of `JudgeQueue.answers`.
+    Its arguments are those of `JudgeQueue.answers`.
     """
 
     def __init__(self, database: Database, about: Sequence[Observation] = (), *, day: date | None = None) -> None:

@@ -9,7 +9,7 @@ from datetime import date
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Select, String, and_, cast, exists, func, select
+from sqlalchemy import Connection, Select, and_, exists, func, select
 
 from tttembed_rag.judging.covering import MOST_COMPARED
 from tttembed_rag.judging.spending import Budget, Price
@@ -18,9 +18,9 @@ from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.log.observing import locked_queries, reward_rows, update_progress
+from tttembed_rag.stores.log.observing import reward_rows, update_progress
 from tttembed_rag.stores.records import Lease, Spend, checked_reward, row_of
-from tttembed_rag.stores.rows import AT_ONCE, fact, id_of, ids_of, in_parts, insert_all, set_fact
+from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert_all
 from tttembed_rag.stores.versions.audittrail import write_line
 from tttembed_rag.stores.work.account import DailyAccount
 from tttembed_rag.stores.work.answers import StoredAnswers, paid_answers, spent_on
@@ -30,8 +30,6 @@ from tttembed_rag.stores.work.choosing import most_telling
 _FIRST_WAIT, _LONGEST_WAIT = 300.0, 86_400.0
 # Characters of a reason that are kept.
 _LONGEST_WHY = 500
-# The fact that says, for the id of a judge, up to which query the pairs that wait for it are counted.
-_UNCOUNTED = "uncounted "
 
 
 class JudgeQueue:
@@ -203,36 +201,17 @@ class JudgeQueue:
     def _number(self, judge: str) -> int:
         """The id of a judge; pairs wait for it from now on."""
         checked_name("judge", judge)
-        facts, judges = schema.facts, schema.judges
-        uncounted = exists().where(facts.c.name == _UNCOUNTED + cast(judges.c.id, String))
-        asks = select(judges.c.id, uncounted).where(judges.c.name == judge, judges.c.asks)
+        j = schema.judges
         with self._database.read() as connection:
-            row = connection.execute(asks).first()
-        if row is not None and not row[1]:
-            return int(row.id)
+            number = connection.execute(select(j.c.id).where(j.c.name == judge, j.c.asks)).scalar()
+        if number is not None:
+            return int(number)
         with self._database.write("forgetting") as connection:  # concurrent writers may not have seen this judge yet
-            j = schema.judges
             number = ids_of(connection, j, [judge])[judge]
             if connection.execute(j.update().where(j.c.id == number, ~j.c.asks).values(asks=True)).rowcount:
-                set_fact(connection, f"{_UNCOUNTED}{number}", "0")
-        while self._count_some(number):
-            pass
+                queries = connection.execute(select(schema.queries.c.id)).scalars().all()
+                update_progress(connection, queries, judge=number)
         return number
-
-    def _count_some(self, judge: int) -> bool:
-        """Count the pairs of some queries of before *judge* asked; whether there are more. Others write meanwhile."""
-        name = f"{_UNCOUNTED}{judge}"
-        with self._database.write("observing") as connection:
-            after = fact(connection, name)
-            if after is None:  # another process has counted the last ones
-                return False
-            q = schema.queries
-            some = select(q.c.id).where(q.c.id > int(after)).order_by(q.c.id).limit(AT_ONCE)
-            queries = connection.execute(some).scalars().all()
-            locked_queries(connection, q.c.id.in_(queries))
-            update_progress(connection, queries, judge=judge)
-            set_fact(connection, name, str(queries[-1]) if queries else None)
-        return bool(queries)
 
     def _write(self, judge: str, rewards: Mapping[int, Mapping[int, float | None]], tenant: str) -> int:
         with self._database.write("observing") as connection:
