@@ -36,7 +36,7 @@ from tttembed_rag.report.page import _courses as courses
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.stores.database import Database
 from tttembed_rag.worker import Worker
-from tttembed_rag.worker.memory import prevailing_judge, read_memory
+from tttembed_rag.worker.tenant import prevailing_judge, read_memory
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC).timestamp()
 DAY = 86_400.0

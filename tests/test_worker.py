@@ -20,7 +20,7 @@ from tttembed_rag.judging import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.testing import FakeJudge
 from tttembed_rag.worker import Probe, Worker
-from tttembed_rag.worker.memory import Memory, read_memory
+from tttembed_rag.worker.tenant import Memory, read_memory
 
 
 class TestOneRound:

@@ -39,17 +39,6 @@ def before(call, act):
     return both
 
 
-def after(call, act):
-    """*call*, after which *act* is done."""
-
-    def both(*arguments, **options):
-        found = call(*arguments, **options)
-        act()
-        return found
-
-    return both
-
-
 def http_judge(host):
     """The judge behind such a server."""
     return HttpJudge(f"http://{host}", "cohere", patience=QUICK)

@@ -13,7 +13,7 @@ from tttembed_rag.search import LearnedToolSearch
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.testing import FakeEmbedder, FakeJudge, eventually
 from tttembed_rag.worker import Worker
-from tttembed_rag.worker.toolcalls import is_of_tools
+from tttembed_rag.worker.tenant import is_of_tools
 
 from .conftest import CATALOG, LEARNED, UNSEEN, first, teach
 

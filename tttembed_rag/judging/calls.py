@@ -24,8 +24,8 @@ _GRACE = 10.0
 _POLL = 0.1
 # The threads in which judges are called.
 THREADS = DaemonThreads()
-# Those of calls that are made one by one; where 8 never came back, no other one is made.
-_SINGLE = DaemonThreads(8)
+# Calls of one name that are made one by one, and never came back, before no other one is made.
+_MOST_LEFT = 8
 
 
 class Stop(Protocol):
@@ -85,20 +85,19 @@ class Calls(Generic[KeyT]):
 
 
 def in_time(name: str, seconds: float | None, function: Callable[[], ResultT], stop: Stop) -> ResultT:
-    """What *function* of *name* returns or raises; it is waited for as `Calls` are.
-
-    Raises:
-        LateError: It takes longer, and is left behind.
-        EndedError: The same after *stop* was set.
-        JudgeError: Many that were left behind are still under way, so that no other one is made.
-    """
+    """What *function* of *name* returns or raises; it is waited for as `Calls` are, and not made where many hang."""
     calls = Calls[None](name, seconds, stop)
     try:
-        calls.begin(None, _SINGLE.submit(function))
+        calls.begin(None, _threads_of(name).submit(function))
     except RuntimeError as exc:
-        raise JudgeError(f"{name}: several calls of before have not come back") from exc
+        raise JudgeError(f"{name}: has not answered several calls of before") from exc
     result: ResultT = calls.ended()[1].result()
     return result
+
+
+@cache
+def _threads_of(_name: str) -> DaemonThreads:
+    return DaemonThreads(_MOST_LEFT)
 
 
 @cache

@@ -23,7 +23,7 @@ from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
 from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.stores.work.states import DRIFT
 from tttembed_rag.worker.drift import Drift
-from tttembed_rag.worker.memory import prevailing_judge, read_memory, read_trial
+from tttembed_rag.worker.tenant import prevailing_judge, read_memory, read_trial
 
 # How much a report tells at most: days, versions, shared offsets of each, changes, judges, sources.
 _DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES, _SOURCES = 30, 20, 20, 50, 20, 20

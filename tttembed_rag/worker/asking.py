@@ -26,7 +26,7 @@ from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Lease, Store
-from tttembed_rag.worker.toolcalls import is_of_tools
+from tttembed_rag.worker.tenant import is_of_tools
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16

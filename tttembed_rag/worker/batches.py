@@ -29,7 +29,7 @@ from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Lease
 from tttembed_rag.stores.records import Spend
 from tttembed_rag.worker.asking import Asked, Asking
-from tttembed_rag.worker.toolcalls import is_of_tools
+from tttembed_rag.worker.tenant import is_of_tools
 
 # Queries that are sent at a time.
 _QUERIES = 1000

@@ -27,8 +27,7 @@ from tttembed_rag.vectors.rows import Float64
 from tttembed_rag.worker.guarding import guard, recognise
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import Step
-from tttembed_rag.worker.tenant import BY, Tenant
-from tttembed_rag.worker.toolcalls import is_of_tools
+from tttembed_rag.worker.tenant import BY, Tenant, is_of_tools
 
 # Shared offsets that the note of a version explains, at most.
 _EXPLAINED = 3

@@ -11,8 +11,8 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self
 from zlib import crc32
 
 import numpy as np
@@ -22,10 +22,10 @@ from tttembed_rag.errors import RewardError, StoreError, StoreUnavailable
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_rag.stores import Lease, Store, Version
 from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.stores.work.states import LEARNED, MEMORY, TRIAL
-from tttembed_rag.worker.memory import PREVAILING, prevailing_judge, read_memory, read_trial
 from tttembed_rag.worker.steps import Action, Step
 from tttembed_rag.worker.trial import Trial
 
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 # The name under which the worker changes what is served.
 BY = "worker"
+# Rewarded queries, the last ones: the judge and the embedding model of most of them are learned from.
+PREVAILING = 100
 # The share by which rewards must have grown before something is learned again: every fit may take chance for a gain,
 # so there should be few.
 _GROWTH = 0.1
@@ -47,6 +49,33 @@ class Habits:
     scope: AnyScope
     min_new: int
     last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How far the worker is with a tenant.
+
+    Attributes:
+        judge: Fingerprint of the judge that gave the rewards learned from last.
+        rewards: How many something was learned from last; 0 where that was taken back.
+        learned: `Store.changes` of that judge then: what was written later is new.
+        changes: The same at the last pass; below 0 before the first.
+        since: Nothing served before this Unix second is learned from: its vectors are of another model, or what was
+            learned from it was taken back.
+        labelled: Trusted labels that were ever written, at the last pass.
+    """
+
+    judge: str = ""
+    rewards: int = 0
+    learned: int = 0
+    changes: int = -1
+    since: float = 0.0
+    labelled: int = 0
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Self:
+        """What `asdict` gave, in this release or another one: fields that this one lacks are left aside."""
+        return cls(**{field.name: record[field.name] for field in fields(cls) if field.name in record})
 
 
 class Tenant:
@@ -185,3 +214,40 @@ def _hashes(rewards: Rewards) -> NDArray[np.uint32]:
 def same_model(embedder: str | None, other: str | None) -> bool:
     """Whether two fingerprints stand for one embedding model; an unknown one may be any."""
     return embedder == other or not (embedder and other)
+
+
+def read_memory(store: Store, tenant: str) -> Memory:
+    """How far the worker is with *tenant*."""
+    return Memory.of(json.loads(store.states.get(MEMORY, tenant=tenant) or "{}"))
+
+
+def prevailing_judge(store: Store, tenant: str, memory: Memory, last: int = PREVAILING) -> str:
+    """The judge that *tenant* is learned from where none is named; an empty name where none gave a reward.
+
+    Its *last* rewarded queries are looked at, at most `PREVAILING`.
+    """
+    return store.judge(tenant=tenant, last=min(last, PREVAILING), since=memory.since) or memory.judge
+
+
+def read_trial(store: Store, tenant: str) -> Trial:
+    """The trial of what is live for *tenant*; version 0 before the first."""
+    return Trial(**json.loads(store.states.get(TRIAL, tenant=tenant) or '{"version": 0}'))
+
+
+def is_of_tools(store: Store, tenant: str) -> bool:
+    """Whether all rewards of *tenant* are calls of tools, or its live version is one of a search over tools.
+
+    Trusted labels do not count as rewards here; a live version that is damaged is none of tools.
+
+    Raises:
+        StoreUnavailable: The store is away.
+    """
+    judges = {judge for judge, _ in store.judges(tenant=tenant)} - {AUDIT}
+    if judges == {TOOL_CALLS}:
+        return True
+    try:
+        return KEYWORD_WEIGHT in store.registry.settings(tenant=tenant)
+    except StoreUnavailable:
+        raise
+    except StoreError:  # told of by who serves it, or guards it
+        return False
