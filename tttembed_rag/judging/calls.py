@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cache
-from threading import Thread
-from typing import Any, Generic, Protocol, TypeVar
+from threading import Event, Thread
+from typing import Any, Generic, TypeVar
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.system.background import DaemonThreads
@@ -28,13 +28,6 @@ THREADS = DaemonThreads()
 _MOST_LEFT = 8
 
 
-class Stop(Protocol):
-    """Something that tells whether to stop, such as an `Event`."""
-
-    def is_set(self) -> bool:
-        """Whether to stop now."""
-
-
 class LateError(JudgeError):
     """A call that took too long, and was left behind."""
 
@@ -49,7 +42,7 @@ class Calls(Generic[KeyT]):
     Once *stop* is set, they have ten seconds more.
     """
 
-    def __init__(self, name: str, seconds: float | None, stop: Stop) -> None:
+    def __init__(self, name: str, seconds: float | None, stop: Event) -> None:
         self._name, self._seconds, self._stop = name, seconds, stop
         self._under_way: dict[Future[Any], tuple[KeyT, float]] = {}
         self._told = math.inf  # when it was seen that *stop* is set
@@ -84,7 +77,7 @@ class Calls(Generic[KeyT]):
                     return key, left
 
 
-def in_time(name: str, seconds: float | None, function: Callable[[], ResultT], stop: Stop) -> ResultT:
+def in_time(name: str, seconds: float | None, function: Callable[[], ResultT], stop: Event) -> ResultT:
     """What *function* of *name* returns or raises; it is waited for as `Calls` are, and not made where many hang."""
     calls = Calls[None](name, seconds, stop)
     try:

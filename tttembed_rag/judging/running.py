@@ -24,7 +24,7 @@ from tttembed_rag.judges.contract import Judge, Scores, ascored, blocks, checked
 from tttembed_rag.judges.examination import check_answers
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
-from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, Stop, event_loop
+from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, event_loop
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts, rewards_of
 from tttembed_rag.judging.walk import JudgeCall, Walk
 from tttembed_rag.models.usage import Meter, Usage, metered
@@ -48,7 +48,7 @@ def judge_all(
     concurrency: int = 8,
     watch: Callable[[Progress], None] | None = None,
     seconds: float | None = None,
-    stop: Stop | None = None,
+    stop: Event | None = None,
     examine: bool = False,
 ) -> Verdicts:
     """Score the pairs of *plan* that *cache* has no answer for, until the plan or a cap ends.
@@ -98,7 +98,7 @@ class Run:
         concurrency: int = 8,
         watch: Callable[[Progress], None] | None = None,
         seconds: float | None = None,
-        stop: Stop | None = None,
+        stop: Event | None = None,
         examine: bool = True,
         wary: bool = False,
     ) -> None:

@@ -28,7 +28,7 @@ from tttembed_rag.errors import JudgeError
 from tttembed_rag.judging.batching.openbatch import GIVEN_UP, Books, OpenBatch
 from tttembed_rag.judging.batching.requests import Requests
 from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
-from tttembed_rag.judging.calls import Stop, in_time
+from tttembed_rag.judging.calls import in_time
 from tttembed_rag.judging.spending import Price
 from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.system.terminal import printable
@@ -60,7 +60,7 @@ class Exchange:
         price: Price,
         *,
         seconds: float | None = None,
-        stop: Stop | None = None,
+        stop: Event | None = None,
     ) -> None:
         self._service, self._books, self._price = service, books, price
         self._seconds, self._stop = seconds, stop or Event()

@@ -31,8 +31,7 @@ from tttembed_rag.stores.work.answers import StoredAnswers, count_spending, coun
 class DailyAccount:
     """The account of a run that is paid for from the budget of a day, over all judges and workers of a store.
 
-    Its arguments are those of `JudgeQueue.account`. Each change raises `LeaseLost` where another owner has taken over
-    the lease; nothing was changed then.
+    Its arguments are those of `JudgeQueue.account`. A charge raises `LeaseLost` where another owner has the lease.
     """
 
     def __init__(
