@@ -22,7 +22,6 @@ from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.context import current_query_id, said
-from tttembed_rag.serving.following import check_url
 from tttembed_rag.system import telemetry
 
 if TYPE_CHECKING:
@@ -128,7 +127,6 @@ class StoreLog(Log):
             check_text("tenant", tenant)
         if not (isinstance(store, str) or hasattr(store, "observe")):
             raise InputError(f"store: expected an open store or its URL, got {type(store).__name__}")
-        check_url(store)
         self.judge = judge if isinstance(judge, str) else checked_judge(judge).fingerprint
         self.scale = Scale.parse(scale if isinstance(judge, str) else judge.scale)
         self._tenant = tenant
@@ -170,7 +168,7 @@ class StoreLog(Log):
     @property
     def error(self) -> str | None:
         """Why the store could not be written to just now; None where it was."""
-        return self._writer.outage.error
+        return self._writer.reached.error()
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything noted so far is written or refused; gives whether it is after *timeout* seconds."""

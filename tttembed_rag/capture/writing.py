@@ -15,12 +15,12 @@ from weakref import WeakSet
 
 from tttembed_rag.capture.log import Log
 from tttembed_rag.capture.preparing import Call, Preparation
-from tttembed_rag.errors import StoreReplaced, StoreUnavailable, TTTEmbedError
+from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards.observations import Served
-from tttembed_rag.serving.following import opened
+from tttembed_rag.serving.reached import Reached
 from tttembed_rag.system import telemetry
-from tttembed_rag.system.background import Loop, Outage, Reached
+from tttembed_rag.system.background import Loop
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
@@ -51,20 +51,19 @@ class Writer:
 
     A forked child starts with an empty queue: calls that its parent took, its parent writes. The *log* names the judge
     that gave the recorded scores, and says whether it is vouched for. At most *capacity* calls of *max_bytes* wait.
-    *outage* is what the store answered last.
+    *reached* is the store, with what it answered last.
     """
 
     def __init__(
         self, store: Store | str, log: Log, preparation: Preparation, *, capacity: int, max_bytes: int
     ) -> None:
-        self._reached: Reached[Store] = Reached(store, opened)
+        self.reached = Reached(store, "store of served queries")
         self._log = log
         # Whether the judge is vouched for, as the store was told.
         self._told: bool | None = None
         self._preparation = preparation
         self._capacity, self._max_bytes = capacity, max_bytes
         self._closed = False
-        self.outage = Outage("store of served queries")
         self._start_anew()
         self._loop = Loop("tttembed-write", self._round, self._forked)
         _writers.add(self)
@@ -127,9 +126,9 @@ class Writer:
         last_round = _LAST_ROUND if self._preparation.embeds else 0.0
         self._loop.join(max(min(patience, until - time.monotonic()), last_round))
         if lost := self.queued:
-            _log.error("%d served queries were not written: %s", lost, self.outage.error or "the time was over")
+            _log.error("%d served queries were not written: %s", lost, self.reached.error() or "the time was over")
             self._settle(failed=lost)
-        self._reached.close()
+        self.reached.close()
         _writers.discard(self)
 
     def _forked(self) -> None:
@@ -155,7 +154,7 @@ class Writer:
     def _round(self) -> float | None:
         """Write one batch; gives the seconds until the next."""
         try:
-            store = self._reached.store()
+            store = self.reached.store()
             if self._batch and store.text_id != self._text_id:
                 _log.error("%d served queries have ids of a store that is there no more", len(self._batch))
                 self._settle(failed=len(self._batch))
@@ -168,12 +167,10 @@ class Writer:
                 with telemetry.span("capture", queries=len(self._batch)):
                     while self._batch:
                         self._write(store, self._batch[: self._at_once])
-                self.outage.answered()
+                self.reached.answered()
                 telemetry.record("tttembed.capture.duration", time.perf_counter() - began)
         except TTTEmbedError as error:  # of the store itself: each query that it refused was counted
-            self.outage.failed(error)
-            if isinstance(error, StoreReplaced):
-                self._reached.close()
+            self.reached.failed(error)
             if self._retry > _RETRY:  # the store may be well, and the transaction too large for it
                 self._at_once = max(1, self._at_once // 2)
             self._retry = min(2 * self._retry, _LONGEST_RETRY)

@@ -19,8 +19,7 @@ from tttembed_rag.proxy.openapi import SAID
 from tttembed_rag.rewards import DEFAULT_TASK, Event, Feedback
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving.following import opened
-from tttembed_rag.system.background import Reached
+from tttembed_rag.serving.reached import Reached
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
@@ -79,7 +78,7 @@ class FeedbackWriter:
     def __init__(self, store: Store | str, judge: str = JUDGE) -> None:
         if not judge:
             raise InputError("judge: expected a name to keep feedback under, got an empty one")
-        self._reached: Reached[Store] = Reached(store, opened)
+        self._reached = Reached(store, "store of feedback")
         self._judge = judge
         self._waiting: list[tuple[_Said, Future[None]]] = []
         self._held = 0  # bytes of the requests that wait

@@ -323,7 +323,7 @@ class LearnedSearch:
                 self.learn_for_all(grown=GROWTH)
             return None if ended else every
 
-        loop = Loop("tttembed-search", work, lambda: None)
+        loop = Loop("tttembed-search", work)
         loop.start()
         try:
             yield self

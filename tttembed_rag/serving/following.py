@@ -14,18 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary, finalize, ref
+from weakref import WeakMethod, WeakValueDictionary, finalize
 
-from tttembed_rag.errors import StoreReplaced, StoreUnavailable, TTTEmbedError
+from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
+from tttembed_rag.offsets.values import TextId
 from tttembed_rag.serving.live import SWITCHED_OFF, LiveOffsets, Published, Snapshot, switched_off
+from tttembed_rag.serving.reached import Reached
 from tttembed_rag.system import telemetry
-from tttembed_rag.system.background import Loop, Outage, Reached, checked_interval
+from tttembed_rag.system.background import Loop, checked_interval
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Serving, Store
 
 _log = logging.getLogger(__name__)
-# Tenants with something of their own that are followed at once; beyond it the least recently served is forgotten.
+# Tenants with something of their own that are followed at once; beyond it those that were met first are forgotten, and
+# read again when they ask.
 _MOST_TENANTS = 20_000
 # The part of the time that looking takes, since queries wait for the interpreter meanwhile: one in a hundred notices.
 # And for how many seconds it puts off the next look at most.
@@ -73,9 +76,9 @@ def follow(
         InputError: *every* is not above 0, or longer than a thread can wait, or *base_share* is no share.
         StoreError: It is no store of this package.
     """
-    check_url(store)
-    follower = _follower_of(store, checked_interval("every", every))
-    error = follower.refresh({"", *(() if tenant is None else (tenant,)), *tenants})
+    follower, error = _following(
+        store, checked_interval("every", every), {"", *(() if tenant is None else (tenant,)), *tenants}
+    )
     if error is not None and not isinstance(error, StoreUnavailable):
         raise error
     follower.start()
@@ -88,7 +91,7 @@ class Follower:
 
     def __init__(self, store: Store | str, every: float) -> None:
         self.every = every
-        self._reached: Reached[Store] = Reached(store, opened)
+        self._store = Reached(store, "store of live offsets")
         # Why base vectors are served to all, as a snapshot; None where they are not.
         self._off: Snapshot | None = None
         # The generations that the store says, and those that were read; none before the first look.
@@ -97,34 +100,30 @@ class Follower:
         self._snapshots: dict[str, Snapshot] = {}
         self._errors: dict[str, str] = {}
         self._wanted: set[str] = set()
-        self._served_at: dict[str, float] = {}
         self._due = 0.0
         self._crowded = False
-        self._outage = Outage("store of live offsets")
-        self.renew()
         # The thread must not keep alive whom nobody asks any more.
-        mine = ref(self, lambda _: loop.wake())
-        loop = self._loop = Loop("tttembed-follow", lambda: _round(mine()), lambda: _forked(mine()))
-        finalize(self, self._reached.close).atexit = False
+        look = WeakMethod(self.round, lambda _: loop.wake())
+        loop = self._loop = Loop("tttembed-follow", lambda: None if (mine := look()) is None else mine())
+        finalize(self, self._store.close).atexit = False
         telemetry.watch(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process, a follower of its own."""
-        if not isinstance(self._reached.source, str):
+        if not isinstance(self._store.source, str):
             raise TypeError("pickle: expected offsets that follow a store by its URL, got an open store")
-        return _unpickled, (self._reached.source, self.every, tuple(self._snapshots))
+        return _unpickled, (self._store.source, self.every, tuple(self._snapshots))
 
     def snapshot(self, tenant: str) -> Snapshot:
         """What *tenant* is served now; base vectors until it was read for the first time."""
         if self._loop.asleep:
             self._loop.start()
-        self._outage.check()
+        self._store.error()
         if self._off is not None:
             return self._off
         tenant = self._key(tenant)
         now = self._snapshots.get(tenant)
         if now is not None:
-            self._served_at[tenant] = time.monotonic()
             return now
         if tenant not in self._wanted and len(self._wanted) < _MOST_TENANTS:
             self._wanted.add(tenant)
@@ -145,8 +144,8 @@ class Follower:
 
     def status(self, tenant: str) -> Snapshot:
         """What *tenant* is served now, since when that is known, and what is wrong."""
-        error = self._outage.error or self._errors.get(self._key(tenant))
-        return replace(self.snapshot(tenant), age=self._outage.age, error=error)
+        error = self._store.error() or self._errors.get(self._key(tenant))
+        return replace(self.snapshot(tenant), age=self._store.age, error=error)
 
     def closed(self) -> Published:
         """What was served last, for good."""
@@ -157,14 +156,14 @@ class Follower:
 
     def refresh(self, tenants: Collection[str] = ()) -> TTTEmbedError | None:
         """Read what changed of the tenants that are followed, and of *tenants*; gives why that failed."""
-        with self._reading:
+        with self._loop.working:
             if switched_off():
                 self._off = Snapshot(reason=SWITCHED_OFF)
                 return None
             began = time.perf_counter()
             try:
                 self._ask()
-                store = self._reached.store()
+                store = self._store.store()
                 now = store.generations()
                 self._off = None if now.halted is None else _halted(now.halted)
                 self._own = now.own
@@ -172,23 +171,21 @@ class Follower:
                 for tenant in {"", *tenants, *self._snapshots} & now.own.keys():
                     if self._read.get(tenant) != now.own[tenant]:
                         self._refresh_one(store, tenant)
-                self._outage.answered()
+                self._store.answered()
             except TTTEmbedError as error:
-                if isinstance(error, StoreReplaced):
-                    self._reached.close()
-                self._outage.failed(error)
+                self._store.failed(error)
                 return error
-            self._forget_idle()
+            if (beyond := len(self._snapshots) - 1 - _MOST_TENANTS) > 0:
+                if not self._crowded:
+                    self._crowded = True
+                    _log.warning("%d tenants are served: %d are followed", beyond + _MOST_TENANTS, _MOST_TENANTS)
+                self._leave([one for one in self._snapshots if one][:beyond])
             telemetry.record("tttembed.refresh.duration", time.perf_counter() - began)
             return None
 
-    def renew(self) -> None:
-        """In a forked child: no other thread holds the lock."""
-        self._reading = Lock()
-
     def measure(self) -> Iterator[telemetry.Point]:
         """Version and age, for telemetry."""
-        if (age := self._outage.age) is not None:
+        if (age := self._store.age) is not None:
             yield telemetry.Point("tttembed.refresh.age", age, {})
         for tenant, now in dict(self._snapshots).items():
             if now.version is not None and self._off is None:
@@ -198,7 +195,6 @@ class Follower:
         """One look at the store; gives the seconds until the next. A tenant that is new wakes the thread earlier."""
         wanted, self._wanted = self._wanted, set()
         if wanted or time.monotonic() >= self._due:
-            self._served_at |= dict.fromkeys(wanted, time.monotonic())
             busy = time.thread_time()
             if self.refresh(wanted) is not None:
                 self._wanted |= wanted
@@ -211,9 +207,13 @@ class Follower:
         try:
             with telemetry.span("refresh", tenant=tenant) as note:
                 now = store.serving(tenant=tenant, own=True)
+                before = self._snapshots.get(tenant, _NOT_READ).version
+                after = _snapshot_of(now, tenant, store.text_id)
                 # One assignment in a dict: a reader finds the old snapshot or the new one.
-                after = self._snapshots[tenant] = self._snapshot_of(store, tenant, now)
+                self._snapshots[tenant] = after
                 note(version=after.version or 0, generation=now.generation)
+            if now.version is not None and after.version not in (None, before):
+                telemetry.record("tttembed.refresh.lag", max(0.0, time.time() - now.version.at))
             self._read[tenant] = now.generation
             self._errors.pop(tenant, None)
         except StoreUnavailable:
@@ -225,34 +225,12 @@ class Follower:
             self._snapshots.setdefault(tenant, _NOT_READ)
 
     def _ask(self) -> None:
-        self._outage.asked(_PATIENCE + _LOOKS * self.every)
-
-    def _snapshot_of(self, store: Store, tenant: str, now: Serving) -> Snapshot:
-        version = now.version
-        if now.halted is not None:
-            return _halted(now.halted)
-        if version is None:
-            return _SHARED if tenant else Snapshot()
-        before = self._snapshots.get(tenant, _NOT_READ).version
-        if before != version.number:
-            telemetry.record("tttembed.refresh.lag", max(0.0, time.time() - version.at))
-        return Snapshot(
-            version.offsets, None, version.number, version.embedder, owner=version.tenant, text_id=store.text_id
-        )
-
-    def _forget_idle(self) -> None:
-        """Follow no more than the most tenants, those that were served last."""
-        if (beyond := len(self._snapshots) - 1 - _MOST_TENANTS) <= 0:
-            return
-        if not self._crowded:
-            self._crowded = True
-            _log.warning("%d tenants are served: %d are followed at a time", beyond + _MOST_TENANTS, _MOST_TENANTS)
-        self._leave(sorted(self._snapshots.keys() - {""}, key=lambda one: self._served_at.get(one, 0.0))[:beyond])
+        self._store.asked(_PATIENCE + _LOOKS * self.every)
 
     def _leave(self, idle: Collection[str]) -> None:
         """Follow some tenants no longer."""
         for one in idle:
-            for known in (self._snapshots, self._read, self._served_at, self._errors):
+            for known in (self._snapshots, self._read, self._errors):
                 known.pop(one, None)
 
 
@@ -260,30 +238,12 @@ def _halted(why: str) -> Snapshot:
     return Snapshot(reason=f"halted: {why}")
 
 
-def _round(follower: Follower | None) -> float | None:
-    return None if follower is None else follower.round()
-
-
-def _forked(follower: Follower | None) -> None:
-    if follower is not None:
-        follower.renew()
-
-
-def check_url(store: object) -> None:
-    """Refuse a URL that can never be that of a store, and tell of a folder that is missing; an open store passes."""
-    if isinstance(store, str):
-        from tttembed_rag.stores import checked_url
-
-        file = checked_url(store).database or ""
-        if store.startswith("sqlite:") and not Path(file).absolute().parent.is_dir():
-            _log.warning("%s: its folder is not there: nothing can be read or written until it is", store)
-
-
-def opened(url: str) -> Store:
-    """The store at *url*, which is imported where it is opened."""
-    from tttembed_rag.stores import open_store
-
-    return open_store(url)
+def _snapshot_of(now: Serving, tenant: str, text_id: TextId) -> Snapshot:
+    if now.halted is not None:
+        return _halted(now.halted)
+    if (version := now.version) is None:
+        return _SHARED if tenant else Snapshot()
+    return Snapshot(version.offsets, None, version.number, version.embedder, owner=version.tenant, text_id=text_id)
 
 
 # One for each store, by its URL or identity; a file that is named from the current folder, by that folder too.
@@ -291,7 +251,8 @@ _followers: WeakValueDictionary[tuple[str | int, str], Follower] = WeakValueDict
 _making = Lock()
 
 
-def _follower_of(store: Store | str, every: float) -> Follower:
+def _following(store: Store | str, every: float, tenants: Collection[str]) -> tuple[Follower, TTTEmbedError | None]:
+    """The follower of a store, which has read what *tenants* are served; or why it could not."""
     is_relative = isinstance(store, str) and store.startswith("sqlite:///") and not store.startswith("sqlite:////")
     key = (store if isinstance(store, str) else id(store)), (str(Path.cwd()) if is_relative else "")
     with _making:
@@ -299,11 +260,10 @@ def _follower_of(store: Store | str, every: float) -> Follower:
         if follower is None:
             follower = _followers[key] = Follower(store, every)
         follower.every = min(follower.every, every)
-        return follower
+    return follower, follower.refresh(tenants)
 
 
-def _unpickled(store: Store | str, every: float, tenants: tuple[str, ...]) -> Follower:
-    follower = _follower_of(store, every)
-    follower.refresh(tenants)
+def _unpickled(store: str, every: float, tenants: tuple[str, ...]) -> Follower:
+    follower, _ = _following(store, every, tenants)
     follower.start()
     return follower

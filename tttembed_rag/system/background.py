@@ -1,4 +1,4 @@
-"""Work in the background: a daemon thread that a forked child starts again, and a store that may be away."""
+"""Work in the background: a daemon thread that a forked child starts again, and threads that keep nobody waiting."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from math import inf
-from threading import TIMEOUT_MAX, Event, Lock, RLock, Thread, local
-from typing import Any, Generic, ParamSpec, TypeVar
+from threading import TIMEOUT_MAX, Event, Lock, RLock, Semaphore, Thread, local
+from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from tttembed_rag.errors import InputError
 
-StoreT = TypeVar("StoreT")
 ResultT = TypeVar("ResultT")
 ParametersT = ParamSpec("ParametersT")
 
@@ -48,10 +46,10 @@ class Loop:
 
     Attributes:
         asleep: Whether it was not started yet, or has ended.
-        working: Held during a round.
+        working: Held during a round, and by who does the same work in another thread.
     """
 
-    def __init__(self, name: str, work: Callable[[], float | None], forked: Callable[[], None]) -> None:
+    def __init__(self, name: str, work: Callable[[], float | None], forked: Callable[[], None] = lambda: None) -> None:
         self._name = name
         self._work = work
         self._forked = forked
@@ -147,7 +145,7 @@ class DaemonThreads(ThreadPoolExecutor):
     def __init__(self, most: int = _MOST_THREADS) -> None:
         super().__init__()
         self._most = most
-        self._running: set[Thread] = set()
+        self._free = Semaphore(most)
 
     def submit(
         self, function: Callable[ParametersT, ResultT], /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
@@ -157,7 +155,7 @@ class DaemonThreads(ThreadPoolExecutor):
         Raises:
             RuntimeError: Too many calls have not come back.
         """
-        if len(self._running) >= self._most:
+        if not self._free.acquire(blocking=False):
             raise RuntimeError(f"{self._most} calls have not come back")
         future: Future[ResultT] = Future()
 
@@ -168,95 +166,14 @@ class DaemonThreads(ThreadPoolExecutor):
             except BaseException as exc:  # noqa: BLE001 (raised again where it is waited for)
                 future.set_exception(exc)
             finally:
-                self._running.discard(thread)
+                self._free.release()
 
-        thread = Thread(target=run, name="tttembed-call", daemon=True)
-        self._running.add(thread)
         try:
-            thread.start()
+            Thread(target=run, name="tttembed-call", daemon=True).start()
         except RuntimeError:
-            self._running.discard(thread)
+            self._free.release()
             raise
         return future
 
     def shutdown(self, wait: bool = True, **_: Any) -> None:
         """Nothing: threads end with their calls, or with the process."""
-
-
-class Reached(Generic[StoreT]):
-    """A store that is given, or *opened* by its URL as soon as that succeeds; ``close`` takes no arguments."""
-
-    def __init__(self, store: StoreT | str, opened: Callable[[str], StoreT]) -> None:
-        self.source = store
-        self._opener = opened
-        self._opened: StoreT | None = None
-
-    def store(self) -> StoreT:
-        """The store.
-
-        Raises:
-            StoreUnavailable: It cannot be reached now.
-            StoreError: It is no store of this package.
-        """
-        if not isinstance(self.source, str):
-            return self.source
-        if self._opened is None:
-            self._opened = self._opener(self.source)
-        return self._opened
-
-    def close(self) -> None:
-        """Close the store if it was opened here."""
-        if self._opened is not None:
-            self._opened.close()  # type: ignore[attr-defined]  # what an opener gives can be closed
-            self._opened = None
-
-
-class Outage:
-    """The time since the service *name* last answered, and one line in the log when it stops and when it is back."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._contact: float | None = None
-        self._error: str | None = None
-        # When it was asked last without an answer yet, and how many seconds an answer may take.
-        self._asked, self._patience = inf, 0.0
-        self._logged = False
-
-    @property
-    def age(self) -> float | None:
-        """Seconds since the last answer; None before the first."""
-        return None if self._contact is None else time.monotonic() - self._contact
-
-    @property
-    def error(self) -> str | None:
-        """Why it does not answer, or for how long it has said nothing; None while it answers."""
-        return self._error or self._silence()
-
-    def asked(self, patience: float) -> None:
-        """It was asked, and should answer within *patience* seconds."""
-        self._asked, self._patience = time.monotonic(), patience
-
-    def answered(self) -> None:
-        """It answered."""
-        if self._logged:
-            _log.warning("%s answers again", self._name)
-        self._error, self._asked, self._logged, self._contact = None, inf, False, time.monotonic()
-
-    def failed(self, error: Exception) -> None:
-        """It answered with an error."""
-        self._error, self._asked = str(error), inf
-        self._log_once(self._error)
-
-    def check(self) -> None:
-        """Log that it has not answered for too long, if so; cheap."""
-        if (why := self._silence()) is not None:
-            self._log_once(why)
-
-    def _silence(self) -> str | None:
-        waited = time.monotonic() - self._asked
-        return f"nothing came back for {waited:.0f} s" if waited > self._patience else None
-
-    def _log_once(self, why: str) -> None:
-        if not self._logged:
-            self._logged = True
-            _log.warning("%s: does not answer: %s", self._name, why)
