@@ -55,7 +55,7 @@ def test_an_upstream_with_a_secret_is_refused_without_it(tmp_path, tools, upstre
     )
 
     assert done.exit_code == 2
-    assert "Error: upstream: expected an address " in done.output
+    assert "Error: upstream: expected " in done.output
     assert "secret" not in done.output
 
 

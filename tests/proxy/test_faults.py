@@ -197,7 +197,7 @@ async def test_five_hundred_connections_are_answered(proxied, service, tools):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"upstream": "api.openai.com"}, "upstream: expected an address such as"),
+        ({"upstream": "api.openai.com"}, r"upstream: expected http\(s\)://HOST, got another text"),
         ({"upstream": "https://api.openai.com/v1"}, "upstream: expected the address before /v1"),
         ({"model": ""}, "model: expected the name of a model, got an empty one"),
         ({"limit": 0}, "limit: expected > 0 bytes"),

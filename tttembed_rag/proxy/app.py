@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tttembed_rag.errors import InputError, StoreError, require
 
@@ -21,23 +22,26 @@ for _module in ("aiohttp", "orjson", "starlette"):
 
 # ruff: noqa: E402 - the lines above say what to install
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tttembed_rag.proxy.bodies import Refused, json_answer, read_json, refusal, whole
+from tttembed_rag.proxy.bodies import json_answer, read_json, whole
 from tttembed_rag.proxy.callers import ANONYMOUS, Caller, Callers
 from tttembed_rag.proxy.catalogues import Catalogues
 from tttembed_rag.proxy.feedback import FeedbackWriter
 from tttembed_rag.proxy.openapi import BODIES, checked_body, document
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
-from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
+from tttembed_rag.proxy.upstream import Answer, Headers, Upstream
 from tttembed_rag.serving.context import context
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
 
 if TYPE_CHECKING:
     from tttembed_rag.search import LearnedToolSearch
+
+ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
 # The header that says which version steered the answer; and its value where none did.
@@ -81,8 +85,7 @@ def proxy_app(
         raise InputError(f"limit: expected > 0 bytes, got {limit}")
     behind = Upstream(upstream, key=upstream_key)
     callers, catalogues = callers or Callers(), Catalogues(searches or {})
-    proxy = _Proxy(behind, live, model, callers, limit)
-    own = _Own(callers, limit, feedback, catalogues)
+    own = _Endpoints(behind, live, Steering(live), model, callers, limit, feedback, catalogues)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -92,42 +95,43 @@ def proxy_app(
             if feedback is not None:
                 feedback.close()
 
+    paths = {"/v1/feedback": own.take_feedback, "/v1/search/{catalogue}": own.search, "/v1/used": own.used}
     routes = [
         Route("/v1/openapi.json", own.openapi, methods=["GET"]),
-        Route("/v1/steer", proxy.steer, methods=["POST"]),
-        Route("/v1/steer", proxy.status, methods=["GET"]),
+        Route("/v1/steer", own.steer, methods=["POST"]),
+        Route("/v1/steer", own.status, methods=["GET"]),
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in paths.items()),
+        *(Route(path + slash, own.nowhere, methods=_METHODS) for path in paths for slash in ("", "/")),
+        Route("/{path:path}", own.forward, methods=_METHODS),
     ]
-    paths = {"/v1/feedback": own.feedback, "/v1/search/{catalogue}": own.search, "/v1/used": own.used}
-    routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in paths.items()]
-    routes += [Route(path + slash, own.nowhere, methods=_METHODS) for path in paths for slash in ("", "/")]
-    routes.append(Route("/{path:path}", proxy.forward, methods=_METHODS))
-    handlers: dict[Any, Any] = {ClientDisconnect: _caller_left, Unreachable: _unreachable}
-    handlers |= {Refused: _refused, InputError: _refused, StoreError: _refused}
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    handlers: dict[Any, Any] = dict.fromkeys((HTTPException, InputError, StoreError), _refused)
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers | {ClientDisconnect: _caller_left})
 
 
-class _Proxy:
-    """The three things the application does: forward, steer vectors that are handed in, and tell its state."""
+@dataclass(frozen=True)
+class _Endpoints:
+    """What the application answers: what it forwards, vectors that it steers, and what it takes and finds itself."""
 
-    def __init__(self, upstream: Upstream, live: LiveOffsets, model: str, callers: Callers, limit: int) -> None:
-        self._upstream = upstream
-        self._live = live
-        self._steering = Steering(live)
-        self._model = model
-        self._callers = callers
-        self._limit = limit
+    upstream: Upstream
+    live: LiveOffsets
+    steering: Steering
+    model: str
+    callers: Callers
+    limit: int
+    feedback: FeedbackWriter | None
+    catalogues: Catalogues
 
     async def forward(self, request: Request) -> Response:
         """The upstream's answer to a request, steered where that says that it holds queries."""
-        caller = self._callers.find(request.headers)
+        caller = self.callers.find(request.headers)
         if not (request.method == "POST" and is_embedding_path(request.url.path)):
             has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
             body = request.stream() if has_body else None
-            return _relayed(await self._upstream.ask(request, body, known=caller.known))
-        read, rest = await whole(request.stream(), self._limit)
+            return _relayed(await self.upstream.ask(request, body, known=caller.known))
+        read, rest = await whole(request.stream(), self.limit)
         if rest is not None:
-            _log.info("a request passes as it came: its body is longer than %d bytes", self._limit)
-            answer = await self._upstream.ask(request, rest, known=caller.known)
+            _log.info("a request passes as it came: its body is longer than %d bytes", self.limit)
+            answer = await self.upstream.ask(request, rest, known=caller.known)
             return _relayed(answer, answer.parts(), _UNSTEERED)
         return await _while_connected(request, self._answered(request, read, caller))
 
@@ -135,117 +139,103 @@ class _Proxy:
         """The answer to an embedding request that was read as a whole."""
         path = request.url.path
         asked = asked_of(path, request.headers.get("x-ttt-role"), body)
-        steers = asked is not None and asked.is_query and asked.model == self._model
+        steers = asked is not None and asked.is_query and asked.model == self.model
         # An answer that is to be read must not be compressed.
         replaced = {b"accept-encoding": b"identity"} if steers else None
         sent = body if asked is None else asked.body
-        answer = await self._upstream.ask(request, sent, known=caller.known, replaced=replaced)
+        answer = await self.upstream.ask(request, sent, known=caller.known, replaced=replaced)
         if not steers or asked is None or answer.status != 200:
             return _relayed(answer, answer.parts(), _UNSTEERED)
-        read, rest = await whole(answer.parts(), self._limit)
+        read, rest = await whole(answer.parts(), self.limit)
         if rest is not None:
-            _log.warning("an answer was not steered: it is longer than %d bytes", self._limit)
+            _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
             return _relayed(answer, rest, _UNSTEERED)
-        steered, version = await self._steered(path, asked, read, caller)
+        try:
+            steered, version = await _in_turn(len(read), partial(self._turned, path, asked, read, caller))
+        except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out
+            _log.exception("an answer of the upstream was not steered")
+            steered, version = read, _BASE
         response = Response(steered, answer.status)
         response.raw_headers += [one for one in answer.headers if one[0] != b"content-length"]
         response.raw_headers.append((_VERSION, version))
         return response
 
-    async def _steered(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
-        """The answer to send, and the version that steered it."""
-        try:
-            if len(body) > _LONG:
-                return await asyncio.to_thread(self._turned, path, asked, body, caller)
-            return self._turned(path, asked, body, caller)
-        except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out
-            _log.exception("an answer of the upstream was not steered")
-            return body, _BASE
-
     def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
+        """The answer to send, and the version that steered it."""
         with _context(caller, len(asked.texts)):
 
             def turn(vector: Any, number: int) -> Any:
-                return self._steering.apply(vector, asked.texts[number] if number < len(asked.texts) else "")
+                return self.steering.apply(vector, asked.texts[number] if number < len(asked.texts) else "")
 
             steered, turned = steered_answer(path, body, turn)
             return steered, self._version() if turned else _BASE
 
     def _version(self) -> bytes:
-        number = self._live.status.version
+        number = self.live.status.version
         return b"file" if number is None else str(number).encode()
 
     async def steer(self, request: Request) -> Response:
         """Vectors in, vectors out: ``{"vectors": [[...]], "texts": [...]}``, the texts optional."""
-        fields, size = await read_json(request, self._limit)
+        fields, size = await read_json(request, self.limit)
         vectors = fields.get("vectors") if isinstance(fields, dict) else None
         if not (isinstance(vectors, list) and all(map(_is_vector, vectors))):
-            raise Refused(400, 'expected {"vectors": [[number, ...], ...]}')
+            raise HTTPException(400, 'expected {"vectors": [[number, ...], ...]}')
         texts = fields.get("texts") or [""] * len(vectors)
         if not (isinstance(texts, list) and len(texts) == len(vectors) and all(isinstance(t, str) for t in texts)):
-            raise Refused(400, f"texts: expected one string per vector, {len(vectors)}")
+            raise HTTPException(400, f"texts: expected one string per vector, {len(vectors)}")
 
         def turned() -> tuple[list[Any], int, bytes]:
-            with _context(self._callers.find(request.headers), len(texts)):
-                after = [self._steering.apply(vector, text) for vector, text in zip(vectors, texts, strict=True)]
+            with _context(self.callers.find(request.headers), len(texts)):
+                after = [self.steering.apply(vector, text) for vector, text in zip(vectors, texts, strict=True)]
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
                 return after, changed, self._version() if changed else _BASE
 
-        after, changed, version = await asyncio.to_thread(turned) if size > _LONG else turned()
+        after, changed, version = await _in_turn(size, turned)
         answer = {"vectors": after, "steered": changed, "version": version.decode()}
         return json_answer(answer, headers={_VERSION.decode(): version.decode()})
 
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
-        caller = self._callers.find(request.headers)
+        caller = self.callers.find(request.headers)
         with _context(caller, 0):
-            now = self._live.status
+            now = self.live.status
         return json_answer({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
-
-
-class _Own:
-    """The endpoints of feedback and of searches over tools, for callers whose key is known where keys are."""
-
-    def __init__(self, callers: Callers, limit: int, feedback: FeedbackWriter | None, catalogues: Catalogues) -> None:
-        self._callers = callers
-        self._limit = limit
-        self._feedback = feedback
-        self._catalogues = catalogues
 
     async def openapi(self, _: Request) -> Response:
         """What those of these endpoints take and give that are there."""
-        there = {"/v1/steer": True, "/v1/feedback": self._feedback is not None}
-        return json_answer(document([path for path in BODIES if there.get(path, self._catalogues.names)]))
+        there = {"/v1/steer": True, "/v1/feedback": self.feedback is not None}
+        return json_answer(document([path for path in BODIES if there.get(path, self.catalogues.names)]))
 
     async def nowhere(self, request: Request) -> Response:
         """A refusal: what is meant for these endpoints never reaches the service."""
-        raise Refused(404, f"expected a path and a method of /v1/openapi.json, got {request.method} {request.url.path}")
+        got = f"{request.method} {request.url.path}"
+        raise HTTPException(404, f"expected a path and a method of /v1/openapi.json, got {got}")
 
-    async def feedback(self, request: Request) -> Response:
+    async def take_feedback(self, request: Request) -> Response:
         """Thumbs, clicks, grades or scores of documents in; how many were kept out."""
         caller, body = await self._asked(request, "/v1/feedback")
-        if self._feedback is None:
-            raise Refused(404, "expected a server with --store, got one without")
-        return json_answer({"kept": await self._feedback.keep(caller, body), "source": caller.source})
+        if self.feedback is None:
+            raise HTTPException(404, "expected a server with --store, got one without")
+        return json_answer({"kept": await self.feedback.keep(caller, body), "source": caller.source})
 
     async def search(self, request: Request) -> Response:
         """A request in, names of tools out."""
         caller, body = await self._asked(request, "/v1/search/{catalogue}")
-        return json_answer({"tools": await self._catalogues.find(request.path_params["catalogue"], caller, body)})
+        return json_answer({"tools": await self.catalogues.find(request.path_params["catalogue"], caller, body)})
 
     async def used(self, request: Request) -> Response:
         """Which tools were called for a request in; how many calls were kept out."""
         caller, body = await self._asked(request, "/v1/used")
-        return json_answer({"kept": await self._catalogues.used(caller, body), "source": caller.source})
+        return json_answer({"kept": await self.catalogues.used(caller, body), "source": caller.source})
 
     async def _asked(self, request: Request, path: str) -> tuple[Caller, dict[str, Any]]:
         """The caller, with a source, and the body that the endpoint at *path* takes."""
-        caller = self._callers.find(request.headers)
-        if not (caller.known or self._callers.anybody):
-            raise Refused(401, "expected one of the keys that the server was given")
+        caller = self.callers.find(request.headers)
+        if not (caller.known or self.callers.anybody):
+            raise HTTPException(401, "expected one of the keys that the server was given")
         if request.headers.get("sec-fetch-site") == "cross-site":  # any page that a user opens could say anything
-            raise Refused(403, "expected a request of a program, got one of another site's page")
-        said, _ = await read_json(request, self._limit)
+            raise HTTPException(403, "expected a request of a program, got one of another site's page")
+        said, _ = await read_json(request, self.limit)
         body = checked_body(path, said)
         caller = replace(caller, source=caller.source or body.get("source") or ANONYMOUS)
         caller.check_names()
@@ -268,6 +258,11 @@ def _relayed(answer: Answer, parts: AsyncIterator[bytes] | None = None, more: He
     return response
 
 
+async def _in_turn(size: int, work: Callable[[], ResultT]) -> ResultT:
+    """What *work* on *size* bytes gives; other callers need not wait for a long one."""
+    return await asyncio.to_thread(work) if size > _LONG else work()
+
+
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """What *work* gives; it is given up when the caller leaves."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
@@ -286,11 +281,9 @@ async def _caller_left(request: Request, _: Exception) -> Response:
     return Response()  # which goes nowhere
 
 
-async def _unreachable(_: Request, error: Exception) -> Response:
-    _log.warning("%s", error)
-    return refusal(502, str(error))
-
-
 async def _refused(_: Request, error: Exception) -> Response:
-    status = error.status if isinstance(error, Refused) else 400 if isinstance(error, InputError) else 503
-    return refusal(status, str(error))
+    if isinstance(error, HTTPException):
+        status, line = error.status_code, error.detail
+    else:
+        status, line = 400 if isinstance(error, InputError) else 503, str(error)
+    return json_answer({"error": {"message": f"tttembed: {line}", "type": "tttembed_error"}}, status)

@@ -6,31 +6,24 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-
-
-class Refused(Exception):  # noqa: N818 (an answer)
-    """The answer is an error with this *status* and one line that says what was expected and what came."""
-
-    def __init__(self, status: int, line: str) -> None:
-        super().__init__(line)
-        self.status = status
 
 
 async def read_json(request: Request, limit: int) -> tuple[Any, int]:
     """What the body of a request says in JSON, and how many bytes it has.
 
     Raises:
-        Refused: It is longer than *limit* bytes, or no JSON.
+        HTTPException: It is longer than *limit* bytes, or no JSON.
     """
     read, rest = await whole(request.stream(), limit)
     if rest is not None:
-        raise Refused(413, f"expected a body of at most {limit} bytes, got more")
+        raise HTTPException(413, f"expected a body of at most {limit} bytes, got more")
     try:
         return orjson.loads(read), len(read)
     except orjson.JSONDecodeError as error:
-        raise Refused(400, f"expected JSON ({error})") from error
+        raise HTTPException(400, f"expected JSON ({error})") from error
 
 
 async def whole(parts: AsyncIterator[bytes], limit: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
@@ -50,11 +43,6 @@ async def _chained(read: list[bytes], parts: AsyncIterator[bytes]) -> AsyncItera
         yield read.pop(0)
     async for part in parts:
         yield part
-
-
-def refusal(status: int, line: str) -> Response:
-    """The answer that *line* is all there is to say."""
-    return json_answer({"error": {"message": f"tttembed: {line}", "type": "tttembed_error"}}, status)
 
 
 def json_answer(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.rewards.names import checked_name
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -32,8 +33,6 @@ class Caller:
 
     def check_names(self) -> None:
         """Refuse names that no store takes, with an InputError."""
-        from tttembed_rag.rewards.names import checked_name
-
         for name in ("tenant", "task", "query_id", "source"):
             checked_name(name, getattr(self, name) or "", empty=True)
 

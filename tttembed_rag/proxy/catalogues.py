@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from starlette.exceptions import HTTPException
+
 from tttembed_rag.errors import InputError
-from tttembed_rag.proxy.bodies import Refused
 from tttembed_rag.proxy.callers import Caller
 from tttembed_rag.serving.context import context
 
@@ -47,7 +48,7 @@ class Catalogues:
 
         Raises:
             InputError: A tool is not in the catalogue, or a tenant is named without a key; nothing is kept.
-            Refused: The embedding model or the store is away.
+            HTTPException: The embedding model or the store is away.
         """
         search, calls = self._search(body["catalogue"]), body["used"]
         if unknown := sorted({call["name"] for call in calls} - set(search.names)):
@@ -57,9 +58,9 @@ class Catalogues:
         with _of(caller):
             kept = await asyncio.to_thread(_keep, search, body["query"], calls)
         if not kept:
-            raise Refused(503, "expected the request to be embedded, but the model is away: nothing is kept")
+            raise HTTPException(503, "expected the request to be embedded, but the model is away: nothing is kept")
         if not await self._written(body["catalogue"]):
-            raise Refused(503, "expected the calls to be written at once, but the store is away: they wait for it")
+            raise HTTPException(503, "expected the calls to be written, but the store is away: they wait for it")
         return len(calls)
 
     async def _written(self, name: str) -> bool:
@@ -73,9 +74,9 @@ class Catalogues:
 
     def _search(self, name: str) -> LearnedToolSearch:
         if not self._searches:
-            raise Refused(404, "expected a server with --catalog, got one without")
+            raise HTTPException(404, "expected a server with --catalog, got one without")
         if name not in self._searches:
-            raise Refused(404, f"expected a catalogue ({', '.join(self._searches)}), got {name!r:.80}")
+            raise HTTPException(404, f"expected a catalogue ({', '.join(self._searches)}), got {name!r:.80}")
         return self._searches[name]
 
 

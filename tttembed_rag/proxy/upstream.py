@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Self
 
 import aiohttp
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from yarl import URL
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.models.endpoint import Address
 
+_log = logging.getLogger(__name__)
 # Headers that concern one connection alone, and those that the client writes itself.
 _HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
@@ -21,10 +25,6 @@ _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 # Seconds until a connection must stand; an answer is waited for as long as the caller waits.
 _CONNECT_SECONDS = 20.0
 Headers = list[tuple[bytes, bytes]]
-
-
-class Unreachable(Exception):  # noqa: N818 (a state of the upstream)
-    """The upstream did not answer at all."""
 
 
 class Answer:
@@ -50,20 +50,14 @@ class Upstream:
     """
 
     def __init__(self, address: str, *, key: str | None = None) -> None:
-        expected = "upstream: expected an address such as https://api.openai.com, got"
-        try:
-            url = URL(address)
-        except ValueError:
-            raise InputError(f"{expected} another text") from None
         # Callers and logs are told the address: it must hold no secret, and neither must an error about it.
-        if url.scheme not in ("http", "https") or not url.host:
-            raise InputError(f"{expected} a text without http:// or https:// and the name of a host")
-        shown = str(url.with_user(None).with_query(None).with_fragment(None))
-        if url.query_string or url.fragment:
-            raise InputError(f"{expected} more than {shown!r}")
-        if url.user is not None or url.password is not None:
-            raise InputError(f"upstream: expected an address without a password, got one for {shown!r}")
-        if url.path.rstrip("/").endswith(("/v1", "/v2")):
+        try:
+            shown = Address.of(address).name
+        except InputError as exc:
+            raise InputError(f"upstream{str(exc).removeprefix('url')}") from None
+        if "?" in address or "#" in address:
+            raise InputError(f"upstream: expected an address without parameters, such as {shown!r}, got one with some")
+        if shown.rstrip("/").endswith(("/v1", "/v2")):
             raise InputError(f"upstream: expected the address before /v1, got {shown!r}")
         self.address = address.rstrip("/")
         self._key = key
@@ -98,10 +92,10 @@ class Upstream:
         may use the upstream's key.
 
         Raises:
-            Unreachable: No answer came.
+            HTTPException: No answer came.
         """
         if self._session is None:
-            raise Unreachable("the proxy has not started")
+            raise HTTPException(502, "the proxy has not started")
         raw = request.scope.get("raw_path") or request.url.path.encode()  # begins with a slash: the routes see to that
         query = request.scope.get("query_string", b"")
         url = URL(f"{self.address}{raw.decode('latin-1')}{'?' if query else ''}{query.decode('latin-1')}", encoded=True)
@@ -121,7 +115,9 @@ class Upstream:
                 if not (tries and passes) or isinstance(error, aiohttp.ClientConnectorError):
                     # Its own words call every connection one of TLS.
                     why = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-                    raise Unreachable(f"{self.address} does not answer: {why or type(error).__name__}") from error
+                    line = f"{self.address} does not answer: {why or type(error).__name__}"
+                    _log.warning("%s", line)
+                    raise HTTPException(502, line) from error
 
     def _headers(
         self, request: Request, body: bytes | AsyncIterator[bytes] | None, *, known: bool
