@@ -224,7 +224,7 @@ class TestSteps:
         decisions = read("tttembed.publish.decisions")
         telemetry.judged("kind@1", pairs=10, tokens=500, usd=0.25)
         telemetry.judged("kind@1", pairs=5)
-        telemetry.decided("published")
+        telemetry.record("tttembed.publish.decisions", 1, outcome="published")
 
         amounts = [read(f"tttembed.judge.{unit}")[key(judge="kind@1")] for unit in ("pairs", "tokens", "cost")]
         assert amounts == [15, 500, 0.25]
@@ -261,7 +261,7 @@ def test_without_opentelemetry_nothing_happens():
         "Steering(Offsets([], width=2)).apply([1.0, 2.0], 'q')\n"
         "with telemetry.step('fit') as note:\n"
         "    note(rewarded=1)\n"
-        "telemetry.decided('published')\n"
+        "telemetry.judged('kind@1', pairs=1)\n"
         "print(telemetry.applied.values())"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -17,7 +17,6 @@ import numpy as np
 import tttembed_rag
 from tttembed_rag import __version__
 from tttembed_rag.errors import DataError
-from tttembed_rag.system.arrays import UNREADABLE
 from tttembed_rag.system.keyed import KeyedRows
 from tttembed_rag.vectors.rows import Float64
 
@@ -65,7 +64,7 @@ class CellStore:
         try:
             with np.load(io.BytesIO(stored[1]), allow_pickle=False) as columns:
                 return {name: columns[name] for name in columns.files}
-        except UNREADABLE as exc:
+        except Exception as exc:  # NumPy raises anything where a file is damaged
             raise DataError(f"{self._path}: expected a file of measured cells ({exc})") from exc
 
     def put(self, key: bytes, columns: Columns) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
-from tttembed_rag.system.arrays import UNREADABLE, read_arrays
+from tttembed_rag.system.arrays import read_arrays
 from tttembed_rag.system.files import whole_file
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -126,7 +126,7 @@ def embedder_of(folder: Path, name: str) -> str:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return str(stored["fingerprint"]) if "fingerprint" in stored else name
-    except UNREADABLE as exc:
+    except Exception as exc:  # NumPy raises anything where a file is damaged
         raise DataError(f"{path}: expected the embedding model's fingerprint as a text ({exc})") from exc
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Ranked, Steering, TaskSource
 from tttembed_rag.system.failures import FailureLog
 
+if TYPE_CHECKING:
+    from cachetools import FIFOCache
+
 _log = logging.getLogger(__name__)
 # Why a cascade asks about every list although something was certified: what it lost, and another judge.
 LOST, OTHER_JUDGE = "TTT-C01", "TTT-C02"
@@ -42,8 +45,6 @@ WATCHED = 100
 _KEPT, _WATCHES = 10_000, 1_000
 _DIGEST = 16
 
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
 # What is watched: a task, and what says which of its lists need no reranker.
 _Watched: TypeAlias = tuple[str | None, Skips]
 
@@ -71,16 +72,10 @@ class VerdictLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A list on its way through the cascade.
+    """A list on its way through the cascade, and the documents that the reranker is *asked* about, if any.
 
-    Attributes:
-        query: Its text.
-        ranked: The list before it is reranked.
-        asked: Texts of the documents that the reranker is asked about; none where it is not.
-        about: What the cascade calls the tenant, the task and the text.
-        skips: What says which lists of the task need no reranker; None where nothing does.
-        sure: Whether this one needs none.
-        explored: Whether it is reranked in any case.
+    The memory knows tenant, task and text as *about*. By *skips* a list that is *sure* needs no reranker, and one that
+    is *explored* is reranked in any case.
     """
 
     query: str
@@ -126,6 +121,8 @@ class Cascade:
         loss: float = CERTIFIED_LOSS,
         explore: float = 0.1,
     ) -> None:
+        from cachetools import FIFOCache
+
         check_count("depth", depth)
         check_above_zero("loss", loss)
         check_above_zero("explore", explore, most=1)
@@ -143,9 +140,9 @@ class Cascade:
         self._verdicts = log
         self._depth, self._loss, self._explore = depth, loss, explore
         self._key = secrets.token_bytes(16)
-        self._kept: dict[bytes, dict[bytes, float]] = {}
-        self._seen: dict[_Watched, list[tuple[list[float], bool]]] = {}
-        self._stopped: dict[_Watched, bool] = {}
+        self._kept: FIFOCache[bytes, dict[bytes, float]] = FIFOCache(_KEPT)
+        self._seen: FIFOCache[_Watched, list[tuple[list[float], bool]]] = FIFOCache(_WATCHES)
+        self._stopped: FIFOCache[_Watched, bool] = FIFOCache(_WATCHES)
         self._refused: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._lock = Lock()
@@ -222,14 +219,17 @@ class Cascade:
         explored = int.from_bytes(self._digest(query)) < self._explore * 2 ** (8 * _DIGEST)
         skips = self._certified(ranked)
         sure = skips is not None and ranked.lead >= skips.lead(self._loss)
-        if known := self._kept.get(about):
+        with self._lock:
+            known = self._kept.get(about, {})
+        if known:
             rewards = {place: known[one] for place in ranked.places if (one := self._digest(texts[place])) in known}
             missing = sum(place not in rewards for place in first)
             if not missing or (2 * missing <= len(first) and not explored):
                 with self._lock:
                     self._counts["repeated"] += 1
-                    self._kept.pop(about, None)
-                    if not missing:  # else it was used once more: the next time it is reranked, with what is new
+                    if missing:  # they are used once more: the next time the text is reranked, with what is new
+                        self._kept.pop(about, None)
+                    else:
                         self._kept[about] = known
                 ranked.places = in_reward_order(ranked.places, rewards)
                 return _Request(query, ranked, [])
@@ -272,7 +272,7 @@ class Cascade:
         if not judged:
             raise RewardError(f"judge: expected a score of one of {len(asked)} documents at least, got none")
         with self._lock:
-            _put(self._kept, request.about, {self._digest(text): reward for text, reward in judged.values()}, _KEPT)
+            self._kept[request.about] = {self._digest(text): reward for text, reward in judged.values()}
         if request.explored and request.skips is not None:
             self._watch((ranked.task, request.skips), rewards, request.sure)
         if self._verdicts is not None and (request.explored or request.skips is None):
@@ -285,8 +285,7 @@ class Cascade:
     def _watch(self, of: _Watched, rewards: list[float], sure: bool) -> None:
         """Rerank every list until the next version, where the explored requests of the last block lost too much."""
         with self._lock:
-            seen = [*self._seen.pop(of, []), (rewards, sure)]
-            _put(self._seen, of, seen, _WATCHES)
+            seen = self._seen[of] = [*self._seen.get(of, []), (rewards, sure)]
             if len(seen) < WATCHED:
                 return
             del self._seen[of]
@@ -299,7 +298,7 @@ class Cascade:
         mean = Gain.measured(lost, voices, np.arange(len(seen)))
         if mean.below(CERTIFIED_LEVEL) > self._loss:
             with self._lock:
-                _put(self._stopped, of, True, _WATCHES)
+                self._stopped[of] = True
             _log.warning(
                 "%s: task=%r: every list is reranked until the next version: %d explored requests lost %.3f nDCG@10",
                 LOST,
@@ -311,11 +310,3 @@ class Cascade:
     def __repr__(self) -> str:
         told = ", ".join(f"{count} {name}" for name, count in self.counts.items())
         return f"Cascade({self._steering!r}, {self._judge.fingerprint}, {told})"
-
-
-def _put(kept: dict[KeyT, ValueT], key: KeyT, value: ValueT, most: int) -> None:
-    """Keep *value* under *key*, and no more than *most*: the oldest goes."""
-    kept.pop(key, None)
-    kept[key] = value
-    if len(kept) > most:
-        del kept[next(iter(kept))]

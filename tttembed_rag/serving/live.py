@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -61,6 +61,9 @@ class Snapshot:
         if switched_off():
             return cls(reason=SWITCHED_OFF)
         return cls() if offsets is None else cls(checked_offsets(offsets), reason=None, owner=owner)
+
+
+_NOBODYS = Snapshot(reason="a tenant is required, and none was said")
 
 
 class Source(Protocol):
@@ -171,21 +174,23 @@ class LiveOffsets:
     @property
     def current(self) -> Offsets | None:
         """What the tenant is served now; None for base vectors."""
-        tenant = self._whose()
-        return None if tenant is None else self._own(self._source.snapshot(tenant)).offsets
+        return self._now(self._source.snapshot).offsets
+
+    @property
+    def status(self) -> Snapshot:
+        """What the tenant is served now and why, how old that knowledge is, and what is wrong."""
+        return self._now(self._source.status)
 
     def serving(self, query: str, task: str | None) -> tuple[Offsets | None, Offset | None]:
         """What the tenant is served now, and the offset in it that serves *query*; None for its base vector."""
-        tenant = self._whose()
-        if tenant is None:
+        now = self._now(self._source.snapshot)
+        if now is _NOBODYS:
             self._without_tenant.add()
+        if now.offsets is None or (
+            self._base_share and crc32(str(query).encode("utf-8", "replace")) < self._base_share * 2**32
+        ):
             return None, None
-        if self._base_share and crc32(str(query).encode("utf-8", "replace")) < self._base_share * 2**32:
-            return None, None
-        now = self._own(self._source.snapshot(tenant))
-        if now.offsets is None:
-            return None, None
-        offset = now.offsets.find(task, *_names(query, tenant, now))
+        offset = now.offsets.find(task, *(self._names(query, now) if now.offsets.has_private else ()))
         if offset is None:
             self._say_missing(now.offsets, task)
         return now.offsets, offset
@@ -221,14 +226,6 @@ class LiveOffsets:
             more,
         )
 
-    @property
-    def status(self) -> Snapshot:
-        """What the tenant is served now and why, how old that knowledge is, and what is wrong."""
-        tenant = self._whose()
-        if tenant is None:
-            return Snapshot(reason="a tenant is required, and none was said")
-        return self._own(self._source.status(tenant))
-
     def publish(self, offsets: Offsets | None) -> Offsets | None:
         """Serve *offsets* from the next query on; returns those served until now, for a way back.
 
@@ -254,11 +251,15 @@ class LiveOffsets:
         tenant = current_tenant() if self._tenant is None else self._tenant
         return None if self._required and not tenant else tenant
 
-    def _own(self, now: Snapshot) -> Snapshot:
-        """*now*, or base vectors where it was learned for another model than the one that is wrapped.
+    def _now(self, read: Callable[[str], Snapshot]) -> Snapshot:
+        """What the tenant is served as *read*, or base vectors where it was learned for another embedding model.
 
         The log tells of each such version, and once that one of both models is not known.
         """
+        tenant = self._whose()
+        if tenant is None:
+            return _NOBODYS
+        now = read(tenant)
         if now.embedder == self._embedder or now.offsets is None:
             return now
         key, version = None, now.version
@@ -276,22 +277,21 @@ class LiveOffsets:
             _log.warning("%s", line)
         return now
 
+    def _names(self, query: str, now: Snapshot) -> list[str]:
+        """How what is served *now* may name *query*, the likeliest first.
+
+        By the id that the caller's `context` gives, that id in the store, the text's id in the store, the text.
+        """
+        if not isinstance(query, str):
+            return []
+        tenant, said = self._whose() or "", current_query_id()
+        hashed = [now.text_id(one) for one in (said, query) if one] if now.text_id is not None else []
+        # A NUL stands in the ids of sharing tenants alone: no text spells one of theirs.
+        return [named_for(now.owner, tenant, one) for one in (said, *hashed, query) if one and "\0" not in one]
+
     def __repr__(self) -> str:
         now = self.status
         return f"base vectors: {now.reason}" if now.offsets is None else repr(now.offsets)
-
-
-def _names(query: str, tenant: str, now: Snapshot) -> list[str]:
-    """How what is served *now* may name *query* of *tenant*, the likeliest first; none where it holds nothing private.
-
-    By the id that the caller's `context` gives, that id in the store, the text's id in the store, the text.
-    """
-    if now.offsets is None or not now.offsets.has_private or not isinstance(query, str):
-        return []
-    said = current_query_id()
-    hashed = [now.text_id(one) for one in (said, query) if one] if now.text_id is not None else []
-    # A NUL stands in the ids of sharing tenants alone: no text spells one of theirs.
-    return [named_for(now.owner, tenant, one) for one in (said, *hashed, query) if one and "\0" not in one]
 
 
 def checked_offsets(offsets: Offsets) -> Offsets:

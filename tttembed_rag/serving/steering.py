@@ -184,8 +184,7 @@ class Steering:
 
     def needs_scores(self, query: str) -> bool:
         """Whether `order` or a cascade makes anything of the scores of a list for *query*; else none need be known."""
-        task = self.task_of(query)
-        offsets, _ = self._live.serving(query, task)
+        offsets, task = self._live.current, self.task_of(query)
         return offsets is not None and not (offsets.rescorer(task) is None and offsets.skips(task) is None)
 
     def order(

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -198,15 +198,15 @@ class TwoPass(Generic[Document]):
 
 def drive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> ResultT:
     """The result of *steps*, each request answered in turn; an answer that fails is thrown into them."""
+    go_on: Callable[[Any], Request] = steps.send
+    answer: Any = None
     try:
-        request = next(steps)
         while True:
+            request = go_on(answer)
             try:
-                answer = _handled(request, handlers)
+                go_on, answer = steps.send, getattr(handlers, request.what)(request.about)
             except Exception as exc:  # noqa: BLE001 - the steps decide whether it ends them
-                request = steps.throw(exc)
-            else:
-                request = steps.send(answer)
+                go_on, answer = steps.throw, exc
     except StopIteration as end:
         result: ResultT = end.value
         return result
@@ -214,21 +214,15 @@ def drive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> Result
 
 async def adrive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> ResultT:
     """`drive` with coroutine functions as handlers."""
+    go_on: Callable[[Any], Request] = steps.send
+    answer: Any = None
     try:
-        request = next(steps)
         while True:
+            request = go_on(answer)
             try:
-                awaitable: Awaitable[Any] = _handled(request, handlers)
-                answer = await awaitable
+                go_on, answer = steps.send, await getattr(handlers, request.what)(request.about)
             except Exception as exc:  # noqa: BLE001 - the steps decide whether it ends them
-                request = steps.throw(exc)
-            else:
-                request = steps.send(answer)
+                go_on, answer = steps.throw, exc
     except StopIteration as end:
         result: ResultT = end.value
         return result
-
-
-def _handled(request: Request, handlers: Handlers) -> Any:
-    """The answer to a request, or the awaitable of it."""
-    return getattr(handlers, request.what)(request.about)

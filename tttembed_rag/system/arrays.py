@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Mapping, Sequence
-from tokenize import TokenError
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import DataError
 from tttembed_rag.system.files import whole_file
-
-# What reading a damaged or foreign ``.npz`` file raises; its arrays may claim any size.
-UNREADABLE = (
-    AttributeError,
-    BadZipFile,
-    EOFError,
-    KeyError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    RecursionError,
-    SyntaxError,
-    TokenError,
-    TypeError,
-    ValueError,
-    zlib.error,
-)
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -49,7 +28,8 @@ def read_arrays(path: str | os.PathLike[str], names: Sequence[str], expected: st
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:  # noqa: PTH123 - any path
             return [stored[name] for name in names]
-    except UNREADABLE as exc:
-        # NumPy takes any other file for a pickle, and tells how to load it, which would run what is in it.
+    except Exception as exc:
+        # NumPy raises anything where a file is damaged. It takes any other file for a pickle, and tells how to load it,
+        # which would run what is in it.
         reason = "" if "pickle" in str(exc) else f" ({exc})"
         raise DataError(f"{path}: expected {expected}{reason}") from exc

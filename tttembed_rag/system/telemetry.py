@@ -2,21 +2,8 @@
 
 Only the API is used: without it nothing is recorded, without an SDK nothing is sent. A query's vector
 is counted by a `Tally`, read when an exporter asks: a counter of the SDK would cost as much as the vector.
-
-    tttembed.apply.queries       queries by tttembed.task and tttembed.outcome (offset, base)
-    tttembed.capture.queries     served queries by tttembed.outcome (written, forgotten, dropped, sampled_out, failed)
-    tttembed.capture.queued      served queries that wait for the writer
-    tttembed.capture.duration    seconds a batch took to be written
-    tttembed.refresh.duration    seconds a look at the store took
-    tttembed.refresh.lag         seconds from a version's publication until it was served here
-    tttembed.refresh.version     version that is served, by tttembed.tenant; of several followers the lowest
-    tttembed.refresh.age         seconds since the store last answered; of several followers the longest
-    tttembed.step.duration       seconds of a worker's step, by tttembed.step and error.type
-    tttembed.judge.pairs, .tokens, .cost      what judging took, by tttembed.judge
-    tttembed.publish.decisions   versions published or not, by tttembed.outcome
-
-Spans, with the attributes of their metric: ``tttembed.capture``, ``tttembed.refresh`` (where something
-changed) and ``tttembed.STEP``.
+Beside the metrics below there are spans with their attributes: ``tttembed.capture``, ``tttembed.refresh`` (where
+something changed) and ``tttembed.STEP``.
 """
 
 from __future__ import annotations
@@ -26,9 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from threading import Lock
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 Value: TypeAlias = str | bool | int | float
@@ -110,28 +97,28 @@ class Measured(Protocol):
 
 _watched: WeakSet[Measured] = WeakSet()
 
-# name: (unit, description). Where several `Measured` sources have a value for the same attributes, an exporter is given
-# their sum, the age of the oldest and the version of the one that is behind.
-_COUNTED = {"tttembed.apply.queries": ("{query}", "Queries by task and whether an offset was served")}
-_GAUGED = {
-    "tttembed.capture.queued": ("{query}", "Served queries that wait to be written"),
-    "tttembed.refresh.version": ("{version}", "Number of the version that is served"),
-    "tttembed.refresh.age": ("s", "Time since the store last answered"),
+# name: (kind, unit, description). Where several `Measured` sources have a value for the same attributes, an exporter is
+# given their sum, the age of the oldest and the version of the one that is behind.
+_METRICS = {
+    "tttembed.apply.queries": ("observable_counter", "{query}", "Queries by task and outcome: offset, base"),
+    "tttembed.capture.queries": (
+        "counter",
+        "{query}",
+        "Served queries by outcome, such as written or dropped",
+    ),
+    "tttembed.capture.queued": ("observable_gauge", "{query}", "Served queries that wait to be written"),
+    "tttembed.capture.duration": ("histogram", "s", "Time to write a batch of served queries"),
+    "tttembed.refresh.duration": ("histogram", "s", "Time to look for another version"),
+    "tttembed.refresh.lag": ("histogram", "s", "Time from a version's publication until it was served here"),
+    "tttembed.refresh.version": ("observable_gauge", "{version}", "Number of the version that is served, by tenant"),
+    "tttembed.refresh.age": ("observable_gauge", "s", "Time since the store last answered"),
+    "tttembed.step.duration": ("histogram", "s", "Time of a worker's step, by step and error.type"),
+    "tttembed.judge.pairs": ("counter", "{pair}", "Pairs of query and document that a judge was paid for, by judge"),
+    "tttembed.judge.tokens": ("counter", "{token}", "Tokens that judging took, by judge"),
+    "tttembed.judge.cost": ("counter", "USD", "What judging cost, by judge"),
+    "tttembed.publish.decisions": ("counter", "{version}", "Versions by outcome: published, abstained, rolled_back"),
 }
 _JOINED: dict[str, Callable[[list[float]], float]] = {"tttembed.refresh.version": min, "tttembed.refresh.age": max}
-_TIMED = {
-    "tttembed.capture.duration": ("s", "Time to write a batch of served queries"),
-    "tttembed.refresh.duration": ("s", "Time to look for another version"),
-    "tttembed.refresh.lag": ("s", "Time from a version's publication until it was served here"),
-    "tttembed.step.duration": ("s", "Time of a worker's step"),
-}
-_ADDED = {
-    "tttembed.capture.queries": ("{query}", "Served queries by what became of them"),
-    "tttembed.judge.pairs": ("{pair}", "Pairs of query and document that a judge was paid for"),
-    "tttembed.judge.tokens": ("{token}", "Tokens that judging took"),
-    "tttembed.judge.cost": ("USD", "What judging cost"),
-    "tttembed.publish.decisions": ("{version}", "Versions by what became of them"),
-}
 
 
 def start() -> None:
@@ -205,28 +192,19 @@ def judged(judge: str, *, pairs: int, tokens: int = 0, usd: float = 0.0) -> None
             record(f"tttembed.judge.{unit}", amount, judge=judge)
 
 
-def decided(outcome: str) -> None:
-    """Count a decision on a version: ``published``, ``abstained``, ``rolled_back``."""
-    record("tttembed.publish.decisions", 1, outcome=outcome)
-
-
 def _attributes(given: Mapping[str, Value]) -> dict[str, Value]:
     """Attributes with the prefix ``tttembed.``, but for names of OpenTelemetry's own such as ``error.type``."""
     return {name if "." in name else f"tttembed.{name}": value for name, value in given.items()}
 
 
-def _points() -> Iterator[Point]:
-    for (task, served), queries in applied.values().items():
-        outcome = "offset" if served else "base"
-        yield Point("tttembed.apply.queries", queries, {"task": task or "", "outcome": outcome})
-    for source in list(_watched):
-        yield from source.measure()
-
-
-def _joined(metric: str) -> dict[tuple[tuple[str, Value], ...], float]:
+def _values(metric: str) -> dict[tuple[tuple[str, Value], ...], float]:
     """The values of *metric* by attributes, those of several sources joined."""
+    points = [point for source in list(_watched) for point in source.measure()]
+    for (task, served), queries in applied.values().items():
+        attributes = {"task": task or "", "outcome": "offset" if served else "base"}
+        points.append(Point("tttembed.apply.queries", queries, attributes))
     values: dict[tuple[tuple[str, Value], ...], list[float]] = {}
-    for point in _points():
+    for point in points:
         if point.metric == metric:
             values.setdefault(tuple(sorted(_attributes(point.attributes).items())), []).append(point.value)
     join = _JOINED.get(metric, sum)
@@ -245,14 +223,15 @@ def _instruments() -> dict[str, Callable[[float, Mapping[str, Value]], None]] | 
         return None
     meter = metrics.get_meter("tttembed_rag")
 
-    def asked(metric: str) -> list[Callable[[Any], Iterator[metrics.Observation]]]:
-        return [lambda _: (metrics.Observation(value, dict(key)) for key, value in _joined(metric).items())]
+    def observed(metric: str, _: object) -> Iterator[metrics.Observation]:
+        return (metrics.Observation(value, dict(key)) for key, value in _values(metric).items())
 
-    for name, (unit, text) in _COUNTED.items():
-        meter.create_observable_counter(name, asked(name), unit, text)
-    for name, (unit, text) in _GAUGED.items():
-        meter.create_observable_gauge(name, asked(name), unit, text)
-    adding: dict[str, Callable[[float, Mapping[str, Value]], None]] = {
-        name: meter.create_histogram(name, unit, text).record for name, (unit, text) in _TIMED.items()
-    }
-    return adding | {name: meter.create_counter(name, unit, text).add for name, (unit, text) in _ADDED.items()}
+    adding: dict[str, Callable[[float, Mapping[str, Value]], None]] = {}
+    for name, (kind, unit, text) in _METRICS.items():
+        create = getattr(meter, f"create_{kind}")
+        if kind.startswith("observable"):
+            create(name, [partial(observed, name)], unit, text)
+        else:
+            made = create(name, unit, text)
+            adding[name] = made.record if kind == "histogram" else made.add
+    return adding

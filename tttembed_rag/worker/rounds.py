@@ -347,6 +347,6 @@ class Backoff:
 def _announce(watch: Callable[[Step], None] | None, step: Step) -> None:
     _log.info("%s", printable(str(step)))
     if step.action in DECISIONS:
-        telemetry.decided(step.action.replace(" ", "_"))
+        telemetry.record("tttembed.publish.decisions", 1, outcome=step.action.replace(" ", "_"))
     if watch is not None:
         watch(step)
