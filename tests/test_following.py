@@ -195,8 +195,8 @@ class TestHowOftenItLooks:
     def test_of_many_versions_the_newest_is_read(self, store):
         """What was replaced before anybody looked is never loaded."""
         loaded, live = [], follow(store, every=0.2)
-        load = store._load
-        store._load = lambda number: loaded.append(number) or load(number)
+        load = store.registry._offsets
+        store.registry._offsets = lambda number: loaded.append(number) or load(number)
         for seed in range(20):
             store.registry.publish(offsets_of(seed), by="test")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -77,13 +78,13 @@ class Evidence:
         more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
         code = f" [{self.code}]" if self.code else ""
         from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""
-        without = f"; without what sources say of {_few(self.withheld)} [TTT-G04]" if self.withheld else ""
+        without = f"; without what sources say of {few(self.withheld)} [TTT-G04]" if self.withheld else ""
         trust = f"{self.trust:.2f}"
         shrunk = "" if trust == "1.00" else f"; dose times {trust}, as far as labels confirm the judge's order"
         return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{shrunk}{without}{code}"
 
 
-def _few(names: tuple[str, ...]) -> str:
+def few(names: Sequence[str]) -> str:
     """The first of *names*, and how many more there are."""
     rest = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -104,8 +104,8 @@ def proxy_app(
         *(Route(path + slash, own.nowhere, methods=_METHODS) for path in paths for slash in ("", "/")),
         Route("/{path:path}", own.forward, methods=_METHODS),
     ]
-    handlers: dict[Any, Any] = dict.fromkeys((HTTPException, InputError, StoreError), _refused)
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers | {ClientDisconnect: _caller_left})
+    handlers: dict[Any, Any] = dict.fromkeys((ClientDisconnect, HTTPException, InputError, StoreError), _refused)
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,9 @@ class _Endpoints:
         """Vectors in, vectors out: ``{"vectors": [[...]], "texts": [...]}``, the texts optional."""
         fields, size = await read_json(request, self.limit)
         vectors = fields.get("vectors") if isinstance(fields, dict) else None
-        if not (isinstance(vectors, list) and all(map(_is_vector, vectors))):
+        if not isinstance(vectors, list) or not all(
+            isinstance(one, list) and all(isinstance(number, int | float) for number in one) for one in vectors
+        ):
             raise HTTPException(400, 'expected {"vectors": [[number, ...], ...]}')
         texts = fields.get("texts") or [""] * len(vectors)
         if not (isinstance(texts, list) and len(texts) == len(vectors) and all(isinstance(t, str) for t in texts)):
@@ -242,10 +244,6 @@ class _Endpoints:
         return caller, body
 
 
-def _is_vector(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(number, int | float) for number in value)
-
-
 def _context(caller: Caller, queries: int) -> context:
     """The context of a request with so many queries."""
     return context(task=caller.task, tenant=caller.tenant, query_id=caller.query_id if queries == 1 else "")
@@ -276,12 +274,10 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]
         leaving.cancel()
 
 
-async def _caller_left(request: Request, _: Exception) -> Response:
-    _log.debug("%s: the caller left", request.url.path)
-    return Response()  # which goes nowhere
-
-
-async def _refused(_: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        _log.debug("%s: the caller left", request.url.path)
+        return Response()  # which goes nowhere
     if isinstance(error, HTTPException):
         status, line = error.status_code, error.detail
     else:

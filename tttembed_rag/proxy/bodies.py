@@ -12,11 +12,7 @@ from starlette.responses import Response
 
 
 async def read_json(request: Request, limit: int) -> tuple[Any, int]:
-    """What the body of a request says in JSON, and how many bytes it has.
-
-    Raises:
-        HTTPException: It is longer than *limit* bytes, or no JSON.
-    """
+    """What the body of a request says in JSON, and how many bytes it has: at most *limit*."""
     read, rest = await whole(request.stream(), limit)
     if rest is not None:
         raise HTTPException(413, f"expected a body of at most {limit} bytes, got more")

@@ -44,12 +44,7 @@ class Catalogues:
             return await self._search(name).asearch(body["query"], body.get("k", 5), among=body.get("among"))
 
     async def used(self, caller: Caller, body: Mapping[str, Any]) -> int:
-        """Keep what the *body* of a request says was called; gives of how many calls, as soon as they are kept.
-
-        Raises:
-            InputError: A tool is not in the catalogue, or a tenant is named without a key; nothing is kept.
-            HTTPException: The embedding model or the store is away.
-        """
+        """Keep what the *body* of a request says was called; gives of how many calls, as soon as they are kept."""
         search, calls = self._search(body["catalogue"]), body["used"]
         if unknown := sorted({call["name"] for call in calls} - set(search.names)):
             raise InputError(f"used: expected names of the catalogue {body['catalogue']!r}, got {unknown[0]!r:.80}")

@@ -88,12 +88,7 @@ class FeedbackWriter:
         self._tenants, self._asked = {""}, -math.inf
 
     async def keep(self, caller: Caller, body: Mapping[str, Any]) -> int:
-        """Keep what the *body* of a request says; gives of how many documents, as soon as they are in the store.
-
-        Raises:
-            InputError: The grades are on no scale, or a name cannot be kept.
-            StoreUnavailable: The store cannot be written to now, or too much waits for it.
-        """
+        """Keep what the *body* of a request says; gives of how many documents, as soon as they are in the store."""
         rewards = rewards_of(body["query"], body["documents"], body.get("scale"))
         said = _Said(caller, body["query"], body["documents"], rewards, _BESIDE + len(orjson.dumps(body)))
         if self._held + said.size > _MOST_BYTES:
@@ -154,11 +149,7 @@ class FeedbackWriter:
 
 
 def rewards_of(query: str, documents: Sequence[Mapping[str, Any]], scale: str | None) -> dict[str, float]:
-    """The reward of each document, by its id, or by a NUL and its text, as `Feedback` gathers what is said of it.
-
-    Raises:
-        InputError: Grades come without their scale or off it, or beside thumbs, clicks and successes.
-    """
+    """The reward of each document, by its id, or by a NUL and its text, as `Feedback` gathers what is said of it."""
     events, rewards = [], {_key(one): _UNKNOWN for one in documents}
     for one in documents:
         signal = next(name for name in SAID if name in one)

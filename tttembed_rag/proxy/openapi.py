@@ -36,6 +36,7 @@ def _object(required: Iterable[str], description: str = "a JSON object", **prope
     }
 
 
+_VECTORS = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}, "description": "query vectors"}
 _YES_NO = [0, 1, False, True]
 _SOURCE = _text("who says so, such as a user, of requests without a header X-TTT-Source", pattern="")
 _DOCUMENT = _object(
@@ -60,11 +61,7 @@ _CALL = _object(
 BODIES: dict[str, _Schema] = {
     "/v1/steer": _object(
         ("vectors",),
-        vectors={
-            "type": "array",
-            "items": {"type": "array", "items": {"type": "number"}},
-            "description": "query vectors",
-        },
+        vectors=_VECTORS,
         texts={"type": "array", "items": {"type": "string"}, "description": "the text of each query"},
     )
     | {"additionalProperties": True},
@@ -89,18 +86,19 @@ BODIES: dict[str, _Schema] = {
         source=_SOURCE,
     ),
 }
+_KEPT = _object(("kept", "source"), kept={"type": "integer"}, source={"type": "string"})
 _ANSWERS: dict[str, _Schema] = {
     "/v1/steer": _object(
         ("vectors", "steered", "version"),
-        vectors={"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+        vectors=_VECTORS,
         steered={"type": "integer", "description": "vectors that were changed"},
         version={"type": "string"},
     ),
-    "/v1/feedback": _object(("kept", "source"), kept={"type": "integer"}, source={"type": "string"}),
+    "/v1/feedback": _KEPT,
     "/v1/search/{catalogue}": _object(
         ("tools",), tools={"type": "array", "items": {"type": "string"}, "description": "names, best first"}
     ),
-    "/v1/used": _object(("kept", "source"), kept={"type": "integer"}, source={"type": "string"}),
+    "/v1/used": _KEPT,
 }
 _SUMMARIES = {
     "/v1/steer": "Steer query vectors that come from elsewhere",
@@ -117,11 +115,7 @@ _HEADERS = {
 
 
 def checked_body(path: str, body: Any) -> dict[str, Any]:
-    """*body*, as the endpoint at *path* takes it.
-
-    Raises:
-        InputError: It is something else; the message names the field, what was expected and what came.
-    """
+    """*body*, as the endpoint at *path* takes it, or an InputError: the field, what was expected and what came."""
     _check(body, BODIES[path], "")
     return dict(body)
 

@@ -43,11 +43,7 @@ class Answer:
 
 
 class Upstream:
-    """The service at *address*, up to and without ``/v1``. Its API *key* is for callers that the proxy knows.
-
-    Raises:
-        InputError: *address* is no such address.
-    """
+    """The service at *address*, up to and without ``/v1``. Its API *key* is for callers that the proxy knows."""
 
     def __init__(self, address: str, *, key: str | None = None) -> None:
         # Callers and logs are told the address: it must hold no secret, and neither must an error about it.
@@ -89,10 +85,7 @@ class Upstream:
         """The upstream's answer to *request* with this *body*, whole or in parts; None is none.
 
         Its method, path and headers are sent on, but those named ``X-TTT-...`` and those *replaced*. A *known* caller
-        may use the upstream's key.
-
-        Raises:
-            HTTPException: No answer came.
+        may use the upstream's key. Where no answer comes, the caller is told so with status 502.
         """
         if self._session is None:
             raise HTTPException(502, "the proxy has not started")

@@ -12,10 +12,10 @@ import hashlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,8 @@ from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.rewards.orders import in_reward_order
 from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.serving.live import LiveOffsets
-from tttembed_rag.serving.steering import Ranked, Steering, TaskSource
+from tttembed_rag.serving.steering import Ranked, Similarity, Steering, TaskSource
+from tttembed_rag.serving.twopass import Handlers, Request, adrive, drive
 from tttembed_rag.system.failures import FailureLog
 
 if TYPE_CHECKING:
@@ -52,39 +53,9 @@ _Watched: TypeAlias = tuple[str | None, Skips]
 class VerdictLog(Protocol):
     """What a cascade asks of a log: `tttembed_rag.capture.Log`."""
 
-    def declare(self) -> None:
-        """Say that the order of its judge is served."""
-
-    def check_is_for(self, judge: Judge, /) -> None:
-        """Refuse another judge than its own."""
-
-    def record(
-        self,
-        query: str,
-        documents: Sequence[str],
-        scores: Sequence[float | None],
-        *,
-        task: str | None = None,
-        source: str | None = None,
-    ) -> None:
-        """Keep the scores of documents."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """A list on its way through the cascade, and the documents that the reranker is *asked* about, if any.
-
-    The memory knows tenant, task and text as *about*. By *skips* a list that is *sure* needs no reranker, and one that
-    is *explored* is reranked in any case.
-    """
-
-    query: str
-    ranked: Ranked
-    asked: list[str]
-    about: bytes = b""
-    skips: Skips | None = None
-    sure: bool = False
-    explored: bool = False
+    declare: Callable[[], None]
+    check_is_for: Callable[[Judge], None]
+    record: Callable[..., None]
 
 
 class Cascade:
@@ -163,12 +134,7 @@ class Cascade:
         return {name: self._counts[name] for name in names}
 
     def order(
-        self,
-        query: str,
-        texts: Sequence[str],
-        scores: Sequence[float | None],
-        *,
-        similarity: Callable[[float], float] | None = None,
+        self, query: str, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
     ) -> list[int]:
         """Places of what a search found, best first.
 
@@ -179,41 +145,24 @@ class Cascade:
             scores: Their scores, as the search gives them.
             similarity: Score to cosine similarity; None where scores are cosines.
         """
-        request = self._request(query, texts, scores, similarity)
-        try:
-            return self._reranked(request, scored(self._judge, query, request.asked) if request.asked else [])
-        except Exception:  # noqa: BLE001 - whatever it is, the request goes on
-            self._failures.exception("a list is served without the reranker")
-            return request.ranked.places
+        steps = self._steps(query, texts, scores, similarity)
+        return drive(steps, Handlers(judge=partial(scored, self._judge, query)))
 
     async def aorder(
-        self,
-        query: str,
-        texts: Sequence[str],
-        scores: Sequence[float | None],
-        *,
-        similarity: Callable[[float], float] | None = None,
+        self, query: str, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
     ) -> list[int]:
         """`order`, without blocking the event loop."""
-        request = self._request(query, texts, scores, similarity)
-        try:
-            return self._reranked(request, await ascored(self._judge, query, request.asked) if request.asked else [])
-        except Exception:  # noqa: BLE001 - whatever it is, the request goes on
-            self._failures.exception("a list is served without the reranker")
-            return request.ranked.places
+        steps = self._steps(query, texts, scores, similarity)
+        return await adrive(steps, Handlers(judge=partial(ascored, self._judge, query)))
 
-    def _request(
-        self,
-        query: str,
-        texts: Sequence[str],
-        scores: Sequence[float | None],
-        similarity: Callable[[float], float] | None,
-    ) -> _Request:
-        """What is asked about this list."""
+    def _steps(
+        self, query: str, texts: Sequence[str], scores: Sequence[float | None], similarity: Similarity
+    ) -> Generator[Request, Any, list[int]]:
+        """The places of a list; the one request there may be is to judge its first documents."""
         ranked = self._steering.ranked(query, texts, scores, similarity=similarity)
         first = ranked.places[: self._depth]
         if ranked.refused or len(first) < 2:
-            return _Request(query, ranked, [])
+            return ranked.places
         about = self._digest(current_tenant(), ranked.task or "", query)
         # Whatever is known of it, a text is explored always or never, within one process.
         explored = int.from_bytes(self._digest(query)) < self._explore * 2 ** (8 * _DIGEST)
@@ -231,13 +180,32 @@ class Cascade:
                         self._kept.pop(about, None)
                     else:
                         self._kept[about] = known
-                ranked.places = in_reward_order(ranked.places, rewards)
-                return _Request(query, ranked, [])
+                return in_reward_order(ranked.places, rewards)
         with self._lock:
             self._counts["skipped" if sure and not explored else "reranked"] += 1
             self._counts["explored"] += explored
-        asked = [] if sure and not explored else [texts[place] for place in first]
-        return _Request(query, ranked, asked, about, skips, sure, explored)
+        if sure and not explored:
+            return ranked.places
+        asked = [texts[place] for place in first]
+        try:
+            answer: Scores = yield "judge", asked
+            given = checked_rewards(self._judge, answer).tolist()
+            rewards = {place: reward for place, reward in zip(first, given, strict=True) if not np.isnan(reward)}
+            if not rewards:
+                raise RewardError(f"judge: expected a score of one of {len(asked)} documents at least, got none")
+            with self._lock:
+                self._kept[about] = {self._digest(texts[place]): reward for place, reward in rewards.items()}
+            if explored and skips is not None:
+                self._watch((ranked.task, skips), given, sure)
+            if self._verdicts is not None and (explored or skips is None):
+                try:
+                    self._verdicts.record(query, asked, answer, task=ranked.task, source="")
+                except Exception:  # noqa: BLE001 - the list is reranked, whatever became of the log
+                    self._failures.exception("verdicts were not kept")
+            return in_reward_order(ranked.places, rewards)
+        except Exception:  # noqa: BLE001 - whatever it is, the request goes on
+            self._failures.exception("a list is served without the reranker")
+            return ranked.places
 
     def _digest(self, *parts: str) -> bytes:
         """What the cascade calls texts, by a key that nobody else knows: it keeps none of them."""
@@ -260,27 +228,6 @@ class Cascade:
                 ranked.judge or "a judge that is not known",
             )
         return None
-
-    def _reranked(self, request: _Request, scores: Scores) -> list[int]:
-        """The places by the verdicts, which are kept."""
-        ranked, asked = request.ranked, request.asked
-        if not asked:
-            return ranked.places
-        rewards = checked_rewards(self._judge, scores).tolist()
-        first = zip(ranked.places[: len(asked)], asked, rewards, strict=True)
-        judged = {place: (text, reward) for place, text, reward in first if not np.isnan(reward)}
-        if not judged:
-            raise RewardError(f"judge: expected a score of one of {len(asked)} documents at least, got none")
-        with self._lock:
-            self._kept[request.about] = {self._digest(text): reward for text, reward in judged.values()}
-        if request.explored and request.skips is not None:
-            self._watch((ranked.task, request.skips), rewards, request.sure)
-        if self._verdicts is not None and (request.explored or request.skips is None):
-            try:
-                self._verdicts.record(request.query, asked, scores, task=ranked.task, source="")
-            except Exception:  # noqa: BLE001 - the list is reranked, whatever became of the log
-                self._failures.exception("verdicts were not kept")
-        return in_reward_order(ranked.places, {place: reward for place, (_, reward) in judged.items()})
 
     def _watch(self, of: _Watched, rewards: list[float], sure: bool) -> None:
         """Rerank every list until the next version, where the explored requests of the last block lost too much."""

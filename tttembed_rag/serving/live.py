@@ -11,7 +11,7 @@ from typing import Protocol
 from zlib import crc32
 
 from tttembed_rag.errors import InputError, VectorError, check_text
-from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
+from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, few
 from tttembed_rag.offsets.lookup import Offsets, check_depth
 from tttembed_rag.offsets.values import Offset, TextId, named_for
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -22,8 +22,8 @@ from tttembed_rag.system import telemetry
 SWITCHED_OFF = "TTTEMBED_OFF is set"
 
 _log = logging.getLogger(__name__)
-# Tasks without offsets that are named in the log at most, and tasks with offsets that a line of it names.
-_MOST_WARNED, _MOST_SHOWN = 20, 8
+# Tasks without offsets that are named in the log at most.
+_MOST_WARNED = 20
 
 
 def switched_off() -> bool:
@@ -140,15 +140,7 @@ class LiveOffsets:
         tenant_required: bool = False,
         base_share: float = 0.0,
     ) -> LiveOffsets:
-        """Live offsets from *source*; `tttembed_rag.serving.follow` makes those of a store.
-
-        Args:
-            source: Where they come from.
-            tenant: Whose offsets are served; None is the caller's `context`.
-            embedder: Fingerprint of the embedding model that is wrapped. Offsets learned for another
-                one are not served; empty does not look.
-            tenant_required: Whether a query without a tenant is served its base vector, not the shared offsets.
-            base_share: Share of queries, in [0, 1], that are served their base vector; a text always or never.
+        """Live offsets from *source*, by the options of `tttembed_rag.serving.follow`, which makes those of a store.
 
         Raises:
             InputError: *base_share* is no share, or *tenant* no name.
@@ -216,14 +208,11 @@ class LiveOffsets:
         if not offsets.tasks or task in offsets.tasks or task in self._missed or len(self._missed) >= _MOST_WARNED:
             return
         self._missed.add(task)
-        held = sorted(offsets.tasks)
-        more = f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
         _log.warning(
-            "task %r: base vectors are served: the offsets hold nothing of it, but of %s%s. Were its rewards "
+            "task %r: base vectors are served: the offsets hold nothing of it, but of %s. Were its rewards "
             "logged under another task?",
             task,
-            ", ".join(repr(one) for one in held[:_MOST_SHOWN]),
-            more,
+            few([repr(one) for one in sorted(offsets.tasks)]),
         )
 
     def publish(self, offsets: Offsets | None) -> Offsets | None:

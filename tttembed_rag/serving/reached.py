@@ -40,12 +40,7 @@ class Reached:
                 _log.warning("%s: its folder is not there: nothing can be read or written until it is", store)
 
     def store(self) -> Store:
-        """The store.
-
-        Raises:
-            StoreUnavailable: It cannot be reached now.
-            StoreError: It is no store of this package.
-        """
+        """The store; a StoreUnavailable where it cannot be reached now."""
         if not isinstance(self.source, str):
             return self.source
         if self._opened is None:

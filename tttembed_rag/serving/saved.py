@@ -28,11 +28,7 @@ _PASSWORD = re.compile("[^:]+://[^:/@]*:[^@]+@")
 
 
 def checked_store(store: str) -> str:
-    """*store* if it may be saved.
-
-    Raises:
-        InputError: It is no name of a store, or its URL holds a password.
-    """
+    """*store* if it may be saved: it is the name of one, and its URL holds no password."""
     if not isinstance(store, str) or not store or store == _ENV:
         raise InputError(f"store: expected a URL, env:NAME or an offsets file, got {store!r}")
     options = parse_qs(store.partition("?")[2])
@@ -42,11 +38,7 @@ def checked_store(store: str) -> str:
 
 
 def url_of(store: str) -> str:
-    """The URL or file that *store* names.
-
-    Raises:
-        InputError: The environment variable is not set.
-    """
+    """The URL or file that *store* names; an InputError where its environment variable is not set."""
     if not store.startswith(_ENV):
         return store
     name = store[len(_ENV) :]
@@ -59,10 +51,6 @@ def steering_of(store: str, *, task: str | None = None, tenant: str | None = Non
     """Steering with the offsets that *store* names; a task and tenant of None are those of the caller's `context`.
 
     Offsets that were learned for another model than *embedder* are not served; an empty one does not look.
-
-    Raises:
-        InputError: The environment variable is not set.
-        OffsetFileError: The file is no offsets file.
     """
     url = url_of(store)
     if "://" in url:
@@ -71,11 +59,7 @@ def steering_of(store: str, *, task: str | None = None, tenant: str | None = Non
 
 
 def live_of_file(path: str, *, tenant: str | None = None, embedder: str = "") -> LiveOffsets:
-    """Live offsets of a file, unless they were learned for another model than *embedder*.
-
-    Raises:
-        OffsetFileError: It is no offsets file.
-    """
+    """Live offsets of a file, unless they were learned for another model than *embedder*."""
     offsets = Offsets.load(path)
     snapshot = Snapshot(offsets, None, embedder=str(offsets.settings.get("embedder", "")))
     return LiveOffsets.of(Published({"": snapshot}), tenant=tenant, embedder=embedder)

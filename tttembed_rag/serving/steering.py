@@ -48,6 +48,8 @@ class NamesTasks(Protocol):
         """The task of *query*, None where nothing names one."""
 
 
+# Score to cosine similarity; None where scores are cosines.
+Similarity: TypeAlias = Callable[[float], float] | None
 # A task key, a wrapper that names tasks, a function from query text to task key or None, a router, or None.
 TaskSource: TypeAlias = str | NamesTasks | Callable[[str], str | None] | Router | None
 
@@ -188,12 +190,7 @@ class Steering:
         return offsets is not None and not (offsets.rescorer(task) is None and offsets.skips(task) is None)
 
     def order(
-        self,
-        query: str,
-        texts: Sequence[str],
-        scores: Sequence[float | None],
-        *,
-        similarity: Callable[[float], float] | None = None,
+        self, query: str, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
     ) -> list[int]:
         """Places of what a search with the vector of `apply` found, best first, by the words shared with *query* too.
 
@@ -209,12 +206,7 @@ class Steering:
         return self.ranked(query, texts, scores, similarity=similarity).places
 
     def ranked(
-        self,
-        query: str,
-        texts: Sequence[str],
-        scores: Sequence[float | None],
-        *,
-        similarity: Callable[[float], float] | None = None,
+        self, query: str, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
     ) -> Ranked:
         """The same as `order`, with what is known of how sure the list is of its first place."""
         found = Ranked(list(range(len(texts))), refused=True)
@@ -249,7 +241,7 @@ class Steering:
         return f"{self._live!r}, task={self._task!r}"
 
 
-def _cosines(scores: Sequence[float | None], similarity: Callable[[float], float] | None) -> NDArray[np.float64]:
+def _cosines(scores: Sequence[float | None], similarity: Similarity) -> NDArray[np.float64]:
     """The *scores* of a list as cosines that fall from its first document to its last."""
     given = (np.nan if score is None else float(score) for score in scores)
     cosines = np.array([one if similarity is None else similarity(one) for one in given], dtype=np.float64)

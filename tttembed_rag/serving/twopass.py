@@ -1,6 +1,6 @@
 """Two searches for one request: a judge scores the documents of the first, and its rewards steer the second.
 
-`TwoPass.steps` is the whole loop and does no work of its own: it yields a `Request` for everything that it needs, and
+`TwoPass.steps` is the whole loop and does no work of its own: it yields a request for everything that it needs, and
 `drive` or `adrive` answers from the application, so that the loop is the same in every framework, sync and async.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +24,8 @@ from tttembed_rag.vectors.checks import as_floats
 Document = TypeVar("Document")
 Key = TypeVar("Key", bound=Hashable)
 ResultT = TypeVar("ResultT")
+# A question of the loop to the application: about a query, a query vector (d,), texts, or documents.
+Request: TypeAlias = tuple[Literal["embed", "search", "judge", "vectors"], Any]
 
 
 class FirstPass(Generic[Document]):
@@ -107,17 +109,11 @@ def cosines_of(vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:
     return cosines
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A question of the loop to the application: about a query, a query vector (d,), texts, or documents."""
-
-    what: Literal["embed", "search", "judge", "vectors"]
-    about: Any
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
     """An application as it answers the requests of one query: functions for `drive`, coroutine functions for `adrive`.
+
+    None stands where no request is made.
 
     Attributes:
         embed: Query to its base vector (d,).
@@ -126,10 +122,10 @@ class Handlers:
         vectors: Documents to vectors (k, d).
     """
 
-    embed: Callable[[str], Any]
-    search: Callable[[list[float]], Any]
-    judge: Callable[[list[str]], Any]
-    vectors: Callable[[list[Any]], Any]
+    embed: Callable[[str], Any] | None = None
+    search: Callable[[list[float]], Any] | None = None
+    judge: Callable[[list[str]], Any] | None = None
+    vectors: Callable[[list[Any]], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,22 +160,22 @@ class TwoPass(Generic[Document]):
 
         A failure after the first search, thrown in or its own, is logged, and that search's documents are returned.
         """
-        base = yield Request("embed", query)
+        base = yield "embed", query
         vector = self.steer(query, base)
-        documents: list[Document] = yield Request("search", vector)
+        documents: list[Document] = yield "search", vector
         try:
             documents = yield from self._sorted(query, vector, documents)
             shown = documents[: self.depth]
-            scores = yield Request("judge", [self.read(document) for document in shown])
+            scores = yield "judge", [self.read(document) for document in shown]
             first = FirstPass(documents, self.rewards(scores), self.key)
             self.record(query, base, shown, scores)
             if shown and not first.judged:
                 raise RewardError(f"judge: expected a score of one of {len(shown)} documents at least, got none")
             if not (self.second_pass and first.informative):
                 return first.reranked()
-            vectors = yield Request("vectors", first.judged)
+            vectors = yield "vectors", first.judged
             turned = first.turned(vector, vectors)
-            again: list[Document] = yield Request("search", turned)
+            again: list[Document] = yield "search", turned
             return first.merged((yield from self._sorted(query, turned, again)))
         except Exception:
             self.logger.exception("a query is served as first found")
@@ -191,7 +187,7 @@ class TwoPass(Generic[Document]):
         """What a search with *vector* found, sorted by words where a rescorer is published."""
         if self.words is None or not self.words.needs_scores(query):
             return documents
-        vectors = yield Request("vectors", documents)
+        vectors = yield "vectors", documents
         texts = [self.read(document) for document in documents]
         return [documents[place] for place in self.words.order(query, texts, cosines_of(vector, vectors))]
 
@@ -202,9 +198,9 @@ def drive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> Result
     answer: Any = None
     try:
         while True:
-            request = go_on(answer)
+            what, about = go_on(answer)
             try:
-                go_on, answer = steps.send, getattr(handlers, request.what)(request.about)
+                go_on, answer = steps.send, getattr(handlers, what)(about)
             except Exception as exc:  # noqa: BLE001 - the steps decide whether it ends them
                 go_on, answer = steps.throw, exc
     except StopIteration as end:
@@ -218,9 +214,9 @@ async def adrive(steps: Generator[Request, Any, ResultT], handlers: Handlers) ->
     answer: Any = None
     try:
         while True:
-            request = go_on(answer)
+            what, about = go_on(answer)
             try:
-                go_on, answer = steps.send, await getattr(handlers, request.what)(request.about)
+                go_on, answer = steps.send, await getattr(handlers, what)(about)
             except Exception as exc:  # noqa: BLE001 - the steps decide whether it ends them
                 go_on, answer = steps.throw, exc
     except StopIteration as end:

@@ -20,11 +20,7 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]
 
 
 def read_arrays(path: str | os.PathLike[str], names: Sequence[str], expected: str) -> list[NDArray[Any]]:
-    """The arrays of *names* in an ``.npz`` file; *expected* says what the file is, for errors.
-
-    Raises:
-        DataError: There is no such file, or it is something else.
-    """
+    """The arrays of *names* in an ``.npz`` file; *expected* says what the file is, for a DataError where it is none."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:  # noqa: PTH123 - any path
             return [stored[name] for name in names]

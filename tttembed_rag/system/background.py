@@ -39,29 +39,21 @@ class Loop:
     fork waits for the round in progress, a short while, so that the child finds no lock held and no
     module half imported.
 
-    Args:
-        name: Name of the thread.
-        work: One round; gives the seconds until the next, or None to end.
-        forked: Called in a forked child, where other threads' locks and work must be left behind.
-
-    Attributes:
-        asleep: Whether it was not started yet, or has ended.
-        working: Held during a round, and by who does the same work in another thread.
+    One round of *work* gives the seconds until the next, or None to end. *forked* is called in a forked child, where
+    other threads' locks and work must be left behind. The lock *working* is held during a round, and by who does the
+    same work in another thread.
     """
 
     def __init__(self, name: str, work: Callable[[], float | None], forked: Callable[[], None] = lambda: None) -> None:
         self._name = name
         self._work = work
-        self._forked = forked
-        self._begin()
+        self.forked = forked
+        self.begin()
         _loops.add(self)
 
-    def renew(self) -> None:
-        """In a forked child, sleep again."""
-        self._begin()
-        self._forked()
-
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Sleep, also again in a forked child."""
+        # Whether it was not started yet, or has ended.
         self.asleep = True
         self._starting = Lock()
         self._woken = Event()
@@ -73,15 +65,12 @@ class Loop:
         with self._starting:
             if not self.asleep:
                 return
-            thread = Thread(target=self._run, name=self._name, daemon=True)
-            self.asleep = False
+            self._thread, self.asleep = Thread(target=self._run, name=self._name, daemon=True), False
             try:
-                thread.start()
+                self._thread.start()
             except RuntimeError as error:
-                self.asleep = True
+                self._thread, self.asleep = None, True
                 _log.warning("%s: not started: %s", self._name, error)
-            else:
-                self._thread = thread
 
     def wake(self) -> None:
         """Begin the next round at once."""
@@ -128,7 +117,8 @@ def _after_fork() -> None:
 def _in_child() -> None:
     _held.loops = []
     for loop in list(_loops):
-        loop.renew()
+        loop.begin()
+        loop.forked()
 
 
 if hasattr(os, "register_at_fork"):
@@ -150,11 +140,7 @@ class DaemonThreads(ThreadPoolExecutor):
     def submit(
         self, function: Callable[ParametersT, ResultT], /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
     ) -> Future[ResultT]:
-        """The future of a call, which begins now.
-
-        Raises:
-            RuntimeError: Too many calls have not come back.
-        """
+        """The future of a call, which begins now; a RuntimeError where too many calls have not come back."""
         if not self._free.acquire(blocking=False):
             raise RuntimeError(f"{self._most} calls have not come back")
         future: Future[ResultT] = Future()

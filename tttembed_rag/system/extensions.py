@@ -18,11 +18,7 @@ def extensions(group: str) -> list[str]:
 
 
 def extension(group: str, name: str, *, brings: str) -> Any:
-    """What is registered as *name* in a *group* of entry points; nothing of the others is imported.
-
-    Raises:
-        MissingExtraError: The distribution that has it is not installed; the message says what it *brings*.
-    """
+    """What is registered as *name* in a *group*; where its distribution is missing, an error says what it *brings*."""
     for point in entry_points(group=group, name=name):
         return point.load()
     raise MissingExtraError(f"{brings} of tttembed-hosts, which is not installed; run: pip install tttembed-hosts")

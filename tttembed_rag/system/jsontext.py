@@ -9,11 +9,7 @@ __all__ = ["parsed_json"]
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """The value that *text* is.
-
-    Raises:
-        ValueError: It is no JSON, or values in it are nested too deep.
-    """
+    """The value that *text* is, or a ValueError where it is no JSON, or values in it are nested too deep."""
     try:
         return json.loads(text)
     except RecursionError as exc:

@@ -19,10 +19,7 @@ class KeyedRows:
     """A table with a key in its first column; a row that is there stays as it is, unless `put` replaces it.
 
     Its file is made for its owner alone if absent; None keeps it in memory. Its *columns* are declared as in SQL, the
-    key first. Errors call such a file by its *kind*, as in "a score cache".
-
-    Raises:
-        DataError: The file is no such thing, or cannot be written.
+    key first. A DataError about a file that is none calls it by its *kind*, as in "a score cache".
     """
 
     def __init__(self, path: Path | None, table: str, columns: Sequence[str], *, kind: str) -> None:
