@@ -194,15 +194,15 @@ class TwoPass(Generic[Document]):
 
 def drive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> ResultT:
     """The result of *steps*, each request answered in turn; an answer that fails is thrown into them."""
-    go_on: Callable[[Any], Request] = steps.send
-    answer: Any = None
     try:
+        what, about = next(steps)
         while True:
-            what, about = go_on(answer)
             try:
-                go_on, answer = steps.send, getattr(handlers, what)(about)
+                answer = getattr(handlers, what)(about)
             except Exception as exc:  # noqa: BLE001 - the steps decide whether it ends them
-                go_on, answer = steps.throw, exc
+                what, about = steps.throw(exc)
+            else:
+                what, about = steps.send(answer)
     except StopIteration as end:
         result: ResultT = end.value
         return result
@@ -210,15 +210,15 @@ def drive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> Result
 
 async def adrive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> ResultT:
     """`drive` with coroutine functions as handlers."""
-    go_on: Callable[[Any], Request] = steps.send
-    answer: Any = None
     try:
+        what, about = next(steps)
         while True:
-            what, about = go_on(answer)
             try:
-                go_on, answer = steps.send, await getattr(handlers, what)(about)
+                answer = await getattr(handlers, what)(about)
             except Exception as exc:  # noqa: BLE001 - the steps decide whether it ends them
-                go_on, answer = steps.throw, exc
+                what, about = steps.throw(exc)
+            else:
+                what, about = steps.send(answer)
     except StopIteration as end:
         result: ResultT = end.value
         return result
