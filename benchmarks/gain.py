@@ -37,7 +37,7 @@ def shared_scopes(data: Path, first: int | None) -> list[Row]:
         dataset = load_beir(data / name)
         dataset = dataset.only(list(dataset.queries)[:first])
         collection = Collection.of(dataset, *load_vectors(data / name, "minilm", dataset), embedder="minilm")
-        mine = [row for row in run([collection], plan) if row.population == "heldout"]
+        mine = [row for row in run([collection], plan) if row["population"] == "heldout"]
         for label, scope, gated in RULES:
             cells = [_deltas(mine, scope, gated=gated, rewarded=budget) for budget in BUDGETS]
             print(f"{name:<12}{label:<14}" + "".join(f"{np.mean(c):>+9.3f} ({min(c):+.3f})" for c in cells))
@@ -70,17 +70,19 @@ def private_scope(data: Path) -> list[Row]:
                 baselines=baselines,
                 trusted=True,
             )
-            mine = [row for row in run([collection], plan) if row.population == "rewarded"]
-            by = {(row.scope, row.gated): row for row in mine}
+            mine = [row for row in run([collection], plan) if row["population"] == "rewarded"]
+            by = {(row["scope"], row["gated"]): row for row in mine}
             values = [by["rerank", False], by["query", False], by["query", True], by["auto", True], by["fused", True]]
-            rerank, query, gated, auto, both = (f"{row.delta:+.3f}" for row in values)
-            print(f"{judge:<28}{depth:>6}{mine[0].raw_ndcg10:>8.3f}{rerank:>15}{query:>13}{gated:>8}{auto:>8}{both:>8}")
+            rerank, query, gated, auto, both = (f"{row['delta']:+.3f}" for row in values)
+            print(
+                f"{judge:<28}{depth:>6}{mine[0]['raw_ndcg10']:>8.3f}{rerank:>15}{query:>13}{gated:>8}{auto:>8}{both:>8}"
+            )
             rows += mine
     return rows
 
 
 def _deltas(rows: Sequence[Row], scope: str, *, gated: bool, rewarded: int) -> list[float]:
-    return [row.delta for row in rows if (row.scope, row.gated, row.rewarded) == (scope, gated, rewarded)]
+    return [row["delta"] for row in rows if (row["scope"], row["gated"], row["rewarded"]) == (scope, gated, rewarded)]
 
 
 def main() -> None:
@@ -94,7 +96,7 @@ def main() -> None:
         raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
     rows = shared_scopes(args.data, args.first) + private_scope(args.data)
     if args.json:
-        args.json.write_text(json.dumps([row.as_dict() for row in rows], indent=1), encoding="utf-8")
+        args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -122,14 +122,14 @@ def rows(collection: Collection) -> list[Row]:
 
 def some(rows: list[Row], **wanted: object) -> list[Row]:
     """The rows with these values, at least one."""
-    found = [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+    found = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
     assert found, f"no row with {wanted}"
     return found
 
 
 def timeless(rows: list[Row]) -> list[Row]:
     """The rows without what differs between two runs."""
-    return [replace(row, seconds=0.0) for row in rows]
+    return [row | {"seconds": 0.0} for row in rows]
 
 
 def by_hand(collection: Collection, query_vectors: np.ndarray) -> np.ndarray:
@@ -146,16 +146,11 @@ def by_hand(collection: Collection, query_vectors: np.ndarray) -> np.ndarray:
 # Rows
 
 
-def test_rows_have_every_field_of_the_contract(rows: list[Row]) -> None:
-    """A row holds at least the fields that other code reads."""
-    assert all(set(row.as_dict()) >= CONTRACT for row in rows)
-
-
-def test_rows_are_json(rows: list[Row]) -> None:
-    """Rows survive a round trip through JSON."""
-    expected = [row.as_dict() for row in rows]
-
-    assert expected == json.loads(json.dumps(expected, allow_nan=False))
+def test_rows_hold_the_contract(rows: list[Row]) -> None:
+    """A row holds at least the fields that other code reads, all of them JSON, and says why its offset is served."""
+    assert all(set(row) >= CONTRACT for row in rows)
+    assert rows == json.loads(json.dumps(rows, allow_nan=False))
+    assert all(row["reason"] for row in rows)
 
 
 def test_there_is_one_row_per_cell(rows: list[Row]) -> None:
@@ -170,22 +165,17 @@ def test_there_is_one_row_per_cell(rows: list[Row]) -> None:
         for population in ("heldout", "rewarded", "all")
     )
 
-    assert expected == sorted((r.seed, r.rewarded, r.scope, r.gated, r.population) for r in rows)
+    assert expected == sorted((r["seed"], r["rewarded"], r["scope"], r["gated"], r["population"]) for r in rows)
 
 
 def test_rows_say_what_was_measured(rows: list[Row]) -> None:
-    """A row names its data set, vectors, judge, depth and how the offset was learned."""
-    row = some(rows, scope="task")[0]
+    """A row names its data set, vectors, judge, depth and how the offset was learned: raw and rerank by nothing."""
+    row, baselines = some(rows, scope="task")[0], some(rows, scope="raw") + some(rows, scope="rerank")
+    learned = {(r["objective"], r["solver"], r["gated"], r["published"]) for r in baselines}
 
-    assert (row.dataset, row.embedder, row.rewards, row.depth) == ("planted", "tiny", "oracle", 10)
-    assert (row.objective, row.solver) == ("kd", "exact")
-
-
-def test_baselines_were_learned_by_nothing(rows: list[Row]) -> None:
-    """Raw and rerank rows name no objective and no solver."""
-    baselines = some(rows, scope="raw") + some(rows, scope="rerank")
-
-    assert {(row.objective, row.solver, row.gated, row.published) for row in baselines} == {(None, None, False, False)}
+    assert (row["dataset"], row["embedder"], row["rewards"], row["depth"]) == ("planted", "tiny", "oracle", 10)
+    assert (row["objective"], row["solver"]) == ("kd", "exact")
+    assert learned == {(None, None, False, False)}
 
 
 def test_counts_of_queries(rows: list[Row]) -> None:
@@ -193,7 +183,7 @@ def test_counts_of_queries(rows: list[Row]) -> None:
     expected = {("heldout", 20, 36), ("heldout", 50, 36), ("rewarded", 20, 20), ("rewarded", 50, 50)}
     expected |= {("all", 20, QUERIES), ("all", 50, QUERIES)}
 
-    assert expected == {(row.population, row.rewarded, row.queries) for row in rows}
+    assert expected == {(row["population"], row["rewarded"], row["queries"]) for row in rows}
 
 
 def test_same_seed_same_rows(folder: Path, rows: list[Row]) -> None:
@@ -212,20 +202,15 @@ def test_another_seed_is_another_split(collection: Collection) -> None:
 
 def test_an_interval_holds_its_mean(rows: list[Row]) -> None:
     """Every change lies in its interval, and some intervals have a width."""
-    assert all(row.ci_low <= row.delta <= row.ci_high for row in rows)
-    assert any(row.ci_low < row.ci_high for row in rows)
-
-
-def test_every_outcome_has_a_reason(rows: list[Row]) -> None:
-    """No row is silent about why its offset is served or not."""
-    assert all(row.reason for row in rows)
+    assert all(row["ci_low"] <= row["delta"] <= row["ci_high"] for row in rows)
+    assert any(row["ci_low"] < row["ci_high"] for row in rows)
 
 
 def test_published_is_the_verdict(rows: list[Row]) -> None:
     """A gated shared offset counts as published exactly if its evidence says so."""
     gated = some(rows, scope="task", gated=True)
 
-    assert [row.reason.startswith("task published") for row in gated] == [row.published for row in gated]
+    assert [row["reason"].startswith("task published") for row in gated] == [row["published"] for row in gated]
 
 
 # Populations
@@ -247,7 +232,7 @@ def test_rewarded_queries_are_drawn_from_the_pool(collection: Collection, rows: 
 
     row = some(rows, seed=1, rewarded=20, population="rewarded")[0]
 
-    assert expected == row.raw_ndcg10
+    assert expected == row["raw_ndcg10"]
     assert not set(drawn.tolist()) & set(held.tolist())
 
 
@@ -256,11 +241,11 @@ def test_scores_of_held_out_queries_change_nothing(collection: Collection) -> No
     _, held = split(collection, 0, 0.3)
     secret = set(collection.query_ids[held].tolist())
     scores = {q: dict.fromkeys(docs, 0.5) if q in secret else docs for q, docs in collection.scores.items()}
-    other = replace(collection, scores=scores, _candidates={})
+    other = replace(collection, scores=scores)
     plan = ExperimentPlan(rewarded=(50,), seeds=(0,), scopes=("global", "auto"), baselines=("raw",))
 
     before, after = (
-        [replace(row, rerank_delta=0.0, share=None) for row in timeless(list(run([one], plan)))]
+        [row | {"rerank_delta": 0.0, "share": None} for row in timeless(list(run([one], plan)))]
         for one in (collection, other)
     )
 
@@ -270,7 +255,7 @@ def test_scores_of_held_out_queries_change_nothing(collection: Collection) -> No
 def test_scores_of_rewarded_queries_change_the_offset(collection: Collection) -> None:
     """Rewarded queries are what is learned from: other scores for them give other rows."""
     scores = {q: dict.fromkeys(docs, 0.5) for q, docs in collection.scores.items()}
-    other = replace(collection, scores=scores, _candidates={})
+    other = replace(collection, scores=scores)
     plan = ExperimentPlan(rewarded=(50,), seeds=(0,), scopes=("task",), baselines=(), gates=(False,))
 
     assert timeless(list(run([collection], plan))) != timeless(list(run([other], plan)))
@@ -280,7 +265,7 @@ def test_a_budget_beyond_the_pool_takes_all_of_it(collection: Collection) -> Non
     """More rewarded queries than the pool has are as many as it has."""
     plan = ExperimentPlan(rewarded=(500,), seeds=(0,), scopes=(), baselines=("raw",))
 
-    counts = {(row.rewarded, row.rewarded_queries) for row in run([collection], plan)}
+    counts = {(row["rewarded"], row["rewarded_queries"]) for row in run([collection], plan)}
 
     assert counts == {(500, 84)}
 
@@ -292,14 +277,14 @@ def test_raw_is_a_brute_force_search(collection: Collection, rows: list[Row]) ->
     """Raw nDCG@10 of all queries is that of ranking every document by cosine similarity."""
     expected = by_hand(collection, collection.query_vectors).mean()
 
-    assert expected == pytest.approx(some(rows, scope="raw", population="all")[0].ndcg10, abs=1e-6)
+    assert expected == pytest.approx(some(rows, scope="raw", population="all")[0]["ndcg10"], abs=1e-6)
 
 
 def test_raw_rows_change_nothing(rows: list[Row]) -> None:
     """Without an offset the change is exactly 0, its interval too, and nobody is harmed."""
     raw = some(rows, scope="raw")
 
-    assert {(r.delta, r.ci_low, r.ci_high, r.harmed_fraction) for r in raw} == {(0.0, 0.0, 0.0, 0.0)}
+    assert {(r["delta"], r["ci_low"], r["ci_high"], r["harmed_fraction"]) for r in raw} == {(0.0, 0.0, 0.0, 0.0)}
 
 
 def test_a_shared_offset_is_measured_by_a_new_search(collection: Collection, rows: list[Row]) -> None:
@@ -312,9 +297,9 @@ def test_a_shared_offset_is_measured_by_a_new_search(collection: Collection, row
 
     (row,) = some(rows, seed=0, rewarded=50, scope="task", gated=False, population="heldout")
 
-    assert after.mean() == pytest.approx(row.ndcg10, abs=1e-6)
-    assert (after - before).mean() == pytest.approx(row.delta, abs=1e-6)
-    assert (after < before).mean() == row.harmed_fraction
+    assert after.mean() == pytest.approx(row["ndcg10"], abs=1e-6)
+    assert (after - before).mean() == pytest.approx(row["delta"], abs=1e-6)
+    assert (after < before).mean() == row["harmed_fraction"]
 
 
 def test_the_share_is_of_what_reranking_those_queries_would_gain(collection: Collection, rows: list[Row]) -> None:
@@ -323,11 +308,11 @@ def test_the_share_is_of_what_reranking_those_queries_would_gain(collection: Col
     reranked = (collection.measure_reranked(held, 10) - collection.raw)[held].mean()
 
     for row in some(rows, seed=0, population="heldout"):
-        assert reranked == pytest.approx(row.rerank_delta)
-        assert row.delta / reranked == pytest.approx(row.share)
+        assert reranked == pytest.approx(row["rerank_delta"])
+        assert row["delta"] / reranked == pytest.approx(row["share"])
     for row in some(rows, scope="rerank"):  # it is what all others are shares of, for held-out queries too
-        assert row.delta == pytest.approx(row.rerank_delta)
-        assert row.share == pytest.approx(1.0)
+        assert row["delta"] == pytest.approx(row["rerank_delta"])
+        assert row["share"] == pytest.approx(1.0)
 
 
 def test_there_is_no_share_of_next_to_nothing(collection: Collection) -> None:
@@ -338,24 +323,24 @@ def test_there_is_no_share_of_next_to_nothing(collection: Collection) -> None:
     held = split(collection, 0, plan.holdout)[1]
     known = str(collection.query_ids[next(q for q in held if 0 < collection.raw[q] < 0.9)])
     for scores in (constant, {**constant, known: collection.scores[known]}):
-        rows = list(run([replace(collection, scores=scores, _candidates={})], plan))
-        (whole,) = {row.rerank_delta for row in rows if row.population == "all"}
+        rows = list(run([replace(collection, scores=scores)], plan))
+        (whole,) = {row["rerank_delta"] for row in rows if row["population"] == "all"}
 
         assert (whole > 0) == (scores is not constant)
         assert whole < 0.005
-        assert {row.share for row in rows if row.population == "all"} == {None}
+        assert {row["share"] for row in rows if row["population"] == "all"} == {None}
 
 
 def test_private_offsets_change_rewarded_queries_alone(rows: list[Row]) -> None:
     """Query scope lifts rewarded queries and leaves held-out ones exactly as they were."""
     for row in some(rows, scope="query", gated=False, population="rewarded"):
-        same = {"scope": "query", "gated": False, "seed": row.seed, "rewarded": row.rewarded}
+        same = {"scope": "query", "gated": False, "seed": row["seed"], "rewarded": row["rewarded"]}
         (held,) = some(rows, population="heldout", **same)
         (everyone,) = some(rows, population="all", **same)
 
-        assert held.delta == 0.0
-        assert row.delta > 0.0
-        assert everyone.delta * QUERIES == pytest.approx(row.delta * row.queries)
+        assert held["delta"] == 0.0
+        assert row["delta"] > 0.0
+        assert everyone["delta"] * QUERIES == pytest.approx(row["delta"] * row["queries"])
 
 
 def test_planted_gain_is_found(rows: list[Row]) -> None:
@@ -363,7 +348,7 @@ def test_planted_gain_is_found(rows: list[Row]) -> None:
     found = some(rows, scope="task", gated=True, rewarded=50, population="heldout")
     found += some(rows, scope="auto", rewarded=50, population="heldout")
 
-    assert all(row.published and row.ci_low > 0.0 for row in found)
+    assert all(row["published"] and row["ci_low"] > 0.0 for row in found)
 
 
 def test_abstaining_changes_nothing(folder: Path) -> None:
@@ -372,8 +357,8 @@ def test_abstaining_changes_nothing(folder: Path) -> None:
 
     rows = list(run([opened(folder, "noise")], plan))
 
-    assert len({row.seed for row in rows if row.published}) <= 1
-    assert {(row.delta, row.harmed_fraction) for row in rows if not row.published} == {(0.0, 0.0)}
+    assert len({row["seed"] for row in rows if row["published"]}) <= 1
+    assert {(row["delta"], row["harmed_fraction"]) for row in rows if not row["published"]} == {(0.0, 0.0)}
 
 
 def test_the_gate_is_what_prevents_harm(folder: Path) -> None:
@@ -382,7 +367,7 @@ def test_the_gate_is_what_prevents_harm(folder: Path) -> None:
 
     rows = list(run([opened(folder, "noise")], plan))
 
-    assert all(row.harmed_fraction > 0.0 for row in some(rows, population="heldout"))
+    assert all(row["harmed_fraction"] > 0.0 for row in some(rows, population="heldout"))
 
 
 # Candidates
@@ -407,14 +392,14 @@ def test_scored_documents_are_found_however_deep(collection: Collection) -> None
     ranked = np.argsort(-collection.query_vectors[0] @ collection.doc_vectors.T)
     expected = ranked[-3:].tolist()
     scores = {"q0": {f"d{row}": 0.5 for row in expected}}
-    deep = replace(collection, scores=scores, _candidates={})
+    deep = replace(collection, scores=scores)
 
     assert expected == deep.candidates(0, 10)[0].tolist()
 
 
 def test_a_smaller_depth_is_a_prefix(collection: Collection) -> None:
     """Asking deeper after asking shallower, and the other way round, gives nested candidates."""
-    fresh = replace(collection, _candidates={})
+    fresh = replace(collection)
     shallow = fresh.candidates(3, 4)[0].tolist()
     deep = fresh.candidates(3, 12)[0].tolist()
 
@@ -425,7 +410,7 @@ def test_a_smaller_depth_is_a_prefix(collection: Collection) -> None:
 def test_queries_without_a_scored_document_are_never_rewarded(collection: Collection) -> None:
     """The pool has no query that could not be rewarded; held-out queries stay the same."""
     scores = {q: docs if int(q[1:]) % 2 else {} for q, docs in collection.scores.items()}
-    sparse = replace(collection, scores=scores, _candidates={})
+    sparse = replace(collection, scores=scores)
 
     pool, held = split(sparse, 0, 0.3)
 
@@ -436,7 +421,7 @@ def test_queries_without_a_scored_document_are_never_rewarded(collection: Collec
 def test_nothing_to_reward_is_an_error(collection: Collection) -> None:
     """A judge that scored no document of the corpus is an error that names the data set."""
     scores = {q: {"elsewhere": 0.5} for q in collection.scores}
-    blind = replace(collection, scores=scores, _candidates={})
+    blind = replace(collection, scores=scores)
 
     with pytest.raises(DataError, match=r"^planted: expected judged queries outside the held-out ones, got none$"):
         split(blind, 0, 0.3)
@@ -445,12 +430,12 @@ def test_nothing_to_reward_is_an_error(collection: Collection) -> None:
 def test_the_budget_counts_pairs(collection: Collection) -> None:
     """A row's budget is the number of scored pairs, fewer than queries times depth where scores run out."""
     scores = {q: dict(list(docs.items())[: 1 + int(q[1:]) % 4]) for q, docs in collection.scores.items()}
-    sparse = replace(collection, scores=scores, _candidates={})
+    sparse = replace(collection, scores=scores)
     pool, _ = split(sparse, 0, 0.3)
     drawn = pool[water_fill([len(pool)], 20)[0]].tolist()
     expected = sum(min(3, 1 + q % 4) for q in drawn)
 
-    found = {row.budget for row in run([sparse], ExperimentPlan(rewarded=(20,), depth=3, seeds=(0,), scopes=()))}
+    found = {row["budget"] for row in run([sparse], ExperimentPlan(rewarded=(20,), depth=3, seeds=(0,), scopes=()))}
 
     assert {expected} == found
     assert expected < 60
@@ -458,7 +443,7 @@ def test_the_budget_counts_pairs(collection: Collection) -> None:
 
 def test_the_full_budget_is_queries_times_depth(rows: list[Row]) -> None:
     """Where everything is scored the budget is rewarded queries times depth."""
-    assert {(row.rewarded, row.budget) for row in rows} == {(20, 200), (50, 500)}
+    assert {(row["rewarded"], row["budget"]) for row in rows} == {(20, 200), (50, 500)}
 
 
 # Judges and scales
@@ -468,7 +453,7 @@ def test_labels_as_judge_are_called_simulated(folder: Path) -> None:
     """Relevance labels used as rewards are flagged in every row; a real judge's scores are not."""
     plan = ExperimentPlan(rewarded=(20,), seeds=(0,), scopes=(), baselines=("raw",))
 
-    flags = {name: {row.simulated for row in run([opened(folder, name)], plan)} for name in ("qrels", "oracle")}
+    flags = {name: {row["simulated"] for row in run([opened(folder, name)], plan)} for name in ("qrels", "oracle")}
 
     assert flags == {"qrels": {True}, "oracle": {False}}
 
@@ -507,18 +492,18 @@ def test_graded_labels_fill_the_scale(folder: Path) -> None:
 def test_a_rubric_is_a_probability_stretched(folder: Path, collection: Collection) -> None:
     """Scores times ten on the scale rubric:0,10 give the rows of the scores themselves."""
     scores = {q: {d: 10 * s for d, s in docs.items()} for q, docs in load_scores(folder, "oracle").items()}
-    graded = replace(collection, scores=scores, scale=Scale("rubric", 0, 10), _candidates={})
+    graded = replace(collection, scores=scores, scale=Scale("rubric", 0, 10))
     plan = ExperimentPlan(rewarded=(20,), seeds=(0,), scopes=("task",))
-    expected = [(row.population, row.gated, round(row.delta, 9)) for row in run([collection], plan)]
+    expected = [(row["population"], row["gated"], round(row["delta"], 9)) for row in run([collection], plan)]
 
-    assert expected == [(row.population, row.gated, round(row.delta, 9)) for row in run([graded], plan)]
+    assert expected == [(row["population"], row["gated"], round(row["delta"], 9)) for row in run([graded], plan)]
 
 
 @pytest.mark.parametrize("score", [1.5, -0.1, float("nan")])
 def test_scores_off_the_scale_are_refused(collection: Collection, score: float) -> None:
     """A score outside the declared scale stops the run instead of being clipped."""
     scores = {q: dict.fromkeys(docs, score) for q, docs in collection.scores.items()}
-    off = replace(collection, scores=scores, _candidates={})
+    off = replace(collection, scores=scores)
 
     with pytest.raises(RewardError, match=r"^rewards: expected "):
         list(run([off], PLAN))
@@ -562,17 +547,20 @@ def test_the_global_offset_is_pooled(workload: list[Collection]) -> None:
 
     rows = some(list(run(workload, plan)), population="heldout")
 
-    gains = {(row.dataset, row.scope): row.delta for row in rows}
+    gains = {(row["dataset"], row["scope"]): row["delta"] for row in rows}
     assert set(gains) == {(name, scope) for name in ("planted", "mirrored") for scope in ("global", "task")}
     assert all(gains[name, "global"] < gains[name, "task"] for name in ("planted", "mirrored"))
 
 
 def test_one_folder_pools_into_itself(rows: list[Row]) -> None:
     """With one task the global offset is that task's."""
-    shared = [(row.seed, row.rewarded, row.population, row.delta) for row in some(rows, scope="global", gated=False)]
+    shared = [
+        (row["seed"], row["rewarded"], row["population"], row["delta"])
+        for row in some(rows, scope="global", gated=False)
+    ]
 
     assert shared == [
-        (row.seed, row.rewarded, row.population, row.delta) for row in some(rows, scope="task", gated=False)
+        (row["seed"], row["rewarded"], row["population"], row["delta"]) for row in some(rows, scope="task", gated=False)
     ]
 
 
@@ -580,7 +568,7 @@ def test_budgets_are_per_task(workload: list[Collection]) -> None:
     """Every folder gets the asked number of rewarded queries."""
     plan = ExperimentPlan(rewarded=(20,), seeds=(0,), scopes=(), baselines=("raw",))
 
-    counts = {(row.dataset, row.rewarded_queries) for row in run(workload, plan)}
+    counts = {(row["dataset"], row["rewarded_queries"]) for row in run(workload, plan)}
 
     assert counts == {("planted", 20), ("mirrored", 20)}
 
@@ -639,64 +627,15 @@ def test_rerank_sorts_rewarded_documents_within_their_slots() -> None:
     assert reranked.tolist() == [14, 11, 12, 13, 10]
 
 
-def test_rerank_keeps_base_order_in_ties() -> None:
-    """Documents of equal reward keep their base order, whatever order the rewards come in."""
-    ranked = np.array([3, 1, 2, 0])
+def test_only_rewarded_documents_of_the_list_take_part() -> None:
+    """One that is not in the list enters nowhere, and a rank in fusing is one among those that are."""
+    beyond = np.array([3, 9, 2, 8]), np.array([0.5, 0.9, 0.1, 0.8])
 
-    reranked = reordered(ranked, np.array([0, 2, 1, 3]), np.array([0.5, 0.5, 0.9, 0.5]), in_reward_order)
-
-    assert reranked.tolist() == [1, 3, 2, 0]
-
-
-def test_rerank_ignores_documents_beyond_the_list() -> None:
-    """A rewarded document that is not in the list enters nowhere."""
     assert reordered(np.array([4, 5]), np.array([5, 9]), np.array([0.2, 1.0]), in_reward_order).tolist() == [4, 5]
-
-
-def test_rerank_leaves_its_input_alone() -> None:
-    """The base list keeps its order."""
-    ranked = np.array([0, 1])
-
-    reordered(ranked, np.array([0, 1]), np.array([0.0, 1.0]), in_reward_order)
-
-    assert ranked.tolist() == [0, 1]
+    assert reordered(np.array([1, 2, 3]), *beyond, in_fused_order).tolist() == [1, 2, 3]
 
 
 # Fusing
-
-
-def fused(ranked: np.ndarray, candidates: np.ndarray, rewards: np.ndarray) -> list[int]:
-    """A list in the order that judge and search give it together."""
-    return reordered(ranked, candidates, rewards, in_fused_order).tolist()
-
-
-def test_fusing_weighs_reward_and_search_the_same() -> None:
-    """Rewarded documents stand by the sum of their two ranks, in the slots they held; the others stay."""
-    found = np.array([40, 10, 30, 50, 20])
-
-    # Ranks by search and by reward: 40 has 1 + 3, 10 has 2 + 1, 50 has 3 + 2.
-    assert fused(found, np.array([10, 40, 50]), np.array([0.9, 0.1, 0.5])) == [
-        10,
-        40,
-        30,
-        50,
-        20,
-    ]
-    # The exact opposites of the search: all three sums are 4, and the search decides.
-    assert (
-        reordered(found, np.array([20, 40, 50]), np.array([0.9, 0.1, 0.5]), in_fused_order).tolist() == found.tolist()
-    )
-
-
-def test_fusing_ignores_documents_beyond_the_list() -> None:
-    """Only rewarded documents that the search found take part, and a rank is one among them."""
-    found = np.array([1, 2, 3])
-
-    assert fused(found, np.array([3, 9, 2, 8]), np.array([0.5, 0.9, 0.1, 0.8])) == [
-        1,
-        2,
-        3,
-    ]
 
 
 def test_fused_rows_change_rewarded_queries_alone(collection: Collection) -> None:
@@ -711,16 +650,16 @@ def test_fused_rows_change_rewarded_queries_alone(collection: Collection) -> Non
     gained = []
     for q, vector in zip(mine.tolist(), moved, strict=True):
         found = collection.index.search(vector[None], 100)[1][0]
-        best = collection.doc_ids[fused(found, *collection.candidates(q, 10))][:10].tolist()
+        best = collection.doc_ids[reordered(found, *collection.candidates(q, 10), in_fused_order)][:10].tolist()
         (relevant,) = collection.dataset.qrels[collection.query_ids[q]]
         gained.append(1 / np.log2(best.index(relevant) + 2) if relevant in best else 0.0)
 
     rows = list(run([collection], plan))
 
     (rewarded,), (held,) = some(rows, population="rewarded"), some(rows, population="heldout")
-    assert (rewarded.scope, rewarded.gated, rewarded.published) == ("fused", True, True)
-    assert np.mean(gained) == pytest.approx(rewarded.ndcg10)
-    assert (held.delta, rewarded.delta > 0) == (0.0, True)
+    assert (rewarded["scope"], rewarded["gated"], rewarded["published"]) == ("fused", True, True)
+    assert np.mean(gained) == pytest.approx(rewarded["ndcg10"])
+    assert (held["delta"], rewarded["delta"] > 0) == (0.0, True)
 
 
 def test_fused_rows_leave_a_worthless_judge_alone(folder: Path) -> None:
@@ -728,4 +667,4 @@ def test_fused_rows_leave_a_worthless_judge_alone(folder: Path) -> None:
     plan = replace(PLAN, rewarded=(50,), seeds=(0,), scopes=(), baselines=("fused",))
     rows = list(run([opened(folder, "noise")], plan))
 
-    assert {(0.0, False)} == {(row.delta, row.published) for row in rows}
+    assert {(0.0, False)} == {(row["delta"], row["published"]) for row in rows}

@@ -451,11 +451,11 @@ def test_eval_measures_words_beside_a_hybrid_search(folder: Path):
     plan = ExperimentPlan(
         rewarded=(32,), seeds=(0,), scopes=("auto", "words"), baselines=("raw", "hybrid"), trusted=True
     )
-    rows = {row.scope: row for row in run([collection], plan) if row.population == "heldout"}
+    rows = {row["scope"]: row for row in run([collection], plan) if row["population"] == "heldout"}
     assert list(rows) == ["raw", "hybrid", "auto", "words"]
-    assert rows["words"].delta > rows["auto"].delta + 0.1
-    assert rows["words"].published
-    assert rows["words"].gated
-    assert "words beside vectors" in rows["words"].reason
-    assert rows["hybrid"].delta > 0.1
-    assert not rows["hybrid"].gated
+    assert rows["words"]["delta"] > rows["auto"]["delta"] + 0.1
+    assert rows["words"]["published"]
+    assert rows["words"]["gated"]
+    assert "words beside vectors" in rows["words"]["reason"]
+    assert rows["hybrid"]["delta"] > 0.1
+    assert not rows["hybrid"]["gated"]

@@ -48,7 +48,7 @@ def by_documents(collection: Collection, seed: int) -> tuple[Collection, IntArra
     relevant = [{doc for doc, grade in qrels[str(q)].items() if grade > 0} for q in collection.query_ids]
     documents = draw.permutation(sorted(set().union(*relevant)))
     unseen = frozenset(documents[: round(UNSEEN * len(documents))].tolist())
-    seen = collection.without_judging(unseen)
+    seen = replace(collection, unjudged=unseen)
     order = draw.permutation(len(relevant)).tolist()
     pool = [q for q in order if relevant[q].isdisjoint(unseen) and len(seen.candidates(q, 1)[0])]
     measured = [q for q in order if relevant[q] and relevant[q] <= unseen]

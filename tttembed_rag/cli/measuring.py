@@ -103,7 +103,7 @@ def evaluate(
         every = product(settings.seeds, settings.rewarded)
         splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
         found = run(opened or [], settings) if pool is None else _side_by_side(pool, asked, splits)
-        measured = [row.as_dict() for row in watched(found, total, "eval")]
+        measured = list(watched(found, total, "eval"))
     files = ", ".join(str(path) for path in folders if is_file_of_rows(path))
     cells = cells_of(measured)
     if page is not None:

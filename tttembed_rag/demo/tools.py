@@ -19,7 +19,7 @@ from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.local import minilm
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.datasets import Dataset
-from tttembed_rag.evaluate.measures import dcg
+from tttembed_rag.fitting.measures import dcg
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.report import drawing
 from tttembed_rag.report.rendering import rendered

@@ -17,7 +17,7 @@ from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.evaluate.measures import Graded
 from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.rewards.orders import in_fused_order, in_reward_order
+from tttembed_rag.rewards.orders import in_reward_order
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -70,7 +70,7 @@ class Collection:
     raw: Float64
     unjudged: frozenset[str] = frozenset()
     sources: Mapping[str, Judgments] = field(default_factory=dict)
-    _candidates: dict[int, tuple[int, IntArray, Float64]] = field(default_factory=dict)
+    _candidates: dict[int, tuple[int, IntArray, Float64]] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(
@@ -119,7 +119,14 @@ class Collection:
         Unjudged documents are skipped.
         """
         if query not in self._candidates or self._candidates[query][0] < depth:
-            self._candidates[query] = (depth, *self._judged(query, depth))
+            said = self.scores.get(str(self.query_ids[query]), {})
+            ranked = self.base[query]
+            places = self._places(ranked, said)
+            if len(places) < depth:  # the judged ones lie deeper than the kept list
+                ranked = self.index.search(self.query_vectors[query : query + 1], len(self.index))[1][0]
+                places = self._places(ranked, said)
+            rows = ranked[places[:depth]]
+            self._candidates[query] = depth, rows, np.array([self._score(said, doc) for doc in self.doc_ids[rows]])
         _, rows, scores = self._candidates[query]
         return rows[:depth], scores[:depth]
 
@@ -136,16 +143,6 @@ class Collection:
             for source, own in heard.items()
             if own.any()
         ]
-
-    def _judged(self, query: int, depth: int) -> tuple[IntArray, Float64]:
-        scores = self.scores.get(str(self.query_ids[query]), {})
-        ranked = self.base[query]
-        places = self._places(ranked, scores)
-        if len(places) < depth:  # the judged ones lie deeper than the kept list
-            ranked = self.index.search(self.query_vectors[query : query + 1], len(self.index))[1][0]
-            places = self._places(ranked, scores)
-        rows = ranked[places[:depth]]
-        return rows, np.array([self._score(scores, doc) for doc in self.doc_ids[rows]])
 
     def _score(self, scores: Mapping[str, float], document: str) -> float:
         """The score of a document among those of a query; of a simulated judge no label, and one below 0, is 0."""
@@ -172,11 +169,7 @@ class Collection:
             queries[rows] = vectors
             base[rows] = self.index.search(queries[rows], base.shape[1])[1]
             raw[rows] = self.graded(rows, base[rows])
-        return replace(self, query_vectors=queries, base=base, raw=raw, _candidates={})
-
-    def without_judging(self, documents: frozenset[str]) -> Collection:
-        """The same where no reward is about *documents*, by id: they are skipped as candidates."""
-        return replace(self, unjudged=documents, _candidates={})
+        return replace(self, query_vectors=queries, base=base, raw=raw)
 
     def measure(self, query_vectors: FloatArray, rows: IntArray) -> Float64:
         """nDCG@10 (M,) of a new search with *query_vectors*, for *rows*; the others keep raw."""
@@ -184,11 +177,7 @@ class Collection:
 
     def measure_reranked(self, rows: IntArray, depth: int) -> Float64:
         """nDCG@10 (M,) after direct rerank of *rows* at *depth*; the others keep raw."""
-        return self._reordered(rows, self.base[rows], depth, in_reward_order)
-
-    def measure_fused(self, query_vectors: FloatArray, rows: IntArray, depth: int) -> Float64:
-        """nDCG@10 (M,) of a new search fused with the rewards at *depth*, for *rows*; the others keep raw."""
-        return self._reordered(rows, self.index.search(query_vectors[rows], LISTED)[1], depth, in_fused_order)
+        return self.measure_reordered(rows, self.base[rows], depth, in_reward_order)
 
     def measure_rescored(self, query_vectors: FloatArray, rescorer: Rescorer) -> Float64:
         """nDCG@10 (M,) of a new search with all *query_vectors*, its first hundred in the order of *rescorer*."""
@@ -211,7 +200,7 @@ class Collection:
             lists.append(np.argsort(-fused, kind="stable")[: len(base)])
         return self._measured(np.arange(len(self.raw)), np.array(lists))
 
-    def _reordered(self, rows: IntArray, lists: IntArray, depth: int, order: Order) -> Float64:
+    def measure_reordered(self, rows: IntArray, lists: IntArray, depth: int, order: Order) -> Float64:
         """nDCG@10 (M,) where each of *rows* is shown its list with the candidates at *depth* in another order."""
         queries = zip(rows.tolist(), lists, strict=True)
         return self._measured(rows, [reordered(ranked, *self.candidates(q, depth), order) for q, ranked in queries])
@@ -285,18 +274,20 @@ def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], d
     for collection, judged_rows in zip(workload, judged, strict=True):
         said = [(q, *of_source) for q in judged_rows.tolist() for of_source in collection.by_source(q, depth)]
         rows = np.array([q for q, *_ in said], dtype=np.intp)
-        used, local = np.unique(np.concatenate([docs for *_, docs, _ in said]) if said else [], return_inverse=True)
-        ends = np.cumsum([len(docs) for *_, docs, _ in said])
+        found = [docs for *_, docs, _ in said]
+        used, local = np.unique(np.concatenate([np.zeros(0, np.intp), *found]), return_inverse=True)
+        asked, judged_documents = collection.query_ids[rows].tolist(), collection.doc_ids[used].tolist()
+        ends = np.cumsum([len(docs) for docs in found])
         candidates += np.split(local + first, ends[:-1]) if said else []
         scores += [collection.scale.to_unit(values) for *_, values in said]
         sources += [source for _, source, *_ in said]
         queries.append(collection.query_vectors[rows])
-        documents.append(collection.doc_vectors[used.astype(np.intp)])
-        names += collection.doc_ids[used.astype(np.intp)].tolist()
+        documents.append(collection.doc_vectors[used])
+        names += judged_documents
         tasks += [collection.dataset.name] * len(rows)
-        ids += collection.query_ids[rows].tolist()
-        query_texts += [collection.dataset.queries[query] for query in collection.query_ids[rows].tolist()]
-        doc_texts += [collection.dataset.documents[doc] for doc in collection.doc_ids[used.astype(np.intp)].tolist()]
+        ids += asked
+        query_texts += [collection.dataset.queries[query] for query in asked]
+        doc_texts += [collection.dataset.documents[doc] for doc in judged_documents]
         first += len(used)
     return Rewards.from_indexed(
         np.concatenate(queries),

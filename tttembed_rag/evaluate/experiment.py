@@ -8,30 +8,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.evaluate.collection import Collection, check_workload, pooled_rewards, split
+from tttembed_rag.evaluate.collection import LISTED, Collection, check_workload, pooled_rewards, split
 from tttembed_rag.evaluate.intervals import mean_interval
 from tttembed_rag.fitting.recipe import ObjectiveName, SolverName
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.orders import in_fused_order
 from tttembed_rag.rewards.turns import water_fill
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
-Population: TypeAlias = Literal["heldout", "rewarded", "all"]
+# One measured cell; every value is one of JSON.
+Row: TypeAlias = dict[str, Any]
+# Offsets by scope and whether they passed the gate, and the seconds that the fit took.
+_Fits: TypeAlias = dict[tuple[AnyScope, bool], tuple[Offsets, float]]
 # Least gain of direct rerank in nDCG@10 that has shares: those of less are ratios of noise.
 LEAST_GAIN = 0.005
 Baseline: TypeAlias = Literal["raw", "rerank", "fused", "hybrid"]
 # `words` is `auto`, with what it finds sorted by the task's rescorer.
 Measured: TypeAlias = AnyScope | Literal["words"]
 _SCOPES = (*get_args(AnyScope), "words")
+# Baselines that nothing was learned for, and what a row says of them.
+_UNLEARNED = {
+    "raw": "no offset",
+    "rerank": "judged documents in reward order",
+    "hybrid": "reciprocal rank fusion with BM25, no judge",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,60 +101,25 @@ class ExperimentPlan:
         return list(dict.fromkeys([*learned, *fused_too]))
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One measured cell; nDCG@10 has linear gains, the interval is a paired bootstrap over queries.
-
-    `rerank_delta` is what direct rerank at this depth would gain if every query of the population were judged, and
-    `share` is `delta` over it: of the gain of a reranker, the part that is kept without asking it. It is None where
-    direct rerank gains less than `LEAST_GAIN`.
-    """
-
-    dataset: str
-    embedder: str
-    rewards: str
-    simulated: bool
-    seed: int
-    rewarded: int
-    rewarded_queries: int
-    depth: int
-    budget: int
-    scope: str
-    objective: str | None
-    solver: str | None
-    gated: bool
-    population: Population
-    queries: int
-    ndcg10: float
-    raw_ndcg10: float
-    delta: float
-    ci_low: float
-    ci_high: float
-    harmed_fraction: float
-    rerank_delta: float
-    share: float | None
-    published: bool
-    reason: str
-    seconds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """The row as JSON values."""
-        return asdict(self)
-
-
 def run(workload: Sequence[Collection], plan: ExperimentPlan) -> Iterator[Row]:
-    """Every row of *plan* on a workload of one or several collections."""
+    """Every row of *plan* on a workload of one or several collections.
+
+    nDCG@10 has linear gains, the interval is a paired bootstrap over queries. `rerank_delta` is what direct rerank at
+    this depth would gain if every query of the population were judged, and `share` is `delta` over it: of the gain of a
+    reranker, the part that is kept without asking it. It is None where direct rerank gains less than `LEAST_GAIN`.
+    """
     check_workload(workload)
-    unlearned = [
-        _Unlearned(
-            collection.measure_reranked(np.arange(len(collection.raw)), plan.depth),
-            collection.measure_hybrid() if "hybrid" in plan.baselines else None,
-        )
+    baselines = [
+        {
+            "raw": collection.raw,
+            "rerank": collection.measure_reranked(np.arange(len(collection.raw)), plan.depth),
+            **({"hybrid": collection.measure_hybrid()} if "hybrid" in plan.baselines else {}),
+        }
         for collection in workload
     ]
     for seed in plan.seeds:
         for rewarded in plan.rewarded:
-            yield from _cell(workload, unlearned, plan, seed, rewarded, *drawn(workload, plan, seed, rewarded))
+            yield from _cell(workload, baselines, plan, seed, rewarded)
 
 
 def drawn(
@@ -160,118 +134,96 @@ def drawn(
 
 def _cell(
     workload: Sequence[Collection],
-    unlearned: Sequence[_Unlearned],
+    baselines: Sequence[Mapping[str, Float64]],
     plan: ExperimentPlan,
     seed: int,
     rewarded: int,
-    judged: Sequence[IntArray],
-    held: Sequence[IntArray],
 ) -> Iterator[Row]:
+    judged, held = drawn(workload, plan, seed, rewarded)
     rewards = replace(pooled_rewards(workload, judged, plan.depth), trusted=plan.trusted)
-    fitted = {(scope, gated): _fit(rewards, plan, scope, gated) for scope, gated in plan.fits}
-    for collection, baselines, rewarded_rows, heldout in zip(workload, unlearned, judged, held, strict=True):
-        by_judge = baselines.rerank
+    fitted: _Fits = {}
+    for scope, gated in plan.fits:
+        began = time.perf_counter()
+        offsets = fit(rewards, scope=scope, gate=gated, objective=plan.objective, solver=plan.solver)
+        fitted[scope, gated] = offsets, time.perf_counter() - began
+    for collection, unlearned, rewarded_rows, heldout in zip(workload, baselines, judged, held, strict=True):
         everyone = np.arange(len(collection.raw))
-        populations: dict[Population, IntArray] = {"heldout": heldout, "rewarded": rewarded_rows, "all": everyone}
-        budget = sum(len(collection.candidates(q, plan.depth)[0]) for q in rewarded_rows.tolist())
-        for outcome in _outcomes(collection, plan, baselines, rewarded_rows, fitted):
+        populations = {"heldout": heldout, "rewarded": rewarded_rows, "all": everyone}
+        of_collection = {
+            "dataset": collection.dataset.name,
+            "embedder": collection.embedder,
+            "rewards": collection.judge,
+            "simulated": collection.simulated,
+            "seed": seed,
+            "rewarded": rewarded,
+            "rewarded_queries": len(rewarded_rows),
+            "depth": plan.depth,
+            "budget": sum(len(collection.candidates(q, plan.depth)[0]) for q in rewarded_rows.tolist()),
+        }
+        for outcome in _outcomes(collection, plan, unlearned, rewarded_rows, fitted):
+            learned = outcome.scope not in unlearned
             for population, members in populations.items():
                 measured, raw = outcome.measured[members], collection.raw[members]
                 low, high = mean_interval(measured - raw)
-                delta, rerank_delta = float((measured - raw).mean()), float((by_judge[members] - raw).mean())
-                yield Row(
-                    dataset=collection.dataset.name,
-                    embedder=collection.embedder,
-                    rewards=collection.judge,
-                    simulated=collection.simulated,
-                    seed=seed,
-                    rewarded=rewarded,
-                    rewarded_queries=len(rewarded_rows),
-                    depth=plan.depth,
-                    budget=budget,
-                    scope=outcome.scope,
-                    objective=plan.objective if outcome.fitted else None,
-                    solver=plan.solver if outcome.fitted else None,
-                    gated=outcome.gated,
-                    population=population,
-                    queries=len(members),
-                    ndcg10=float(measured.mean()),
-                    raw_ndcg10=float(raw.mean()),
-                    delta=delta,
-                    ci_low=low,
-                    ci_high=high,
-                    harmed_fraction=float((measured < raw - 1e-12).mean()),
-                    rerank_delta=rerank_delta,
-                    share=delta / rerank_delta if rerank_delta >= LEAST_GAIN else None,
-                    published=outcome.published,
-                    reason=outcome.reason,
-                    seconds=outcome.seconds,
-                )
+                delta = float((measured - raw).mean())
+                rerank_delta = float((unlearned["rerank"][members] - raw).mean())
+                yield of_collection | {
+                    "scope": outcome.scope,
+                    "objective": plan.objective if learned else None,
+                    "solver": plan.solver if learned else None,
+                    "gated": outcome.gated,
+                    "population": population,
+                    "queries": len(members),
+                    "ndcg10": float(measured.mean()),
+                    "raw_ndcg10": float(raw.mean()),
+                    "delta": delta,
+                    "ci_low": low,
+                    "ci_high": high,
+                    "harmed_fraction": float((measured < raw - 1e-12).mean()),
+                    "rerank_delta": rerank_delta,
+                    "share": delta / rerank_delta if rerank_delta >= LEAST_GAIN else None,
+                    "published": outcome.published,
+                    "reason": outcome.reason,
+                    "seconds": outcome.seconds,
+                }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Unlearned:
-    """nDCG@10 (M,) of every query after direct rerank, and by a hybrid search where that is measured."""
-
-    rerank: Float64
-    hybrid: Float64 | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fitted:
-    offsets: Offsets
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Outcome:
+class _Outcome(NamedTuple):
     scope: str
     gated: bool
     measured: Float64
     published: bool
     reason: str
-    seconds: float
-    fitted: bool
-
-
-def _fit(rewards: Rewards, plan: ExperimentPlan, scope: AnyScope, gated: bool) -> _Fitted:
-    began = time.perf_counter()
-    offsets = fit(rewards, scope=scope, gate=gated, objective=plan.objective, solver=plan.solver)
-    return _Fitted(offsets, time.perf_counter() - began)
+    seconds: float = 0.0
 
 
 def _outcomes(
     collection: Collection,
     plan: ExperimentPlan,
-    unlearned: _Unlearned,
+    unlearned: Mapping[str, Float64],
     rewarded: IntArray,
-    fitted: Mapping[tuple[AnyScope, bool], _Fitted],
+    fitted: _Fits,
 ) -> Iterator[_Outcome]:
     """nDCG@10 of every query under each baseline and each fit."""
-    if "raw" in plan.baselines:
-        yield _Outcome("raw", False, collection.raw, False, "no offset", 0.0, False)
-    if "rerank" in plan.baselines:
-        yield _Outcome("rerank", False, unlearned.rerank, False, "judged documents in reward order", 0.0, False)
-    if unlearned.hybrid is not None:
-        reason = "reciprocal rank fusion with BM25, no judge"
-        yield _Outcome("hybrid", False, unlearned.hybrid, False, reason, 0.0, False)
+    for name, reason in _UNLEARNED.items():
+        if name in plan.baselines:
+            yield _Outcome(name, False, unlearned[name], False, reason)
     task = collection.dataset.name
     if "fused" in plan.baselines:
-        offsets = fitted["auto", True].offsets
+        offsets, seconds = fitted["auto", True]
         moved = rewarded if offsets.find(task) is not None else rewarded[:0]
-        measured, published = served_and_fused(collection, offsets, task, moved, plan.depth), bool(moved.size)
+        measured = served_and_fused(collection, offsets, task, moved, plan.depth)
         reason = "judged documents by reward order and new search, where auto serves an offset"
-        yield _Outcome("fused", True, measured, published, reason, fitted["auto", True].seconds, True)
+        yield _Outcome("fused", True, measured, bool(moved.size), reason, seconds)
     for scope, gated in plan.contestants:
-        learned = fitted[_learned(scope), gated]
-        offsets, rescorer = learned.offsets, learned.offsets.rescorer(task) if scope == "words" else None
+        offsets, seconds = fitted[_learned(scope), gated]
+        rescorer = offsets.rescorer(task) if scope == "words" else None
         if rescorer is None:
             measured, published = served(collection, offsets, task)
         else:
             vectors = offsets.apply(collection.query_vectors, task=task)
             measured, published = collection.measure_rescored(vectors, rescorer), True
-        reason = _reason(offsets, task, words=scope == "words")
-        yield _Outcome(scope, gated, measured, published, reason, learned.seconds, True)
+        yield _Outcome(scope, gated, measured, published, _reason(offsets, task, words=scope == "words"), seconds)
 
 
 def _learned(scope: Measured) -> AnyScope:
@@ -290,7 +242,8 @@ def served(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64
 def served_and_fused(collection: Collection, offsets: Offsets, task: str, rows: IntArray, depth: int) -> Float64:
     """nDCG@10 of every query where *rows* are fused; the others keep raw."""
     vectors = offsets.apply(collection.query_vectors, task=task, query_id=collection.query_ids.tolist())
-    return collection.measure_fused(vectors, rows, depth)
+    lists = collection.index.search(vectors[rows], LISTED)[1]
+    return collection.measure_reordered(rows, lists, depth, in_fused_order)
 
 
 def _reason(offsets: Offsets, task: str, *, words: bool) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,9 @@ from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.offsets.values import Offset
-from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
+from tttembed_rag.vectors.checks import FloatArray, unit
 
 # Cosine above which two query vectors are one query's.
 _SAME = 1 - 1e-5
@@ -83,7 +83,7 @@ class Explanation:
     @property
     def rose(self) -> list[Move]:
         """Documents that rank higher now."""
-        return risen(self.moves)
+        return [move for move in self.moves if move.rank < move.rank_before]
 
     @property
     def kept(self) -> list[Move]:
@@ -93,7 +93,7 @@ class Explanation:
     @property
     def fell(self) -> list[Move]:
         """Documents that rank lower now."""
-        return fallen(self.moves)
+        return [move for move in self.moves if move.rank > move.rank_before]
 
 
 def explain(
@@ -108,14 +108,8 @@ def explain(
 ) -> Explanation:
     """The effect of *offsets* on one query of a BEIR folder.
 
-    Args:
-        folder: The BEIR folder.
-        query_id: A query of it that has labels.
-        offsets: Learned offsets.
-        vectors: Stored vectors of the folder.
-        rewards: Stored scores of the folder, or `QRELS`.
-        task: The query's task key; None is the one task of the offsets, or the folder's name where they know several.
-        top: First results looked at, before and after.
+    Its stored *vectors* are searched; *rewards* names stored scores, or is `QRELS`. Without a *task* it is the one task
+    of the offsets, or the folder's name where they know several. The *top* first results are looked at.
 
     Raises:
         DataError: The folder lacks a part, or does not know the query.
@@ -140,22 +134,7 @@ def explain_in(
     task: str,
     top: int = 10,
 ) -> Explanation:
-    """The effect of *offsets* on one query of *dataset*.
-
-    Args:
-        dataset: Texts.
-        query_id: A query of it.
-        offsets: Learned offsets.
-        docs: (N, d) vectors of its documents.
-        queries: (M, d) vectors of its queries.
-        judgments: What was said of documents, by query id.
-        task: The query's task key.
-        top: First results looked at, before and after.
-
-    Raises:
-        DataError: The data set does not know the query.
-        InputError: The offsets have another width than the vectors, or none serves the query.
-    """
+    """The same of a *dataset* with the vectors of its *docs* (N, d) and *queries* (M, d), and what was said of them."""
     check_count("top", top)
     if query_id not in dataset.queries:
         labelled = " with labels" if dataset.qrels else ""
@@ -166,14 +145,8 @@ def explain_in(
     base = queries[list(dataset.queries).index(query_id)]
     both = np.stack([base, offsets.apply(base, task=task, query_id=query_id)])
     index = FaissIndex.from_vectors(docs)
-    text, rescorer = dataset.queries[query_id], offsets.rescorer(task)
-    sort = None if rescorer is None else partial(rescorer.order, text)
-    moves = moves_between(dataset.documents, index, both, judgments.get(query_id, {}), top=top, sort=sort)
-    if rescorer is not None:
-        moves = tuple(
-            replace(move, words=tuple(rescorer.shared_words(text, move.text))) if move.rank <= LISTED else move
-            for move in moves
-        )
+    text, rewards = dataset.queries[query_id], judgments.get(query_id, {})
+    moves = moves_between(dataset.documents, index, both, rewards, top=top, text=text, rescorer=offsets.rescorer(task))
     return Explanation(query_id, text, offset, moves, _movers(offset, base, dataset.queries, queries))
 
 
@@ -216,7 +189,8 @@ def moves_between(
     rewards: Mapping[str, float],
     *,
     top: int,
-    sort: Callable[[Sequence[str], FloatArray], IntArray] | None = None,
+    text: str = "",
+    rescorer: Rescorer | None = None,
 ) -> tuple[Move, ...]:
     """The moves of documents from the search with one query vector to the search with another, best new rank first.
 
@@ -225,19 +199,26 @@ def moves_between(
         index: What is searched.
         both: (2, d) query vectors, before and after.
         rewards: By document id, as far as the query was judged.
-        top: First results looked at, before and after.
-        sort: Sorts the first `LISTED` documents of the search after, by their texts and similarities; None sorts none.
+        top: First results looked at.
+        text: The text of the query.
+        rescorer: Sorts the first `LISTED` documents of the search after.
     """
     similarities, rows = index.search(both, len(index))
     ids = list(documents)
-    if sort is not None:
+    if rescorer is not None:
         listed = rows[1, :LISTED]
-        order = sort([documents[ids[row]] for row in listed.tolist()], similarities[1, :LISTED])
+        order = rescorer.order(text, [documents[ids[row]] for row in listed.tolist()], similarities[1, :LISTED])
         rows[1, :LISTED], similarities[1, :LISTED] = listed[order], similarities[1, :LISTED][order]
     ranks, scores = np.empty(rows.shape, np.intp), np.empty(rows.shape)
     np.put_along_axis(ranks, rows, np.arange(len(index))[None], axis=1)
     np.put_along_axis(scores, rows, similarities, axis=1)
     shown = np.flatnonzero((ranks < top).any(axis=0))
+
+    def shared(row: int) -> tuple[str, ...]:
+        if rescorer is None or ranks[1, row] >= LISTED:
+            return ()
+        return tuple(rescorer.shared_words(text, documents[ids[row]]))
+
     return tuple(
         Move(
             document=ids[row],
@@ -247,16 +228,7 @@ def moves_between(
             score_before=float(scores[0, row]),
             score=float(scores[1, row]),
             reward=rewards.get(ids[row]),
+            words=shared(row),
         )
         for row in shown[np.argsort(ranks[1, shown])].tolist()
     )
-
-
-def risen(moves: Iterable[Move]) -> list[Move]:
-    """The moves of documents that rank higher now."""
-    return [move for move in moves if move.rank < move.rank_before]
-
-
-def fallen(moves: Iterable[Move]) -> list[Move]:
-    """The moves of documents that rank lower now."""
-    return [move for move in moves if move.rank > move.rank_before]

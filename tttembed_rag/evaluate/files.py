@@ -20,12 +20,9 @@ __all__ = ["embedder_of", "load_beir", "load_scores", "load_vectors", "write_bei
 
 
 def load_beir(folder: Path, split: str = "test", *, labels: bool = True) -> Dataset:
-    """The collection in a BEIR *folder*; documents are title and text, joined.
+    """The collection in a BEIR *folder*, its labels those of a *split*; documents are title and text, joined.
 
-    Args:
-        folder: With corpus.jsonl, queries.jsonl and, for the labels, qrels.
-        split: The file of labels.
-        labels: Whether labels are needed; without them, and without their file, all queries are read.
+    Where *labels* are not needed, and their file is not there, all queries are read.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: expected a BEIR folder, found none")
@@ -51,15 +48,7 @@ def write_beir(
     *,
     split: str = "test",
 ) -> None:
-    """Write a collection as a BEIR *folder*, each file whole or not at all, the corpus last.
-
-    Args:
-        folder: Made if absent.
-        corpus: (id, title, text) of each document.
-        queries: Text by query id.
-        qrels: Grades by query id and document id.
-        split: Names the file of grades.
-    """
+    """Write a collection as a BEIR *folder*, each file whole or not at all, the corpus last: (id, title, text) each."""
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     rows = [(query, document, grade) for query, grades in qrels.items() for document, grade in grades.items()]
     if wrong := next((key for row in rows for key in row[:2] if set(key) & set("\t\r\n")), None):
@@ -78,13 +67,7 @@ def write_vectors(
 ) -> Path:
     """Write document (N, d) and query (M, d) vectors in the order of *dataset*'s ids; the path they are at.
 
-    Args:
-        folder: Folder of the collection.
-        name: Name of the vectors.
-        dataset: The collection with the ids.
-        documents: (N, d) vectors.
-        queries: (M, d) vectors.
-        fingerprint: Fingerprint of the embedder, kept beside the vectors.
+    The *fingerprint* of the embedder is kept beside the vectors.
     """
     path = folder / "vectors" / f"{name}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,8 +87,7 @@ def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray,
     """Stored document (N, d) and query (M, d) vectors, in the order of *dataset*'s ids, as float32."""
     path = folder / "vectors" / f"{name}.npz"
     if not path.is_file():
-        stored = ", ".join(sorted(p.stem for p in path.parent.glob("*.npz"))) or "none"
-        raise DataError(f"{path}: expected stored vectors, found none (here: {stored})")
+        raise DataError(f"{path}: expected stored vectors, found none (here: {_names_beside(path)})")
     names = ("doc_ids", "docs", "query_ids", "queries")
     expected = f"arrays {', '.join(names)}"
     doc_ids, docs, query_ids, queries = read_arrays(path, names, expected)
@@ -114,9 +96,9 @@ def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray,
             _in_order(path, "doc", doc_ids, docs, dataset.documents),
             _in_order(path, "query", query_ids, queries, dataset.queries),
         )
+    except DataError:
+        raise
     except (TypeError, ValueError) as exc:
-        if isinstance(exc, DataError):
-            raise
         raise DataError(f"{path}: expected {expected} ({exc})") from exc
 
 
@@ -134,9 +116,14 @@ def load_scores(folder: Path, name: str) -> Judgments:
     """Stored scores of a judge by query id and document id; pairs that are absent were not judged."""
     path = folder / "scores" / f"{name}.tsv"
     if not path.is_file():
-        stored = ", ".join(sorted(p.stem for p in path.parent.glob("*.tsv"))) or "none"
-        raise DataError(f"{path}: expected stored scores, found none (here: {stored}, or {QRELS} as a simulation)")
+        here = f"here: {_names_beside(path)}, or {QRELS} as a simulation"
+        raise DataError(f"{path}: expected stored scores, found none ({here})")
     return _judgments(path)
+
+
+def _names_beside(path: Path) -> str:
+    """The names of the files of this kind that are there instead."""
+    return ", ".join(sorted(other.stem for other in path.parent.glob(f"*{path.suffix}"))) or "none"
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -144,61 +131,54 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n".encode() for line in lines)
 
 
-def _json_lines(path: Path) -> Iterator[dict[str, str]]:
+def _lines(path: Path, expected: str) -> Iterator[tuple[int, str]]:
+    """The lines of a file with their numbers; one with bytes that are not UTF-8, read as surrogates, is refused."""
     if not path.is_file():
-        raise DataError(f"{path}: expected one JSON object a line, found no file")
+        raise DataError(f"{path}: expected {expected}")
     with path.open(encoding="utf-8", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, 1):
-            _check_text(path, number, line)
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as exc:
-                raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}") from exc
-            if not isinstance(record, dict) or not isinstance(record.get("_id"), str):
-                raise DataError(f'{path}:{number}: expected an object with a string "_id"')
-            yield record
+            if not line.isascii() and any("\udc80" <= character <= "\udcff" for character in line):
+                raise DataError(f"{path}:{number}: expected UTF-8 text, got other bytes")
+            yield number, line
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, str]]:
+    for number, line in _lines(path, "one JSON object a line, found no file"):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as exc:
+            raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}") from exc
+        if not isinstance(record, dict) or not isinstance(record.get("_id"), str):
+            raise DataError(f'{path}:{number}: expected an object with a string "_id"')
+        yield record
 
 
 def _judgments(path: Path) -> dict[str, dict[str, float]]:
-    if not path.is_file():
-        raise DataError(f"{path}: expected query-id, corpus-id, score; found no file")
     judgments: dict[str, dict[str, float]] = {}
-    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
-        for number, line in enumerate(lines, 1):
-            _check_text(path, number, line)
-            fields = line.rstrip("\n").split("\t")
-            if number == 1 and not _is_number(fields[-1]):
-                continue  # the header
-            if number == 1:
-                raise DataError(f"{path}:1: expected a header line, got a judgment, {fields}")
-            if not line.strip():
-                continue
-            try:
-                query, document, score = fields[0], fields[1], float(fields[2])
-            except (IndexError, ValueError) as exc:
-                raise DataError(f"{path}:{number}: expected query-id, corpus-id, score by tabs, got {fields}") from exc
-            if len(fields) != 3 or not isfinite(score):
-                raise DataError(f"{path}:{number}: expected query-id, corpus-id, score by tabs, got {fields}")
-            judgments.setdefault(query, {})[document] = score
+    for number, line in _lines(path, "query-id, corpus-id, score; found no file"):
+        fields = line.rstrip("\n").split("\t")
+        score = _number(fields[-1])
+        if number == 1 and score is None:
+            continue  # the header
+        if number == 1:
+            raise DataError(f"{path}:1: expected a header line, got a judgment, {fields}")
+        if not line.strip():
+            continue
+        if len(fields) != 3 or score is None or not isfinite(score):
+            raise DataError(f"{path}:{number}: expected query-id, corpus-id, score by tabs, got {fields}")
+        judgments.setdefault(fields[0], {})[fields[1]] = score
     if not judgments:
         raise DataError(f"{path}: expected at least one line below the header, found none")
     return judgments
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> float | None:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
-
-
-def _check_text(path: Path, number: int, line: str) -> None:
-    """Refuse a line that is not UTF-8 (its bad bytes were read as surrogates)."""
-    if not line.isascii() and any("\udc80" <= character <= "\udcff" for character in line):
-        raise DataError(f"{path}:{number}: expected UTF-8 text, got other bytes")
+        return None
 
 
 def _in_order(

@@ -28,12 +28,7 @@ class FaissIndex:
 
     @classmethod
     def from_vectors(cls, vectors: FloatArray, *, kind: Literal["flat", "hnsw"] = "flat") -> FaissIndex:
-        """Index document vectors (N, d) of any norm.
-
-        Args:
-            vectors: (N, d) document vectors.
-            kind: ``flat`` compares every document; ``hnsw`` walks a neighbour graph.
-        """
+        """Index document vectors (N, d) of any norm; ``flat`` compares every document, ``hnsw`` walks a graph."""
         faiss = require("faiss", "eval")
         floats = as_floats("vectors", vectors)
         if floats.ndim != 2 or not floats.size:
@@ -54,11 +49,9 @@ class FaissIndex:
         return int(self._index.ntotal)
 
     def search(self, queries: FloatArray, k: int) -> tuple[FloatArray, IntArray]:
-        """Cosine similarities (m, k) and rows (m, k) of the nearest documents, best first.
+        """Cosine similarities (m, k) and rows (m, k) of the documents nearest to *queries* (m, d), best first.
 
-        Args:
-            queries: (m, d) query vectors of any norm.
-            k: Documents per query, at least 1; more than there are gives all.
+        Where there are fewer than *k* documents these are all.
         """
         check_count("k", k)
         floats = as_floats("queries", queries)

@@ -11,16 +11,18 @@ from tttembed_rag.vectors.rows import Float64
 
 # Resamples of a bootstrap.
 RESAMPLES = 1_000
+# The interval's level, which is the gate's.
+_LEVEL = 0.9
 # Numbers drawn at a time, so that memory does not grow with the queries.
 _DRAWN = 1_000_000
 
 
-def mean_interval(differences: Float64, *, level: float = 0.9) -> tuple[float, float]:
-    """Bootstrap percentile interval of the mean of paired differences (n,), over queries; of the gate's level."""
+def mean_interval(differences: Float64) -> tuple[float, float]:
+    """Bootstrap percentile interval of the mean of paired differences (n,), over queries."""
     if not differences.size:
         return float("nan"), float("nan")
     means = np.concatenate([differences[drawn].mean(axis=1) for drawn in draws(len(differences), 0)])
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return float(low), float(high)
 
 

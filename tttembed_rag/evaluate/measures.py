@@ -10,21 +10,14 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.datasets import Judgments
+from tttembed_rag.fitting.measures import PLACES, dcg
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
-# Ranks that nDCG@10 looks at.
-_CUTOFF = 10
-
-
-def dcg(gains: Float64) -> Float64:
-    """Discounted cumulative gain (...,) of *gains* (..., k), best rank first: the sum of gain / log2(rank + 1)."""
-    return np.asarray(gains @ (1.0 / np.log2(np.arange(2, gains.shape[-1] + 2))), dtype=np.float64)
-
 
 def ndcg(gains: Float64, ideal: Float64, *, empty: float = 0.0) -> Float64:
-    """`dcg` of *gains* (n, k) over that of the best order, *ideal* (n,); *empty* where nothing can be gained."""
-    return np.asarray(np.divide(dcg(gains), ideal, out=np.full(len(ideal), empty), where=ideal > 0))
+    """The DCG of *gains* (n, k), all places of them, over *ideal* (n,); *empty* where nothing can be gained."""
+    return np.asarray(np.divide(dcg(gains, places=None), ideal, out=np.full(len(ideal), empty), where=ideal > 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +48,7 @@ class Graded:
         ideal = np.zeros(len(query_ids))
         for row, query in enumerate(query_ids):
             relevant = {doc: float(grade) for doc, grade in qrels.get(query, {}).items() if grade > 0}
-            ideal[row] = dcg(np.array(sorted(relevant.values(), reverse=True)[:_CUTOFF]))
+            ideal[row] = dcg(np.array(sorted(relevant.values(), reverse=True)))
             indexed = [doc for doc in relevant if doc in column]
             rows += [row] * len(indexed)
             columns += [column[doc] for doc in indexed]
@@ -65,7 +58,7 @@ class Graded:
 
     def __call__(self, rows: IntArray, ranked: IntArray) -> Float64:
         """nDCG@10 (m,) of the queries *rows* (m,) that are shown the documents *ranked* (m, k), best first."""
-        first = ranked[:, :_CUTOFF]
+        first = ranked[:, :PLACES]
         if not first.size:
             return np.zeros(len(rows))
         gains = self.grades[np.repeat(rows, first.shape[1]), first.ravel()]

@@ -12,10 +12,7 @@ from tttembed_rag.rewards.observations import Observation, read_log
 def observe(source: Path, *, vectors: str, depth: int) -> list[Observation]:
     """The queries of *source* with their first *depth* candidates in base order.
 
-    Args:
-        source: A BEIR folder, its name being the task, or a log of JSON lines.
-        vectors: Stored vectors of the folder.
-        depth: Candidates per query.
+    It is a BEIR folder with stored *vectors*, its name being the task, or a log of JSON lines.
     """
     if not source.is_dir():
         return read_log(source)

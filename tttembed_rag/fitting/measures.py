@@ -35,14 +35,9 @@ def judged_ndcg(grid: Grid, scores: Float64) -> Float64:
 def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, reranked: bool = False) -> Float64:
     """(n,) nDCG@10 of what *search* serves for query *vectors* (n, d), by the rewards of what was judged.
 
-    Gains are those of `judged_ndcg`; a document that was not judged has none.
-
-    Args:
-        rewards: n judged queries.
-        search: The application's own.
-        vectors: (n, d) what it is asked with.
-        reranked: Whether the judge sorts what *search* gives. Then a list counts by what is in it, whatever its order:
-            where one document is good, that is recall at the length of the list.
+    Gains are those of `judged_ndcg`; a document that was not judged has none. Where lists are *reranked*, the judge
+    sorts what *search* gives: a list counts by what is in it, whatever its order. Where one document is good, that is
+    recall at the length of the list.
 
     Raises:
         InputError: *search* gives no list of ids, or none that the rewards know.
@@ -70,10 +65,10 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
     return found
 
 
-def dcg(gains: Float64) -> Float64:
-    """(n,) DCG@10 of lists with *gains* (n, k) at their places."""
-    listed = gains[:, :PLACES]
-    return np.asarray(listed @ (1.0 / np.log2(np.arange(2, listed.shape[1] + 2))))
+def dcg(gains: Float64, *, places: int | None = PLACES) -> Float64:
+    """(...,) DCG@10 of lists with *gains* (..., k) at their places, the best first; None counts all *places*."""
+    listed = gains[..., :places]
+    return np.asarray(listed @ (1.0 / np.log2(np.arange(2, listed.shape[-1] + 2))))
 
 
 def discounts(grid: Grid, scores: Float64) -> Float64:

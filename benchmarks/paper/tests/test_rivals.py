@@ -221,7 +221,7 @@ def test_best_documents_are_those_of_the_highest_reward(collection: Collection, 
     scores = {q: dict(given) for q, given in collection.scores.items()}
     scores["q2"] = dict.fromkeys(scores["q2"], 0.0)
     scores["q9"] = dict.fromkeys(scores["q9"], 0.5)
-    other = replace(collection, scores=scores, _candidates={})
+    other = replace(collection, scores=scores)
     expected = [[int(max(scores[f"q{q}"], key=scores[f"q{q}"].get)[1:])] for q in JUDGED.tolist()]
     expected[1], expected[2] = [], sorted(int(d[1:]) for d in scores["q9"])
 

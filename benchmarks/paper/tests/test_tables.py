@@ -329,7 +329,7 @@ def test_rewards_of_held_out_queries_change_nothing(folders: list[Path], workloa
             query: {d: float(rng.random()) for d in given} if mine[int(query[1:])] else dict(given)
             for query, given in collection.scores.items()
         }
-        noisy.append(replace(collection, scores=scores, _candidates={}))
+        noisy.append(replace(collection, scores=scores))
 
     again = found(transfer_study(Workload.of(noisy), OPTIONS))[:2]
 
@@ -359,7 +359,7 @@ def test_a_task_left_out_is_measured_by_the_others(workload: Workload) -> None:
     """Each query is measured in the one part that its own task rewarded nothing of: scores there change nothing."""
     left, right = workload.collections
     noise = {query: dict.fromkeys(given, 0.5) for query, given in left.scores.items()}
-    other = Workload.of([replace(left, scores=noise, _candidates={}), right])
+    other = Workload.of([replace(left, scores=noise), right])
 
     on_left, on_right = (part["global"] for part in found(transfer_study(workload, OPTIONS))[-2:])
     same, changed = (part["global"] for part in found(transfer_study(other, OPTIONS))[-2:])
@@ -446,7 +446,7 @@ def test_rewards_about_unseen_documents_change_nothing(workload: Workload) -> No
             query: {d: 0.7 if d in seen.unjudged or query in measured_ids else value for d, value in given.items()}
             for query, given in collection.scores.items()
         }
-        noisy.append(replace(collection, scores=scores, _candidates={}))
+        noisy.append(replace(collection, scores=scores))
 
     (_, before), (_, after) = (found(unseen_study(w, few)) for w in (workload, Workload.of(noisy)))
 
