@@ -435,22 +435,20 @@ class TestWarmStart:
 
         assert fit(rewards, scope="task", gate=False, warm_start=earlier).settings == earlier.settings
 
-    def test_of_another_width_is_refused(self, some_rewards):
-        """Offsets of another embedder are named by their width."""
-        earlier = fit(some_rewards(width=12), scope="global", gate=False)
+    @pytest.mark.parametrize(
+        ("earlier", "error", "said"),
+        [
+            ({"global": np.zeros(24)}, InputError, "expected offsets, got ndarray at 'global'"),
+            ("offsets.safetensors", InputError, "expected the Offsets of an earlier fit, got str"),
+            (None, VectorError, "expected vectors of width 24, got 12"),
+        ],
+    )
+    def test_what_is_no_earlier_fit_is_refused(self, some_rewards, earlier, error, said):
+        """A bare vector is named with its key, anything but offsets by its type, another embedder by its width."""
+        earlier = earlier or fit(some_rewards(width=12), scope="global", gate=False)
 
-        with pytest.raises(VectorError, match="warm_start: expected vectors of width 24, got 12"):
+        with pytest.raises(error, match=f"warm_start: {said}"):
             fit(some_rewards(), scope="global", gate=False, warm_start=earlier)
-
-    def test_needs_offsets_by_key(self, some_rewards):
-        """A bare vector in their place is named with its key."""
-        with pytest.raises(InputError, match="warm_start: expected offsets, got ndarray at 'global'"):
-            fit(some_rewards(), scope="global", gate=False, warm_start={"global": np.zeros(24)})
-
-    def test_needs_offsets(self, some_rewards):
-        """Anything but offsets is refused by its type."""
-        with pytest.raises(InputError, match="warm_start: expected the Offsets of an earlier fit, got str"):
-            fit(some_rewards(), scope="global", gate=False, warm_start="offsets.safetensors")
 
 
 class TestPrivateOffsets:

@@ -155,14 +155,6 @@ class TestFit:
         assert offsets.map.landmarks.shape == (8, rewards.width)
         assert_array_equal(offsets.map.landmarks, rewards.queries.unit[kept])
 
-    def test_is_deterministic(self):
-        """Two fits agree bit for bit."""
-        rewards, _, _ = opposite_kinds()
-        first, second = (fit(rewards)["local:default"].map for _ in range(2))
-
-        assert_array_equal(first.weights, second.weights)
-        assert_array_equal(first.landmarks, second.landmarks)
-
 
 class TestServing:
     """From the file, by the same `apply`."""

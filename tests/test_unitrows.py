@@ -141,7 +141,7 @@ class TestDevice:
 
     def test_unknown_devices_are_refused(self, some_rewards):
         """A device is auto, cpu or cuda."""
-        with pytest.raises(InputError, match="device: expected auto, cpu or cuda, got 'tpu'"):
+        with pytest.raises(InputError, match="device: expected one of auto, cpu, cuda, got 'tpu'"):
             fit(some_rewards(), scope="task", gate=False, device="tpu")
 
     def test_small_fits_do_not_load_torch(self):

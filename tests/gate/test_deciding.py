@@ -492,10 +492,20 @@ class TestDeclared:
         with pytest.raises(InputError, match=rf"^{option}: expected True or False, got 'no'$"):
             fit(planted(2), **{option: "no"})
 
-    def test_needs_the_gate(self, planted):
-        """Without a gate nobody asks who vouches."""
-        with pytest.raises(InputError, match=r"^trusted: expected gate=True, which asks who vouches, got True with"):
-            fit(planted(2), scope="task", gate=False, trusted=True)
+    @pytest.mark.parametrize(
+        ("asked", "said"),
+        [
+            (
+                {"scope": "task", "trusted": True},
+                r"^trusted: expected gate=True, which asks who vouches, got True with",
+            ),
+            ({"scope": "auto"}, r"^gate: expected True with scope='auto' .*, got False$"),
+        ],
+    )
+    def test_needs_the_gate(self, planted, asked, said):
+        """Without a gate nobody asks who vouches, and without evidence there is nothing to choose by."""
+        with pytest.raises(InputError, match=said):
+            fit(planted(2), gate=False, **asked)
 
 
 class TestAuto:
@@ -601,11 +611,6 @@ class TestAuto:
         """An array says nothing of candidates or rewards."""
         with pytest.raises(InputError, match=r"^rewards: expected Rewards \(see Rewards.from_texts\), got ndarray$"):
             fit(np.zeros((2, 3)))
-
-    def test_needs_the_gate(self, planted):
-        """Without evidence there is nothing to choose by."""
-        with pytest.raises(InputError, match=r"^gate: expected True with scope='auto' .*, got False$"):
-            fit(planted(2), gate=False)
 
     def test_is_the_default(self, planted):
         """`fit(rewards)` is the gated, automatic choice."""

@@ -116,18 +116,14 @@ def test_few_queries_certify_nothing():
     assert few[-1] > 0.01 > many[-1]
 
 
-@pytest.mark.parametrize("value", [0.0, 0.5])
-def test_rewards_that_never_differ_certify_nothing(value):
-    """Where every reward is the same there is no loss to measure."""
-    rewards = habit(20)
-    same = replace(rewards, values=np.full(rewards.budget, value))
+@pytest.mark.parametrize("case", ["all bad", "all alike", "one question"])
+def test_what_says_nothing_certifies_nothing(case):
+    """Where every reward is the same there is no loss to measure, and a single question has no bound."""
+    rewards = habit(1 if case == "one question" else 20)
+    if case != "one question":
+        rewards = replace(rewards, values=np.full(rewards.budget, 0.5 * (case == "all alike")))
 
-    assert lost_by_depth(case_of(same), case_of(same).judged.base) == ()
-
-
-def test_one_question_certifies_nothing():
-    """A single question has no bound."""
-    assert lost_by_depth(case_of(habit(1)), case_of(habit(1)).judged.base) == ()
+    assert lost_by_depth(case_of(rewards), case_of(rewards).judged.base) == ()
 
 
 def test_the_certificate_holds_on_other_queries():

@@ -77,12 +77,6 @@ def test_a_setting_in_front_of_a_reranker_counts_by_what_it_brings():
     assert tuned(-1).evidence.gain != tuned(1).evidence.gain
 
 
-def test_whether_lists_are_reranked_is_true_or_false():
-    """In one line, as `fit` says it."""
-    with pytest.raises(InputError, match=r"^reranked: expected True or False, got 'no'$"):
-        tune(judged(), fused, (0.0, 0.5), trusted=True, reranked="no")
-
-
 @pytest.mark.parametrize(
     ("settings", "search", "said"),
     [
@@ -101,12 +95,18 @@ def test_what_cannot_be_tuned_is_refused(settings, search, said):
         tune(judged(), search, settings, trusted=True)
 
 
-def test_what_cannot_be_learned_from_is_refused():
-    """As `fit` refuses it."""
-    with pytest.raises(InputError, match="rewards: expected Rewards"):
-        tune([("query", "document", 1.0)], fused, (0.0, 0.5))
-    with pytest.raises(InputError, match="trusted: expected True or False, got 'yes'"):
-        tune(judged(), fused, (0.0, 0.5), trusted="yes")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rewards": [("query", "document", 1.0)]}, "rewards: expected Rewards"),
+        ({"trusted": "yes"}, "trusted: expected True or False, got 'yes'"),
+        ({"reranked": "no"}, "^reranked: expected True or False, got 'no'$"),
+    ],
+)
+def test_what_fit_refuses_is_refused(options, said):
+    """In its words."""
+    with pytest.raises(InputError, match=said):
+        tune(**{"rewards": judged(), "search": fused, "settings": (0.0, 0.5), "trusted": True} | options)
 
 
 def test_the_result_is_a_setting_with_its_evidence():

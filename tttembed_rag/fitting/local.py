@@ -83,12 +83,9 @@ class Local:
 
     def map(self) -> KernelMap:
         """The regression as a function of the query, for serving."""
-        weights = _solved_lower(self.factor, self._coefficients(), transposed=True)
+        coefficients = np.asarray(np.linalg.solve(*self._system()), dtype=np.float64)
+        weights = _solved_lower(self.factor, coefficients, transposed=True)
         return KernelMap(self.landmarks, weights.astype(self.landmarks.dtype), self.bandwidth)
-
-    def fitted(self) -> Float64:
-        """(n, d) v at the rewarded queries themselves."""
-        return self.features @ self._coefficients()
 
     def held_out(self, fold: IntArray) -> Float64:
         """(n, d) v at each rewarded query, learned from the folds without it; *fold* is (n,)."""
@@ -108,9 +105,6 @@ class Local:
         gram, right = self._system()
         size = float(np.linalg.norm(right))
         return float(np.linalg.norm(gram @ np.linalg.solve(gram, right) - right)) / size if size else 0.0
-
-    def _coefficients(self) -> Float64:
-        return np.asarray(np.linalg.solve(*self._system()))
 
     def _system(self) -> tuple[Float64, Float64]:
         """G (m, m) and R (m, d)."""

@@ -20,13 +20,9 @@ def merged(rewards: Rewards, groups: IntArray, *, absent: bool = False) -> Rewar
     """One query for each of *groups* (n,), with the distinct candidates of all its queries and their mean rewards.
 
     Of copies of a text it has the one that its queries were shown first. The order depends on nothing but the vectors.
-    Without this a question that was logged again, or a text under two ids, would pass for agreement.
-
-    Args:
-        rewards: n rewarded queries.
-        groups: (n,) a number for each of the queries that are made.
-        absent: Whether a candidate that some of its queries were not shown has their least reward of these: what few
-            have seen is not the word of all.
+    Without this a question that was logged again, or a text under two ids, would pass for agreement. With *absent*, a
+    candidate that some of its queries were not shown has their least reward of these: what few have seen is not the
+    word of all.
     """
     query = np.repeat(groups, rewards.depths)
     document = rewards.same_documents

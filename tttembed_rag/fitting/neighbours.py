@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.checks import IntArray
 
 # Unjudged candidates that join each judged one. On development three taught no more than two, at twice the cost.
 NEIGHBOURS = 2
@@ -36,7 +36,8 @@ def with_neighbours(rewards: Rewards) -> Rewards:
         query = np.unique(groups[rows], return_inverse=True)[1]
         known = np.zeros((query[-1] + 1, len(documents)), dtype=bool)
         known[np.repeat(query, rewards.depths[rows]), judged] = True
-        distance = -_similarities(rewards, rows, documents).round(6)  # equal texts tie, whatever float32 makes of them
+        similarities = rewards.queries.rows(rows).unit @ rewards.documents.rows(documents).unit.T
+        distance = -similarities.round(6)  # equal texts tie, whatever float32 makes of them
         distance[known[query]] = np.inf
         most = min(NEIGHBOURS * int(rewards.depths[rows].max()), len(documents))
         nearest = np.argpartition(distance, most - 1, axis=1)[:, :most]
@@ -60,8 +61,3 @@ def _pools(rewards: Rewards, groups: IntArray) -> Iterator[IntArray]:
         rows = np.flatnonzero(rewards.tasks == task)
         rows = rows[np.argsort(groups[rows], kind="stable")]
         yield from np.array_split(rows, -(-len(rows) // _POOL))
-
-
-def _similarities(rewards: Rewards, rows: IntArray, documents: IntArray) -> FloatArray:
-    """Cosine similarity (rows, documents)."""
-    return np.asarray(rewards.queries.rows(rows).unit @ rewards.documents.rows(documents).unit.T)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.fitting.grid import Grid, Loss
-from tttembed_rag.fitting.objectives import OBJECTIVES, build
+from tttembed_rag.fitting.objectives import build
 from tttembed_rag.fitting.solver import Problem, Solution, adam, exact
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.vectors.checks import FloatArray
@@ -56,12 +56,9 @@ class Recipe:
     warm_start: Mapping[str, Offset] | None = None
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
-        if self.solver not in ("exact", "adam"):
-            raise InputError(f"solver: expected exact or adam, got {self.solver!r}")
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise InputError(f"device: expected auto, cpu or cuda, got {self.device!r}")
+        for name, allowed in (("objective", ObjectiveName), ("solver", SolverName), ("device", Device)):
+            if (value := getattr(self, name)) not in get_args(allowed):
+                raise InputError(f"{name}: expected one of {', '.join(get_args(allowed))}, got {value!r}")
         for name in ("ridge", "teacher_temperature", "student_temperature", "tolerance", "kappa"):
             value = getattr(self, name)
             try:

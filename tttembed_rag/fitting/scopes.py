@@ -33,9 +33,7 @@ _BATCH_NUMBERS = 16_000_000
 def scope_weights(rewards: Rewards, voices: Float64 | None = None) -> Float64:
     """w_q = 1 / (active tasks * rewarded queries of q's task), (n,), summing to 1 (paper, appendix).
 
-    Args:
-        rewards: Judged candidates.
-        voices: (n,) how much each query counts as one; 0 leaves it out. None for one each.
+    *voices* (n,) say how much each query counts as one; 0 leaves it out. None is one each.
     """
     tasks, task = np.unique(rewards.tasks, return_inverse=True)
     voices = np.ones(len(task)) if voices is None else voices
@@ -132,13 +130,7 @@ def shared_offset(
 ) -> Offset:
     """The offset of a *task*, or the global one (None), of all *rewards* together, on *evidence* or ungated.
 
-    Args:
-        rewards: Judged candidates.
-        task: Its task; None for the global offset.
-        recipe: How it is learned.
-        evidence: The verdict; None where no gate was asked.
-        weights: (n,) weights of the queries; None for those of `scope_weights`.
-        n: Rewarded queries that it counts as learned from; None for all.
+    The *weights* (n,) of queries are those of `scope_weights` if there are none; it counts as learned from *n* queries.
     """
     start = recipe.start("global" if task is None else f"task:{task}", rewards.width)
     weights = scope_weights(rewards) if weights is None else weights
@@ -230,14 +222,7 @@ def local_offset(
 ) -> Offset:
     """The offset of a *task* as a function of the query, on *evidence* or ungated.
 
-    Args:
-        local: The regression of the private optima.
-        task: Its task.
-        n: Rewarded queries that it was learned from.
-        optima: The private optima that it was learned from.
-        recipe: How they were learned.
-        evidence: The verdict; None where no gate was asked.
-        vector: (d,) what the regression is learned around; None for zero.
+    It is the *local* regression of *n* private *optima* around a *vector* (d,), or around zero.
     """
     map_ = local.map()
     targets = Certificate(

@@ -88,11 +88,11 @@ def exact(
     curvature: float = 1.0,
     max_evaluations: int = 1000,
 ) -> Solution:
-    """Minimise every problem until its gradient norm is at most *tolerance*.
+    """Minimise every problem from *start* (G, p) until its gradient norm is at most *tolerance*.
 
     Args:
         problem: G problems in p coordinates.
-        start: (G, p) where to begin; the paper begins at zero.
+        start: Where to begin; the paper begins at zero.
         tolerance: Largest Euclidean gradient norm accepted as converged. With ridge 0.3 a norm of
             1e-4 leaves the objective within about 1e-8 nats of the optimum.
         curvature: A guess at the second derivative downhill from the start, which gives the first step its length.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from tttembed_rag.errors import InputError
 
@@ -13,13 +13,8 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
-class MapLike(Protocol):
-    """A function like `map`: results in the order of the items. An `Executor.map` is one."""
-
-    def __call__(self, function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterable[Any]:
-        """The results of *function* for *items*, in their order."""
-
-
+# A function like `map`: results in the order of the items. An `Executor.map` is one.
+MapLike: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 _MAP: ContextVar[MapLike] = ContextVar("tttembed_map", default=map)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,15 +51,7 @@ class Weighing:
 
     @classmethod
     def of(cls, rewards: Rewards, grid: Grid, cosines: Float64, weights: Float64, recipe: Recipe) -> Weighing:
-        """The problem of judged candidates.
-
-        Args:
-            rewards: n queries with their texts.
-            grid: Their candidates, padded to (n, k).
-            cosines: (n, k) their similarity to the query vectors that will be searched with.
-            weights: (n,) how much each query counts.
-            recipe: Temperatures.
-        """
+        """The problem of candidates with *cosines* (n, k) to the query vectors that will be searched with."""
         present = grid.present
         vocabulary = Vocabulary.of(rewards.doc_texts[np.unique(rewards.candidates)].tolist())
         known = np.zeros((*present.shape, FEATURES))
@@ -75,10 +67,6 @@ class Weighing:
         start = np.zeros(FEATURES)
         start[COSINE] = scale[COSINE] / recipe.student_temperature
         return cls(known / scale, scale, present, teacher, weights, start, vocabulary)
-
-    def without_words(self) -> Weighing:
-        """The problem of the similarity alone, whose weight is free: what words must be better than."""
-        return replace(self, features=self.features * (np.arange(FEATURES) == COSINE))
 
     def solved(self, queries: NDArray[np.bool_] | None = None) -> Float64:
         """(4,) the optimum; of some of the *queries* (n,) alone."""

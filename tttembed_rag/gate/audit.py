@@ -133,14 +133,7 @@ def check_labels(labels: Labels | None) -> None:
 
 
 def audited(rewards: Rewards, voices: Float64, offsets: FloatArray, labels: Labels) -> Audited:
-    """What *labels* say of *offsets*.
-
-    Args:
-        rewards: n rewarded queries.
-        voices: (n,) how much each counts.
-        offsets: (n, d) what moves each query.
-        labels: Trusted labels of pairs that `audit_sample` drew; others are ignored.
-    """
+    """What trusted *labels* say of *offsets* (n, d); those of pairs that `audit_sample` did not draw are ignored."""
     grid = Grid.of(rewards)
     moved = rewards.queries.unit + offsets
     scores = rewards.documents.similarities(UnitRows(moved, np.ones(len(moved), moved.dtype)), grid.slots)
@@ -205,10 +198,6 @@ def audit_sample(rewards: Rewards, count: int) -> list[tuple[str, str]]:
 
     A fixed hash draws the queries, and `PAIRS` documents of each, which is what `fit(..., audit=)` takes the labels of
     them for. More pairs are those of fewer and further ones, and no query is drawn in part.
-
-    Args:
-        rewards: Judged candidates.
-        count: Pairs to draw.
     """
     rewards = one_row_each(rewards)
     pairs: list[tuple[str, str]] = []

@@ -64,9 +64,7 @@ class Signal:
 def signal_of(rewards: Rewards, voices: Float64 | None = None) -> Signal:
     """The permutation test of *rewards*, each question asked once, with its distinct documents.
 
-    Args:
-        rewards: n rewarded queries.
-        voices: (n,) in (0, 1]: how much each counts; those of one question are added up. None for one each question.
+    The *voices* (n,) in (0, 1] of one question are added up; without them each question has one.
     """
     groups = rewards.near_queries
     rewards = merged(rewards, groups)
@@ -95,13 +93,7 @@ def agreement_p(rewards: Float64, similarity: Float64, query: IntArray, weights:
 
     The first three moments of the statistic over all permutations are known; it is taken to follow the Pearson type III
     distribution with these moments (Mielke and Berry 2007, section 2.3). Where no query has rewards that differ, every
-    permutation is the observed one: p is 1.
-
-    Args:
-        rewards: (N,) of the pairs.
-        similarity: (N,) of the pairs.
-        query: (N,) the query of each pair.
-        weights: (n,) how much each query counts.
+    permutation is the observed one: p is 1. Of N pairs, *query* (N,) is the query, which counts *weights* (n,).
     """
     from scipy.special import gammainc, gammaincc
 

@@ -84,11 +84,6 @@ class Case:
         """Whether a source gave each row of what was given, and not the judge."""
         return np.asarray(self.given.sources != "")
 
-    @property
-    def alone(self) -> bool:
-        """Whether one source alone speaks, which nobody confirms."""
-        return bool(self.named.all()) and self.heard.sources == 1
-
     @cached_property
     def voucher(self) -> Voucher:
         """Who vouches for the rewards, trusted labels aside; where data do, they may be those of all tasks.
@@ -101,13 +96,9 @@ class Case:
         return "the data" if self.trusted is not False and (self.signal.believed or together) else "nobody"
 
     def evidence(self, reason: str, change: Gain = UNMEASURED, *, n: int | None = None, vouched: str = "") -> Evidence:
-        """The evidence of what is published; see `withheld`.
+        """The evidence of what is published, with the measured *change* of nDCG@10; see `withheld`.
 
-        Args:
-            reason: The verdict in words.
-            change: The change of nDCG@10 that was measured.
-            n: Observations; None for the questions.
-            vouched: Who vouches; empty for the voucher of the case.
+        The questions are the *n* observations, and the voucher of the case vouches, unless others are given.
         """
         gain = change.mean if change.freedom else None
         interval, vouched = change.interval(LEVEL), vouched or self.voucher

@@ -22,14 +22,7 @@ from tttembed_rag.fitting.scopes import fit_scope, of_task, private_offsets, rec
 from tttembed_rag.gate.audit import Labels, check_labels
 from tttembed_rag.gate.case import Case, gated, withheld
 from tttembed_rag.gate.exposure import Exposure
-from tttembed_rag.gate.proposals import (
-    Prior,
-    Proposal,
-    propose_constant,
-    propose_for_unseen_tasks,
-    propose_local,
-    task_families,
-)
+from tttembed_rag.gate.proposals import Prior, Proposal, propose_constant, propose_local, task_families
 from tttembed_rag.gate.thresholds import (
     AUDIT_ALONE_LEVEL,
     AUDIT_LEVEL,
@@ -171,12 +164,14 @@ def check_asked(
 def _decided(everything: Case, scope: AnyScope) -> Iterator[Offset]:
     """The offsets of *scope*, published or not."""
     if scope == "global":
-        yield _offset(everything, "global", None, partial(propose_constant, task=None))
+        yield _offset(everything, "global", None, propose_constant)
         return
     tasks = np.unique(everything.given.tasks).tolist()
     priors: Mapping[str, Prior] = {}
     if scope == "auto" and len(tasks) >= MIN_TASKS and int(task_families(everything).max()) + 1 >= MIN_TASKS:
-        propose = cache(propose_for_unseen_tasks)  # asked about the same case by the gate and for the priors
+        propose = cache(
+            partial(propose_constant, unseen=True)
+        )  # asked about the same case by the gate and for the priors
         whole = _offset(everything, "global", None, propose)
         yield whole
         if whole.served:
@@ -254,7 +249,7 @@ def refused_by(case: Case) -> Evidence | None:
     elif case.signal.contradicts:
         question, against = MEANS, not case.named.any()  # no vote takes away what is served
         found = "the rewards contradict the retriever's order, as an inverted judge's do"
-    elif case.alone:
+    elif case.named.all() and case.heard.sources == 1:  # which nobody confirms
         found = "one source alone rewarded them"
     elif case.voucher == "nobody" and not case.labels:
         question, found = MEANS, _unbelieved(case)

@@ -33,15 +33,10 @@ def lost_by_depth(case: Case, scores: Float64) -> tuple[float, ...]:
     Each is an upper bound of the mean loss at one-sided level `CERTIFIED_LEVEL`, and no less than those of the depths
     below it in the list: whoever takes the first that is small enough has tested them from the deepest on, in a fixed
     sequence (Angelopoulos et al. 2021), and needs no correction for having tested several. Where trusted labels say
-    that more is lost than the judge does, it is what they say.
+    that more is lost than the judge does, it is what they say. There are as many bounds as the median query has judged
+    candidates, at most `DEEPEST`; none where rewards never differ, or where there are fewer than two questions.
 
-    Args:
-        case: n rewarded queries.
-        scores: (n, k) of the judged candidates, by which the list is sorted, learned without the query.
-
-    Returns:
-        As many bounds as the median query has judged candidates, at most `DEEPEST`; none where rewards never differ, or
-        where there are fewer than two questions.
+    The list is sorted by *scores* (n, k) of the judged candidates, learned without the query.
     """
     listed, place = _listed(case, scores), np.argsort(case.judged.order(scores), axis=1)
     if not listed.any():
@@ -57,14 +52,8 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
 
     The lists with the largest lead are looked at first, then more and more of them: a fixed sequence again, so that
     whoever takes as many as lose little enough needs no correction. Where trusted labels say that more is lost than
-    the judge does, it is what they say.
-
-    Args:
-        case: n rewarded queries.
-        scores: (n, k) of judged candidates and their neighbours, by which lists are sorted, learned without the query.
-
-    Returns:
-        None below `FEWEST_CERTIFIED` questions, and where no list can be served so.
+    the judge does, it is what they say. It is None below `FEWEST_CERTIFIED` questions, and where no list can be served
+    so. Lists are sorted by *scores* (n, k) of judged candidates and their neighbours, learned without the query.
     """
     if case.questions < FEWEST_CERTIFIED or scores.shape[1] < 2:
         return None
@@ -85,11 +74,8 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
 def paid_for(listed: Float64, voices: Float64) -> tuple[Float64, Float64]:
     """(n,) DCG@10 of lists that are reranked whole, and (n,) what a loss of it is divided by.
 
-    A query of which all that was judged is bad weighs less: there is little to lose.
-
-    Args:
-        listed: (n, k) gains of the candidates in the order of the list, 0 for the worst.
-        voices: (n,) how much each query counts.
+    A query of which all that was judged is bad weighs less: there is little to lose. Lists are *listed* gains (n, k) of
+    the candidates in their order, 0 for the worst.
     """
     paid = dcg(-np.sort(-listed, axis=1))
     typical = float(voices @ paid / voices.sum())

@@ -45,13 +45,7 @@ class Exposure:
         return cls(rewards, document, rewards.documents.rows(rows).unit, tuple(rewards.doc_ids[rows].tolist()))
 
     def changes(self, rewards: Rewards, voices: Float64, offsets: FloatArray) -> Float64:
-        """(p,) by how much *offsets* change the share of queries whose list holds a document.
-
-        Args:
-            rewards: n rewarded queries.
-            voices: (n,) how much each counts.
-            offsets: (n, d) what moves them.
-        """
+        """(p,) by how much *offsets* (n, d) change the share of queries (n *voices*) whose list holds a document."""
         rows = np.random.default_rng(0).permutation(len(rewards))[:EXPOSED_QUERIES]
         listed = min(LISTED, max(1, len(self.pool) // LISTED))
         change = np.zeros(len(self.pool))

@@ -112,33 +112,14 @@ def propose_local(case: Case, prior: Prior | None = None) -> Proposal:
     return Proposal(name, case, held_out, without, learn)
 
 
-def propose_constant(case: Case, task: str | None) -> Proposal:
-    """One offset for all queries of *case*: that of a *task*, or (None) the global one."""
-    name = "a global offset" if task is None else "one offset for all queries"
-    return _constant(case, task, name, case.fold)
+def propose_constant(case: Case, task: str | None = None, *, unseen: bool = False) -> Proposal:
+    """One offset for all queries of *case*: that of a *task*, or (None) the global one.
 
-
-def propose_for_unseen_tasks(case: Case) -> Proposal:
-    """The global offset tried on tasks that it was not learned from; a family of tasks is one observation."""
-    families = task_families(case)
-    proposal = _constant(case, None, "a global offset on unseen tasks", families % (int(case.fold.max()) + 1))
-    return replace(proposal, families=families)
-
-
-def task_families(case: Case) -> IntArray:
-    """(n,) a number for each family of tasks: tasks of one family share a question, directly or through others."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    task = np.unique(case.rewards.tasks, return_inverse=True)[1]
-    tasks, size = int(task.max()) + 1, int(task.max() + case.groups.max()) + 2
-    shared = coo_array((np.ones(len(task)), (task, tasks + case.groups)), shape=(size, size))
-    family = connected_components(shared, directed=False)[1][task]
-    return np.asarray(np.unique(family, return_inverse=True)[1])
-
-
-def _constant(case: Case, task: str | None, name: str, fold: IntArray) -> Proposal:
-    """The offset of a *task* or the global one, each query held out with its *fold* (n,)."""
+    The global one may be tried on *unseen* tasks, from which it was not learned; a family of tasks is one observation.
+    """
+    name = f"a global offset{' on unseen tasks' * unseen}" if task is None else "one offset for all queries"
+    families = task_families(case) if unseen else None
+    fold = case.fold if families is None else families % (int(case.fold.max()) + 1)
     recipe = replace(case.recipe, ridge=RIDGE_STEP * case.recipe.ridge)
 
     def learn(evidence: Evidence) -> Offset:
@@ -155,4 +136,16 @@ def _constant(case: Case, task: str | None, name: str, fold: IntArray) -> Propos
         learned = solve_shared(case.widened, looser, weights, case.grid, none[: len(numbers)]).offsets
         dose = [case.trust * recipe.dose(float(case.voices[seen].sum())) for seen in learning]
         held_out = np.asarray((np.array(dose)[:, None] * learned)[own], dtype=np.float64)
-    return Proposal(name, case, held_out, none, learn)
+    return Proposal(name, case, held_out, none, learn, families)
+
+
+def task_families(case: Case) -> IntArray:
+    """(n,) a number for each family of tasks: tasks of one family share a question, directly or through others."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    task = np.unique(case.rewards.tasks, return_inverse=True)[1]
+    tasks, size = int(task.max()) + 1, int(task.max() + case.groups.max()) + 2
+    shared = coo_array((np.ones(len(task)), (task, tasks + case.groups)), shape=(size, size))
+    family = connected_components(shared, directed=False)[1][task]
+    return np.asarray(np.unique(family, return_inverse=True)[1])

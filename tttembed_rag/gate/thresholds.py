@@ -99,29 +99,17 @@ class Question:
 
 
 PUBLISHED = "TTT-G00"
-COMPARE = Question(
-    "TTT-G01",
-    "Is there something to compare?",
-    "there is nothing to compare",
-)
+COMPARE = Question("TTT-G01", "Is there something to compare?", "there is nothing to compare")
 MEANS = Question(
-    "TTT-G02",
-    "Do the rewards mean something?",
-    "nobody vouches for the rewards, or they contradict the retriever",
+    "TTT-G02", "Do the rewards mean something?", "nobody vouches for the rewards, or they contradict the retriever"
 )
 FALLS = Question(
-    "TTT-G03",
-    "Does the loss of held-out queries fall?",
-    "held-out queries are not ranked better, or not surely",
+    "TTT-G03", "Does the loss of held-out queries fall?", "held-out queries are not ranked better, or not surely"
 )
 EXPOSED = Question(
     "TTT-G04",
     "Does no document rise or fall in everybody's list by the word of sources?",
     "documents move in too many lists by the word of sources",
 )
-AUDITED = Question(
-    "TTT-G05",
-    "Do trusted labels confirm the gain?",
-    "trusted labels do not confirm it: {found}",
-)
+AUDITED = Question("TTT-G05", "Do trusted labels confirm the gain?", "trusted labels do not confirm it: {found}")
 QUESTIONS = (COMPARE, MEANS, FALLS, EXPOSED, AUDITED)

@@ -7,23 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.fitting.measures import judged_ndcg
-from tttembed_rag.fitting.words import Weighing
+from tttembed_rag.fitting.words import COSINE, Weighing
 from tttembed_rag.gate.case import Case, withheld
 from tttembed_rag.gate.depth import lost_by_depth, skips_of
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Proposal
-from tttembed_rag.gate.thresholds import (
-    AGREEMENT,
-    AUDIT_LEVEL,
-    AUDITED,
-    BELIEVERS,
-    FALLS,
-    LEVEL,
-    MEANS,
-    TYPICAL_FALL,
-)
+from tttembed_rag.gate.thresholds import AGREEMENT, AUDIT_LEVEL, AUDITED, BELIEVERS, FALLS, LEVEL, MEANS, TYPICAL_FALL
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.offsets.rescorer import Rescorer
+from tttembed_rag.offsets.rescorer import FEATURES, Rescorer
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.vectors.rows import Float64
 
@@ -69,7 +60,9 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
     Candidates are those of `Case.grid`, and their *cosines* (n, k) are to what moves the query, learned without it.
     """
     weighing = Weighing.of(case.widened, case.grid, cosines, case.voices, case.recipe)
-    held_out, alone = weighing.held_out(case.fold), weighing.without_words()
+    held_out = weighing.held_out(case.fold)
+    # The similarity alone, whose weight is free: what words must be better than.
+    alone = replace(weighing, features=weighing.features * (np.arange(FEATURES) == COSINE))
     falls = alone.losses(alone.held_out(case.fold)) - weighing.losses(held_out)
     most = float(case.voices.sum())
     fall = Gain.of(falls, case.voices, case.groups, typical=TYPICAL_FALL, most=most)
