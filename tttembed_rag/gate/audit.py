@@ -28,6 +28,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import dcg, discounts
 from tttembed_rag.fitting.merging import one_row_each
+from tttembed_rag.gate.gains import Gain
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.copies import same_text
@@ -85,7 +86,7 @@ class Audited:
 
     def confirms(self, level: float) -> bool:
         """Whether the corrected change is above zero at a one-sided *level*."""
-        return self.found - self._half_width(level) > _ROUNDING
+        return self._change.below(level) > _ROUNDING
 
     def refutes(self, level: float) -> bool:
         """Whether the labels decide, and do not confirm the change."""
@@ -93,14 +94,11 @@ class Audited:
 
     def interval(self, level: float) -> tuple[float, float]:
         """The bounds of the corrected change, each at a one-sided *level*, as far as nDCG can change at all."""
-        half = self._half_width(level)
-        return _possible(self.found - half), _possible(self.found + half)
+        return _possible(self._change.below(level)), _possible(self._change.above(level))
 
-    def _half_width(self, level: float) -> float:
-        """Student's t quantile of a one-sided *level*, times the error."""
-        from scipy.special import stdtrit
-
-        return float(-stdtrit(max(self.queries - _SLOPES, 1), level)) * self.error
+    @property
+    def _change(self) -> Gain:
+        return Gain(self.found, self.error, max(self.queries - _SLOPES, 1))
 
     def __str__(self) -> str:
         low, high = self.interval(_LEVEL)
