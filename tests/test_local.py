@@ -39,7 +39,7 @@ class TestRegression:
         noise = 0.7 / np.clip(rewards.reach / rewards.reach.mean(), 0.05, 1.5)
 
         assert_allclose(local.map()(y), posterior(x, y, targets, noise, local.bandwidth), atol=1e-6)
-        assert_allclose(local.fitted(), posterior(x, x, targets, noise, local.bandwidth), atol=1e-6)
+        assert_allclose(local.map()(x), posterior(x, x, targets, noise, local.bandwidth), atol=1e-6)
         assert local.residual < 1e-10
 
     def test_the_bandwidth_is_the_mean_distance(self, some_rewards):
@@ -77,7 +77,7 @@ class TestRegression:
         reduced = Local.of(replace(rewards, values=values), targets, 1.0)
         whole = Local.of(rewards, targets, 1.0)
 
-        missed = [np.linalg.norm(local.fitted()[0] - targets[0]) for local in (reduced, whole)]
+        missed = [np.linalg.norm(local.map()(rewards.queries.unit[:1])[0] - targets[0]) for local in (reduced, whole)]
 
         assert missed[0] > 1.3 * missed[1]
 
