@@ -191,7 +191,7 @@ def test_a_call_joins_no_search_of_another_client(search):
         ("fifth", "", "ann", "fifth"),
     ):
         with tttembed_rag.context(tenant=tenant, source=source):
-            turns.search_among(key, request(topic), 4, search.names)
+            turns.search(key, request(topic), 4, search.names)
         for other in ("eve", "ann"):
             with tttembed_rag.context(source=other):
                 turns.used(called, f"zeta_{topic}", succeeded=True)

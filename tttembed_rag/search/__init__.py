@@ -5,8 +5,7 @@ from tttembed_rag.search.explaining import FoundItem, SearchExplanation
 from tttembed_rag.search.learned import GROWTH, LearnedSearch
 from tttembed_rag.search.learning import Lesson
 from tttembed_rag.search.recall import LearnedRecall
-from tttembed_rag.search.tools import LearnedToolSearch, Turn
-from tttembed_rag.search.turns import Turns, is_outage, sent_by
+from tttembed_rag.search.tools import LearnedToolSearch, Turn, Turns, is_outage, sent_by
 
 __all__ = [
     "GROWTH",

@@ -7,6 +7,7 @@ the store as long as the requests are; no pair of a tenant is paid for twice.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Event
@@ -60,11 +61,16 @@ class UnusedJudge:
             StoreUnavailable: The store is away.
         """
         sample = self._sample(requests, items, tenant)
-        self._ask(list(sample.values()), lease)
+        name = self._judge.fingerprint
         pairs = {
-            place: {key: self._pair(one.query, text) for key, text in one.candidates} for place, one in sample.items()
+            place: {key: pair_key(name, one.query, text) for key, text in one.candidates}
+            for place, one in sample.items()
         }
-        paid = self._queue.answers().get([pair for own in pairs.values() for pair in own.values()])
+        wanted = list({pair for own in pairs.values() for pair in own.values()})
+        answers = self._queue.answers()
+        if len(answers.get(wanted)) < len(wanted):
+            self._ask(list(sample.values()), lease)
+        paid = answers.get(wanted)
         return [
             {
                 key: float(checked_rewards(self._judge, [score])[0])
@@ -77,13 +83,13 @@ class UnusedJudge:
     def _sample(self, requests: Sequence[PastRequest], items: Items, tenant: str) -> dict[tuple[str, str], Observation]:
         """By task and query id, a request as the store knows it, with the first items that nobody used for it."""
         index = items.for_tenant(tenant)
-        known: dict[tuple[str, str], list[PastRequest]] = {}  # those of several sources are asked about once
+        known: dict[tuple[str, str], list[PastRequest]] = defaultdict(list)  # several sources are asked about once
         for one in requests:
-            known.setdefault((one.task, one.query_id), []).append(one)
+            known[one.task, one.query_id].append(one)
         sample = {}
         for waiting in self._queue.waiting(self._judge.fingerprint, tenant=tenant, limit=LAST):
             place = (waiting.task, self._text_id(waiting.query))
-            if (same := known.get(place)) is not None:
+            if same := known.get(place):
                 used = {index.keys[key] for one in same for key in one.outcomes if key in index.keys}
                 rows = unused(index.scores(same[0].query, same[0].vector, WEIGHT), used, _FIRST).tolist()
                 cards = [index.cards[row] for row in rows]
@@ -92,15 +98,9 @@ class UnusedJudge:
 
     def _ask(self, sample: Sequence[Observation], lease: Lease) -> None:
         """Ask about what was not answered yet, as far as the day's budget goes."""
-        keys = {self._pair(one.query, text) for one in sample for _, text in one.candidates}
-        if len(self._queue.answers().get(list(keys))) == len(keys):
-            return
         try:
             self._asking.run(sample, lease, Event(), depths=range(1, _FIRST + 1)).verdicts()
         except (LeaseLost, StoreUnavailable):
             raise
         except Exception:  # noqa: BLE001 - a judge of the caller's may raise anything; uses alone are learned from
             _log.exception("items that nobody used stay unjudged")
-
-    def _pair(self, query: str, text: str) -> bytes:
-        return pair_key(self._judge.fingerprint, query, text)

@@ -50,8 +50,7 @@ class Card:
         return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-# What is wrong with some tools of a catalogue: the names of those tools, which are kept all the same.
-_Remarks = dict[str, list[str]]
+# What is wrong with some tools of a catalogue, which are kept all the same.
 _TWICE = "names stand for several tools, whose texts are joined"
 _BLANK = "tools have no description and are found by their names"
 _ODD = "tools have parameters that are no JSON schema and are left out of the text"
@@ -70,14 +69,12 @@ def cards_of(catalog: Any) -> list[Card]:
         InputError: It is something else, or a tool has no name.
         DataError: A file cannot be read.
     """
-    remarks: _Remarks = {_TWICE: [], _BLANK: [], _ODD: []}
+    remarks: dict[str, list[str]] = {_TWICE: [], _BLANK: [], _ODD: []}
     cards: dict[str, Card] = {}
     for tool in _tools(catalog):
         card = _card(tool, remarks)
-        earlier = cards.get(card.name)
-        if earlier is None:
-            cards[card.name] = card
-        elif card.text not in earlier.text:
+        earlier = cards.setdefault(card.name, card)
+        if card.text not in earlier.text:
             remarks[_TWICE].append(card.name)
             cards[card.name] = Card(card.name, f"{earlier.text}\n{card.text}"[:CARD_LIMIT])
     if parts := [
@@ -100,22 +97,17 @@ def _tools(catalog: Any) -> Iterable[Any]:
         for key in ("result", "tools"):
             if isinstance(catalog.get(key), Mapping | list):
                 return _tools(catalog[key])
-        return [_named(name, value) for name, value in catalog.items()]
+        described = {
+            name: {"description": value} if value is None or isinstance(value, str) else value
+            for name, value in catalog.items()
+        }
+        return [{"name": name, **value} if isinstance(value, Mapping) else value for name, value in described.items()]
     inside = getattr(catalog, "tools", None)
     if isinstance(inside, list | tuple):
         return inside
     if isinstance(catalog, Iterable) and not isinstance(catalog, bytes):
         return catalog
     raise InputError(f"catalog: expected {_EXPECTED}, got {type(catalog).__name__}")
-
-
-def _named(name: Any, value: Any) -> Any:
-    """An entry of a dict from name to description, or to a schema without its name."""
-    if isinstance(value, Mapping):
-        return {"name": name, **value}
-    if value is None or isinstance(value, str):
-        return {"name": name, "description": value}
-    return value
 
 
 def _read_json(path: Path) -> Any:
@@ -147,7 +139,7 @@ def _skills(folder: Path) -> Iterable[Any]:
         yield {"name": head.get("name") or file.parent.name, "description": head.get("description")}
 
 
-def _card(tool: Any, remarks: _Remarks) -> Card:
+def _card(tool: Any, remarks: dict[str, list[str]]) -> Card:
     if isinstance(tool, Card):
         name, text = tool.name, tool.text
         if not text.strip():
@@ -180,7 +172,7 @@ def _parts(tool: Any) -> tuple[Any, Any, Any]:
         return inner.get("name"), inner.get("description"), next((inner[key] for key in _SCHEMAS if key in inner), None)
     about: Any = getattr(tool, "metadata", None)
     if hasattr(about, "get_name") and hasattr(about, "description"):  # LlamaIndex
-        return about.get_name(), about.description, _schema_of(getattr(about, "fn_schema", None))
+        return about.get_name(), about.description, getattr(about, "fn_schema", None)
     if inspect.isroutine(tool):
         return tool.__name__, inspect.getdoc(tool), None
     if not hasattr(tool, "name"):
@@ -190,30 +182,21 @@ def _parts(tool: Any) -> tuple[Any, Any, Any]:
     schema = next((found for key in keys if (found := getattr(tool, key, None)) is not None), None)
     if schema is None and hasattr(tool, "function_schema"):  # a tool of Pydantic AI
         schema = getattr(tool.function_schema, "json_schema", None)
-    return tool.name, getattr(tool, "description", None), _schema_of(schema)
+    return tool.name, getattr(tool, "description", None), schema
 
 
-def _schema_of(model: Any) -> Any:
-    """The JSON schema of a class of pydantic; anything else as it is."""
-    if not hasattr(model, "model_json_schema"):
-        return model
-    try:
-        return model.model_json_schema()
-    except Exception as exc:  # noqa: BLE001 - a schema of the caller's types: anything may be wrong with it
-        _log.debug("a schema of parameters was not read: %r", exc)
-        return "unreadable"
-
-
-def _parameters(name: str, schema: Any, remarks: _Remarks) -> list[str]:
-    """A line for each parameter of a JSON schema: its name, and its description where there is one."""
+def _parameters(name: str, schema: Any, remarks: dict[str, list[str]]) -> list[str]:
+    """A line for each parameter of a JSON schema or a class of pydantic: its name, and its description if any."""
     if schema is None:
         return []
-    properties = schema.get("properties", {}) if isinstance(schema, Mapping) else None
-    if not isinstance(properties, Mapping):
+    try:
+        schema = schema.model_json_schema() if hasattr(schema, "model_json_schema") else schema
+        about = {
+            key: one.get("description") if isinstance(one, Mapping) else None
+            for key, one in schema.get("properties", {}).items()
+        }
+    except Exception as exc:  # noqa: BLE001 - a schema of the caller's types: anything may be wrong with it
+        _log.debug("a schema of parameters was not read: %r", exc)
         remarks[_ODD].append(name)
         return []
-    lines = []
-    for key, about in properties.items():
-        described = about.get("description") if isinstance(about, Mapping) else None
-        lines.append(f"{key}: {described}" if isinstance(described, str) else str(key))
-    return lines
+    return [f"{key}: {described}" if isinstance(described, str) else str(key) for key, described in about.items()]

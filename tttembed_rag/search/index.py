@@ -18,8 +18,6 @@ WEIGHT = 0.35
 WEIGHTS = (WEIGHT, 0.15, 0.7)
 # What may be a name in a request, and a name that is a plain word.
 _NAMES, _WORD = re.compile(r"[\w.:/-]+"), re.compile(r"[^\W\d_]?[^\W\d_A-Z]*")
-# By how much the room for vectors grows where it is full.
-_GROWTH = 1.5
 
 
 def standardized(scores: FloatArray) -> FloatArray:
@@ -48,25 +46,6 @@ def best(scores: FloatArray, k: int) -> IntArray:
     return high[np.argsort(-scores[high], kind="stable")][:k]
 
 
-class _Room:
-    """Rows for vectors, of which the states of an index that grows share the first; the newest state adds to them."""
-
-    def __init__(self, rows: FloatArray, taken: int) -> None:
-        self.rows = rows
-        self.taken = taken
-
-    def plus(self, vectors: FloatArray, first: int) -> _Room:
-        """Itself, or a larger one, with *vectors* (m, d) behind the *first* rows."""
-        end, room = first + len(vectors), self
-        if self.taken != first or end > len(self.rows) or vectors.dtype != self.rows.dtype:
-            rows = np.empty((int(_GROWTH * end), vectors.shape[1]), dtype=vectors.dtype)
-            if first:
-                rows[:first] = self.rows[:first]
-            room = _Room(rows, first)
-        room.rows[first:end], room.taken = vectors, end
-        return room
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
     """One state of the items, ready to be searched; it never changes, and others are made of it.
@@ -76,22 +55,17 @@ class Index:
         keywords: BM25 over their texts.
         rows: The place of each card by its name.
         keys: The place of each card by its key.
-        room: Where the vectors are.
+        vectors: (n, d) unit vectors of the cards' texts.
     """
 
     cards: tuple[Card, ...] = ()
     keywords: Keywords = field(default_factory=Keywords)
     rows: Mapping[str, int] = field(default_factory=dict)
     keys: Mapping[str, int] = field(default_factory=dict)
-    room: _Room = field(default_factory=lambda: _Room(np.zeros((0, 0), dtype=np.float32), 0))
+    vectors: FloatArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
 
     def __len__(self) -> int:
         return len(self.cards)
-
-    @property
-    def vectors(self) -> FloatArray:
-        """(n, d) unit vectors of the cards' texts."""
-        return self.room.rows[: len(self.cards)]
 
     def plus(self, cards: Sequence[Card], vectors: FloatArray) -> Index:
         """With *cards* and their *vectors* (m, d) behind the others, and in place of those of the same names."""
@@ -102,7 +76,7 @@ class Index:
             old.keywords.plus([card.text for card in cards]),
             {**old.rows, **{card.name: place for place, card in zip(places, cards, strict=True)}},
             {**old.keys, **{card.key: place for place, card in zip(places, cards, strict=True)}},
-            old.room.plus(vectors, len(old)),
+            np.concatenate([old.vectors, vectors]) if len(old) else vectors,
         )
 
     def without(self, names: Collection[str]) -> Index:
@@ -117,7 +91,7 @@ class Index:
             self.keywords.only(np.array(kept, dtype=np.intp)),
             {card.name: place for place, card in enumerate(cards)},
             {card.key: place for place, card in enumerate(cards)},
-            _Room(self.vectors[kept], len(kept)),
+            self.vectors[kept],
         )
 
     def named(self, query: str) -> list[str]:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -269,16 +270,15 @@ class LearnedSearch:
         items, live, version = self._items, self._memory.live.current, self._memory.version(tenant)
         pool = self._memory.requests(tenant, self._width)
         requests = usable(pool, items)
+        nothing = partial(Lesson.of, len(requests), live)
         if items.own and not tenant and (elsewhere := missing(pool, items)) > _ELSEWHERE * len(pool):
-            return Lesson.of(len(requests), live, f"{elsewhere} of {len(pool)} requests are of items that are not here")
+            return nothing(f"{elsewhere} of {len(pool)} requests are of items that are not here")
         digests, seen = [one.digest for one in requests], self._memory.seen(tenant)
         new = sum(one not in seen for one in digests)
         if len(requests) < 2:
-            return Lesson.of(len(requests), live, _TOO_FEW)
+            return nothing(_TOO_FEW)
         if not new or new < grown * (len(requests) - new):
-            return Lesson.of(
-                len(requests), live, "no request is new" if not new else f"{new} requests are new, too few"
-            )
+            return nothing(f"{new} requests are new, too few" if new else "no request is new")
         verdicts = self._judge.verdicts(requests, items, tenant, lease) if self._judge and lease else None
         offsets = learn(requests, items, verdicts)
         reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
@@ -286,11 +286,11 @@ class LearnedSearch:
         is_sure = self._abstain and FLOOR in offsets.settings
         if not (version or lesson.moves or is_sure) and lesson.weight == WEIGHT:  # what others share stays
             self._memory.see(digests, tenant, lease)
-            return Lesson.of(len(requests), live, reason)
+            return nothing(reason)
         note, rewarded = f"weight of BM25 {lesson.weight:g}; {reason}", len(requests)
         publish = self._memory.publish
         if not publish(offsets, tenant, lease=lease, note=note, rewarded=rewarded, instead_of=version):
-            return Lesson.of(len(requests), live, "another process published meanwhile")
+            return nothing("another process published meanwhile")
         self._memory.see(digests, tenant, lease)
         return lesson
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,6 +16,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 from zlib import crc32
+
+from cachetools import LRUCache
 
 from tttembed_rag.capture.log import Known
 from tttembed_rag.capture.preparing import Call, owned
@@ -68,19 +71,38 @@ class PastRequest:
         return crc32(json.dumps([self.task, self.query_id, self.source, sorted(self.outcomes.items())]).encode())
 
 
-def _pooled(own: list[PastRequest], sharing: Mapping[str, list[PastRequest]]) -> list[PastRequest]:
-    """The last requests that all tenants learn from together: the newest of each, then the second newest.
+class _Pool(ABC):
+    """Requests of tenants, and of all tenants that learn together."""
 
-    To the others, all that a tenant does is one source unless it names sources, and these are its own.
-    """
-    lists = [own]
-    for tenant, requests in sharing.items():
-        named = ((one, partial(named_for, "", tenant)) for one in requests)
-        lists.append([replace(one, query_id=name(one.query_id), source=name(one.source)) for one, name in named])
-    return [one for turn in zip_longest(*lists) for one in turn if one is not None][:LAST]
+    @abstractmethod
+    def requests_of(self, tenant: str, width: int) -> list[PastRequest]:
+        """The last requests of a tenant with vectors (width,), newest first."""
+
+    @abstractmethod
+    def sharing(self) -> Collection[str]:
+        """The tenants that learn together."""
+
+    def requests(self, tenant: str, width: int) -> list[PastRequest]:
+        """The same; "" also has those of all who share: the newest of each, then the second newest.
+
+        To the others, all that a tenant does is one source unless it names sources, and these are its own.
+
+        Raises:
+            StoreUnavailable: A store cannot be read now.
+        """
+        lists = [self.requests_of(tenant, width)]
+        for one in self.sharing() if not tenant else ():
+            name = partial(named_for, "", one)
+            own = self.requests_of(one, width)
+            lists.append([replace(it, query_id=name(it.query_id), source=name(it.source)) for it in own])
+        return [one for turn in zip_longest(*lists) for one in turn if one is not None][:LAST]
+
+    def learner(self, tenant: str) -> str:
+        """The tenant that learns from requests of *tenant*: itself, or "" where it shares them."""
+        return "" if tenant in self.sharing() else tenant
 
 
-class InProcess:
+class InProcess(_Pool):
     """A memory of this process, safe between threads.
 
     Beyond `LAST` requests of a tenant, the oldest of the source with the most requests is forgotten.
@@ -93,7 +115,7 @@ class InProcess:
         self._versions: dict[str, int] = {}
         self._seen: dict[str, set[int]] = {}
         self._sharing: set[str] = set()
-        self._forgotten: dict[tuple[str, str], float] = {}
+        self._forgotten: LRUCache[tuple[str, str], float] = LRUCache(_FORGOTTEN)
         self._lock = Lock()
 
     def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None, at: float) -> None:  # noqa: ARG002 - a store keeps it
@@ -109,27 +131,23 @@ class InProcess:
                 ((most, _),) = Counter(source for *_, source in kept).most_common(1)
                 del kept[next(one for one in kept if one[2] == most)]
 
-    def requests(self, tenant: str, width: int) -> list[PastRequest]:
-        """The last requests of a tenant with vectors (width,), newest first; "" also has those of who shares."""
+    def requests_of(self, tenant: str, width: int) -> list[PastRequest]:
+        """Those of this process."""
         with self._lock:
-            own = self._requests(tenant, width)
-            return own if tenant else _pooled(own, {name: self._requests(name, width) for name in self._sharing})
+            return [
+                PastRequest(query, query, vector, task, dict(outcomes), source, tenant)
+                for (task, query, source), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
+                if len(vector) == width
+            ]
 
-    def _requests(self, tenant: str, width: int) -> list[PastRequest]:
-        return [
-            PastRequest(query, query, vector, task, dict(outcomes), source, tenant)
-            for (task, query, source), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
-            if len(vector) == width
-        ]
+    def sharing(self) -> Collection[str]:
+        """Those of this process."""
+        return set(self._sharing)
 
     def tenants(self) -> list[str]:
         """The tenants that have requests."""
         with self._lock:
             return sorted(self._kept)
-
-    def learner(self, tenant: str) -> str:
-        """The tenant that learns from requests of *tenant*: itself, or "" where it shares them."""
-        return "" if tenant in self._sharing else tenant
 
     def share(self, tenant: str, allowed: bool) -> None:
         """Let others be served what the requests of a tenant teach, or end that, with all that was shared so far."""
@@ -141,10 +159,7 @@ class InProcess:
     def forget(self, tenant: str, key: str) -> bool:
         """Forget an item of a tenant, and where it was used all that was learned from it; gives whether it was."""
         with self._lock:
-            self._forgotten.pop((tenant, key), None)
             self._forgotten[tenant, key] = time.time()
-            if len(self._forgotten) > _FORGOTTEN:
-                del self._forgotten[next(iter(self._forgotten))]
             of_item = [one for _, one in self._kept.get(tenant, {}).values() if one.pop(key, None) is not None]
             for name in ({tenant, ""} if tenant in self._sharing else {tenant}) if of_item else ():
                 self._unlearn(name)
@@ -188,7 +203,7 @@ class InProcess:
         """Nothing."""
 
 
-class InStore:
+class InStore(_Pool):
     """A memory in a store: outcomes are written from the background, what is published reaches all processes.
 
     Raises:
@@ -215,21 +230,9 @@ class InStore:
         rewards = tuple(request.outcomes.values())
         self._log.put(Call(request.query, (card.text,), rewards, request.task, tenant, at, known, "", request.source))
 
-    def requests(self, tenant: str, width: int) -> list[PastRequest]:
-        """The last requests of a tenant with vectors (width,), newest first; "" also has those of who shares.
-
-        Raises:
-            StoreUnavailable: The store cannot be read now.
-        """
+    def requests_of(self, tenant: str, width: int) -> list[PastRequest]:
+        """Those that any process has written."""
         self._log.flush()
-        own = self._requests(tenant, width)
-        return (
-            own
-            if tenant
-            else _pooled(own, {one: self._requests(one, width) for one in self.store.tenants(sharing=True)})
-        )
-
-    def _requests(self, tenant: str, width: int) -> list[PastRequest]:
         served = self.store.history.recent(
             tenant, width=width, embedder=self._embedder, judge=TOOL_CALLS, limit=LAST, depth=_DEPTH, by_source=True
         )
@@ -246,9 +249,9 @@ class InStore:
         self._log.flush()
         return self.store.tenants()
 
-    def learner(self, tenant: str) -> str:
-        """The tenant that learns from requests of *tenant*: itself, or "" where it shares them."""
-        return "" if tenant in self.store.tenants(sharing=True) else tenant
+    def sharing(self) -> Collection[str]:
+        """Those that the store knows."""
+        return self.store.tenants(sharing=True)
 
     def share(self, tenant: str, allowed: bool) -> None:
         """Let others be served what the requests of a tenant teach, or end that, with all that was shared so far."""

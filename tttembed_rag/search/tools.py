@@ -1,13 +1,24 @@
-"""`LearnedToolSearch`: the learned search over an agent's tools, and a `Turn` of the agent."""
+"""`LearnedToolSearch`: the learned search over an agent's tools, a `Turn` of the agent, and the `Turns` of many."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from threading import Lock
 from typing import Any
 
+from cachetools import LRUCache
+
+from tttembed_rag.errors import TTTEmbedError
 from tttembed_rag.search.catalog import Card, cards_of
 from tttembed_rag.search.learned import LearnedSearch
+from tttembed_rag.serving.context import context, current_tenant, said
+
+_log = logging.getLogger(__name__)
+# Turns that are remembered for hooks; the least recently used is forgotten.
+_TURNS = 2000
 
 
 class LearnedToolSearch(LearnedSearch):
@@ -74,3 +85,87 @@ class Turn:
         if succeeded:
             self._worked.add(tool)
         self._search.used(self._request, tool, succeeded, task=self._task, at=self._at)
+
+
+class Turns:
+    """The turns of many agents at once, for hooks, which never fail the agent's call.
+
+    A key stands for one run, or for the session of one client. A call belongs to the turn of its own key alone: what
+    comes without a key, or under one that is new with each request, is found tools and credits nothing.
+
+    Args:
+        search: The search.
+        task: The task key of all requests; None is the caller's `context`.
+    """
+
+    def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
+        self._search = search
+        self._task = task
+        # By tenant, source and key.
+        self._turns: LRUCache[tuple[str, str, str], Turn] = LRUCache(_TURNS)
+        self._lock = Lock()
+        self._known: int | None = None
+
+    def search(self, key: str, query: str, k: int, tools: Collection[Any]) -> list[str]:
+        """Names of the best of *tools* for *query* in the turn of *key*.
+
+        The *tools* are names that the search knows, or objects: of these it is given those that are new or changed.
+        """
+        return self._searching(key).search(query, k, among=self._names(tools))
+
+    async def asearch(self, key: str, query: str, k: int, tools: Collection[Any]) -> list[str]:
+        """The same, without holding up the event loop."""
+        names = await asyncio.to_thread(self._names, tools)
+        return await self._searching(key).asearch(query, k, among=names)
+
+    def used(self, key: str, tool: str, *, succeeded: bool) -> None:
+        """Keep an outcome in the turn of *key*; whatever is wrong with it is logged."""
+        try:
+            with self._lock:
+                turn = self._turns.get(_place(key))
+            if turn is not None:
+                turn.used(tool, succeeded)
+        except Exception:  # noqa: BLE001 - an agent's call never fails for what is learned from it
+            _log.exception("an outcome was not kept")
+
+    def _searching(self, key: str) -> Turn:
+        """The turn of a key, which searches now."""
+        if not key:
+            return Turn(self._search, self._task)
+        with self._lock:
+            turn: Turn = self._turns.setdefault(_place(key), Turn(self._search, self._task))
+            return turn
+
+    def _names(self, tools: Collection[Any]) -> list[str]:
+        """The names of *tools*, which are added to the search where they are not those of the last time."""
+        if all(isinstance(tool, str) for tool in tools):
+            return list(tools)
+        listed = hash(tuple((tool.name, tool.description) for tool in tools))
+        if listed != self._known:
+            try:
+                self._search.add(tools)
+                self._known = listed
+            except TTTEmbedError as exc:  # what is known already is found all the same
+                _log.error("new tools are not found yet: %s", exc)
+            except Exception:  # noqa: BLE001 - the caller's embedding model may raise anything
+                _log.exception("new tools are not found yet")
+        return [tool.name for tool in tools]
+
+
+def _place(key: str) -> tuple[str, str, str]:
+    """Where the turn of a key stands: that of the caller's tenant and source."""
+    return current_tenant(), said("source") or "", key
+
+
+def sent_by(headers: Mapping[str, str]) -> context:
+    """The caller's `context` with the source that the header ``X-TTT-Source`` of a request names.
+
+    Args:
+        headers: Of the request, by their names in lower case; empty where it did not come over HTTP.
+    """
+    return context(source=headers.get("x-ttt-source") or None)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether a call failed because a service could not be reached: that says nothing of the tool."""
+    return isinstance(error, ConnectionError | TimeoutError)

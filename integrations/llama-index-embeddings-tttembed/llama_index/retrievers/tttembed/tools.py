@@ -41,14 +41,14 @@ class LearnedToolRetriever(ObjectRetriever[BaseTool]):
         text = _text(str_or_query_bundle)
         if text in self._tools:
             return [self._tools[text]]
-        return [self._tools[name] for name in self._turns.search_among(text, text, self._k, self._tools)]
+        return [self._tools[name] for name in self._turns.search(text, text, self._k, self._tools)]
 
     async def aretrieve(self, str_or_query_bundle: str | QueryBundle) -> list[BaseTool]:
         """The same, without holding up the event loop."""
         text = _text(str_or_query_bundle)
         if text in self._tools:
             return [self._tools[text]]
-        return [self._tools[name] for name in await self._turns.asearch_among(text, text, self._k, self._tools)]
+        return [self._tools[name] for name in await self._turns.asearch(text, text, self._k, self._tools)]
 
     async def watch(self, run: Any, message: str) -> Any:
         """The result of a run of an agent; which tools it called, and whether they worked, is kept.
