@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from tttembed_rag import DataError, InputError, RewardError, context, fit
+from tttembed_rag import InputError, RewardError, context, fit
 from tttembed_rag.capture import Known, RewardLog, StoreLog, TextVectors
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judging import Budget
@@ -53,13 +53,11 @@ class TestRecording:
         assert_array_equal(rewards.doc_vectors[rewards.candidates], np.float32(vectors(["a", "c"])))
 
     @pytest.mark.parametrize("trusted", [True, False, None])
-    def test_whether_the_judge_is_vouched_for_is_kept(self, trusted, tmp_path):
-        """Rewards say it, and so does a log that was saved."""
+    def test_whether_the_judge_is_vouched_for_is_kept(self, trusted):
+        """Rewards say it."""
         log = RewardLog("judge", trusted=trusted)
         log.record("q", ["a"], [1.0])
-        log.save(tmp_path / "log")
 
-        assert RewardLog.load(tmp_path / "log").trusted is trusted
         assert log.rewards(vector, vectors).take(np.array([0])).trusted is trusted
 
     def test_a_pair_is_kept_once(self):
@@ -73,23 +71,18 @@ class TestRecording:
 
         assert (len(log), log.waiting, rewards.values.tolist()) == (1, 0, [0.7, 0.2])
 
-    def test_sources_stand_side_by_side(self, tmp_path):
-        """A verdict replaces that of the same source alone, also after the log was saved and loaded."""
+    def test_sources_stand_side_by_side(self):
+        """A verdict replaces that of the same source alone."""
         log = RewardLog("user feedback")
         for source, score in (("ann", 1.0), ("eve", 0.0), ("ann", 0.75), ("", 0.5)):
             log.record("q", ["a"], [score], source=source)
         log.observe("q", ["b"])
-        log.save(tmp_path / "log")
 
-        for kept in (log, RewardLog.load(tmp_path / "log")):
-            rewards = kept.rewards(vector, vectors)
+        rewards = log.rewards(vector, vectors)
 
-            assert dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True)) == {
-                "": 0.5,
-                "ann": 0.75,
-                "eve": 0.0,
-            }
-            assert (set(rewards.query_ids.tolist()), kept.waiting) == ({"q"}, 1)
+        given = dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True))
+        assert given == {"": 0.5, "ann": 0.75, "eve": 0.0}
+        assert (set(rewards.query_ids.tolist()), log.waiting) == ({"q"}, 1)
 
     def test_the_callers_context_names_the_source_and_the_task(self):
         """A call that names none is of those of the context; an empty source is the judge."""
@@ -324,29 +317,6 @@ class TestTextVectors:
 
         assert_array_equal(copy.of(["a"], vectors), np.float32([vector("a")]))
         assert (copy.remembered, copy.embedded) == (0, 1)
-
-
-def test_a_log_survives_its_process(tmp_path):
-    """What was shown, judged, waits and was known is in the file, and is learned from as before."""
-    log = RewardLog("judge", scale="rubric:0,5", capacity=7)
-    log.record("q", ["a", "b", "c"], [5, None, 1], task="billing", known=Known([1.0, 2.0]))
-    log.observe("r", ["a"])
-    log.save(tmp_path / "log.jsonl")
-    loaded = RewardLog.load(tmp_path / "log.jsonl")
-    loaded.record("s", ["a", "b"], [5, 0], task="billing", known=Known([2.0, 1.0]))
-
-    rewards = loaded.rewards(lambda _: [0.0, 1.0], lambda texts: [[len(text), 1.0] for text in texts])
-    assert (loaded.judge, str(loaded.scale), len(loaded), loaded.waiting) == ("judge", "rubric:0,5", 3, 2)
-    assert rewards.values.tolist() == [1.0, 0.2, 1.0, 0.0]
-    assert rewards.query_vectors.tolist() == [[1.0, 2.0], [2.0, 1.0]]
-
-
-@pytest.mark.parametrize("content", ["", "{}\n", '{"judge": 1}\nnothing\n'])
-def test_another_file_is_no_log(tmp_path, content):
-    """In one line that names it."""
-    (tmp_path / "other.jsonl").write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match=r"other\.jsonl: expected a file that RewardLog\.save wrote"):
-        RewardLog.load(tmp_path / "other.jsonl")
 
 
 @pytest.mark.parametrize("documents", ["abc", b"abc"])

@@ -6,8 +6,6 @@ that has them, remembered by content, or embedded again.
 
 from __future__ import annotations
 
-import json
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -20,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.capture.log import Known, Log, Logged, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
-from tttembed_rag.errors import DataError, InputError, RewardError
+from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.judging.cache import ScoreCache
 from tttembed_rag.judging.plan import Plan, Verdicts
@@ -31,8 +29,6 @@ from tttembed_rag.rewards.observations import MAX_SOURCES, Observation
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.serving.context import current_tenant
-from tttembed_rag.system.files import write_whole
-from tttembed_rag.system.jsontext import parsed_json
 
 
 class RewardLog(Log):
@@ -102,8 +98,7 @@ class RewardLog(Log):
         shown = call.texts()
         rewards = [None] * len(shown) if call.scores is None else unit_rewards(self.scale, shown, call.scores)
         if current_tenant() == self.tenant:
-            given = [{} if reward is None else {call.source: reward} for reward in rewards]
-            self._add(call.query, list(zip(shown, given, strict=True)), call.task, call.known)
+            self._add(call.query, list(zip(shown, rewards, strict=True)), call.source, call.task, call.known)
 
     def score_waiting(
         self,
@@ -142,7 +137,7 @@ class RewardLog(Log):
             verdicts = judge_all(plan, judge, answers, concurrency=concurrency)
         for one in waiting:
             judged = verdicts.rewards.get(one.query_id, {})
-            self._add(one.query, [(text, {"": judged[key]}) for key, text in one.candidates if key in judged], one.task)
+            self._add(one.query, [(text, judged[key]) for key, text in one.candidates if key in judged], "", one.task)
         return verdicts
 
     def rewards(
@@ -187,61 +182,33 @@ class RewardLog(Log):
     def __repr__(self) -> str:
         return f"RewardLog({self.judge!r}, {len(self)} queries)"
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all of it to a file of JSON lines, whole or not at all."""
-        with self._lock:
-            head = {"judge": self.judge, "scale": str(self.scale), "tenant": self.tenant, "capacity": self._capacity}
-            head["trusted"] = self.trusted
-            vectors = {query: vector.tolist() for query, vector in self._query_vectors.items()}
-            lines = [
-                {"task": task, "query": query, "documents": list(shown.items()), "vector": vectors.get(query)}
-                for (task, query), shown in self._served.items()
-            ]
-        write_whole(path, "".join(json.dumps(line) + "\n" for line in [head, *lines]).encode())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> RewardLog:
-        """Read a file that `save` wrote.
-
-        Raises:
-            DataError: The file is something else.
-        """
-        try:
-            head, *lines = map(parsed_json, Path(path).read_text(encoding="utf-8").splitlines())
-            log = cls(**head)
-            for line in lines:
-                shown = [(text, rewards) for text, rewards in line["documents"]]
-                given = [reward for _, rewards in shown for reward in rewards.values()]
-                Scale().to_unit(np.array(given, dtype=np.float64))  # refuses what is no reward
-                log._add(line["query"], shown, line["task"], Known(line["vector"]))
-        except (AttributeError, KeyError, OSError, TypeError, ValueError) as exc:
-            raise DataError(f"{path}: expected a file that RewardLog.save wrote ({exc})") from exc
-        return log
-
     def _add(
         self,
         query: str,
-        shown: Sequence[tuple[str, dict[str, float]]],
+        shown: Sequence[tuple[str, float | None]],
+        source: str,
         task: str | None,
         known: Known | None = None,
     ) -> None:
-        names = (query, *(text for text, _ in shown), *(source for _, rewards in shown for source in rewards))
+        """Keep documents with the rewards that *source* gave them; None where it gave none."""
+        names = (query, source, *(text for text, _ in shown))
         if wrong := [name for name in names if not isinstance(name, str)]:
             raise InputError(f"query, documents, source: expected texts, got {type(wrong[0]).__name__}")
-        shown = [(text, rewards) for text, rewards in shown if text.strip()]
+        shown = [(text, reward) for text, reward in shown if text.strip()]
         if not query.strip() or not shown:  # there is no meaning to learn from
             return
         vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)
         with self._lock:
             served = self._served.setdefault((task or DEFAULT_TASK, query), {})
-            for text, rewards in shown:
+            for text, reward in shown:
                 kept = served.setdefault(text, {})
-                for source, reward in rewards.items():
-                    kept.pop(source, None)  # the newest stands last
-                    kept[source] = reward
-                    if len(named := [one for one in kept if one]) > MAX_SOURCES:
-                        del kept[named[0]]
-                        self.dropped_rewards += 1
+                if reward is None:
+                    continue
+                kept.pop(source, None)  # the newest stands last
+                kept[source] = reward
+                if len(named := [one for one in kept if one]) > MAX_SOURCES:
+                    del kept[named[0]]
+                    self.dropped_rewards += 1
             if vector is not None:
                 self._query_vectors[query] = vector
             while len(self._served) > self._capacity:

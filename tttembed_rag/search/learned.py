@@ -49,8 +49,9 @@ class LearnedSearch:
     """Finds the items for a request among many short texts, and learns from which of them helped.
 
     Two searches are added: a dense one, moved by offsets, and BM25. What moves it is learned from uses (`used`), and
-    served only where uses that it was not learned from support it. Safe between threads; every method that waits has an
-    async twin. Whose requests they are, and of which task, the caller's ``with tttembed_rag.context(...)`` says.
+    served only where uses that it was not learned from support it. Safe between threads; in an event loop, `asearch`
+    searches, and other methods that wait go into ``asyncio.to_thread``. Whose requests they are, and of which task, the
+    caller's ``with tttembed_rag.context(...)`` says.
 
     Args:
         items: The items: a dict from name to text, or `Card` values; `add` brings more.
@@ -243,12 +244,6 @@ class LearnedSearch:
         self._memory.note(request, card, index.vectors[row], said("tenant"), at)
         return True
 
-    async def aused(
-        self, query: str, name: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
-    ) -> bool:
-        """The same, without holding up the event loop."""
-        return await asyncio.to_thread(self.used, query, name, succeeded, task=task, source=source)
-
     def learn(self, *, grown: float = 0.0) -> Lesson:
         """Learn from all uses of the caller's tenant, with those that it shares with, and serve what they support.
 
@@ -293,10 +288,6 @@ class LearnedSearch:
             return nothing("another process published meanwhile")
         self._memory.see(digests, tenant, lease)
         return lesson
-
-    async def alearn(self, *, grown: float = 0.0) -> Lesson:
-        """The same, without holding up the event loop."""
-        return await asyncio.to_thread(self.learn, grown=grown)
 
     def learn_for_all(self, *, grown: float = 0.0) -> dict[str, Lesson]:
         """The same for every tenant, by name; under "" for all that share what they learn."""

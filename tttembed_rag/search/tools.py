@@ -74,10 +74,6 @@ class Turn:
         self._listed.update(names)
         return names
 
-    def listed(self, tool: str) -> bool:
-        """Whether the searches of the present request listed a tool."""
-        return tool in self._listed
-
     def used(self, tool: str, succeeded: bool = True) -> None:
         """Keep that *tool* was called, and whether it worked."""
         if tool not in self._listed or tool in self._worked:

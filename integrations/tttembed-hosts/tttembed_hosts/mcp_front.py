@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -115,7 +116,7 @@ async def _learn(search: LearnedToolSearch, every: float) -> None:
     while True:
         await anyio.sleep(every)
         try:
-            _log.info("%s", await search.alearn(grown=GROWTH))
+            _log.info("%s", await asyncio.to_thread(search.learn, grown=GROWTH))
         except TTTEmbedError as exc:
             _log.warning("nothing was learned: %s", exc)
 
