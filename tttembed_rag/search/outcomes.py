@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import time
-from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -71,38 +70,19 @@ class PastRequest:
         return crc32(json.dumps([self.task, self.query_id, self.source, sorted(self.outcomes.items())]).encode())
 
 
-class _Pool(ABC):
-    """Requests of tenants, and of all tenants that learn together."""
+def _pooled(own: list[PastRequest], sharing: Mapping[str, list[PastRequest]]) -> list[PastRequest]:
+    """The last requests that all tenants learn from together: the newest of each, then the second newest.
 
-    @abstractmethod
-    def requests_of(self, tenant: str, width: int) -> list[PastRequest]:
-        """The last requests of a tenant with vectors (width,), newest first."""
-
-    @abstractmethod
-    def sharing(self) -> Collection[str]:
-        """The tenants that learn together."""
-
-    def requests(self, tenant: str, width: int) -> list[PastRequest]:
-        """The same; "" also has those of all who share: the newest of each, then the second newest.
-
-        To the others, all that a tenant does is one source unless it names sources, and these are its own.
-
-        Raises:
-            StoreUnavailable: A store cannot be read now.
-        """
-        lists = [self.requests_of(tenant, width)]
-        for one in self.sharing() if not tenant else ():
-            name = partial(named_for, "", one)
-            own = self.requests_of(one, width)
-            lists.append([replace(it, query_id=name(it.query_id), source=name(it.source)) for it in own])
-        return [one for turn in zip_longest(*lists) for one in turn if one is not None][:LAST]
-
-    def learner(self, tenant: str) -> str:
-        """The tenant that learns from requests of *tenant*: itself, or "" where it shares them."""
-        return "" if tenant in self.sharing() else tenant
+    To the others, all that a tenant does is one source unless it names sources, and these are its own.
+    """
+    lists = [own]
+    for tenant, requests in sharing.items():
+        named = ((one, partial(named_for, "", tenant)) for one in requests)
+        lists.append([replace(one, query_id=name(one.query_id), source=name(one.source)) for one, name in named])
+    return [one for turn in zip_longest(*lists) for one in turn if one is not None][:LAST]
 
 
-class InProcess(_Pool):
+class InProcess:
     """A memory of this process, safe between threads.
 
     Beyond `LAST` requests of a tenant, the oldest of the source with the most requests is forgotten.
@@ -131,23 +111,27 @@ class InProcess(_Pool):
                 ((most, _),) = Counter(source for *_, source in kept).most_common(1)
                 del kept[next(one for one in kept if one[2] == most)]
 
-    def requests_of(self, tenant: str, width: int) -> list[PastRequest]:
-        """Those of this process."""
+    def requests(self, tenant: str, width: int) -> list[PastRequest]:
+        """The last requests of a tenant with vectors (width,), newest first; "" also has those of who shares."""
         with self._lock:
-            return [
-                PastRequest(query, query, vector, task, dict(outcomes), source, tenant)
-                for (task, query, source), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
-                if len(vector) == width
-            ]
+            sharing = () if tenant else self._sharing
+            return _pooled(self._requests(tenant, width), {one: self._requests(one, width) for one in sharing})
 
-    def sharing(self) -> Collection[str]:
-        """Those of this process."""
-        return set(self._sharing)
+    def _requests(self, tenant: str, width: int) -> list[PastRequest]:
+        return [
+            PastRequest(query, query, vector, task, dict(outcomes), source, tenant)
+            for (task, query, source), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
+            if len(vector) == width
+        ]
 
     def tenants(self) -> list[str]:
         """The tenants that have requests."""
         with self._lock:
             return sorted(self._kept)
+
+    def learner(self, tenant: str) -> str:
+        """The tenant that learns from requests of *tenant*: itself, or "" where it shares them."""
+        return "" if tenant in self._sharing else tenant
 
     def share(self, tenant: str, allowed: bool) -> None:
         """Let others be served what the requests of a tenant teach, or end that, with all that was shared so far."""
@@ -203,7 +187,7 @@ class InProcess(_Pool):
         """Nothing."""
 
 
-class InStore(_Pool):
+class InStore:
     """A memory in a store: outcomes are written from the background, what is published reaches all processes.
 
     Raises:
@@ -230,9 +214,17 @@ class InStore(_Pool):
         rewards = tuple(request.outcomes.values())
         self._log.put(Call(request.query, (card.text,), rewards, request.task, tenant, at, known, "", request.source))
 
-    def requests_of(self, tenant: str, width: int) -> list[PastRequest]:
-        """Those that any process has written."""
+    def requests(self, tenant: str, width: int) -> list[PastRequest]:
+        """The last requests of a tenant with vectors (width,), newest first; "" also has those of who shares.
+
+        Raises:
+            StoreUnavailable: The store cannot be read now.
+        """
         self._log.flush()
+        sharing = () if tenant else self.store.tenants(sharing=True)
+        return _pooled(self._requests(tenant, width), {one: self._requests(one, width) for one in sharing})
+
+    def _requests(self, tenant: str, width: int) -> list[PastRequest]:
         served = self.store.history.recent(
             tenant, width=width, embedder=self._embedder, judge=TOOL_CALLS, limit=LAST, depth=_DEPTH, by_source=True
         )
@@ -249,9 +241,9 @@ class InStore(_Pool):
         self._log.flush()
         return self.store.tenants()
 
-    def sharing(self) -> Collection[str]:
-        """Those that the store knows."""
-        return self.store.tenants(sharing=True)
+    def learner(self, tenant: str) -> str:
+        """The tenant that learns from requests of *tenant*: itself, or "" where it shares them."""
+        return "" if tenant in self.store.tenants(sharing=True) else tenant
 
     def share(self, tenant: str, allowed: bool) -> None:
         """Let others be served what the requests of a tenant teach, or end that, with all that was shared so far."""
