@@ -350,8 +350,8 @@ class TestHarm:
         """A Python float takes eight times as much; nothing that waits is larger than what is written."""
         with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", "judge", max_bytes=50_000) as log:
             log.observe("q", ["a"], known=Known([0.1] * 500, [[0.2] * 500]))
-            ((call, _),) = log._writer._queue
-            held = log._writer._held
+            ((call, _),) = log._queue
+            held = log._held
             log.close(timeout=0.0)
 
         assert (call.known.vector.dtype, call.known.document_vectors[0].dtype) == (np.float32, np.float32)
@@ -385,7 +385,7 @@ class TestHarm:
     @pytest.mark.parametrize("bounds", [{"capacity": 20}, {"max_bytes": 20_000}], ids=["queries", "bytes"])
     def test_a_queue_that_fills_is_written_at_once(self, store, monkeypatch, bounds):
         """However long queries are gathered otherwise."""
-        monkeypatch.setattr("tttembed_rag.capture.writing._PAUSE", 30.0)
+        monkeypatch.setattr("tttembed_rag.capture.storelog._PAUSE", 30.0)
         with StoreLog(store, **bounds) as log:
             log.observe("first", ["a"])
             eventually(lambda: log.counts.written == 1)
@@ -457,7 +457,7 @@ class TestHarm:
         log = StoreLog(store, "judge", embed_query=vector, embed_documents=slow)
         for number in range(40):
             log.record(f"q{number}", [f"{number} a", f"{number} b"], [1, 0])
-        log._writer.close(math.inf, patience=1.0)
+        log._end(math.inf, patience=1.0)
 
         assert log.counts == Captured(written=40, queued=0, dropped=0, sampled_out=0, failed=0)
         assert store.counts().queries == 40
@@ -551,8 +551,8 @@ class TestSampling:
         [
             ({"share": 0.0}, r"^share: expected a share in \(0, 1\], got 0$"),
             ({"pairs_a_day": -1}, r"^pairs_a_day: expected >= 0, got -1$"),
-            ({"capacity": 0}, r"^capacity: expected at least 1 query, got 0$"),
-            ({"max_bytes": 0}, r"^max_bytes: expected at least 1 byte, got 0$"),
+            ({"capacity": 0}, r"^capacity: expected at least 1, got 0$"),
+            ({"max_bytes": 0}, r"^max_bytes: expected at least 1, got 0$"),
             ({"tenant": 3}, r"^tenant: expected a text or None, got int$"),
             ({"scale": "stars"}, r"^scale"),
         ],

@@ -351,9 +351,9 @@ class TestHarm:
         """One line says what was expected."""
         with pytest.raises(InputError, match="log: expected a RewardLog or a StoreLog, got str"):
             TTTSpanProcessor("log")
-        with pytest.raises(InputError, match="capacity: expected at least 1 span"):
+        with pytest.raises(InputError, match="capacity: expected at least 1, got 0"):
             TTTSpanProcessor(FakeLog(), capacity=0)
-        with pytest.raises(InputError, match="cut_at: expected at least 1 character"):
+        with pytest.raises(InputError, match="cut_at: expected at least 1, got 0"):
             TTTSpanProcessor(FakeLog(), cut_at=0)
 
     def test_what_ends_between_the_steps_of_a_generator_is_nobodys(self, store):

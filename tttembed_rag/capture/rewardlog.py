@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.capture.log import Known, Log, Logged, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
-from tttembed_rag.errors import InputError, RewardError
+from tttembed_rag.errors import InputError, RewardError, check_count
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.judging.cache import ScoreCache
 from tttembed_rag.judging.plan import Plan, Verdicts
@@ -63,8 +63,7 @@ class RewardLog(Log):
         tenant: str = "",
         trusted: bool | None = None,
     ) -> None:
-        if capacity < 1:
-            raise InputError(f"capacity: expected at least 1 query, got {capacity}")
+        check_count("capacity", capacity)
         if not isinstance(judge, str):
             raise InputError(f"judge: expected the fingerprint of one (see RewardLog.of), got {type(judge).__name__}")
         self.judge = judge

@@ -78,10 +78,7 @@ class TextVectors:
         self, texts: Sequence[str], aembed_documents: Callable[[list[str]], Awaitable[Sequence[ArrayLike]]]
     ) -> NDArray[np.float64]:
         """Vectors (n, d) of texts, as `of` gives them, by an async model."""
-        if self._stored is None:
-            vectors, missing = self._without_model(texts)
-        else:  # a store may be far away, and its lookup blocks
-            vectors, missing = await asyncio.to_thread(self._without_model, texts)
+        vectors, missing = await asyncio.to_thread(self._without_model, texts)  # a store may be far away
         return self._joined(texts, vectors, missing, await aembed_documents(missing) if missing else [])
 
     def _without_model(self, texts: Sequence[str]) -> tuple[dict[str, FloatArray], list[str]]:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tttembed_rag.errors import DataError, InputError, require
+from tttembed_rag.rewards.names import is_name
 from tttembed_rag.system.jsontext import parsed_json
 
 _log = logging.getLogger(__name__)
 
 # Characters of a card; what stands behind them is rarely read by an embedding model.
 CARD_LIMIT = 2000
-# Bytes of UTF-8 of the longest name that every store holds as an id.
-_LONGEST_KEY = 512
 # Under which the metadata of an MCP tool say what its server is called and for.
 SERVER_META = "tttembed/server"
 # Attributes under which tools of different packages keep the JSON schema of their parameters.
@@ -44,10 +43,9 @@ class Card:
     @property
     def key(self) -> str:
         """The name where every store can hold it as an id, else a hash of it."""
-        data = self.name.encode("utf-8", "surrogatepass")
-        if len(data) <= _LONGEST_KEY and self.name.isprintable():
+        if is_name(self.name):
             return self.name
-        return f"sha256:{hashlib.sha256(data).hexdigest()}"
+        return f"sha256:{hashlib.sha256(self.name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 # What is wrong with some tools of a catalogue, which are kept all the same.

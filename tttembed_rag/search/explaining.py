@@ -75,9 +75,7 @@ def explained(
     """
     weight = weight_of(offsets)
     moved = vector if offsets is None else offsets.apply(vector, task=task, query_id=query_id)
-    before = best(index.scores(query, vector, WEIGHT), len(index))
-    place = np.empty(len(index), dtype=np.intp)
-    place[before] = np.arange(1, len(index) + 1)
+    place = np.argsort(best(index.scores(query, vector, WEIGHT), len(index))) + 1
     now = best(index.scores(query, moved, weight), k)
     near = [(float(one.vector @ vector / np.linalg.norm(one.vector)), one) for one in requests]
     near.sort(key=lambda pair: -pair[0])

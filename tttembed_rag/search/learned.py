@@ -16,7 +16,7 @@ from cachetools import LRUCache
 
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
-from tttembed_rag.errors import InputError, LeaseLost, check_text
+from tttembed_rag.errors import InputError, LeaseLost, check_count, check_text
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -135,9 +135,8 @@ class LearnedSearch:
         cards = self._cards(items)
         with self._adding:
             index = self._index
-            fresh = [
-                card for card in cards if card.name not in index.rows or index.cards[index.rows[card.name]] != card
-            ]
+            known = set(index.cards)
+            fresh = [card for card in cards if card not in known]
             if fresh:
                 vectors = self._embedder.embed_documents([card.text for card in fresh])
                 self._width = vectors.shape[1]
@@ -172,7 +171,26 @@ class LearnedSearch:
         check_text("task", task)
         if not query.strip() or not len(self._index):
             return []
-        return self._found(query, self._vector(query), k, task, among)
+        vector, index = self._vector(query), self._index
+        if not len(index):  # the last item went meanwhile
+            return []
+        task = current_task() if task is None else task
+        offsets, offset = self._memory.live.serving(query, task)
+        named = [name for name in index.named(query) if among is None or name in among]
+        if vector is not None and offsets is not None:
+            floor = offsets.settings.get(FLOOR) if self._abstain else None
+            if isinstance(floor, float) and (index.vectors @ vector).max() < floor * np.linalg.norm(vector):
+                return named[:k]
+            vector = offsets.apply_found(vector, offset)
+        scores = index.scores(query, vector, weight_of(offsets))
+        order = best(scores, k)
+        if among is not None:
+            names = dict.fromkeys(among)
+            allowed = np.array([index.rows[name] for name in names if name in index.rows], dtype=np.intp)
+            order = allowed[best(scores[allowed], k)]
+        found = [index.cards[row].name for row in order]
+        missed = [name for name in named if name not in found][:k]
+        return [*found[: k - len(missed)], *missed]
 
     async def asearch(
         self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
@@ -337,31 +355,6 @@ class LearnedSearch:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _found(
-        self, query: str, vector: FloatArray | None, k: int, task: str | None, among: Collection[str] | None
-    ) -> list[str]:
-        index = self._index
-        if not len(index):  # the last one went meanwhile
-            return []
-        task = current_task() if task is None else task
-        offsets, offset = self._memory.live.serving(query, task)
-        named = [name for name in index.named(query) if among is None or name in among]
-        if vector is not None and offsets is not None:
-            floor = offsets.settings.get(FLOOR) if self._abstain else None
-            if isinstance(floor, float) and (index.vectors @ vector).max() < floor * np.linalg.norm(vector):
-                return named[:k]
-            vector = offsets.apply_found(vector, offset)
-        scores = index.scores(query, vector, weight_of(offsets))
-        if among is not None:
-            among = dict.fromkeys(among)
-            allowed = np.array([index.rows[name] for name in among if name in index.rows], dtype=np.intp)
-            order = allowed[best(scores[allowed], k)] if len(allowed) else allowed
-        else:
-            order = best(scores, k)
-        found = [index.cards[row].name for row in order]
-        missed = [name for name in named if name not in found][:k]
-        return [*found[: k - len(missed)], *missed]
-
     def _vector(self, query: str) -> FloatArray | None:
         """The base vector (d,) of a request, remembered for its outcomes; None where the model fails."""
         with self._remembering:
@@ -401,5 +394,4 @@ def _asked(judge: Any, memory: Outcomes, budget: Budget, price: Price) -> Unused
 def _check(query: str, k: int) -> None:
     if not isinstance(query, str):
         raise InputError(f"query: expected a text, got {type(query).__name__}")
-    if not (isinstance(k, int) and k >= 1):
-        raise InputError(f"k: expected at least 1, got {k!r}")
+    check_count("k", k)

@@ -121,17 +121,15 @@ def floor_of(requests: Sequence[PastRequest], items: Items) -> float | None:
     With 95 % confidence no more than one source in a hundred has asked a request that lies below it; a request without
     a named source is a source. So it takes 299 of them, and no source raises it by asking often.
     """
+    from scipy.special import bdtr
+
     lowest: dict[str, float] = {}
     for place, one in enumerate(requests):
         source = one.source or f"{_NAMELESS} {place}"
         nearest = float((items.for_tenant(one.tenant).vectors @ one.vector).max() / np.linalg.norm(one.vector))
         lowest[source] = min(nearest, lowest.get(source, nearest))
-    count, below = len(lowest), 0
-    chance = likely = (1 - _UNHEARD) ** count  # that so few of them lie below it, were it one in a hundred of all
-    while likely <= _ERROR:
-        below += 1
-        chance *= (count - below + 1) / below * _UNHEARD / (1 - _UNHEARD)
-        likely += chance
+    # How likely so few of them lie below it, were it one in a hundred of all, is binomial.
+    below = next(few for few in range(len(lowest) + 1) if bdtr(few, len(lowest), _UNHEARD) > _ERROR)
     return sorted(lowest.values())[below - 1] if below else None
 
 

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from tttembed_rag.capture.log import unit_rewards
 from tttembed_rag.capture.spans.reading import Reader, Retrieval, Span, children_first
 from tttembed_rag.errors import DataError, RewardError, require
 from tttembed_rag.offsets.values import TextId
@@ -100,7 +99,7 @@ def served_of(retrieval: Retrieval, text_id: TextId, *, tenant: str = "", scale:
     rewards: list[float | None] = [None] * len(retrieval.documents)
     if retrieval.scores is not None and scale is not None:
         try:
-            rewards = list(scale.to_unit(np.array(retrieval.scores, dtype=np.float64)).tolist())
+            rewards = unit_rewards(scale, retrieval.documents, retrieval.scores)
         except RewardError as exc:
             raise RewardError(f"span {retrieval.span.span_id}: {exc}") from exc
     shown = zip(retrieval.documents, rewards, strict=True)

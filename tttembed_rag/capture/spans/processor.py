@@ -19,7 +19,7 @@ from typing import Any
 
 from tttembed_rag.capture.log import Known, Log, checked_log
 from tttembed_rag.capture.spans.reading import Reader, Retrieval, Span, TextsById
-from tttembed_rag.errors import InputError, require
+from tttembed_rag.errors import check_count, require
 from tttembed_rag.serving.context import context, current_query_id, said
 from tttembed_rag.system import telemetry
 
@@ -88,8 +88,7 @@ class TTTSpanProcessor(BatchSpanProcessor):
         capacity: int = 10_000,
     ) -> None:
         checked_log(log)
-        if capacity < 1:
-            raise InputError(f"capacity: expected at least 1 span, got {capacity}")
+        check_count("capacity", capacity)
         if scores_of is not None:
             log.declare()
         self._ended = telemetry.Tally()

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from cachetools import LRUCache
 
-from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.errors import VectorError, check_count
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
@@ -93,8 +93,8 @@ class Reader:
     vectors: bool = True
 
     def __post_init__(self) -> None:
-        if self.cut_at is not None and self.cut_at < 1:
-            raise InputError(f"cut_at: expected at least 1 character, got {self.cut_at}")
+        if self.cut_at is not None:
+            check_count("cut_at", self.cut_at)
         self.nested = self.left_out = self.undeclared = 0
         # Spans that have a retriever with documents below them.
         self._around: LRUCache[tuple[str, str], None] = LRUCache(_REMEMBERED)
