@@ -174,20 +174,8 @@ def test_import_keeps_scores_of_a_declared_reranker(tmp_path, store, sqlite_url)
     fields = flat(prefix=prefix, **scores, **{"reranker.model_name": "m", "reranker.query": "wool"})
     (tmp_path / "s.jsonl").write_text(json.dumps(record(1, kind="RERANKER", **fields)), encoding="utf-8")
 
-    code, said = run(
-        *(
-            "store",
-            "import",
-            tmp_path / "s.jsonl",
-            "--spans",
-            "--store",
-            sqlite_url,
-            "--scores-of",
-            "m",
-            "--scale",
-            "logit",
-        )
-    )
+    given = ("--spans", "--store", sqlite_url, "--scores-of", "m", "--scale", "logit")
+    code, said = run("store", "import", tmp_path / "s.jsonl", *given)
 
     ids = store.text_id("wool"), store.text_id(TEXTS[0]), store.text_id(TEXTS[1])
     verdicts = store.history.verdicts("", judge="m", query_ids=[ids[0]])

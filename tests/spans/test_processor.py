@@ -394,18 +394,6 @@ class TestHarm:
 
         assert (log.counts.written, log.counts.without_tenant) == (0, 1)
 
-    def test_a_store_gets_what_was_served_to_each_tenant(self, store, sqlite_url):
-        """Through a `StoreLog`, spans arrive in the store of the caller's tenant."""
-        log = StoreLog(sqlite_url)
-        processor, tracer = provided(log)
-
-        with context(task="billing", tenant="acme"):
-            tracer.start_span("retrieve", attributes=retriever()).end()
-        processor.shutdown()
-        log.close()
-
-        assert (store.counts("acme").queries, store.counts("acme").pairs, store.counts("").queries) == (1, 4, 0)
-
     def test_a_span_without_a_tenant_is_nobodys_in_a_store_with_tenants(self, store, sqlite_url):
         """It ended in a thread that knows no context, and is left out as any other query without a tenant."""
         log = StoreLog(sqlite_url)
