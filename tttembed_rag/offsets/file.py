@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import sys
 import time
@@ -13,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from itertools import count, pairwise
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
 
 import numpy as np
@@ -159,20 +157,6 @@ def without_names(offsets: Collection[Offset], settings: Settings) -> tuple[list
     return named, {**settings, SALT: salt}
 
 
-def read_file(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of the file at *path*.
-
-    Raises:
-        OffsetFileError: There is no file, or it is too large to be an offsets file.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise OffsetFileError(f"{path}: expected an offsets file, found none")
-    if (size := file.stat().st_size) > MAX_BYTES:
-        raise OffsetFileError(f"{path}: expected at most {MAX_BYTES} bytes, got {size}")
-    return file.read_bytes()
-
-
 @contextmanager
 def checked(name: str) -> Iterator[None]:
     """A block that reads the file called *name*: what is wrong with it is an `OffsetFileError` in one line."""
@@ -188,14 +172,7 @@ def checked(name: str) -> Iterator[None]:
 
 
 def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
-    """The offsets, their width and their settings from the bytes of an offsets file; nothing in it is executed.
-
-    Whatever it raises where the file is damaged or foreign, `checked` makes an error of.
-
-    Args:
-        data: A whole offsets file.
-        name: What to call it in errors.
-    """
+    """The offsets, their width and their settings from the bytes of an offsets file, inside a block of `checked`."""
     from safetensors.numpy import load
 
     objects = count(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -63,7 +62,7 @@ class KernelMap:
             if part.shape != (rows, width) or part.dtype.kind != "f":
                 expected = f"expected floating-point numbers of shape ({rows}, {width})"
                 raise VectorError(f"{name}: {expected} in {where}, got {part.dtype} of shape {part.shape}")
-        if not rows or not _is_bandwidth(self.bandwidth):
+        if not rows or not isinstance(self.bandwidth, float) or not _LEAST_BANDWIDTH <= self.bandwidth < np.inf:
             expected = f"expected a number of at least {_LEAST_BANDWIDTH:g} and a landmark"
             raise InputError(f"bandwidth: {expected} in {where}, got {self.bandwidth!r}")
         far = float(np.abs(checked_norms(f"landmarks of {where}", self.landmarks) - 1.0).max())
@@ -86,7 +85,3 @@ def bandwidth_of(unit: Float64, voices: Float64) -> float:
 def kernel_of(unit: Float64, landmarks: Float64, bandwidth: float) -> Float64:
     """(n, m) kernel values, float64."""
     return KernelMap(landmarks, landmarks, bandwidth).kernel(unit).astype(np.float64)
-
-
-def _is_bandwidth(value: Any) -> bool:
-    return isinstance(value, float) and _LEAST_BANDWIDTH <= value < np.inf

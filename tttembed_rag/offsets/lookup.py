@@ -11,13 +11,22 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.errors import InputError, UnknownKey, VectorError, check_above_zero, check_count, check_text
+from tttembed_rag.errors import (
+    InputError,
+    OffsetFileError,
+    UnknownKey,
+    VectorError,
+    check_above_zero,
+    check_count,
+    check_text,
+)
 from tttembed_rag.offsets import file
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.rescorer import Rescorer
@@ -49,18 +58,19 @@ class Offsets(Mapping[str, Offset]):
         settings: How they were learned, kept for the record.
 
     Attributes:
+        width: Width d of the vectors.
         tasks: The tasks that any of them is of.
+        has_private: Whether any private offset is served.
     """
 
     def __init__(
         self, offsets: Iterable[Offset], *, width: int, settings: Mapping[str, str | float] | None = None
     ) -> None:
-        self._width = width
+        self.width = width
         self._settings = dict(settings or {})
         self._offsets: dict[str, Offset] = {}
         self._shared: dict[str | None, Offset] = {}
-        self._private: dict[tuple[str | None, str], Offset] = {}
-        self._by_id: dict[str, Offset | None] = {}
+        self._private: dict[tuple[str | None, str], Offset | None] = {}
         for offset in offsets:
             _check_offset(offset, width)
             if offset.key in self._offsets:
@@ -72,33 +82,24 @@ class Offsets(Mapping[str, Offset]):
                 if rival is None or (offset.served, offset.scope == "local") > (rival.served, rival.scope == "local"):
                     self._shared[offset.task] = offset
                 continue
+            self._private[offset.task, offset.query_id] = offset
             # The id alone finds a query too, as long as one task knows it.
-            self._by_id[offset.query_id] = None if offset.query_id in self._by_id else offset
-            if offset.served:
-                self._private[offset.task, offset.query_id] = offset
+            alone = (None, offset.query_id)
+            self._private[alone] = None if alone in self._private else offset
+        self.has_private = any(one is not None and one.served for one in self._private.values())
         self.tasks = frozenset(one.task for one in self._offsets.values() if one.task is not None)
         self._dosed: dict[tuple[str, np.dtype[Any]], FloatArray] = {}
-
-    @property
-    def width(self) -> int:
-        """Width d of the vectors."""
-        return self._width
 
     @property
     def settings(self) -> Mapping[str, str | float]:
         """How the offsets were learned, for the record; read only."""
         return MappingProxyType(self._settings)
 
-    @property
-    def has_private(self) -> bool:
-        """Whether any private offset is served."""
-        return bool(self._private)
-
     def __getitem__(self, key: str) -> Offset:
         """The offset of *key*; ``query:ID`` also finds a query of a named task by its id alone."""
         if key in self._offsets:
             return self._offsets[key]
-        if key.startswith("query:") and (offset := self._by_id.get(self._named(key.removeprefix("query:")))):
+        if key.startswith("query:") and (offset := self._private.get((None, self._named(key.removeprefix("query:"))))):
             return offset
         # Those of the same name first.
         same = [one for one in (f"task:{key}", f"local:{key}", f"query:{key}") if one in self._offsets]
@@ -115,7 +116,7 @@ class Offsets(Mapping[str, Offset]):
 
     def __repr__(self) -> str:
         served = sum(offset.served for offset in self._offsets.values())
-        return f"Offsets({len(self)} offsets, {served} served, width {self._width})"
+        return f"Offsets({len(self)} offsets, {served} served, width {self.width})"
 
     def find(self, task: str | None = None, query_id: str | None = None, *other_ids: str) -> Offset | None:
         """The offset that serves a query, or None for its base vector.
@@ -125,9 +126,9 @@ class Offsets(Mapping[str, Offset]):
         """
         for one in () if query_id is None else (query_id, *other_ids):
             name = self._named(one)
-            found = self._private.get((task or DEFAULT_TASK, name)) or (self._by_id.get(name) if task is None else None)
-            if found is not None and found.served:
-                return found
+            for key in ((task or DEFAULT_TASK, name), (task, name)):  # without a task also by the id alone
+                if (found := self._private.get(key)) is not None and found.served:
+                    return found
         for offset in (self._shared.get(task or DEFAULT_TASK), self._shared.get(None)):
             if offset is not None and offset.served and offset.alpha > 0:
                 return offset
@@ -228,8 +229,8 @@ class Offsets(Mapping[str, Offset]):
 
     def _checked(self, X: Any) -> FloatArray:
         vectors = as_floats("X", X)
-        if vectors.ndim not in (1, 2) or vectors.shape[-1] != self._width:
-            raise VectorError(f"X: expected shape (m, {self._width}) or ({self._width},), got {vectors.shape}")
+        if vectors.ndim not in (1, 2) or vectors.shape[-1] != self.width:
+            raise VectorError(f"X: expected shape (m, {self.width}) or ({self.width},), got {vectors.shape}")
         return vectors
 
     def _dosed_at(self, offset: Offset, vectors: FloatArray, lengths: FloatArray | float) -> FloatArray:
@@ -252,7 +253,7 @@ class Offsets(Mapping[str, Offset]):
         Queries with private offsets stand there by salted digests of their ids, by which they are found again.
         """
         offsets, settings = file.without_names(self.values(), self._settings)
-        write_whole(path, file.to_bytes(offsets, self._width, settings))
+        write_whole(path, file.to_bytes(offsets, self.width, settings))
 
     def to_bytes(self) -> bytes:
         """The offsets as a safetensors file, which names the queries of private offsets as these offsets do.
@@ -260,7 +261,7 @@ class Offsets(Mapping[str, Offset]):
         Raises:
             InputError: A field of an offset is not what `Evidence` and `Certificate` say.
         """
-        return file.to_bytes(list(self._offsets.values()), self._width, self._settings)
+        return file.to_bytes(list(self._offsets.values()), self.width, self._settings)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Offsets:
@@ -269,7 +270,11 @@ class Offsets(Mapping[str, Offset]):
         Raises:
             OffsetFileError: The file is not an offsets file, is damaged, too large, or has a newer format.
         """
-        return cls.from_bytes(file.read_file(path), str(path))
+        if not (found := Path(path)).is_file():
+            raise OffsetFileError(f"{path}: expected an offsets file, found none")
+        if (size := found.stat().st_size) > file.MAX_BYTES:
+            raise OffsetFileError(f"{path}: expected at most {file.MAX_BYTES} bytes, got {size}")
+        return cls.from_bytes(found.read_bytes(), str(path))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "offsets") -> Offsets:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -77,13 +77,12 @@ class Vocabulary:
         """BM25 (k,) of *texts* for *query*, and their lengths (k,) in words."""
         asked = {word: count * self.rarity(word) for word, count in Counter(words(query)).items()}
         documents = [_counted(text) for text in texts]
-        bm25 = [self._bm25(asked, counts, length) for counts, length in documents]
+        bm25 = []
+        for counts, length in documents:
+            floor = _K1 * (1 - _B + _B * length / self.length)
+            both = [(weight, counts[word]) for word, weight in asked.items() if word in counts]
+            bm25.append(sum(weight * count * (_K1 + 1) / (count + floor) for weight, count in both))
         return np.array(bm25, dtype=np.float64), np.array([length for _, length in documents], dtype=np.float64)
-
-    def _bm25(self, asked: Mapping[str, float], counts: Mapping[str, int], length: int) -> float:
-        floor = _K1 * (1 - _B + _B * length / self.length)
-        both = [(weight, counts[word]) for word, weight in asked.items() if word in counts]
-        return sum(weight * count * (_K1 + 1) / (count + floor) for weight, count in both)
 
 
 def features(cosines: ArrayLike, bm25: ArrayLike, lengths: ArrayLike) -> NDArray[np.float64]:
@@ -93,11 +92,7 @@ def features(cosines: ArrayLike, bm25: ArrayLike, lengths: ArrayLike) -> NDArray
 
 
 def check_list(query: str, texts: Sequence[str], scores: ArrayLike | Sequence[float | None]) -> None:
-    """Refuse what is no query with texts and as many scores.
-
-    Raises:
-        InputError: The line names what is none.
-    """
+    """Refuse what is no query with texts and as many scores; the line names what is none."""
     if not isinstance(query, str):
         raise InputError(f"query: expected a text, got {type(query).__name__}")
     if isinstance(texts, str):
@@ -163,11 +158,7 @@ class Rescorer:
         return sorted(shared, key=lambda word: -self.vocabulary.rarity(word))
 
     def check(self, name: str) -> None:
-        """Refuse numbers that nothing could be sorted by.
-
-        Raises:
-            InputError: The line begins with *name*.
-        """
+        """Refuse numbers that nothing could be sorted by; the line begins with *name*."""
         known = self.vocabulary
         kinds = (known.digests.ndim, known.digests.dtype, known.found.ndim, known.found.dtype)
         if kinds != (1, np.dtype(np.uint64), 1, np.dtype(np.uint32)):

@@ -107,18 +107,13 @@ class Offset:
 
 
 def check_scope(scope: str) -> None:
-    """Refuse what `AnyScope` does not name.
-
-    Raises:
-        InputError: It is something else.
-    """
+    """Refuse what `AnyScope` does not name."""
     if scope not in (scopes := get_args(AnyScope)):
         raise InputError(f"scope: expected one of {', '.join(scopes)}, got {scope!r}")
 
 
 # Text to the id that a store gives it.
 TextId = Callable[[str], str]
-
 
 # What a document of another tenant is called where evidence names documents: offsets are shared, names are not.
 FOREIGN = "(another tenant's)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -79,10 +80,10 @@ class Feedback:
         attention: float = 1.0,
         prior: float = 1.0,
     ) -> Feedback:
-        """Gather *events*; judgments and behaviour are different judges and must not come together.
+        """Gather *events*, in any order; judgments and behaviour are different judges and must not come together.
 
         Args:
-            events: In any order.
+            events: All of them.
             scale: Scale of the grades of judgments, which the grades alone do not show.
             half_life_days: After so many days an event weighs half; age counts back from the newest.
             attention: e_p = p ** -attention.
@@ -93,29 +94,30 @@ class Feedback:
             raise InputError(f"events: expected judgments or behaviour, got {'both' if judged else 'none'}")
         if not (half_life_days > 0 and attention >= 0 and prior >= 0):
             raise InputError("feedback: expected half_life_days > 0, attention >= 0 and prior >= 0")
-        imported = judged == {True}
-        _check_thumbs(events)
-        if imported and scale is None:
+        if (imported := judged == {True}) and scale is None:
             raise InputError("scale: expected one for judgments, such as rubric:0,3, got none")
+        thumbs = [event.value for event in events if event.signal == "thumb"]
+        if silent := thumbs.count(0.0):
+            line = f"value: {silent} of {len(thumbs)} thumbs are 0, a thumb taken back, which says nothing"
+            if 2 * silent > len(thumbs):
+                raise InputError(f"{line}; expected -1 for a thumb down")
+            _log.warning("%s; a thumb down is -1", line)
         newest = max((event.seconds for event in events if event.seconds is not None), default=0.0)
-        sums: dict[tuple[str, str], tuple[float, float]] = {}
+        gained: Counter[tuple[str, str]] = Counter()
+        counted: Counter[tuple[str, str]] = Counter()
         for event in events:
             age = 0.0 if event.seconds is None else (newest - event.seconds) / 86_400
-            weight = 0.5 ** (age / half_life_days)
+            weight, pair = 0.5 ** (age / half_life_days), (event.query, event.document)
             if imported:
-                gained, counted = weight * event.value, weight
-            else:
+                gained[pair] += weight * event.value
+                counted[pair] += weight
+            elif event.signal != "thumb" or event.value:  # else it was taken back
                 good = event.value > 0
-                seen = 1.0 if good or event.signal != "click" else event.position**-attention
-                silent = event.signal == "thumb" and event.value == 0  # a thumb taken back
-                gained, counted = (0.0, 0.0) if silent else (weight * good, weight * seen)
-            old = sums.get((event.query, event.document), (0.0, 0.0))
-            sums[event.query, event.document] = (old[0] + gained, old[1] + counted)
+                gained[pair] += weight * good
+                counted[pair] += weight * (1.0 if good or event.signal != "click" else event.position**-attention)
         strength = 0.0 if imported else prior
         scores = {
-            pair: (strength / 2 + gained) / (strength + counted)
-            for pair, (gained, counted) in sums.items()
-            if counted > 0
+            pair: (strength / 2 + gained[pair]) / (strength + total) for pair, total in counted.items() if total > 0
         }
         return cls(scores, scale if imported and scale is not None else Scale("probability"))
 
@@ -132,7 +134,13 @@ class Feedback:
             DataError: Most pairs are of unknown queries or documents.
         """
         texts = frozenset(queries.values())
-        lost = [pair for pair in self.scores if not ((pair[0] in queries or pair[0] in texts) and pair[1] in documents)]
+        table: dict[tuple[str, str], list[float]] = {}
+        lost: list[tuple[str, str]] = []
+        for (query, document), score in self.scores.items():
+            if document in documents and (query in queries or query in texts):
+                table.setdefault((queries.get(query, query), documents[document]), []).append(score)
+            else:
+                lost.append((query, document))
         if lost:
             query, document = lost[0]
             line = (
@@ -143,20 +151,4 @@ class Feedback:
             if 2 * len(lost) > len(self.scores):
                 raise DataError(f"{line}: expected the ids of both")
             _log.warning("%s: they are left out", line)
-        table: dict[tuple[str, str], list[float]] = {}
-        for (query, document), score in self.scores.items():
-            if document in documents:
-                table.setdefault((queries.get(query, query), documents[document]), []).append(score)
         return {pair: sum(scores) / len(scores) for pair, scores in table.items()}
-
-
-def _check_thumbs(events: Sequence[Event]) -> None:
-    """Say how many thumbs are 0, which says nothing; refuse them where most are."""
-    thumbs = [event.value for event in events if event.signal == "thumb"]
-    silent = thumbs.count(0.0)
-    if not silent:
-        return
-    line = f"value: {silent} of {len(thumbs)} thumbs are 0, a thumb taken back, which says nothing"
-    if 2 * silent > len(thumbs):
-        raise InputError(f"{line}; expected -1 for a thumb down")
-    _log.warning("%s; a thumb down is -1", line)

@@ -100,23 +100,22 @@ def read_log(path: Path, *, task: str = DEFAULT_TASK) -> list[Observation]:
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
-                if line.strip():
-                    observations.append(_observation(path, number, line, task))
+                if not line.strip():
+                    continue
+                try:
+                    record = json.loads(line)
+                    shown = [(candidate["id"], candidate["text"]) for candidate in record["candidates"]]
+                    one = Observation(record["query_id"], record["query"], shown, record.get("task", task))
+                except (KeyError, TypeError, ValueError, RecursionError) as exc:
+                    raise DataError(
+                        f"{path}:{number}: expected query_id, query and candidates with id and text"
+                    ) from exc
+                texts = (one.query_id, one.query, one.task, *chain.from_iterable(shown))
+                if not all(isinstance(text, str) for text in texts):
+                    raise DataError(f"{path}:{number}: expected texts, got another kind of value")
+                observations.append(one)
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a BEIR folder or a log of served queries, found none") from exc
     except UnicodeDecodeError as exc:
         raise DataError(f"{path}: expected UTF-8 text, got other bytes") from exc
     return observations
-
-
-def _observation(path: Path, number: int, line: str, task: str) -> Observation:
-    try:
-        record = json.loads(line)
-        candidates = [(candidate["id"], candidate["text"]) for candidate in record["candidates"]]
-        observation = Observation(record["query_id"], record["query"], candidates, record.get("task", task))
-    except (KeyError, TypeError, ValueError, RecursionError) as exc:
-        raise DataError(f"{path}:{number}: expected query_id, query and candidates with id and text") from exc
-    texts = (observation.query_id, observation.query, observation.task, *chain.from_iterable(candidates))
-    if not all(isinstance(text, str) for text in texts):
-        raise DataError(f"{path}:{number}: expected texts, got another kind of value")
-    return observation

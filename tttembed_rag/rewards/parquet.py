@@ -113,26 +113,16 @@ def _write(path: Path, columns: Mapping[str, Any]) -> None:
 
 
 def parts(folder: str | os.PathLike[str]) -> dict[str, int]:
-    """The files of queries in *folder*, in order, by name, with the rows of each.
-
-    Raises:
-        DataError: There is none, or one is damaged.
-    """
+    """The files of queries in *folder*, in order, by name, with the rows of each."""
     pq, queries = require("pyarrow.parquet", EXTRA), Path(folder) / "queries"
     with _checked(queries):
         return {path.name: pq.read_metadata(path).num_rows for path in _files(queries)}
 
 
 def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scratch: bool = False) -> dict[str, Any]:
-    """The arguments of `checked_columns` for the tables in *folder*; vectors are read in parts, and copied once.
+    """The arguments of `checked_columns` for the tables in *folder*, as `Rewards.from_parquet` reads them.
 
-    Args:
-        folder: The folder.
-        part: One file of queries, which is read alone, with the documents that it names; None for all.
-        scratch: Whether query vectors go to an unnamed temporary file instead of memory.
-
-    Raises:
-        DataError: The folder holds something else, or a file is damaged.
+    Vectors are read in parts, and copied once.
     """
     pa, pc = require("pyarrow", EXTRA), require("pyarrow.compute", EXTRA)
     documents = _Table(Path(folder) / "documents", {"doc_id", _VECTOR})

@@ -33,15 +33,7 @@ _Row = tuple[int, dict[str, Any]]
 
 
 class TextReward(NamedTuple):
-    """A row for `tttembed_rag.Rewards.from_texts`.
-
-    Attributes:
-        query: Text of the query.
-        document: Text of the document.
-        reward: In [0, 1].
-        task: Task key.
-        source: Who gave it, such as a user; empty for one judge of all rows.
-    """
+    """A row for `tttembed_rag.Rewards.from_texts`, the reward in [0, 1]; no source is one judge of all rows."""
 
     query: str
     document: str
@@ -53,19 +45,15 @@ class TextReward(NamedTuple):
 def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
     """The rewards in a CSV with a header, or in a file of JSON lines: one for each pair, task and source.
 
-    Thumbs, clicks and successes of a pair become one reward, as `Feedback` gathers them; rewards become their mean.
-
-    Args:
-        path: The file.
-        scale: What rewards mean; thumbs, clicks and successes have a scale of their own.
-        task: Task key of rows that name none.
+    Thumbs, clicks and successes of a pair become one reward, as `Feedback` gathers them; rewards, which are on *scale*,
+    become their mean. Rows that name no task are of *task*.
 
     Raises:
         DataError: Not such a file; the message names the line.
         RewardError: A reward is off the scale.
     """
     with _read(path, f"a file with {COLUMNS}, found none") as text:
-        rows = list(_table(path, text)[1] if path.suffix.lower() in (".csv", ".tsv") else _json_lines(path, text))
+        rows = _table(path, text)[1] if path.suffix.lower() in (".csv", ".tsv") else list(_json_lines(path, text))
     if not rows:
         raise DataError(f"{path}: expected at least one row with {COLUMNS}, found none")
     first = rows[0][1]
@@ -134,27 +122,24 @@ def _expected(path: Path, line: int, what: str) -> Iterator[None]:
         raise DataError(f"{path}:{line}: expected {what} ({exc})") from exc
 
 
-def _table(path: Path, text: str) -> tuple[Sequence[str], Iterator[_Row]]:
-    """The titles of a CSV file in small letters, and its rows by them."""
+def _table(path: Path, text: str) -> tuple[Sequence[str], list[_Row]]:
+    """The titles of a CSV file in small letters, and its rows by them, none with more fields than there are titles."""
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-    if len(reader.fieldnames) == 1 and set(reader.fieldnames[0]) & set(";\t|"):
-        raise DataError(f"{path}:1: expected columns separated by commas, got {reader.fieldnames[0]!r:.80}")
-    if twice := {name for name in reader.fieldnames if reader.fieldnames.count(name) > 1}:
+    titles = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+    if len(titles) == 1 and set(titles[0]) & set(";\t|"):
+        raise DataError(f"{path}:1: expected columns separated by commas, got {titles[0]!r:.80}")
+    if twice := {name for name in titles if titles.count(name) > 1}:
         raise DataError(f"{path}:1: expected different columns, got {', '.join(sorted(twice))} twice")
-    return reader.fieldnames, _filled(path, reader)
-
-
-def _filled(path: Path, reader: csv.DictReader[str]) -> Iterator[_Row]:
-    """The rows of a table, none of them with more fields than it has columns."""
+    rows = []
     for row in reader:
         if more := row.get(None):  # fields without a column
             raise DataError(
-                f"{path}:{reader.line_num}: expected {len(row) - 1} fields, got {len(row) - 1 + len(more)}: "
+                f"{path}:{reader.line_num}: expected {len(titles)} fields, got {len(titles) + len(more)}: "
                 "a text with a comma stands in double quotes"
             )
-        yield reader.line_num, row
+        rows.append((reader.line_num, row))
+    return titles, rows
 
 
 def _json_lines(path: Path, text: str) -> Iterator[_Row]:

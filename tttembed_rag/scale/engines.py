@@ -24,11 +24,7 @@ Each: TypeAlias = Callable[..., list[Any]]
 
 
 def check_engine(engine: str | MapLike) -> None:
-    """Refuse what is neither the name of an engine nor a function.
-
-    Raises:
-        InputError: The line says what there is.
-    """
+    """Refuse what is neither the name of an engine nor a function."""
     named = isinstance(engine, str) and (engine in ("local", "ray") or engine.startswith("ray://"))
     if not named and not callable(engine):
         got = repr(engine) if isinstance(engine, str) else f"{type(engine).__name__} (give executor.map)"

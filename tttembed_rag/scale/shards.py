@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -129,7 +129,13 @@ class Shard:
         *shares* holds, of each group of the plan, the weight of one voice of each task.
         """
         if self._problems[0] != (plan, shares):
-            self._problems = (plan, shares), dict(self._problems_of(plan, shares))
+            found = {}
+            for row, (rewards, voices) in self._of_groups(plan).items():
+                tasks, task = np.unique(rewards.tasks, return_inverse=True)
+                weights = voices * np.array([shares[row][name] for name in tasks.tolist()])[task]
+                loss = plan.recipe.loss(Grid.of(rewards))
+                found[row] = SharedProblem.of(rewards, loss, weights[None], 0.0, plan.recipe.device)
+            self._problems = (plan, shares), found
         value, gradient = np.zeros(len(rows)), np.zeros(offsets.shape)
         for place, row in enumerate(rows):
             if row in self._problems[1]:
@@ -194,16 +200,6 @@ class Shard:
                     found[row] = with_neighbours(voices.rewards), voices.weights
             self._learned = asked, found
         return self._learned[1]
-
-    def _problems_of(
-        self, plan: ShardPlan, shares: Sequence[Mapping[str, float]]
-    ) -> Iterator[tuple[int, SharedProblem]]:
-        """The data term of each group, by its row of the plan."""
-        for row, (rewards, voices) in self._of_groups(plan).items():
-            tasks, task = np.unique(rewards.tasks, return_inverse=True)
-            weights = voices * np.array([shares[row][name] for name in tasks.tolist()])[task]
-            loss = plan.recipe.loss(Grid.of(rewards))
-            yield row, SharedProblem.of(rewards, loss, weights[None], 0.0, plan.recipe.device)
 
 
 def _seen(folder: str, part: str) -> tuple[int, int]:

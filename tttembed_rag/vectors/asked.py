@@ -13,13 +13,8 @@ from tttembed_rag.vectors.checks import FloatArray, as_floats
 def vectors_from(name: str, function: Callable[[Any], Any], given: str | list[str]) -> FloatArray:
     """The vectors that *function* gives: (d,) for one text, (len(given), d) for a list of texts.
 
-    Args:
-        name: What the function is called, for errors.
-        function: The user's own.
-        given: A text, or texts.
-
     Raises:
-        EmbedderError: It fails, or gives something else.
+        EmbedderError: It fails, or gives something else; the line calls it by its *name*.
     """
     count = None if isinstance(given, str) else len(given)
     asked = "one vector (d,) for a text" if count is None else f"vectors ({count}, d) for a list of {count} texts"

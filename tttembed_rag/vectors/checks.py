@@ -59,10 +59,7 @@ def norms(vectors: FloatArray) -> FloatArray:
 
 
 def checked_norms(name: str, vectors: FloatArray, *, first: int = 0) -> FloatArray:
-    """Norms of *vectors*, or a VectorError that names the first NaN, infinite or zero row.
-
-    Rows are counted from *first* in the message.
-    """
+    """Norms of *vectors*, or a VectorError that names the first NaN, infinite or zero row, counted from *first*."""
     lengths = norms(vectors)
     bad = ~(np.isfinite(lengths) & (lengths > 0))
     if bad.any():
@@ -83,12 +80,8 @@ def shift(vectors: FloatArray, dosed: FloatArray, lengths: FloatArray) -> FloatA
     """Query vectors after the offset: ``x' = ||x|| unit(unit(x) + alpha v)``, norm kept.
 
     Ranking documents by x' equals ranking them by x·z + alpha v·z (paper, appendix on ranking
-    equivalence). Where the sum vanishes the base vector is returned.
-
-    Args:
-        vectors: (m, d) or (d,) query vectors.
-        dosed: alpha v, of the same shape or broadcast against it.
-        lengths: ||x||, (m,) or scalar array, as `norms` returns them.
+    equivalence). Where the sum vanishes the base vector is returned. *dosed* is alpha v, of the shape of the
+    *vectors* (m, d) or (d,) or broadcast against it, and *lengths* are their `norms`.
     """
     moved = vectors + lengths[..., None] * dosed
     after = norms(moved)

@@ -24,12 +24,7 @@ _WORTH_A_GPU = 1 << 28
 
 
 def placed(rows: UnitRows, device: Device) -> Rows:
-    """*rows* where they are to be multiplied; *auto* takes a GPU where one pays.
-
-    Raises:
-        InputError: ``cuda`` was asked for and torch sees no such device.
-        MissingExtraError: ``cuda`` was asked for without torch.
-    """
+    """*rows* where they are to be multiplied; ``auto`` takes a GPU where one pays, ``cuda`` is refused without one."""
     if device == "cpu" or (device == "auto" and (rows.vectors.nbytes < _WORTH_A_GPU or not _worth_asking())):
         return rows
     torch = require("torch", "local")
@@ -42,13 +37,9 @@ def placed(rows: UnitRows, device: Device) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class TorchRows:
-    """Rows on a torch device.
+    """Rows on a torch device."""
 
-    Attributes:
-        unit: (u, d) tensor of unit vectors.
-    """
-
-    unit: Any
+    unit: Any  # (u, d) tensor of unit vectors
 
     @classmethod
     def of(cls, rows: UnitRows, device: str) -> TorchRows:

@@ -25,15 +25,10 @@ _GATHER_BYTES = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class UnitRows:
-    """Rows on the CPU.
+    """Rows on the CPU: u vectors of any norm, width d."""
 
-    Attributes:
-        vectors: (u, d) vectors of any norm.
-        norms: (u,) their norms.
-    """
-
-    vectors: FloatArray
-    norms: FloatArray
+    vectors: FloatArray  # (u, d)
+    norms: FloatArray  # (u,)
 
     def __len__(self) -> int:
         return len(self.vectors)
