@@ -212,16 +212,20 @@ class TestScale:
         with pytest.raises(InputError, match=r"^scale: expected probability, logit, unbounded or rubric, got 'stars'$"):
             Scale("stars")
 
-    @pytest.mark.parametrize(("low", "high"), [(5, 0), (1, 1), (float("nan"), 1)])
-    def test_without_a_range_is_an_error(self, low, high):
-        """The best grade must lie above the worst."""
-        with pytest.raises(InputError, match=f"^scale: expected low < high, got {low} and {high}$"):
-            Scale("rubric", low, high)
-
-    @pytest.mark.parametrize(("low", "high"), [(0, float("inf")), (float("-inf"), 0), (-1e308, 1e308)])
-    def test_without_an_end_is_an_error(self, low, high):
-        """Grades of a range without an end would all be the same reward."""
-        message = re.escape(f"scale: expected a finite range, got {low:g} and {high:g}")
+    @pytest.mark.parametrize(
+        ("low", "high", "expected"),
+        [
+            (5, 0, "low < high"),
+            (1, 1, "low < high"),
+            (float("nan"), 1, "low < high"),
+            (0, float("inf"), "a finite range"),
+            (float("-inf"), 0, "a finite range"),
+            (-1e308, 1e308, "a finite range"),
+        ],
+    )
+    def test_without_a_range_is_an_error(self, low, high, expected):
+        """The best grade must lie above the worst, and not without an end: all grades would be the same reward."""
+        message = re.escape(f"scale: expected {expected}, got {low:g} and {high:g}")
         with pytest.raises(InputError, match=f"^{message}$"):
             Scale("rubric", low, high)
 
@@ -304,15 +308,11 @@ class TestBadVectors:
         ):
             Rewards.from_arrays(**columns(candidate_vectors=blocks))
 
-    def test_one_vector_is_no_matrix(self):
-        """One query vector must still be a matrix of one row."""
-        with pytest.raises(VectorError, match=r"^query_vectors: expected a matrix \(rows, d\), got shape \(5,\)$"):
-            Rewards.from_arrays(**columns(query_vectors=np.ones(D)))
-
-    def test_one_document_vector_is_no_matrix(self):
-        """The documents must be a matrix."""
-        with pytest.raises(VectorError, match=r"^doc_vectors: expected a matrix \(rows, d\), got shape \(5,\)$"):
-            Rewards.from_indexed(**indexed(doc_vectors=np.ones(D)))
+    @pytest.mark.parametrize("name", ["query_vectors", "doc_vectors"])
+    def test_one_vector_is_no_matrix(self, name):
+        """One vector must still be a matrix of one row."""
+        with pytest.raises(VectorError, match=rf"^{name}: expected a matrix \(rows, d\), got shape \(5,\)$"):
+            Rewards.from_indexed(**indexed(**{name: np.ones(D)}))
 
     def test_candidate_blocks_must_be_matrices(self):
         """A matrix in place of (n, k, d) is an error that says which shape a query's block has."""
@@ -354,34 +354,40 @@ class TestBadRewards:
         ):
             Rewards.from_arrays(**columns(rewards=rewards))
 
-    def test_of_other_depth_are_errors(self):
-        """One reward for each candidate, no fewer."""
-        with pytest.raises(InputError, match=r"^candidate_vectors: expected shape \(3, d\) for query 0, .* \(4, 5\)$"):
-            Rewards.from_arrays(**columns(rewards=np.full((N, K - 1), 0.5)))
-
-    def test_of_other_depth_than_the_rows_are_errors(self):
-        """One reward for each candidate row, no fewer."""
-        rewards = [[0.1, 0.2, 0.3], [0.4], [0.6]]
-
-        with pytest.raises(
-            InputError, match=r"^rewards: expected one reward per candidate, got 1 rewards for 2 candidates in query 1$"
-        ):
-            Rewards.from_indexed(**indexed(rewards=rewards))
-
-    def test_for_fewer_queries_than_candidates_are_errors(self):
-        """Candidates of every query need rewards."""
-        with pytest.raises(InputError, match=r"^rewards: expected one reward per candidate, got 2 rows for 3 queries$"):
-            Rewards.from_indexed(**indexed(rewards=[[0.1, 0.2, 0.3], [0.4, 0.5]]))
-
-    def test_for_fewer_queries_than_vectors_are_errors(self):
-        """Every query vector needs rewards."""
-        with pytest.raises(InputError, match=r"^rewards: expected one row per query, 4 in query_vectors, got 3$"):
-            Rewards.from_arrays(**columns(query_vectors=np.ones((4, D))))
-
-    def test_candidates_for_fewer_queries_than_rewards_are_errors(self):
-        """Every row of rewards needs a block of candidates."""
-        with pytest.raises(InputError, match=r"^candidate_vectors: expected one block per query, 3 in rewards, got 2$"):
-            Rewards.from_arrays(**columns(candidate_vectors=np.ones((2, K, D))))
+    @pytest.mark.parametrize(
+        ("build", "changes", "message"),
+        [
+            (
+                Rewards.from_arrays,
+                columns(rewards=np.full((N, K - 1), 0.5)),
+                "candidate_vectors: expected shape (3, d) for query 0, one vector per reward, got (4, 5)",
+            ),
+            (
+                Rewards.from_indexed,
+                indexed(rewards=[[0.1, 0.2, 0.3], [0.4], [0.6]]),
+                "rewards: expected one reward per candidate, got 1 rewards for 2 candidates in query 1",
+            ),
+            (
+                Rewards.from_indexed,
+                indexed(rewards=[[0.1, 0.2, 0.3], [0.4, 0.5]]),
+                "rewards: expected one reward per candidate, got 2 rows for 3 queries",
+            ),
+            (
+                Rewards.from_arrays,
+                columns(query_vectors=np.ones((4, D))),
+                "rewards: expected one row per query, 4 in query_vectors, got 3",
+            ),
+            (
+                Rewards.from_arrays,
+                columns(candidate_vectors=np.ones((2, K, D))),
+                "candidate_vectors: expected one block per query, 3 in rewards, got 2",
+            ),
+        ],
+    )
+    def test_of_another_number_are_errors(self, build, changes, message):
+        """One row of rewards for each query, and one reward for each candidate, no fewer."""
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            build(**changes)
 
     def test_of_no_query_are_errors(self):
         """Without a rewarded query there is nothing to learn."""
@@ -390,15 +396,11 @@ class TestBadRewards:
         with pytest.raises(RewardError, match=r"^rewards: expected at least one rewarded query, got none$"):
             Rewards.from_arrays(*empty)
 
-    def test_of_several_judges_are_errors(self):
-        """Judges are not comparable, so rewards of two of them are an error that names both."""
-        with pytest.raises(RewardError, match=r"^judge: expected one judge for all 3 queries .*got \['a', 'b'\]$"):
-            Rewards.from_arrays(**columns(), judge=["a", "b", "a"])
-
-    def test_need_one_judge_per_query(self):
-        """A list of judges covers all queries."""
-        with pytest.raises(RewardError, match=r"^judge: expected one judge for all 3 queries .*got \['a'\]$"):
-            Rewards.from_arrays(**columns(), judge=["a"])
+    @pytest.mark.parametrize(("judges", "got"), [(["a", "b", "a"], "['a', 'b']"), (["a"], "['a']")])
+    def test_are_of_one_judge(self, judges, got):
+        """Judges are not comparable, so rewards of two of them are an error; a list of judges covers all queries."""
+        with pytest.raises(RewardError, match=rf"^judge: expected one judge for all 3 queries .*got {re.escape(got)}$"):
+            Rewards.from_arrays(**columns(), judge=judges)
 
 
 NONE_JUDGED = r"^rewards: expected at least one judged candidate per query, got none for query 1$"
@@ -414,17 +416,11 @@ class TestBadCandidates:
         with pytest.raises(RewardError, match=NONE_JUDGED):
             Rewards.from_arrays(np.ones((N, D)), blocks, [[0.1, 0.2], [], [0.3, 0.4]])
 
-    def test_a_query_without_candidate_rows_is_an_error(self):
-        """A query with an empty integer array is an error that names it."""
-        rows = [np.array([0, 1]), np.array([], int), np.array([6])]
-
+    @pytest.mark.parametrize("none", [np.array([], int), []], ids=["array", "list"])
+    def test_a_query_without_candidate_rows_is_an_error(self, none):
+        """An empty array of integers and an empty list are the same error: they hold nothing of a wrong type."""
         with pytest.raises(RewardError, match=NONE_JUDGED):
-            Rewards.from_indexed(**indexed(candidates=rows, rewards=[[0.1, 0.2], [], [0.6]]))
-
-    def test_a_query_with_an_empty_list_of_rows_is_an_error(self):
-        """A query with an empty list is the same error: the list holds nothing of a wrong type."""
-        with pytest.raises(RewardError, match=NONE_JUDGED):
-            Rewards.from_indexed(**indexed(candidates=[[0, 1], [], [6]], rewards=[[0.1, 0.2], [], [0.6]]))
+            Rewards.from_indexed(**indexed(candidates=[[0, 1], none, [6]], rewards=[[0.1, 0.2], [], [0.6]]))
 
     @pytest.mark.parametrize(("row", "got"), [(U, "0 to 7"), (-1, "-1 to 6")])
     def test_out_of_range_are_errors(self, row, got):

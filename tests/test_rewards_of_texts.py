@@ -141,17 +141,8 @@ class TestSaving:
         rewards.save(tmp_path / "mine.npz")
         loaded = Rewards.load(tmp_path / "mine.npz")
 
-        for name in (
-            "query_vectors",
-            "doc_vectors",
-            "starts",
-            "candidates",
-            "values",
-            "tasks",
-            "query_ids",
-            "sources",
-            "doc_ids",
-        ):
+        numbers = ("query_vectors", "doc_vectors", "starts", "candidates", "values")
+        for name in (*numbers, "tasks", "query_ids", "sources", "doc_ids"):
             assert_array_equal(getattr(loaded, name), getattr(rewards, name))
         assert loaded.judge == "people"
         learned, again = (fit(one, scope="task", gate=False) for one in (rewards, loaded))

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from tttembed_rag import VectorError
 from tttembed_rag.vectors.checks import as_floats, checked_norms, norms, shift, unit
@@ -151,23 +151,6 @@ class TestShift:
 
     @law
     @given(
-        x=nonzero(6),
-        v=arrays(np.float64, 6, elements=components),
-        documents=nonzero((8, 6)),
-        alpha=st.floats(0.0, 1.0),
-    )
-    def test_ranks_as_the_additive_score_does(self, x, v, documents, alpha):
-        """Ranking by x' is ranking by x·z + alpha v·z: every pairwise difference has the same sign."""
-        z, moved = unit(documents), unit(x) + alpha * v
-        assume(np.linalg.norm(moved) > 1e-6)
-        additive = np.subtract.outer(z @ moved, z @ moved)
-        served = z @ shift(x, alpha * v, norms(x))
-        decided = np.abs(additive) > 1e-9
-
-        assert_array_equal(np.sign(np.subtract.outer(served, served))[decided], np.sign(additive)[decided])
-
-    @law
-    @given(
         x=nonzero(5),
         v=arrays(np.float64, 5, elements=components),
         document=arrays(np.float64, 6, elements=components),
@@ -182,20 +165,6 @@ class TestShift:
         scores = [float((row * shifted).sum()) for row in z]
 
         assert [scores[0]] * 3 == scores
-
-    def test_returns_the_base_vector_where_the_sum_vanishes(self):
-        """An offset that cancels the query leaves the base vector, bit for bit."""
-        x = np.array([0.0, 2.0])
-
-        assert_array_equal(shift(x, np.array([0.0, -1.0]), norms(x)), x, strict=True)
-
-    @pytest.mark.parametrize("dtype", DTYPES)
-    def test_modifies_nothing(self, dtype):
-        """Input arrays are read only."""
-        x, v = np.ones((2, 3), dtype), np.full(3, 0.5, dtype)
-        x.flags.writeable = v.flags.writeable = False
-
-        assert np.dtype(dtype) == shift(x, v, norms(x)).dtype
 
     @pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e20, 1e37])
     def test_works_at_extreme_lengths(self, scale):
