@@ -8,7 +8,8 @@ import pytest
 
 from tttembed_rag import DataError, InputError, Scale
 from tttembed_rag.rewards import Event, Feedback
-from tttembed_rag.rewards.rows import read_events
+from tttembed_rag.rewards.observations import read_log
+from tttembed_rag.rewards.rows import read_events, read_rows
 
 DAY = 86_400.0
 HEADER = "query_id,doc_id,signal,value,position,time\n"
@@ -170,6 +171,18 @@ class TestFiles:
         feedback = Feedback.of(list(read_events(path)), scale=Scale.parse("rubric:0,3"))
 
         assert feedback.by_text({"7": "my query"}, {"a": "A", "b": "B"}) == {("my query", "A"): 3, ("my query", "B"): 0}
+
+    def test_lines_of_json_end_at_line_breaks_alone(self, tmp_path):
+        """A mark such as U+2028, at which texts are cut elsewhere, stays in its text; in a log of queries too."""
+        text, path = "one\u2028line", tmp_path / "x.jsonl"
+        path.write_text(f'{{"query": "q", "document": "{text}", "thumb": 1}}\r\n\n', encoding="utf-8")
+        log = tmp_path / "log.jsonl"
+        log.write_text(
+            f'{{"query_id": "1", "query": "q", "candidates": [{{"id": "d", "text": "{text}"}}]}}\n', encoding="utf-8"
+        )
+
+        assert [row.document for row in read_rows(path, scale=Scale(), task="t")] == [text]
+        assert [one.candidates for one in read_log(log)] == [[("d", text)]]
 
     @pytest.mark.parametrize(
         ("name", "text", "message"),

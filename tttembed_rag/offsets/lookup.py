@@ -314,13 +314,12 @@ def _check_offset(offset: Offset, width: int) -> None:
         raise InputError(f"offsets: expected scope {', '.join(get_args(Scope))}, got {offset.scope!r}")
     if (offset.task is None) != (offset.scope == "global") or (offset.query_id is None) != (offset.scope != "query"):
         raise InputError(f"offsets: expected a task below global and a query id at query, got {offset.key!r}")
+    for name, part in (("map", offset.map), ("rescorer", offset.rescorer)):
+        if part is not None and offset.scope != "local":
+            raise InputError(f"offsets: expected a {name} at scope local alone, got one in {offset.key!r}")
     if offset.map is not None:
-        if offset.scope != "local":
-            raise InputError(f"offsets: expected a map at scope local alone, got one in {offset.key!r}")
         offset.map.check(repr(offset.key), width)
     if offset.rescorer is not None:
-        if offset.scope != "local":
-            raise InputError(f"offsets: expected a rescorer at scope local alone, got one in {offset.key!r}")
         offset.rescorer.check(repr(offset.key))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from tttembed_rag.errors import DataError
 from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.rows import json_lines, read_text
 from tttembed_rag.vectors.checks import FloatArray
 
 __all__ = ["KEYWORD_WEIGHT", "MAX_DEPTH", "MAX_SOURCES", "TOOL_CALLS", "Candidate", "Observation", "Served", "read_log"]
@@ -97,25 +97,14 @@ def read_log(path: Path, *, task: str = DEFAULT_TASK) -> list[Observation]:
         DataError: Not such a file; the message names the line.
     """
     observations = []
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    record = json.loads(line)
-                    shown = [(candidate["id"], candidate["text"]) for candidate in record["candidates"]]
-                    one = Observation(record["query_id"], record["query"], shown, record.get("task", task))
-                except (KeyError, TypeError, ValueError, RecursionError) as exc:
-                    raise DataError(
-                        f"{path}:{number}: expected query_id, query and candidates with id and text"
-                    ) from exc
-                texts = (one.query_id, one.query, one.task, *chain.from_iterable(shown))
-                if not all(isinstance(text, str) for text in texts):
-                    raise DataError(f"{path}:{number}: expected texts, got another kind of value")
-                observations.append(one)
-    except FileNotFoundError as exc:
-        raise DataError(f"{path}: expected a BEIR folder or a log of served queries, found none") from exc
-    except UnicodeDecodeError as exc:
-        raise DataError(f"{path}: expected UTF-8 text, got other bytes") from exc
+    with read_text(path, "a BEIR folder or a log of served queries, found none") as text:
+        for number, line in json_lines(path, text):
+            try:
+                shown = [(candidate["id"], candidate["text"]) for candidate in line["candidates"]]
+                one = Observation(line["query_id"], line["query"], shown, line.get("task", task))
+            except (KeyError, TypeError) as exc:
+                raise DataError(f"{path}:{number}: expected query_id, query and candidates with id and text") from exc
+            if not all(isinstance(part, str) for part in (one.query_id, one.query, one.task, *chain(*shown))):
+                raise DataError(f"{path}:{number}: expected texts, got another kind of value")
+            observations.append(one)
     return observations

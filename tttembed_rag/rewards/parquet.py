@@ -136,7 +136,7 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
         raise DataError(
             f"{queries.folder}: expected as many rewards as doc_ids, got {given[row]} for {depths[row]} in row {row}"
         )
-    found = pc.index_in(queries.checked_texts(names), value_set=ids)
+    found = pc.index_in(names, value_set=ids)
     if found.null_count:
         unknown = names.filter(found.is_null())[0].as_py()
         raise DataError(f"{queries.folder}: expected doc_ids of documents/, got {unknown!r}, which is not there")
@@ -213,7 +213,7 @@ class _Table:
 
     def texts(self, name: str) -> Any:
         """A column of texts, whole; None where no file has it."""
-        return self.checked_texts(self._read(name)) if name in self._names else None
+        return self._read(name) if name in self._names else None
 
     def names(self, name: str) -> list[str] | None:
         """The same as a list."""
@@ -253,16 +253,11 @@ class _Table:
             raise DataError(f"{self.folder}: expected {rows} vectors, got {filled}")
         return vectors
 
-    def checked_texts(self, column: Any) -> Any:
-        """A column of texts in one piece."""
-        with _checked(self.folder):
-            texts = column.combine_chunks()
-            texts.validate(full=True)  # that they are UTF-8
-            return texts
-
     def _read(self, name: str) -> Any:
         with _checked(self.folder):
-            return self._whole(name, self._files.to_table(columns=[name]).column(0))
+            column = self._files.to_table(columns=[name]).column(0).combine_chunks()
+            column.validate(full=True)  # also that texts are UTF-8
+        return self._whole(name, column)
 
     def _whole(self, name: str, column: Any) -> Any:
         """A column without nulls."""

@@ -52,8 +52,8 @@ def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
         DataError: Not such a file; the message names the line.
         RewardError: A reward is off the scale.
     """
-    with _read(path, f"a file with {COLUMNS}, found none") as text:
-        rows = _table(path, text)[1] if path.suffix.lower() in (".csv", ".tsv") else list(_json_lines(path, text))
+    with read_text(path, f"a file with {COLUMNS}, found none") as text:
+        rows = _table(path, text)[1] if path.suffix.lower() in (".csv", ".tsv") else list(json_lines(path, text))
     if not rows:
         raise DataError(f"{path}: expected at least one row with {COLUMNS}, found none")
     first = rows[0][1]
@@ -93,12 +93,12 @@ def read_events(path: Path) -> Iterator[Event]:
         DataError: Not such a file; the message names the line.
     """
     readers: dict[str, Callable[[Path, str], Iterator[Event]]] = {".json": _opensearch, ".csv": _events}
-    with _read(path, "feedback, found no file") as text:
+    with read_text(path, "feedback, found no file") as text:
         yield from readers.get(path.suffix, _qrels)(path, text)
 
 
 @contextmanager
-def _read(path: Path, expected: str) -> Iterator[str]:
+def read_text(path: Path, expected: str) -> Iterator[str]:
     """The text of a file; what is wrong with it, or found to be while it is parsed, is a DataError."""
     try:
         yield path.read_bytes().decode("utf-8-sig")
@@ -142,8 +142,9 @@ def _table(path: Path, text: str) -> tuple[Sequence[str], list[_Row]]:
     return titles, rows
 
 
-def _json_lines(path: Path, text: str) -> Iterator[_Row]:
-    for number, line in enumerate(text.splitlines(), 1):
+def json_lines(path: Path, text: str) -> Iterator[_Row]:
+    """The objects of a file of JSON lines; a text may hold other marks that end a line elsewhere, such as U+2028."""
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

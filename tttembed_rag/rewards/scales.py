@@ -78,20 +78,13 @@ class Scale:
 
         Then no score lies above 1, and some score lies between 0 and 1: these are not the lowest grades of a rubric.
         """
-        scores = self._scores(self.telling(rewards))
-        if self.kind != "rubric" or self.low > 0.0 or self.high <= 1.0 or not scores.size:
+        scores = self.low + rewards * (self.high - self.low)
+        above = scores[scores > SCALE_TOLERANCE]
+        if self.kind != "rubric" or self.low > 0.0 or self.high <= 1.0 or not above.size:
             return ""
-        if scores.min() >= 1.0 - SCALE_TOLERANCE or scores.max() > 1.0 + SCALE_TOLERANCE:
+        if above.min() >= 1.0 - SCALE_TOLERANCE or above.max() > 1.0 + SCALE_TOLERANCE:
             return ""
-        return f"on scale {self} no score lies above {scores.max():g}: scores in [0, 1] are on scale probability"
-
-    def telling(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        """All that `doubt` asks of *rewards*: those of the lowest score above 0 and of the highest, if any is above."""
-        above = rewards[self._scores(rewards) > SCALE_TOLERANCE]
-        return np.array([above.min(), above.max()]) if above.size else np.zeros(0)
-
-    def _scores(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.low + rewards * (self.high - self.low)
+        return f"on scale {self} no score lies above {above.max():g}: scores in [0, 1] are on scale probability"
 
     def to_unit(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Scores as rewards in [0, 1], shape kept.

@@ -77,7 +77,7 @@ def fit_sharded(
         scope: As for `fit`.
         gate: As for `fit`.
         recipe: How offsets are learned; None for the paper's recipe. Shared offsets start from its warm start.
-        scale: The scale of the rewards.
+        scale: The scale of the rewards; the log doubts it by what the gate sees.
         gate_queries: Rewarded queries that the gate and local offsets see at most, beside those of *audit*; >= 1. A
             query counts once for each source that rewarded it, and is seen with all of them or not at all.
         scratch: Whether query vectors are kept in unnamed temporary files instead of memory, where a shard is held.
@@ -113,13 +113,12 @@ def fit_sharded(
     with opened_engine(engine, shards) as each:
         census = each("census")
         queries = _queries(census)
-        width, dtype, judge, embedder, *_ = census[0]
-        declared = Scale.parse(scale)
-        if doubt := declared.doubt(np.concatenate([one.telling for one in census])):
-            _log.warning("rewards: %s", doubt)
+        width, dtype, judge, embedder, _ = census[0]
         plan = ShardPlan(replace(recipe, warm_start=None))
         if gate:
             sample = _sampled(each, queries, gate_queries, sorted({query for query, _ in audit or ()}))
+            if doubt := Scale.parse(scale).doubt(sample.values):
+                _log.warning("rewards: %s", doubt)
             note = f"; asked of a sample of {len(sample):,} of {n:,} rewarded queries"
             decided = [
                 replace(one, evidence=replace(one.evidence, reason=one.evidence.reason + note))

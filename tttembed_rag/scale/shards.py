@@ -60,14 +60,13 @@ class NamedQueries(NamedTuple):
 
 
 class Census(NamedTuple):
-    """What is in a shard: what must be the same in all, the queries of each task, and what the scale is doubted by."""
+    """What is in a shard: what must be the same in all, and the queries of each task."""
 
     width: int
     dtype: str
     judge: str
     embedder: str
     queries: Mapping[str, NamedQueries]
-    telling: NDArray[np.float64]
 
 
 class Shard:
@@ -101,9 +100,7 @@ class Shard:
             task: NamedQueries(*np.unique(self._names[rewards.tasks == task], return_counts=True))
             for task in np.unique(rewards.tasks).tolist()
         }
-        scale = self._given[2]
-        telling = Scale.parse(scale).telling(rewards.values)
-        return Census(rewards.width, rewards.query_vectors.dtype.str, rewards.judge, rewards.embedder, queries, telling)
+        return Census(rewards.width, rewards.query_vectors.dtype.str, rewards.judge, rewards.embedder, queries)
 
     def drawn(self, last: Mapping[str, int], labelled: Sequence[str]) -> Rewards | None:
         """The rewards of queries whose hash is at most the *last* of their task, and of *labelled* ones, if any."""
