@@ -21,13 +21,13 @@ for _module in ("aiohttp", "orjson", "starlette"):
     require(_module, "serve")
 
 # ruff: noqa: E402 - the lines above say what to install
+import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tttembed_rag.proxy.bodies import json_answer, read_json, whole
 from tttembed_rag.proxy.callers import ANONYMOUS, Caller, Callers
 from tttembed_rag.proxy.catalogues import Catalogues
 from tttembed_rag.proxy.feedback import FeedbackWriter
@@ -128,7 +128,7 @@ class _Endpoints:
             has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
             body = request.stream() if has_body else None
             return _relayed(await self.upstream.ask(request, body, known=caller.known))
-        read, rest = await whole(request.stream(), self.limit)
+        read, rest = await _whole(request.stream(), self.limit)
         if rest is not None:
             _log.info("a request passes as it came: its body is longer than %d bytes", self.limit)
             answer = await self.upstream.ask(request, rest, known=caller.known)
@@ -146,7 +146,7 @@ class _Endpoints:
         answer = await self.upstream.ask(request, sent, known=caller.known, replaced=replaced)
         if not steers or asked is None or answer.status != 200:
             return _relayed(answer, answer.parts(), _UNSTEERED)
-        read, rest = await whole(answer.parts(), self.limit)
+        read, rest = await _whole(answer.parts(), self.limit)
         if rest is not None:
             _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
             return _relayed(answer, rest, _UNSTEERED)
@@ -176,7 +176,7 @@ class _Endpoints:
 
     async def steer(self, request: Request) -> Response:
         """Vectors in, vectors out: ``{"vectors": [[...]], "texts": [...]}``, the texts optional."""
-        fields, size = await read_json(request, self.limit)
+        fields, size = await _read_json(request, self.limit)
         vectors = fields.get("vectors") if isinstance(fields, dict) else None
         if not isinstance(vectors, list) or not all(
             isinstance(one, list) and all(isinstance(number, int | float) for number in one) for one in vectors
@@ -194,19 +194,19 @@ class _Endpoints:
 
         after, changed, version = await _in_turn(size, turned)
         answer = {"vectors": after, "steered": changed, "version": version.decode()}
-        return json_answer(answer, headers={_VERSION.decode(): version.decode()})
+        return _json(answer, headers={_VERSION.decode(): version.decode()})
 
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
         caller = self.callers.find(request.headers)
         with _context(caller, 0):
             now = self.live.status
-        return json_answer({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
+        return _json({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
 
     async def openapi(self, _: Request) -> Response:
         """What those of these endpoints take and give that are there."""
         there = {"/v1/steer": True, "/v1/feedback": self.feedback is not None}
-        return json_answer(document([path for path in BODIES if there.get(path, self.catalogues.names)]))
+        return _json(document([path for path in BODIES if there.get(path, self.catalogues.names)]))
 
     async def nowhere(self, request: Request) -> Response:
         """A refusal: what is meant for these endpoints never reaches the service."""
@@ -218,17 +218,17 @@ class _Endpoints:
         caller, body = await self._asked(request, "/v1/feedback")
         if self.feedback is None:
             raise HTTPException(404, "expected a server with --store, got one without")
-        return json_answer({"kept": await self.feedback.keep(caller, body), "source": caller.source})
+        return _json({"kept": await self.feedback.keep(caller, body), "source": caller.source})
 
     async def search(self, request: Request) -> Response:
         """A request in, names of tools out."""
         caller, body = await self._asked(request, "/v1/search/{catalogue}")
-        return json_answer({"tools": await self.catalogues.find(request.path_params["catalogue"], caller, body)})
+        return _json({"tools": await self.catalogues.find(request.path_params["catalogue"], caller, body)})
 
     async def used(self, request: Request) -> Response:
         """Which tools were called for a request in; how many calls were kept out."""
         caller, body = await self._asked(request, "/v1/used")
-        return json_answer({"kept": await self.catalogues.used(caller, body), "source": caller.source})
+        return _json({"kept": await self.catalogues.used(caller, body), "source": caller.source})
 
     async def _asked(self, request: Request, path: str) -> tuple[Caller, dict[str, Any]]:
         """The caller, with a source, and the body that the endpoint at *path* takes."""
@@ -237,7 +237,7 @@ class _Endpoints:
             raise HTTPException(401, "expected one of the keys that the server was given")
         if request.headers.get("sec-fetch-site") == "cross-site":  # any page that a user opens could say anything
             raise HTTPException(403, "expected a request of a program, got one of another site's page")
-        said, _ = await read_json(request, self.limit)
+        said, _ = await _read_json(request, self.limit)
         body = checked_body(path, said)
         caller = replace(caller, source=caller.source or body.get("source") or ANONYMOUS)
         caller.check_names()
@@ -254,6 +254,41 @@ def _relayed(answer: Answer, parts: AsyncIterator[bytes] | None = None, more: He
     response = StreamingResponse(parts or answer.parts(), answer.status)
     response.raw_headers = answer.headers + (more or [])
     return response
+
+
+async def _read_json(request: Request, limit: int) -> tuple[Any, int]:
+    """What the body of a request says in JSON, and how many bytes it has: at most *limit*."""
+    read, rest = await _whole(request.stream(), limit)
+    if rest is not None:
+        raise HTTPException(413, f"expected a body of at most {limit} bytes, got more")
+    try:
+        return orjson.loads(read), len(read)
+    except orjson.JSONDecodeError as error:
+        raise HTTPException(400, f"expected JSON ({error})") from error
+
+
+async def _whole(parts: AsyncIterator[bytes], limit: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    """All bytes of *parts*, and None; or, where they are more than *limit*, an iterator over all of them."""
+    read: list[bytes] = []
+    size = 0
+    async for part in parts:
+        read.append(part)
+        size += len(part)
+        if size > limit:
+            return b"", _chained(read, parts)
+    return b"".join(read), None
+
+
+async def _chained(read: list[bytes], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while read:
+        yield read.pop(0)
+    async for part in parts:
+        yield part
+
+
+def _json(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """*answer* as JSON."""
+    return Response(orjson.dumps(answer), status, headers, media_type="application/json")
 
 
 async def _in_turn(size: int, work: Callable[[], ResultT]) -> ResultT:
@@ -282,4 +317,4 @@ async def _refused(request: Request, error: Exception) -> Response:
         status, line = error.status_code, error.detail
     else:
         status, line = 400 if isinstance(error, InputError) else 503, str(error)
-    return json_answer({"error": {"message": f"tttembed: {line}", "type": "tttembed_error"}}, status)
+    return _json({"error": {"message": f"tttembed: {line}", "type": "tttembed_error"}}, status)

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -53,9 +53,16 @@ _Watched: TypeAlias = tuple[str | None, Skips]
 class VerdictLog(Protocol):
     """What a cascade asks of a log: `tttembed_rag.capture.Log`."""
 
-    declare: Callable[[], None]
-    check_is_for: Callable[[Judge], None]
-    record: Callable[..., None]
+    def declare(self) -> None:
+        """Say that the order of its judge is served."""
+
+    def check_is_for(self, judge: Judge, /) -> None:
+        """Refuse another judge than its own."""
+
+    def record(
+        self, query: str, documents: Sequence[str], scores: Scores, *, task: str | None, source: str | None
+    ) -> None:
+        """Keep the scores of documents."""
 
 
 class Cascade:

@@ -128,7 +128,7 @@ class LiveOffsets:
         self._without_tenant = telemetry.Tally()
         # What the log has told: tasks without offsets, and versions of another model; None is one of no known model.
         self._missed: set[str] = set()
-        self._foreign: set[int | None] = set()
+        self._told: set[int | None] = set()
 
     @classmethod
     def of(
@@ -251,19 +251,28 @@ class LiveOffsets:
         now = read(tenant)
         if now.embedder == self._embedder or now.offsets is None:
             return now
-        key, version = None, now.version
-        if now.embedder and self._embedder:
-            key, why = version, f"learned for {now.embedder}, not for {self._embedder}"
-            now, line = replace(now, offsets=None, reason=why), f"version {version}: base vectors are served: {why}"
-        elif self._embedder:
-            line = f"version {version} does not say for which embedding model it was learned, and is served to "
-            line += f"{self._embedder}: publish with --embedder"
-        else:
-            line = f"version {version} was learned for {now.embedder}, and is served to whatever model is wrapped: "
-            line += "follow(url, embedder=...) names it"
-        if key not in self._foreign:
-            self._foreign.add(key)
-            _log.warning("%s", line)
+        foreign = f"learned for {now.embedder}, not for {self._embedder}" if now.embedder and self._embedder else None
+        key = now.version if foreign else None
+        first = key not in self._told
+        self._told.add(key)
+        if foreign:
+            if first:
+                _log.warning("version %s: base vectors are served: %s", now.version, foreign)
+            return replace(now, offsets=None, reason=foreign)
+        if first and self._embedder:
+            _log.warning(
+                "version %s does not say for which embedding model it was learned, and is served to %s: publish with "
+                "--embedder",
+                now.version,
+                self._embedder,
+            )
+        elif first:
+            _log.warning(
+                "version %s was learned for %s, and is served to whatever model is wrapped: follow(url, embedder=...) "
+                "names it",
+                now.version,
+                now.embedder,
+            )
         return now
 
     def _names(self, query: str, now: Snapshot) -> list[str]:
