@@ -75,24 +75,22 @@ class TestContext:
 class TestResolution:
     """A fixed task, then the caller's, then the resolver's."""
 
-    def test_a_fixed_task_comes_first(self):
-        """A wrapper made for one task serves it whatever the context says."""
+    @pytest.mark.parametrize(
+        ("source", "expected", "in_context"),
+        [
+            ("fixed", "fixed", "fixed"),
+            (lambda query: query.split(":")[0], "billing", "caller"),
+            (lambda _: None, None, "caller"),
+            (lambda _: 3, None, "caller"),
+            (lambda query: query[99], None, "caller"),
+            (None, None, "caller"),
+        ],
+    )
+    def test_what_names_a_task(self, source, expected, in_context):
+        """A fixed task, whatever the context says; the caller's; what a resolver reads, unless it abstains or fails."""
+        assert resolve_task(source, "billing: refund?") == expected
         with context(task="caller"):
-            assert resolve_task("fixed", "q") == "fixed"
-
-    def test_the_caller_comes_before_the_resolver(self):
-        """Who knows the task need not be guessed for."""
-        with context(task="caller"):
-            assert resolve_task(lambda _: "guessed", "q") == "caller"
-
-    def test_the_resolver_reads_the_query(self):
-        """Without a caller's word the resolver answers."""
-        assert resolve_task(lambda query: query.split(":")[0], "billing: refund?") == "billing"
-
-    @pytest.mark.parametrize("resolver", [lambda _: None, lambda _: 3, lambda query: query[99]])
-    def test_a_resolver_may_abstain(self, resolver):
-        """None, nonsense and a failure name no task."""
-        assert resolve_task(resolver, "q") is None
+            assert resolve_task(source, "billing: refund?") == in_context
 
     def test_a_failing_resolver_is_logged(self, caplog):
         """The query is answered, and the log says what happened."""

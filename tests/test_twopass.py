@@ -16,19 +16,26 @@ KEYS = st.lists(st.integers(0, 30), unique=True)
 REWARDS = st.dictionaries(st.integers(0, 30), st.floats(0, 1))
 
 
-def test_judged_keys_share_their_places():
-    """Unjudged keys stay where they are; judged ones are sorted among the places they hold."""
-    assert in_reward_order(["a", "new", "b", "c"], {"a": 0.1, "b": 0.5, "c": 0.9}) == ["c", "new", "b", "a"]
-
-
-def test_a_good_document_that_the_second_search_lost_comes_back():
-    """The best judged document stands at the first judged place."""
-    assert in_reward_order(["new", "a"], {"a": 0.1, "lost": 0.9}) == ["new", "lost", "a"]
-
-
-def test_equal_rewards_keep_the_order_of_the_search():
-    """The judge did not tell them apart, the search did."""
-    assert in_reward_order(["b", "a", "c"], {"a": 0.5, "b": 0.5, "c": 0.5}) == ["b", "a", "c"]
+@pytest.mark.parametrize(
+    ("order", "ranked", "rewards", "expected"),
+    [
+        # Unjudged keys stay where they are; judged ones are sorted among the places they hold.
+        (in_reward_order, ["a", "new", "b", "c"], {"a": 0.1, "b": 0.5, "c": 0.9}, ["c", "new", "b", "a"]),
+        # The best judged document that the second search lost stands at the first judged place.
+        (in_reward_order, ["new", "a"], {"a": 0.1, "lost": 0.9}, ["new", "lost", "a"]),
+        # Those that the judge did not tell apart keep the order of the search.
+        (in_reward_order, ["b", "a", "c"], {"a": 0.5, "b": 0.5, "c": 0.5}, ["b", "a", "c"]),
+        # Ranks by reward and in the search are added: second in both beats first and last.
+        (in_fused_order, ["a", "b", "c"], {"a": 0.1, "b": 0.5, "c": 0.9}, ["a", "b", "c"]),
+        (in_fused_order, ["a", "b", "c", "d"], {"a": 0.1, "b": 0.7, "c": 0.9, "d": 0.2}, ["b", "c", "a", "d"]),
+        # Equal rewards share their mean rank; between them the search decides.
+        (in_fused_order, ["a", "new", "b", "c"], {"a": 0.5, "b": 0.5, "c": 0.5}, ["a", "new", "b", "c"]),
+        (in_fused_order, ["a", "b", "c"], {"a": 0.1, "b": 0.1, "c": 0.9}, ["a", "c", "b"]),
+    ],
+)
+def test_judge_and_search_make_one_order(order, ranked, rewards, expected):
+    """By rewards alone, or by rewards and places together."""
+    assert order(ranked, rewards) == expected
 
 
 @given(KEYS, REWARDS)
@@ -40,18 +47,6 @@ def test_merging_keeps_every_key_and_both_orders(ranked, rewards):
     assert sorted(merged) == sorted({*ranked, *rewards})
     assert judged == sorted(judged, reverse=True)
     assert all(merged[place] == key for place, key in enumerate(ranked) if key not in rewards)
-
-
-def test_judge_and_search_count_the_same():
-    """Ranks by reward and in the search are added: second in both beats first and last."""
-    assert in_fused_order(["a", "b", "c"], {"a": 0.1, "b": 0.5, "c": 0.9}) == ["a", "b", "c"]
-    assert in_fused_order(["a", "b", "c", "d"], {"a": 0.1, "b": 0.7, "c": 0.9, "d": 0.2}) == ["b", "c", "a", "d"]
-
-
-def test_equal_rewards_share_a_rank():
-    """The judge did not tell them apart: between them the search decides, against others their mean rank."""
-    assert in_fused_order(["a", "new", "b", "c"], {"a": 0.5, "b": 0.5, "c": 0.5}) == ["a", "new", "b", "c"]
-    assert in_fused_order(["a", "b", "c"], {"a": 0.1, "b": 0.1, "c": 0.9}) == ["a", "c", "b"]
 
 
 @given(KEYS, REWARDS)

@@ -91,9 +91,9 @@ def retriever(store):
     live.close()
 
 
-def recorded(store, retriever):
+def recorded(store, log):
     """The texts that were recorded, by tenant."""
-    retriever.log.flush()
+    log.flush()
     found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
     return {tenant: sorted(one.query for one in waiting) for tenant, waiting in found.items() if waiting}
 
@@ -197,7 +197,7 @@ def test_the_ways_that_are_shown_keep_each_query_with_its_tenant(store, retrieve
         answers = asked_together(url, f"/{way}")
 
     assert answers == {tenant: (200, answer.format(tenant)) for tenant in TENANTS}
-    assert recorded(store, retriever) == dict.fromkeys(TENANTS, texts)
+    assert recorded(store, retriever.log) == dict.fromkeys(TENANTS, texts)
     assert retriever.log.counts.without_tenant == 0
 
 
@@ -206,7 +206,7 @@ def test_a_block_around_a_yield_fails_closed(store, retriever):
     with running(app_of(retriever)) as url:
         answers = asked_together(url, "/unsafe_stream")
         now = {httpx.get(f"{url}/tenant_now").text for _ in range(20)}
-    kept = recorded(store, retriever)
+    kept = recorded(store, retriever.log)
 
     assert [status for status, _ in answers.values()] == [200] * 3
     assert all(set(text.split()) <= {tenant, "base"} for tenant, (_, text) in answers.items())
@@ -222,7 +222,7 @@ def test_a_pool_that_knows_no_context_fails_closed(store, retriever):
         answers = asked_together(url, "/unsafe_pool")
 
     assert answers == dict.fromkeys(TENANTS, (200, "base"))
-    assert recorded(store, retriever) == {}
+    assert recorded(store, retriever.log) == {}
     assert retriever.log.counts.without_tenant == 3
 
 
@@ -248,7 +248,7 @@ def test_a_dependency_of_fastapi_opens_the_context(store, retriever):
         answers = [asked_together(url, path) for path in ("/sync", "/async")]
 
     assert answers == [{tenant: (200, tenant) for tenant in TENANTS}] * 2
-    assert recorded(store, retriever) == {tenant: ["async", "sync"] for tenant in TENANTS}
+    assert recorded(store, retriever.log) == {tenant: ["async", "sync"] for tenant in TENANTS}
 
 
 def in_a_thread(function):
@@ -259,21 +259,6 @@ def in_a_thread(function):
 
 class TestGenerators:
     """Blocks that do not end in the order in which they began."""
-
-    def test_the_thread_ends_where_it_began(self):
-        """However two generators take turns, each end is that of its own block alone, and nothing is raised."""
-
-        def steps(tenant):
-            with context(task="t", tenant=tenant):
-                yield current_tenant()
-            yield current_tenant()
-
-        first, second = steps("acme"), steps("bob")
-        next(first), next(second)
-        after_first = next(first)
-        after_second = next(second)
-
-        assert (after_first, after_second, current_tenant()) == ("", "", "")
 
     @pytest.mark.parametrize("opened", ["by with", "by a stack", "by a manager of its own"])
     def test_generators_that_take_turns_are_never_taken_for_each_other(self, store, opened):
@@ -308,10 +293,8 @@ class TestGenerators:
             log.observe("nobody's", ["a document"])
             first.close()
             second.close()
-        found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
-        queries = {tenant: sorted(one.query for one in waiting) for tenant, waiting in found.items() if waiting}
 
-        assert queries == {"acme": ["acme's 0", "acme's 1"], "bob": ["bob's 0", "bob's 1"]}
+        assert recorded(store, log) == {"acme": ["acme's 0", "acme's 1"], "bob": ["bob's 0", "bob's 1"]}
         assert log.counts.without_tenant == 1
 
     def test_a_generator_that_is_kept_says_nothing_of_the_next_request(self, store):
@@ -334,16 +317,20 @@ class TestGenerators:
             in_a_thread(lambda: log.observe("nobody's in a thread", ["a document"]))
             kept.close()
             log.observe("nobody's at last", ["a document"])
-        found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
 
-        assert {tenant: {one.query for one in waiting} for tenant, waiting in found.items() if waiting} == {
-            "bob": {"page 0 of bob", "page 1 of bob"},
-            "acme": {"a request of acme", "another of acme"},
+        assert recorded(store, log) == {
+            "bob": ["page 0 of bob", "page 1 of bob"],
+            "acme": ["a request of acme", "another of acme"],
         }
         assert log.counts.without_tenant == 3
 
-    async def test_async_generators_that_take_turns_are_never_taken_for_each_other(self):
-        """As plain ones."""
+    async def test_what_runs_between_their_steps_says_nothing(self):
+        """Of plain and async generators that take turns; when they end, the thread is where it began."""
+
+        def plain(tenant):
+            with context(task="t", tenant=tenant, query_id="q7", source="ann"):
+                yield current_tenant()
+            yield current_tenant()
 
         async def steps(tenant):
             with context(task="t", tenant=tenant):
@@ -351,13 +338,17 @@ class TestGenerators:
                     await asyncio.sleep(0)
                     yield current_tenant()
 
-        first, second = steps("acme"), steps("bob")
-        said = [await anext(one) for one in (first, second, first, second)]
-        outside = current_tenant()
-        await first.aclose()
-        await second.aclose()
+        first, second = plain("acme"), plain("bob")
+        seen = [next(first), next(second)]
+        between = said("task"), said("tenant"), said("query_id"), said("source")
+        seen += [next(first), next(second), current_tenant()]
+        third, fourth = steps("acme"), steps("bob")
+        awaited = [[await anext(one) for one in (third, fourth, third, fourth)], current_tenant()]
+        await third.aclose()
+        await fourth.aclose()
 
-        assert (said, outside) == (["acme", "bob", "acme", "bob"], "")
+        assert (seen, between) == (["acme", "bob", "", "", ""], (None,) * 4)
+        assert awaited == [["acme", "bob", "acme", "bob"], ""]
 
     def test_a_generator_is_in_its_own_block_whoever_goes_on_with_it(self):
         """Within a block that was opened meanwhile, or a generator with a block of its own."""
@@ -409,11 +400,10 @@ class TestGenerators:
                 await asyncio.gather(*started)
                 await third.aclose()
                 log.observe("cyd's 1", ["a document"])
-        found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
 
-        assert {tenant: {one.query for one in waiting} for tenant, waiting in found.items() if waiting} == {
-            "cyd": {"cyd's 0", "cyd's 1"},
-            "dan": {f"dan's {name}" for name in ("acme's 0", "bob's 0", "acme's 1", "bob's 1", "cyd's or bob's")},
+        assert recorded(store, log) == {
+            "cyd": ["cyd's 0", "cyd's 1"],
+            "dan": [f"dan's {name}" for name in ("acme's 0", "acme's 1", "bob's 0", "bob's 1", "cyd's or bob's")],
         }
         assert log.counts.without_tenant == 6
 
@@ -533,28 +523,12 @@ class TestGenerators:
 
         assert await anext(parts) == ("acme", "acme")
 
-    def test_a_block_of_a_generator_says_nothing_between_its_steps(self):
-        """Neither a tenant nor anything else; one that `contextlib` makes a manager of holds its block open."""
-
-        def of_tenant():
-            with context(task="t", tenant="acme", query_id="q7", source="ann"):
-                yield
-
-        plain = of_tenant()
-        next(plain)
-        between = said("task"), said("tenant"), said("query_id"), said("source")
-        with contextmanager(of_tenant)():
-            within = said("task"), said("tenant"), said("query_id"), said("source")
-        plain.close()
-
-        assert (between, within, current_query_id()) == ((None,) * 4, ("t", "acme", "q7", "ann"), "")
-
     def test_a_context_manager_may_hold_a_block_open(self):
         """Also within a generator that is itself running, and one that an `ExitStack` closes."""
 
         @contextmanager
         def of_tenant(tenant):
-            with context(task="t", tenant=tenant):
+            with context(task="t", tenant=tenant, query_id="q7", source="ann"):
                 yield
 
         def steps():
@@ -563,12 +537,14 @@ class TestGenerators:
 
         with of_tenant("acme"):
             seen = [current_tenant()]
+            words = said("task"), said("source"), current_query_id()
         with ExitStack() as stack:
             stack.enter_context(of_tenant("acme"))
             seen.append(current_tenant())
         seen += steps()
 
-        assert seen == ["acme"] * 3
+        assert (seen, words) == (["acme"] * 3, ("t", "ann", "q7"))
+        assert (current_tenant(), said("task"), said("source"), current_query_id()) == ("", None, None, "")
 
     def test_a_block_may_end_in_another_context(self):
         """A generator that is closed elsewhere raises nothing, and leaves nothing behind."""
