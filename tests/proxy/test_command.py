@@ -160,15 +160,3 @@ def test_bad_options_end_with_one_line(arguments, message, tmp_path, monkeypatch
 
     assert result.exit_code == 2
     assert message in result.output.splitlines()[-1]
-
-
-def test_an_address_with_its_version_is_refused(tools, tmp_path):
-    """Clients add /v1 themselves."""
-    tools.offsets_of().save(tmp_path / "a")
-
-    result = CliRunner().invoke(
-        main, ["serve", "https://api.openai.com/v1", "--model", "small", "--offsets", str(tmp_path / "a")]
-    )
-
-    assert result.exit_code == 2
-    assert "upstream: expected the address before /v1" in result.output

@@ -34,7 +34,6 @@ from tttembed_rag.proxy.feedback import FeedbackWriter
 from tttembed_rag.proxy.openapi import BODIES, checked_body, document
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
 from tttembed_rag.proxy.upstream import Answer, Headers, Upstream
-from tttembed_rag.serving.context import context
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
 
@@ -162,7 +161,7 @@ class _Endpoints:
 
     def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
-        with _context(caller, len(asked.texts)):
+        with caller.context(len(asked.texts)):
 
             def turn(vector: Any, number: int) -> Any:
                 return self.steering.apply(vector, asked.texts[number] if number < len(asked.texts) else "")
@@ -187,7 +186,7 @@ class _Endpoints:
             raise HTTPException(400, f"texts: expected one string per vector, {len(vectors)}")
 
         def turned() -> tuple[list[Any], int, bytes]:
-            with _context(self.callers.find(request.headers), len(texts)):
+            with self.callers.find(request.headers).context(len(texts)):
                 after = [self.steering.apply(vector, text) for vector, text in zip(vectors, texts, strict=True)]
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
                 return after, changed, self._version() if changed else _BASE
@@ -198,8 +197,7 @@ class _Endpoints:
 
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
-        caller = self.callers.find(request.headers)
-        with _context(caller, 0):
+        with self.callers.find(request.headers).context():
             now = self.live.status
         return _json({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
 
@@ -242,11 +240,6 @@ class _Endpoints:
         caller = replace(caller, source=caller.source or body.get("source") or ANONYMOUS)
         caller.check_names()
         return caller, body
-
-
-def _context(caller: Caller, queries: int) -> context:
-    """The context of a request with so many queries."""
-    return context(task=caller.task, tenant=caller.tenant, query_id=caller.query_id if queries == 1 else "")
 
 
 def _relayed(answer: Answer, parts: AsyncIterator[bytes] | None = None, more: Headers | None = None) -> Response:

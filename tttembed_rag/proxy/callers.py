@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.rewards.names import checked_name
+from tttembed_rag.serving.context import context
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -30,6 +31,11 @@ class Caller:
     query_id: str = ""
     known: bool = False
     source: str = ""
+
+    def context(self, queries: int = 0) -> context:
+        """The context of a request with so many queries."""
+        own_id = self.query_id if queries == 1 else ""
+        return context(task=self.task, tenant=self.tenant, query_id=own_id, source=self.source)
 
     def check_names(self) -> None:
         """Refuse names that no store takes, with an InputError."""

@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.proxy.callers import Caller
-from tttembed_rag.serving.context import context
 
 if TYPE_CHECKING:
     from tttembed_rag.search import LearnedToolSearch
@@ -40,7 +39,7 @@ class Catalogues:
 
     async def find(self, name: str, caller: Caller, body: Mapping[str, Any]) -> list[str]:
         """The names of the tools that are found for the *body* of a request, best first."""
-        with _of(caller):
+        with caller.context():
             return await self._search(name).asearch(body["query"], body.get("k", 5), among=body.get("among"))
 
     async def used(self, caller: Caller, body: Mapping[str, Any]) -> int:
@@ -50,7 +49,7 @@ class Catalogues:
             raise InputError(f"used: expected names of the catalogue {body['catalogue']!r}, got {unknown[0]!r:.80}")
         if caller.tenant and not caller.known:  # which its name would make
             raise InputError(f"X-TTT-Tenant: expected a key for calls of a tenant, got {caller.tenant!r:.80} alone")
-        with _of(caller):
+        with caller.context():
             kept = await asyncio.to_thread(_keep, search, body["query"], calls)
         if not kept:
             raise HTTPException(503, "expected the request to be embedded, but the model is away: nothing is kept")
@@ -79,7 +78,3 @@ def _keep(search: LearnedToolSearch, query: str, calls: Sequence[Mapping[str, An
     """Keep each tool that was called once, as one that worked where any call of it did; gives whether it is."""
     worked = {call["name"]: any(one["succeeded"] for one in calls if one["name"] == call["name"]) for call in calls}
     return all(search.used(query, name, succeeded) for name, succeeded in worked.items())
-
-
-def _of(caller: Caller) -> context:
-    return context(task=caller.task, tenant=caller.tenant or "", source=caller.source)

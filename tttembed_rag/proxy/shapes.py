@@ -76,17 +76,13 @@ def steered_answer(path: str, body: bytes, turn: Turn) -> tuple[bytes, int]:
     and are left as they are.
     """
     answer = orjson.loads(body)
-    turned = (_openai if path.endswith("/v1/embeddings") else _cohere)(answer, turn)
+    if path.endswith("/v1/embeddings"):
+        items = enumerate(answer["data"])
+        turned = sum(_turn(item, "embedding", turn, item.get("index", place)) for place, item in items)
+    else:
+        kinds = [answer["embeddings"][kind] for kind in ("float", "base64") if answer["embeddings"].get(kind)]
+        turned = sum(_turn(vectors, place, turn, place) for vectors in kinds for place in range(len(vectors)))
     return (orjson.dumps(answer), turned) if turned else (body, 0)
-
-
-def _openai(answer: Any, turn: Turn) -> int:
-    return sum(_turn(item, "embedding", turn, item.get("index", place)) for place, item in enumerate(answer["data"]))
-
-
-def _cohere(answer: Any, turn: Turn) -> int:
-    kinds = [answer["embeddings"][kind] for kind in ("float", "base64") if answer["embeddings"].get(kind)]
-    return sum(_turn(vectors, place, turn, place) for vectors in kinds for place in range(len(vectors)))
 
 
 def _turn(holder: Any, place: Any, turn: Turn, number: int) -> bool:

@@ -1,10 +1,4 @@
-"""From a base vector to the vector that is searched with.
-
-The task of a query is, in this order: what the wrapper was fixed to, what the caller said by `with context(...)`, what
-a resolver answers. Where none of the three names a task, the query has no task; that of the last query is never used.
-Its tenant is what the live offsets are fixed to, else what the caller said; a query without a tenant is served the
-shared offsets. Its private offset is found by the id that the caller said, else by its text.
-"""
+"""From a base vector to the vector that is searched with."""
 
 from __future__ import annotations
 
@@ -66,10 +60,10 @@ def checked_task(source: TaskSource) -> TaskSource:
 def resolve_task(source: TaskSource, query: str, vector: Any = None) -> str | None:
     """The task of *query*: a fixed *source*, else the caller's `context`, else what *source* answers.
 
-    A wrapper as *source* decides as it does for its own queries, so that what is logged and what is asked for agree.
-
-    A router is asked about the base *vector*, and where none is at hand names no task. A resolver
-    that fails, or answers anything but a text, names no task; the failure is logged.
+    Where none of the three names a task, the query has none; that of the last query is never used. A wrapper as
+    *source* decides as it does for its own queries, so that what is logged and what is asked for agree. A router is
+    asked about the base *vector*, and where none is at hand names no task. A resolver that fails, or answers anything
+    but a text, names no task; the failure is logged.
     """
     if source is None or isinstance(source, str):  # before the checks of protocols, which take longer than all else
         return current_task() if source is None else source
