@@ -227,12 +227,6 @@ class TestLookup:
 
             assert found is None or found.query_id is None
 
-    def test_another_model_is_served_base_vectors(self, store):
-        """A private offset learned for another embedding model is none."""
-        store.registry.publish(offsets_of(store.text_id("text")), by="test", embedder="minilm@1")
-
-        assert Steering(follow(store, embedder="other@2")).apply(BASE, "text") == BASE
-
     def test_it_is_counted_as_served(self):
         """Telemetry counts a query that a private offset alone moves as one with an offset."""
         telemetry.applied.clear()
