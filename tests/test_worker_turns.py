@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from asyncio import CancelledError
+from functools import partial
 from threading import Event
 
 import numpy as np
@@ -360,8 +362,9 @@ class TestTurns:
     def test_learning_does_not_wait_for_the_backlog(self, store, rng):
         """While one tenant's queries are judged for long, what is new is learned from in between."""
         store.observe(served(rng, 200, tenant="acme"))
-        told = []
-        Worker(store, Choosy(), tenants=["acme"]).round(watch=lambda step: told.append(step.action))
+        told, clock = [], partial(next, itertools.count(step=20.0))
+        worker = Worker(store, Choosy(), tenants=["acme"], clock=clock)
+        worker.round(watch=lambda step: told.append(step.action))
         learned = [place for place, action in enumerate(told) if action != "judged"]
 
         assert store.counts("acme").rewards == 200 * 4

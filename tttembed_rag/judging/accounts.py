@@ -70,14 +70,7 @@ class Ledger:
         self._count(sum(paid.tokens for paid in found.values()), sum(paid.usd for paid in found.values()))
         return found
 
-    def charge(
-        self,
-        pairs: Sequence[bytes],
-        estimate: Usage,
-        *,
-        least: int = 1,  # noqa: ARG002 (every account is asked alike)
-        anew: bool = False,  # noqa: ARG002
-    ) -> Charge | None:
+    def charge(self, pairs: Sequence[bytes], estimate: Usage, **_for_a_day: object) -> Charge | None:
         """Charge for a call, unless it could exceed a cap."""
         tokens, usd = estimate.tokens, self.price.of(estimate)
         if not self._budget.admits(tokens=self.tokens + tokens, usd=self.usd + usd):

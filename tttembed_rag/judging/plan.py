@@ -41,8 +41,12 @@ class Plan:
     seed: int | None = 1000
 
     def __post_init__(self) -> None:
+        texts: dict[str, str] = {}
         for observation in self.observations:
-            for name in (observation.query_id, *(document for document, _ in observation.candidates)):
+            query_id, query = observation.query_id, observation.query
+            if texts.setdefault(query_id, query) != query:
+                raise InputError(f"observations: expected one text per query id, got two for {query_id!r}")
+            for name in (query_id, *(document for document, _ in observation.candidates)):
                 if not _PLAIN_ID.fullmatch(name):
                     raise InputError(f"observations: expected ids without tabs and line breaks, got {name!r}")
         if not self.depths or sorted(set(self.depths)) != list(self.depths) or self.depths[0] < 1:
@@ -51,11 +55,6 @@ class Plan:
             raise InputError(
                 "price: expected one, as input=2,output=12 or request=0.002, where the budget caps usd, got none"
             )
-        texts: dict[str, str] = {}
-        for observation in self.observations:
-            query_id, query = observation.query_id, observation.query
-            if texts.setdefault(query_id, query) != query:
-                raise InputError(f"observations: expected one text per query id, got two for {query_id!r}")
 
     def visits(self) -> Iterator[tuple[Observation, Sequence[tuple[str, str]]]]:
         """Queries with the candidates to judge next, in order, under the cap of pairs."""

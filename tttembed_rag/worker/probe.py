@@ -74,17 +74,16 @@ class Probe:
         """
         queries = np.asarray([_numbers("embed_query", embed_query(text)) for text in PROBE_TEXTS])
         documents = None if embed_documents is None else _numbers("embed_documents", embed_documents(list(PROBE_TEXTS)))
-        return cls._checked(name, queries, documents)
+        return cls(name, queries, documents)
 
-    @classmethod
-    def _checked(cls, name: str, queries: FloatArray, documents: FloatArray | None) -> Probe:
-        for what, vectors in (("queries", queries), ("documents", documents)):
-            if vectors is not None and (vectors.ndim != 2 or len(vectors) != len(PROBE_TEXTS)):
+    def __post_init__(self) -> None:
+        for what, vectors in (("queries", self.queries), ("documents", self.documents)):
+            if vectors is None:
+                continue
+            if vectors.ndim != 2 or len(vectors) != len(PROBE_TEXTS):
                 raise VectorError(f"probe: expected {len(PROBE_TEXTS)} vectors of {what}, got shape {vectors.shape}")
-            if vectors is not None:
-                checked_norms(f"probe, {what}", vectors)
-        single = None if documents is None else documents.astype(np.float32)
-        return cls(name, queries.astype(np.float32), single)
+            checked_norms(f"probe, {what}", vectors)
+            object.__setattr__(self, what, vectors.astype(np.float32))
 
     @property
     def fingerprint(self) -> str:
@@ -128,9 +127,8 @@ class Probe:
             record = json.loads(text)
             if record["texts"] != _TEXTS:
                 raise InputError(f"probe: expected texts {_TEXTS}, got a probe of texts {record['texts']!r}")
-            documents = record["documents"]
-            queries = _unpacked(record["queries"])
-            return cls._checked(str(record["name"]), queries, None if documents is None else _unpacked(documents))
+            documents = None if record["documents"] is None else _unpacked(record["documents"])
+            return cls(str(record["name"]), _unpacked(record["queries"]), documents)
         except InputError:
             raise
         except (KeyError, TypeError, ValueError) as exc:

@@ -42,10 +42,9 @@ Tell: TypeAlias = Callable[[Step], None]
 # Seconds of the first and the longest wait: for a store that is out of order, for a judge that broke down, and for a
 # tenant with an error of its own.
 _STORE_WAITS, _JUDGE_WAITS, _TENANT_WAITS = (1.0, 60.0), (30.0, 3600.0), (60.0, 3600.0)
-# A tenant is judged for so many turns at most, or for so many seconds, or for as long as the last learning took if that
-# is longer; then the worker learns.
-_TURNS = 4
-_LONGEST_TURNS = 60.0
+# Tenants are judged in turns for so many seconds, or for as long as the last learning took if that is longer; then the
+# worker learns.
+_TURNS = 60.0
 
 
 class Worker:
@@ -206,16 +205,11 @@ class Worker:
         waiting = self._ours("judging", asking.tenants() - left_out)
         # They begin after the one that was judged for last; a new process begins anywhere.
         last = self._judged_last if self._judged_last is not None or not waiting else random.choice(waiting)
-        turns = deque((one, 1) for one in sorted(waiting, key=lambda one: (one <= (last or ""), one)))
+        turns = deque(sorted(waiting, key=lambda one: (one <= (last or ""), one)))
         done: dict[str, Asked] = {}
         begun, broken = self._clock(), False
-        while turns and not broken and not stop.is_set():
-            tenant, turn = turns[0]
-            since = self._clock() - begun
-            if since >= self._learning and (turn > _TURNS or since >= _LONGEST_TURNS):
-                break
-            turns.popleft()
-            asked = None
+        while turns and not broken and not stop.is_set() and self._clock() - begun < max(_TURNS, self._learning):
+            tenant, asked = turns.popleft(), None
             with self._alone("judging", tenant, tell) as lease:
                 if lease is not None:
                     with telemetry.step("judge", tenant=tenant) as note:
@@ -228,7 +222,7 @@ class Worker:
             telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=asked.usage.tokens, usd=asked.usd)
             done[tenant], broken = done.get(tenant, Asked()) + asked, asked.broken
             if asked.more:
-                turns.append((tenant, turn + 1))
+                turns.append(tenant)
         for tenant, asked in done.items():
             if asked.scored or asked.refused or asked.stopped:
                 tell(Step("not judged" if asked.broken or asked.refused else "judged", str(asked), tenant))
