@@ -82,11 +82,7 @@ class Run:
     The caps of *plan* are not looked at: *account* keeps its own. All other arguments are those of `judge_all`, but for
     *wary*, which says that the judge is not trusted: an error of any kind is one of its calls, and a score off its
     scale is none. An answer without any score for several documents has failed: a server in trouble says NaN to all.
-
-    Attributes:
-        account: The account.
-        usage: What the calls of this run used.
-        usd: What that cost.
+    Its calls have used *usage*, which has cost *usd*.
     """
 
     def __init__(

@@ -172,23 +172,19 @@ class JudgeQueue:
         return count
 
     def answers(self, about: Sequence[Observation] = (), *, day: date | None = None) -> StoredAnswers:
-        """A place that keeps the paid answers of judges for all processes.
+        """A place that keeps the paid answers of judges *about* what `waiting` gave, as long as its queries are there.
 
-        Args:
-            about: What is asked about, as `waiting` gave it. Answers are kept as long as their queries are: an
-                answer about a query that was forgotten meanwhile, or about anything else but the examination of a
-                judge, is counted as spent and not kept.
-            day: The day by UTC on which they were asked for, and count; None is the day on which they come.
+        One about a query that was forgotten, or about anything else but a judge's examination, counts as spent and is
+        not kept. They count on the *day* by UTC on which they were asked for, None on that on which they come.
         """
         return StoredAnswers(self._database, about, day=day)
 
     def account(
         self, judge: str, about: Sequence[Observation], *, caps: Budget, price: Price, lease: Lease
     ) -> DailyAccount:
-        """The account of a run that asks *judge* *about* what `waiting` gave, paid for from the budget of the day.
+        """The account of a run that asks *judge* *about* what `waiting` gave, as far as the *caps* of a day (UTC) go.
 
-        Its *caps* are what all judges of the store may cost in a day (UTC). What is asked about under the *lease*,
-        nobody else asks about while it is held.
+        What is asked about under the *lease*, nobody else asks about while it is held.
         """
         return DailyAccount(self._database, judge, about, caps=caps, price=price, lease=lease)
 
