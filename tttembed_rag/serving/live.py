@@ -12,7 +12,7 @@ from zlib import crc32
 
 from tttembed_rag.errors import InputError, VectorError, check_text
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, few
-from tttembed_rag.offsets.lookup import Offsets, check_depth
+from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset, TextId, named_for
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import current_query_id, current_tenant
@@ -194,13 +194,11 @@ class LiveOffsets:
 
         It is *today* where base vectors are served. Queries of `base_share` are always: rerank these as today.
         """
-        check_depth(task, today, loss, words=words)
-        offsets = self.current
-        if offsets is None:
-            return today
+        offsets = self.current or Offsets((), width=1)
+        depth = offsets.depth(task, today=today, loss=loss, words=words)
         if offsets.find(task) is None:
             self._say_missing(offsets, task)
-        return offsets.depth(task, today=today, loss=loss, words=words)
+        return depth
 
     def _say_missing(self, offsets: Offsets, task: str | None) -> None:
         """Log once that *offsets* hold nothing of *task*: most often, it was logged under another name."""

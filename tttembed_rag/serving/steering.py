@@ -89,16 +89,11 @@ def routes(source: TaskSource) -> bool:
 
 @dataclass(slots=True)
 class Ranked:
-    """What a search found, as it is served.
+    """What a search found, as it is served: the *places* in its list, best first.
 
-    Attributes:
-        places: Places in the list of the search, best first.
-        lead: By how much the first leads the second, in the scores that sort the list; not a number where it stays as
-            the search gave it.
-        skips: Which lists of the task need no reranker; None where nobody knows.
-        judge: The fingerprint of the judge whose verdicts say so; empty where it is not known.
-        task: The task of the query; None where nothing named one.
-        refused: Whether what came is no query with texts and scores, which nobody can sort.
+    In the scores that sort it, the first leads by *lead*, which is not a number where the list stays as it came. Which
+    lists of the *task* need no reranker, *skips* says by the verdicts of the *judge*. What is no query with texts and
+    scores is *refused*, as nobody can sort it.
     """
 
     places: list[int]
