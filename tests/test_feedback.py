@@ -140,28 +140,32 @@ class TestJudgments:
 class TestFiles:
     """Three formats."""
 
-    def test_csv(self, tmp_path):
-        """Columns by name; place and time are optional, dates are UTC."""
-        path = tmp_path / "clicks.csv"
-        path.write_text(HEADER + 'q,"a,b",click,1,2,1970-01-02\nq,c,thumb,-1,,\n', encoding="utf-8")
+    @pytest.mark.parametrize(
+        ("name", "text", "events"),
+        [
+            (
+                "clicks.csv",
+                HEADER + 'q,"a,b",click,1,2,1970-01-02\nq,c,thumb,-1,,\n',
+                [Event("q", "a,b", "click", 1.0, 2, DAY), Event("q", "c", "thumb", -1.0)],
+            ),
+            (
+                "sheet.csv",
+                "\ufeff" + HEADER + '"my\nquery\u2028",d,thumb,1,,\n',
+                [Event("my\nquery\u2028", "d", "thumb", 1.0)],
+            ),
+            (
+                "qrels.txt",
+                "q 0 a 2\n\nq\t0\tb\t0\n",
+                [Event("q", "a", "judgment", 2.0), Event("q", "b", "judgment", 0.0)],
+            ),
+            ("test.tsv", "query-id\tcorpus-id\tscore\nq\td\t2\n", [Event("q", "d", "judgment", 2.0)]),
+        ],
+    )
+    def test_are_read(self, tmp_path, name, text, events):
+        """CSV by names of columns, also of a spreadsheet (a mark of byte order, line breaks in quotes); TREC; BEIR."""
+        (tmp_path / name).write_text(text, encoding="utf-8")
 
-        assert [Event("q", "a,b", "click", 1.0, 2, DAY), Event("q", "c", "thumb", -1.0)] == list(read_events(path))
-
-    def test_trec_qrels(self, tmp_path):
-        """Four columns, separated by blanks."""
-        path = tmp_path / "qrels.txt"
-        path.write_text("q 0 a 2\n\nq\t0\tb\t0\n", encoding="utf-8")
-
-        assert [(e.document, e.value) for e in read_events(path)] == [("a", 2.0), ("b", 0.0)]
-
-    def test_spreadsheets_and_folders(self, tmp_path):
-        """A mark of byte order, line breaks in quotes and BEIR's qrels are read, too."""
-        sheet, qrels = tmp_path / "clicks.csv", tmp_path / "test.tsv"
-        sheet.write_text(HEADER + '"my\nquery\u2028",d,thumb,1,,\n', encoding="utf-8-sig")
-        qrels.write_text("query-id\tcorpus-id\tscore\nq\td\t2\n", encoding="utf-8")
-
-        assert [Event("my\nquery\u2028", "d", "thumb", 1.0)] == list(read_events(sheet))
-        assert [Event("q", "d", "judgment", 2.0)] == list(read_events(qrels))
+        assert list(read_events(tmp_path / name)) == events
 
     def test_opensearch(self, tmp_path):
         """A judgment list names queries by text and grades as text."""

@@ -21,17 +21,8 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 import pyarrow.parquet as pq  # noqa: E402 (after the check that it is there)
 
 FIELDS = (
-    "query_vectors",
-    "doc_vectors",
-    "query_norms",
-    "doc_norms",
-    "starts",
-    "candidates",
-    "values",
-    "tasks",
-    "query_ids",
-    "sources",
-    "doc_ids",
+    *("query_vectors", "doc_vectors", "query_norms", "doc_norms", "starts", "candidates", "values"),
+    *("tasks", "query_ids", "sources", "doc_ids"),
 )
 
 

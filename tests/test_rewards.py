@@ -92,13 +92,6 @@ class TestBuilding:
 
         assert np.shares_memory(on_disk, rewards.doc_vectors)
 
-    def test_names_are_made_up_where_none_are_given(self):
-        """Without tasks all queries share one, without ids they are numbered."""
-        rewards = Rewards.from_arrays(**columns())
-
-        assert rewards.tasks.tolist() == ["default"] * N
-        assert rewards.query_ids.tolist() == ["0", "1", "2"]
-
     def test_names_are_kept(self):
         """Tasks, ids and the judge's fingerprint are kept; an id may return in another task."""
         rewards = Rewards.from_arrays(
@@ -481,10 +474,12 @@ class TestSources:
         assert some.doc_ids[some.candidates].tolist() == ["doc 6", "doc 2", "doc 3"]
 
     def test_without_them(self):
-        """The declared judge gave the rewards, and documents are numbered."""
+        """The declared judge gave the rewards, all queries share a task, and queries and documents are numbered."""
         rewards = Rewards.from_indexed(**indexed())
 
         assert rewards.sources.tolist() == [""] * N
+        assert rewards.tasks.tolist() == ["default"] * N
+        assert rewards.query_ids.tolist() == ["0", "1", "2"]
         assert rewards.doc_ids[rewards.candidates].tolist() == ["0", "1", "2", "2", "3", "6"]
 
     def test_several_may_reward_one_query(self):

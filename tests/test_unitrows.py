@@ -40,48 +40,29 @@ def placed(rows, where):
     return TorchRows.of(rows, "cpu") if where == "torch" else rows
 
 
+OFFSETS, WEIGHTS = (np.random.default_rng(1).normal(size=(3, size)) for size in (16, 7))
+# Of rows, and of the unit vectors that they are.
+PRODUCTS = {
+    "times": (lambda rows: rows.times(OFFSETS), lambda unit: OFFSETS @ unit.T),
+    "weighted_sum": (lambda rows: rows.weighted_sum(WEIGHTS), lambda unit: WEIGHTS @ unit),
+    "gram": (lambda rows: rows.gram(SLOTS), lambda unit: unit[SLOTS] @ unit[SLOTS].transpose(0, 2, 1)),
+    "combined": (
+        lambda rows: rows.combined(OFFSETS[:, :3], SLOTS),
+        lambda unit: np.einsum("nk,nkd->nd", OFFSETS[:, :3], unit[SLOTS]),
+    ),
+    "some": (lambda rows: rows.rows(slice(2, 5)).times(OFFSETS), lambda unit: OFFSETS @ unit[2:5].T),
+}
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("where", ["numpy", "torch"])
-class TestProducts:
-    """Every product against the same one of unit vectors written out."""
+@pytest.mark.parametrize(("product", "expected"), PRODUCTS.values(), ids=PRODUCTS)
+def test_products_are_those_of_unit_vectors(product, expected, where, dtype):
+    """Of all rows, of a slice of them, and of rows at slots, one named twice included."""
+    rows = some_rows(dtype=dtype)
 
-    def test_times(self, where, dtype):
-        """Products with several vectors."""
-        rows = some_rows(dtype=dtype)
-        offsets = np.random.default_rng(1).normal(size=(3, 16))
-
-        assert_allclose(placed(rows, where).times(offsets), offsets @ unit(rows).T, rtol=1e-5, atol=1e-6)
-
-    def test_weighted_sum(self, where, dtype):
-        """The sums of the rows under several weights."""
-        rows = some_rows(dtype=dtype)
-        weights = np.random.default_rng(1).normal(size=(3, 7))
-
-        assert_allclose(placed(rows, where).weighted_sum(weights), weights @ unit(rows), rtol=1e-5, atol=1e-6)
-
-    def test_gram(self, where, dtype):
-        """Products among the rows at the same slots, a row named twice included."""
-        rows = some_rows(dtype=dtype)
-        chosen = unit(rows)[SLOTS]
-
-        assert_allclose(placed(rows, where).gram(SLOTS), chosen @ chosen.transpose(0, 2, 1), rtol=1e-5, atol=1e-6)
-
-    def test_combined(self, where, dtype):
-        """Sums of the rows at slots under weights of their own."""
-        rows = some_rows(dtype=dtype)
-        weights = np.random.default_rng(1).normal(size=SLOTS.shape)
-        expected = np.einsum("nk,nkd->nd", weights, unit(rows)[SLOTS])
-
-        assert_allclose(placed(rows, where).combined(weights, SLOTS), expected, rtol=1e-5, atol=1e-6)
-
-    def test_some_rows(self, where, dtype):
-        """A slice of the rows multiplies as those rows do."""
-        rows = some_rows(dtype=dtype)
-        offsets = np.random.default_rng(1).normal(size=(2, 16))
-        part = placed(rows, where).rows(slice(2, 5))
-
-        assert len(part) == 3
-        assert_allclose(part.times(offsets), offsets @ unit(rows)[2:5].T, rtol=1e-5, atol=1e-6)
+    assert len(placed(rows, where).rows(slice(2, 5))) == 3
+    assert_allclose(product(placed(rows, where)), expected(unit(rows)), rtol=1e-5, atol=1e-6)
 
 
 class TestAlike:
