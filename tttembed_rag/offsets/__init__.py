@@ -3,21 +3,9 @@
 Private: may change without notice.
 """
 
-from tttembed_rag.offsets.evidence import Evidence, Verdict
+from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.kernel import KernelMap
-from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.rescorer import Rescorer
-from tttembed_rag.offsets.values import AnyScope, Certificate, Offset, Scope, check_scope
+from tttembed_rag.offsets.values import AnyScope, Offset, check_scope
 
-__all__ = [
-    "AnyScope",
-    "Certificate",
-    "Evidence",
-    "KernelMap",
-    "Offset",
-    "Offsets",
-    "Rescorer",
-    "Scope",
-    "Verdict",
-    "check_scope",
-]
+__all__ = ["AnyScope", "Evidence", "KernelMap", "Offset", "Rescorer", "check_scope"]

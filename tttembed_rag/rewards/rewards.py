@@ -30,7 +30,7 @@ from tttembed_rag.vectors.rows import UnitRows
 _NUMBERS = ("query_vectors", "doc_vectors", "starts", "candidates", "values")
 _TEXTS = ("tasks", "query_ids", "sources", "doc_ids", "judge", "embedder")
 _OF_DOCUMENTS = ("doc_vectors", "doc_norms", "doc_texts")
-_OF_QUERIES = ("query_vectors", "query_norms", "values", "tasks", "query_ids", "sources", "query_texts")
+_OF_QUERIES = ("query_vectors", "query_norms", "tasks", "query_ids", "sources", "query_texts")
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # no slots: what is worked out once is kept
@@ -235,15 +235,13 @@ class Rewards:
         doc_ids, first, row = np.unique(ids, return_index=True, return_inverse=True)
         begins = np.cumsum([0, *(len(part.doc_ids) for part in parts)])
         columns: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in (*_OF_QUERIES, *_OF_DOCUMENTS)
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("values", "depths", *_OF_QUERIES, *_OF_DOCUMENTS)
         }
         columns |= {name: columns[name][first] for name in _OF_DOCUMENTS}
-        depths = np.concatenate([part.depths for part in parts])
-        columns["starts"] = starts_of(depths)
-        columns["candidates"] = np.concatenate(
-            [row[part.candidates + at] for part, at in zip(parts, begins, strict=False)]
-        )
-        return replace(parts[0], doc_ids=doc_ids, **columns)
+        pairs = [row[part.candidates + at] for part, at in zip(parts, begins, strict=False)]
+        starts = starts_of(columns.pop("depths"))
+        return replace(parts[0], doc_ids=doc_ids, starts=starts, candidates=np.concatenate(pairs), **columns)
 
     def __len__(self) -> int:
         """Number of rewarded queries."""
@@ -308,7 +306,6 @@ class Rewards:
         starts = starts_of(depths)
         pairs = np.repeat(self.starts[:-1][rows] - starts[:-1], depths) + np.arange(starts[-1])
         used, local = np.unique(self.candidates[pairs], return_inverse=True)
-        columns = {name: getattr(self, name) for name in _OF_QUERIES if name != "values"}
         return replace(
             self,
             starts=starts,
@@ -316,7 +313,7 @@ class Rewards:
             values=self.values[pairs],
             doc_ids=self.doc_ids[used],
             **{name: getattr(self, name)[sliced(used)] for name in _OF_DOCUMENTS},
-            **{name: column[sliced(rows)] for name, column in columns.items()},
+            **{name: getattr(self, name)[sliced(rows)] for name in _OF_QUERIES},
         )
 
     def bounded(self, most: int) -> Rewards:

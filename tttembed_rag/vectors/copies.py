@@ -7,7 +7,6 @@ from hashlib import blake2b
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import UnitRows
@@ -37,7 +36,12 @@ def same_text(rows: UnitRows) -> IntArray:
     from scipy.sparse.csgraph import connected_components
     from scipy.spatial import KDTree
 
-    _, first, number = np.unique(row_hashes(rows), return_index=True, return_inverse=True)
+    hashes = np.empty(len(rows), np.uint64)  # of unit rows, rounded to five digits
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        rounded = (np.round(rows.rows(block).unit, 5) + 0.0).astype(np.float32)
+        hashes[block] = [crc32(row) << 32 | int.from_bytes(blake2b(row, digest_size=4).digest()) for row in rounded]
+    _, first, number = np.unique(hashes, return_index=True, return_inverse=True)
     sketched = rows.vectors[first] @ _sketch(rows.vectors.shape[1]) / rows.norms[first, None]
     reach = (2 * _SAME) ** 0.5
     neighbours = KDTree(sketched).query(sketched, k=range(2, 2 + _NEAREST), distance_upper_bound=reach)[1]
@@ -75,16 +79,6 @@ def near_copies(rows: UnitRows) -> IntArray:
             group[theirs[group[theirs] < 0]] = leader
             group[leader] = leader
     return np.asarray(np.unique(group, return_inverse=True)[1][place])
-
-
-def row_hashes(rows: UnitRows) -> NDArray[np.uint64]:
-    """(u,) a hash of each unit row, rounded to five digits."""
-    hashes = np.empty(len(rows), np.uint64)
-    for start in range(0, len(rows), _BLOCK_ROWS):
-        block = slice(start, start + _BLOCK_ROWS)
-        rounded = (np.round(rows.rows(block).unit, 5) + 0.0).astype(np.float32)
-        hashes[block] = [crc32(row) << 32 | int.from_bytes(blake2b(row, digest_size=4).digest()) for row in rounded]
-    return hashes
 
 
 @cache
