@@ -140,7 +140,7 @@ class TestRecipe:
             ("kappa", -1.0, "a number >= 0, got -1.0"),
             ("kappa", float("nan"), "a number >= 0, got nan"),
             ("objective", "hinge", "one of kd, reverse_kl, softmax_grpo, got 'hinge'"),
-            ("solver", "sgd", "exact or adam, got 'sgd'"),
+            ("solver", "sgd", "one of exact, adam, got 'sgd'"),
             ("scope", "user", "one of auto, global, task, local, query, got 'user'"),
         ],
     )

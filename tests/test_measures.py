@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import InputError
-from tttembed_rag.evaluate.intervals import mean_interval
-from tttembed_rag.evaluate.measures import Graded
+from tttembed_rag.evaluate.measures import Graded, mean_interval
 
 GRADES = {"a": 3, "b": 1, "c": 0, "d": 2}
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.collection import LISTED, Collection, check_workload, pooled_rewards, split
-from tttembed_rag.evaluate.intervals import mean_interval
+from tttembed_rag.evaluate.measures import mean_interval
 from tttembed_rag.fitting.recipe import ObjectiveName, SolverName
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets

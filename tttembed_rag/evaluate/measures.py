@@ -1,8 +1,8 @@
-"""nDCG@10 of ranked rows of documents, against labels that were read once."""
+"""nDCG@10 of ranked rows of documents, and how sure its mean over queries is: a bootstrap interval."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,11 @@ from tttembed_rag.evaluate.datasets import Judgments
 from tttembed_rag.fitting.measures import PLACES, dcg
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
+
+# Resamples of a bootstrap.
+RESAMPLES = 1_000
+# Numbers drawn at a time, so that memory does not grow with the queries.
+_DRAWN = 1_000_000
 
 
 def ndcg(gains: Float64, ideal: Float64, *, empty: float = 0.0) -> Float64:
@@ -63,3 +68,21 @@ class Graded:
             return np.zeros(len(rows))
         gains = self.grades[np.repeat(rows, first.shape[1]), first.ravel()]
         return ndcg(np.asarray(gains).reshape(first.shape), self.ideal[rows])
+
+
+def mean_interval(differences: Float64, *, level: float = 0.9) -> tuple[float, float]:
+    """Bootstrap percentile interval of the mean of paired differences (n,), over queries; of the gate's level."""
+    if not differences.size:
+        return float("nan"), float("nan")
+    means = np.concatenate([differences[drawn].mean(axis=1) for drawn in draws(len(differences), 0)])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def draws(n: int, seed: int) -> Iterator[IntArray]:
+    """Blocks (r, n) of the observations that each resample draws, `RESAMPLES` rows in all; the same each time."""
+    rng = np.random.default_rng([seed, n])
+    kind = np.uint16 if n <= 2**16 else np.uint32
+    step = max(1, _DRAWN // n)
+    for first in range(0, RESAMPLES, step):
+        yield rng.integers(0, n, (min(step, RESAMPLES - first), n), dtype=kind).astype(np.intp)

@@ -59,13 +59,11 @@ class PrivateProblems:
         loss: The data term.
         coordinates: (n, k + 1, p) unit query, then unit candidates.
         ridge: lambda.
-        reduced: Whether p counts coordinates in the span, not in the full width.
     """
 
     loss: Loss
     coordinates: Float64
     ridge: float
-    reduced: bool
 
     @classmethod
     def of(cls, rewards: Rewards, loss: Loss, ridge: float, device: Device = "cpu") -> PrivateProblems:
@@ -78,7 +76,7 @@ class PrivateProblems:
         if grid.padding is not None:
             gram[:, 1:, 1:] *= grid.present[:, :, None] & grid.present[:, None, :]
         _diagonal(gram)[:] = 1.0
-        return cls(loss, _factor(gram), ridge, reduced=True)
+        return cls(loss, _factor(gram), ridge)
 
     @classmethod
     def in_full_width(cls, rewards: Rewards, loss: Loss, ridge: float) -> PrivateProblems:
@@ -86,7 +84,7 @@ class PrivateProblems:
         slots = loss.grid.slots
         candidates = rewards.doc_vectors[slots] / rewards.doc_norms[slots][:, :, None]
         coordinates = np.concatenate([rewards.queries.unit[:, None], candidates], axis=1).astype(np.float64)
-        return cls(loss, coordinates, ridge, reduced=False)
+        return cls(loss, coordinates, ridge)
 
     def evaluate(self, offsets: Float64) -> Evaluation:
         """Objectives (n,) and gradients (n, p)."""
@@ -143,9 +141,7 @@ class PrivateProblems:
         return replace(self, loss=self.loss.take(rows), coordinates=self.coordinates[rows])
 
     def lift(self, rewards: Rewards, offsets: FloatArray, device: Device = "cpu") -> FloatArray:
-        """The offsets (n, p) as vectors (n, d) over the query and candidates of *rewards*."""
-        if not self.reduced:
-            return offsets
+        """The offsets (n, p) in the span as vectors (n, d) over the query and candidates of *rewards*."""
         grid = self.loss.grid
         weights = _weights(self.coordinates, offsets)
         of_candidates = np.where(grid.present, weights[:, 1:], 0.0)

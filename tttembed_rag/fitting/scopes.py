@@ -182,8 +182,9 @@ def _optima_of_batch(recipe: Recipe, batch: Rewards) -> Solution:
         return replace(problems, loss=recipe.loss(grid, objective))
 
     solution = lowest(problem, recipe, np.zeros((n, width)))
-    lifted = problems.lift(batch, solution.offsets, recipe.device)
-    return solution._replace(offsets=lifted.astype(batch.query_vectors.dtype, copy=False))
+    found = solution.offsets
+    vectors = found if recipe.solver == "adam" else problems.lift(batch, found, recipe.device)
+    return solution._replace(offsets=vectors.astype(batch.query_vectors.dtype, copy=False))
 
 
 def private_offsets(

@@ -43,7 +43,7 @@ def lost_by_depth(case: Case, scores: Float64) -> tuple[float, ...]:
         return ()
     paid = paid_for(listed, case.voices)
     depths = range(1, min(int(np.median(case.rewards.depths)), DEEPEST) + 1)
-    bounds = [max(_bound(case, lost_by(listed, one, *paid)), _by_labels(case, scores, place < one)) for one in depths]
+    bounds = [_bound(case, scores, lost_by(listed, one, *paid), place < one) for one in depths]
     return tuple(np.maximum.accumulate(bounds[::-1])[::-1].tolist()) if np.isfinite(bounds).all() else ()
 
 
@@ -64,7 +64,7 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     lead = best[:, 0] - best[:, 1]
     leads = np.sort(lead)[::-1][np.arange(1, SHARES + 1) * len(lead) // SHARES - 1]
     asked = [lead < least for least in leads]
-    bounds = [max(_bound(case, np.where(one, 0.0, lost)), _by_labels(case, judged, one[:, None])) for one in asked]
+    bounds = [_bound(case, judged, np.where(one, 0.0, lost), one[:, None]) for one in asked]
     bounds = np.maximum.accumulate(bounds).tolist()
     kept = sum(one <= MOST_LOST for one in bounds)
     depth = int(np.median(case.rewards.depths))
@@ -88,16 +88,6 @@ def lost_by(listed: Float64, depth: int, paid: Float64, divided_by: Float64) -> 
     return np.asarray((paid - dcg(reranked)) / divided_by)
 
 
-def _by_labels(case: Case, scores: Float64, asked: NDArray[np.bool_]) -> float:
-    """What is lost, as trusted labels correct the judge, where a reranker is *asked* (n, k) about the first of some
-    lists in the order of *scores* (n, k), and not about all of them; minus infinity where few labels say so.
-    """
-    by_scores = scores / (_TIES * max(float(np.abs(scores).max()), _LEAST))  # which decide where rewards are equal
-    reranked = 1.0 + case.judged.rewards + by_scores
-    audited = case.audited_orders(reranked, np.where(asked, reranked, by_scores))
-    return -audited.unit * audited.found if audited is not None and audited.decides else -np.inf
-
-
 def _listed(case: Case, scores: Float64) -> Float64:
     """(n, k) gains of the judged candidates in the order of *scores* (n, k)."""
     grid = case.judged
@@ -105,7 +95,14 @@ def _listed(case: Case, scores: Float64) -> Float64:
     return np.asarray(np.take_along_axis(gains, grid.order(scores), axis=1))
 
 
-def _bound(case: Case, lost: Float64) -> float:
-    """The upper bound of the mean of *lost* (n,)."""
+def _bound(case: Case, scores: Float64, lost: Float64, asked: NDArray[np.bool_]) -> float:
+    """The upper bound of the mean of *lost* (n,), or what trusted labels say where they say that more is lost.
+
+    A reranker is *asked* (n, k) about the first of some lists in the order of *scores* (n, k), and not about all.
+    """
     mean = Gain.of(lost, case.voices, case.groups, typical=TYPICAL_LOST, most=float(case.voices.sum()))
-    return mean.above(CERTIFIED_LEVEL)
+    by_scores = scores / (_TIES * max(float(np.abs(scores).max()), _LEAST))  # which decide where rewards are equal
+    reranked = 1.0 + case.judged.rewards + by_scores
+    audited = case.audited_orders(reranked, np.where(asked, reranked, by_scores))
+    by_labels = -audited.unit * audited.found if audited is not None and audited.decides else -np.inf
+    return max(mean.above(CERTIFIED_LEVEL), by_labels)

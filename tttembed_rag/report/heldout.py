@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tttembed_rag.evaluate.intervals import mean_interval
+from tttembed_rag.evaluate.measures import mean_interval
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.evaluate.experiment import ExperimentPlan, drawn
-from tttembed_rag.evaluate.intervals import mean_interval
+from tttembed_rag.evaluate.measures import mean_interval
 from tttembed_rag.evaluate.summary import Cells, conclusions, mean_of
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
 from benchmarks.paper.estimates import holm, paired_p, task_means, task_shares
-from tttembed_rag.evaluate.intervals import mean_interval
+from tttembed_rag.evaluate.measures import mean_interval
 
 TASKS = np.repeat([0, 1, 2], [5, 50, 200])
 
