@@ -47,16 +47,13 @@ class Required(Enum):
 REQUIRED: Final = Required.REQUIRED
 
 _log = logging.getLogger(__name__)
-# Calls that are prepared and written together, in one transaction.
-_BATCH = 200
-# Calls that are prepared together where texts may have to be embedded first: some are written every few seconds.
-_EMBEDDED_BATCH = 4
+# Calls that are prepared and written together, in one transaction; and of those with texts that may have to be embedded
+# first, so that some are written every few seconds.
+_BATCH, _EMBEDDED_BATCH = 200, 4
 # Seconds for which calls are gathered, unless they fill a batch before: small transactions cost as much as large ones.
 _PAUSE = 0.2
-# Seconds until a store that is away is tried again for the first time.
-_RETRY = 0.1
-# Seconds until it is tried again at most: each wait is twice the one before.
-_LONGEST_RETRY = 5.0
+# Seconds until a store that is away is tried again: at first, and at most, as each wait is twice the one before.
+_RETRY, _LONGEST_RETRY = 0.1, 5.0
 # Seconds without a written query after which a store is given up, when a log is closed.
 _PATIENCE = 30.0
 # Seconds that all logs together may take at exit: without a written query, and in all.

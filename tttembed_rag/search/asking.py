@@ -14,7 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from tttembed_rag.errors import LeaseLost, StoreUnavailable
-from tttembed_rag.judges.contract import Judge, checked_rewards
+from tttembed_rag.judges.contract import Judge, checked_judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.rewards.observations import Observation
@@ -41,12 +41,15 @@ class UnusedJudge:
         RewardError: The scale of the judge has no bounds.
     """
 
-    def __init__(self, store: Store, judge: Judge, budget: Budget, price: Price) -> None:
+    def __init__(self, store: Store, judge: Judge | str, budget: Budget, price: Price) -> None:
         from tttembed_rag.worker.asking import Asking
 
-        self._store, self._queue = store, store.judge_queue
-        self._text_id = store.text_id
-        self._judge = judge
+        if isinstance(judge, str):
+            from tttembed_rag.judges.specs import open_judge
+
+            judge = open_judge(judge)
+        self._judge = checked_judge(judge)
+        self._queue, self._text_id = store.judge_queue, store.text_id
         self._asking = Asking(store, judge, budget=budget, price=price, concurrency=_AT_ONCE, seconds=_SECONDS)
 
     def verdicts(
@@ -61,24 +64,29 @@ class UnusedJudge:
             StoreUnavailable: The store is away.
         """
         sample = self._sample(requests, items, tenant)
-        name = self._judge.fingerprint
         pairs = {
-            place: {key: pair_key(name, one.query, text) for key, text in one.candidates}
+            (one.query, text): pair_key(self._judge.fingerprint, one.query, text)
+            for one in sample.values()
+            for _, text in one.candidates
+        }
+        wanted, answers = list(pairs.values()), self._queue.answers()
+        if len(answers.get(wanted)) < len(wanted):  # the others are asked about as far as the day's budget goes
+            try:
+                self._asking.run(list(sample.values()), lease, Event(), depths=range(1, _FIRST + 1)).verdicts()
+            except (LeaseLost, StoreUnavailable):
+                raise
+            except Exception:  # noqa: BLE001 - a judge of the caller's may raise anything; uses alone are learned from
+                _log.exception("items that nobody used stay unjudged")
+        paid = answers.get(wanted)
+        rewards = {
+            place: {
+                key: float(checked_rewards(self._judge, [score])[0])
+                for key, text in one.candidates
+                if (pair := pairs[one.query, text]) in paid and (score := paid[pair].score) is not None
+            }
             for place, one in sample.items()
         }
-        wanted = list({pair for own in pairs.values() for pair in own.values()})
-        answers = self._queue.answers()
-        if len(answers.get(wanted)) < len(wanted):
-            self._ask(list(sample.values()), lease)
-        paid = answers.get(wanted)
-        return [
-            {
-                key: float(checked_rewards(self._judge, [score])[0])
-                for key, pair in pairs.get((one.task, one.query_id), {}).items()
-                if pair in paid and (score := paid[pair].score) is not None
-            }
-            for one in requests
-        ]
+        return [rewards.get((one.task, one.query_id), {}) for one in requests]
 
     def _sample(self, requests: Sequence[PastRequest], items: Items, tenant: str) -> dict[tuple[str, str], Observation]:
         """By task and query id, a request as the store knows it, with the first items that nobody used for it."""
@@ -95,12 +103,3 @@ class UnusedJudge:
                 cards = [index.cards[row] for row in rows]
                 sample[place] = replace(waiting, candidates=[(card.key, card.text) for card in cards])
         return sample
-
-    def _ask(self, sample: Sequence[Observation], lease: Lease) -> None:
-        """Ask about what was not answered yet, as far as the day's budget goes."""
-        try:
-            self._asking.run(sample, lease, Event(), depths=range(1, _FIRST + 1)).verdicts()
-        except (LeaseLost, StoreUnavailable):
-            raise
-        except Exception:  # noqa: BLE001 - a judge of the caller's may raise anything; uses alone are learned from
-            _log.exception("items that nobody used stay unjudged")

@@ -17,7 +17,6 @@ from cachetools import LRUCache
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
 from tttembed_rag.errors import InputError, LeaseLost, check_count, check_text
-from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.search.asking import DAILY, UnusedJudge
@@ -94,7 +93,13 @@ class LearnedSearch:
         self._width = 0
         self.add(items)
         self._memory: Outcomes = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
-        self._judge = None if judge is None else _asked(judge, self._memory, budget, price or Price())
+        self._judge: UnusedJudge | None = None
+        if judge is not None:
+            if not isinstance(self._memory, InStore):
+                raise InputError(
+                    "judge: expected a store beside it, which keeps its answers and what they cost, got none"
+                )
+            self._judge = UnusedJudge(self._memory.store, judge, budget, price or Price())
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         self._remembering = Lock()
 
@@ -378,17 +383,6 @@ def _embedder(embed: Any) -> Embedder:
 
         return open_embedder(embed or "minilm")
     return FrameworkEmbedder(embed)
-
-
-def _asked(judge: Any, memory: Outcomes, budget: Budget, price: Price) -> UnusedJudge:
-    """The judge, as it is asked about the requests of a store."""
-    if not isinstance(memory, InStore):
-        raise InputError("judge: expected a store beside it, which keeps what it answers and what it costs, got none")
-    if isinstance(judge, str):
-        from tttembed_rag.judges.specs import open_judge
-
-        judge = open_judge(judge)
-    return UnusedJudge(memory.store, checked_judge(judge), budget, price)
 
 
 def _check(query: str, k: int) -> None:

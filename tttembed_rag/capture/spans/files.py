@@ -146,12 +146,8 @@ def _of_otlp(span: Mapping[str, Any]) -> dict[str, Any]:
         "context": {"span_id": span["spanId"], "trace_id": span["traceId"]},
         "parent_id": span.get("parentSpanId"),
         "start_time": int(span["startTimeUnixNano"]) if "startTimeUnixNano" in span else None,
-        "attributes": _values_of_otlp(span.get("attributes", ())),
+        "attributes": _value_of_otlp({"kvlistValue": {"values": span.get("attributes", ())}}),
     }
-
-
-def _values_of_otlp(pairs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {pair["key"]: _value_of_otlp(pair.get("value", {})) for pair in pairs}
 
 
 def _value_of_otlp(value: Mapping[str, Any]) -> Any:
@@ -161,7 +157,8 @@ def _value_of_otlp(value: Mapping[str, Any]) -> Any:
     if "arrayValue" in value:
         return [_value_of_otlp(one) for one in value["arrayValue"].get("values", ())]
     if "kvlistValue" in value:
-        return _values_of_otlp(value["kvlistValue"].get("values", ()))
+        pairs = value["kvlistValue"].get("values", ())
+        return {pair["key"]: _value_of_otlp(pair.get("value", {})) for pair in pairs}
     return next((value[kind] for kind in ("stringValue", "doubleValue", "boolValue") if kind in value), None)
 
 

@@ -17,7 +17,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from tttembed_rag.capture.log import Known, Log, checked_log
+from tttembed_rag.capture.log import Known, Log, Logged, checked_log
 from tttembed_rag.capture.spans.reading import Reader, Retrieval, Span, TextsById
 from tttembed_rag.errors import check_count, require
 from tttembed_rag.serving.context import context, current_query_id, said
@@ -166,10 +166,8 @@ class _Reading(SpanExporter):
 
     def _keep(self, found: Retrieval, ended: _Ended) -> None:
         known = None if found.vector is None else Known(found.vector)
-        with context(task=found.task or ended.task, tenant=ended.tenant, query_id=ended.query_id):
-            if found.scores is None:
-                self._log.observe(found.query, found.documents, known=known)
-                self.observed += 1
-            else:
-                self._log.record(found.query, found.documents, found.scores, known=known)
-                self.recorded += 1
+        task = found.task or ended.task
+        with context(task=task, tenant=ended.tenant, query_id=ended.query_id):
+            self._log.note(Logged(found.query, found.documents, found.scores, task, known))
+        self.observed += found.scores is None
+        self.recorded += found.scores is not None

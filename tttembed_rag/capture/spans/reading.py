@@ -152,7 +152,9 @@ class Reader:
             return None
         places, texts, scores = [one[0] for one in kept], [one[1] for one in kept], [one[2] for one in kept]
         vector = self._query_vectors.get((span.trace_id, query))
-        return Retrieval(query, texts, places, span, scores if scored else None, vector, _task(fields))
+        task = fields.get(f"metadata.{TASK_KEY}") or fields.get(TASK_KEY)
+        task = task if isinstance(task, str) else None
+        return Retrieval(query, texts, places, span, scores if scored else None, vector, task)
 
     def _note_vectors(self, span: Span, fields: dict[str, Any]) -> None:
         """Remember a trace's embedded texts with their vectors: the first of a text is the innermost model's."""
@@ -250,12 +252,6 @@ def _input(fields: Mapping[str, Any]) -> Any:
         named = next((texts[key] for key in ("query", "text", "question", "input") if key in texts), None)
         return named if named is not None or len(texts) != 1 else next(iter(texts.values()))
     return said if parsed is None else parsed
-
-
-def _task(fields: Mapping[str, Any]) -> str | None:
-    """The task key that the metadata of a span names."""
-    named = fields.get(f"metadata.{TASK_KEY}") or fields.get(TASK_KEY)
-    return named if isinstance(named, str) else None
 
 
 def _parsed(text: str) -> Any:
