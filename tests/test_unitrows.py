@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tttembed_rag.fitting import Recipe, scope_weights
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import exact
+from tttembed_rag.vectors import gpu
 from tttembed_rag.vectors.checks import norms
 from tttembed_rag.vectors.copies import same_text
 from tttembed_rag.vectors.gpu import TorchRows
@@ -119,6 +121,16 @@ class TestDevice:
             pytest.skip("there is a CUDA device")
         with pytest.raises(InputError, match=r"device: expected a CUDA device .* got none"):
             fit(some_rewards(), scope="task", gate=False, device="cuda")
+
+    def test_a_driver_without_torch_leaves_rows_where_they_are(self, monkeypatch):
+        """Nobody asked for a GPU, so that nothing has to be installed, however large the rows are."""
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        monkeypatch.setattr(sys, "path", [])
+        monkeypatch.setattr(gpu, "_WORTH_A_GPU", 0)
+        monkeypatch.setattr(Path, "exists", lambda _: True)
+        rows = some_rows()
+
+        assert gpu.placed(rows, "auto") is rows
 
     def test_unknown_devices_are_refused(self, some_rewards):
         """A device is auto, cpu or cuda."""
