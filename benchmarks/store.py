@@ -52,8 +52,8 @@ with open_store(sys.argv[1]) as store:
 IDLE = """
 INSERT INTO tenants (name) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)
 SELECT 'tenant ' || i FROM n;
-INSERT INTO queries (tenant, task, name, text, seen, first_at, last_at)
-SELECT id, 'default', 'query', 'what is asked?', 1, 0, 0 FROM tenants WHERE name > '';
+INSERT INTO queries (tenant, task, name, text, seen, last_at)
+SELECT id, 'default', 'query', 'what is asked?', 1, 0 FROM tenants WHERE name > '';
 INSERT INTO progress (query, judge, tenant, rewards, waiting, at)
 SELECT q.id, j.id, q.tenant, 1, 0, 0 FROM queries AS q CROSS JOIN judges AS j;
 INSERT INTO changes (tenant, judge, rewards, marks, looked)

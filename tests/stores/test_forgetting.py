@@ -60,7 +60,7 @@ def test_a_document_that_is_forgotten_teaches_nothing(store):
 
 
 def test_forgetting_reaches_the_shared_scope(store):
-    """Shared versions go if the tenant ever shared; other tenants keep theirs."""
+    """Shared versions go with sharing; other tenants keep theirs."""
     store.observe(traffic(4, tenant="a"), judge=JUDGE)
     store.share("a", True, by="owner")
     store.registry.publish(learned(store), by="me")

@@ -177,16 +177,16 @@ def test_new_candidates_of_a_judged_query_wait(store):
     assert [[text for _, text in one.candidates] for one in store.judge_queue.waiting(JUDGE)] == [["text"]]
 
 
-def test_a_text_that_comes_later_makes_its_pairs_wait(store):
-    """Also for queries that were not served again."""
+def test_a_text_that_comes_later_makes_the_pairs_wait_of_queries_that_are_served_from_then_on(store):
+    """Those of a query of before wait once it is served again."""
     one = unrewarded(traffic(1))[0]
     store.observe([replace(one, candidates=[replace(shown, text=None) for shown in one.candidates])])
-    before = store.judge_queue.waiting(JUDGE)
+    waiting = [store.judge_queue.waiting(JUDGE)]
+    for name in ("other", one.query_id):
+        store.observe([replace(one, query_id=name, candidates=[one.candidates[0]])])
+        waiting.append(store.judge_queue.waiting(JUDGE))
 
-    store.observe([replace(one, query_id="other", candidates=[one.candidates[0]])])
-
-    assert before == []
-    assert [len(waiting.candidates) for waiting in store.judge_queue.waiting(JUDGE)] == [1, 1]
+    assert [[len(query.candidates) for query in queries] for queries in waiting] == [[], [1], [1, 1]]
 
 
 def test_a_declined_pair_does_not_wait(store):

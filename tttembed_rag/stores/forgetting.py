@@ -20,7 +20,7 @@ from tttembed_rag.stores.records import Forgotten
 from tttembed_rag.stores.rows import ids_of, in_parts, insert
 from tttembed_rag.stores.versions.audittrail import write_line
 from tttembed_rag.stores.versions.registry import announce
-from tttembed_rag.stores.work.states import DERIVED, MEMORY, REMEMBERED
+from tttembed_rag.stores.work.states import DERIVED, MEMORY, REMEMBERED, read_state, write_state
 
 # The action of an expiry in the audit trail.
 _EXPIRE = "expire"
@@ -67,8 +67,9 @@ def forget(
     connection.execute(made.on_conflict_do_update(index_elements=["tenant", "query"], set_={"at": now}))
     # Versions may have learned from rewards of an unseen source that were dropped since: nothing tells of these now.
     learned_from = kind is None or gone.queries or gone.rewards or (kind == "source" and unseen)
-    shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
-    learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
+    # Where sharing ended, every shared version went then: see `Store.share`.
+    shares = select(schema.tenants.c.shares).where(schema.tenants.c.id == owner)
+    learners = {tenant, ""} if connection.execute(shares).scalar_one() else {tenant}
     if learned_from or _has_expired(connection, learners):
         gone = replace(gone, versions=unlearn(connection, learners))
     what = f"a {kind}" if kind else "all of the tenant"
@@ -127,12 +128,26 @@ def _near(connection: Connection, owner: int, name: str) -> str:
 
 
 def unlearn(connection: Connection, learners: AbstractSet[str]) -> int:
-    """Delete what was learned for *learners*, and stop what is being learned; gives how many versions."""
-    owners = ids_of(connection, schema.tenants, learners)
-    versions = sum(_unlearn(connection, tenant, owner) for tenant, owner in owners.items())
+    """Delete what was learned for *learners*, and stop what is being learned; gives how many versions.
+
+    With the versions go the states that were derived from rewards, and the details of the audit lines.
+    """
+    tenants, states, lines, versions = schema.tenants, schema.states, schema.audit, schema.versions
+    owners = ids_of(connection, tenants, learners)
+    count = 0
+    for tenant, owner in owners.items():
+        connection.execute(tenants.update().where(tenants.c.id == owner).values(live=None))
+        connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))
+        if (text := read_state(connection, MEMORY, tenant)) is not None:
+            kept = {name: value for name, value in json.loads(text).items() if name in REMEMBERED}
+            write_state(connection, MEMORY, json.dumps(kept), tenant)
+        # Details say why versions were published, and name tasks and queries.
+        connection.execute(lines.update().where(lines.c.tenant == tenant).values(detail=""))
+        count += connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount
+        announce(connection, tenant)
     leasing.revoke(connection, learners)
     mark_due(connection, owners.values())
-    return versions
+    return count
 
 
 def expire_queries(connection: Connection, before: float, *, by: str) -> int:
@@ -189,20 +204,3 @@ def _has_expired(connection: Connection, learners: AbstractSet[str]) -> bool:
     oldest = select(func.min(v.at)).join(schema.tenants, t.id == v.tenant).where(t.name.in_(learners)).scalar_subquery()
     expired = exists().where(a.action == _EXPIRE, a.tenant.is_(None), a.at >= oldest)
     return bool(connection.execute(select(expired)).scalar())
-
-
-def _unlearn(connection: Connection, tenant: str, owner: int) -> int:
-    """Delete every version of a tenant, the states derived from its rewards, and the details of its audit lines."""
-    tenants, states = schema.tenants, schema.states
-    connection.execute(tenants.update().where(tenants.c.id == owner).values(live=None))
-    connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))
-    memory = (states.c.tenant == owner) & (states.c.name == MEMORY)
-    if (text := connection.execute(select(states.c.value).where(memory)).scalar()) is not None:
-        kept = {name: value for name, value in json.loads(text).items() if name in REMEMBERED}
-        connection.execute(states.update().where(memory).values(value=json.dumps(kept)))
-    lines = schema.audit  # their details say why versions were published, and name tasks and queries
-    connection.execute(lines.update().where(lines.c.tenant == tenant).values(detail=""))
-    versions = schema.versions
-    gone = connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount
-    announce(connection, tenant)
-    return gone

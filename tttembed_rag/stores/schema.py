@@ -59,9 +59,8 @@ tenants = Table(
     metadata,
     _key(),
     Column("name", String(MAX_NAME), nullable=False, unique=True),
-    # Whether the shared scope learns from it, and whether it ever did.
+    # Whether the shared scope learns from it.
     Column("shares", Boolean, nullable=False, server_default=text("false")),
-    Column("shared_once", Boolean, nullable=False, server_default=text("false")),
     Column("generation", BigInteger, nullable=False, server_default="0"),
     # Why it is halted and by whom; null where it is not.
     Column("halted", Text),
@@ -104,7 +103,6 @@ queries = Table(
     Column("text", Text),
     _of("embedders", nullable=True, cascade=False),
     Column("seen", Integer, nullable=False),
-    Column("first_at", Double, nullable=False),
     Column("last_at", Double, nullable=False),
     UniqueConstraint("tenant", "task", "name"),
     Index("queries_by_age", "tenant", "last_at"),

@@ -2,7 +2,7 @@
 
 On PostgreSQL many transactions write at once. All of them lock rows in one order, so that no two wait for each other:
 tenants, embedders and judges, then documents, then queries, then what belongs to these. Rows of one kind are locked in
-the order of their names, documents that are there already in the order of their ids.
+the order of their names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -54,16 +53,15 @@ def write_entries(connection: Connection, entries: Entries, salt: bytes, now: fl
     """Write entries, but for what was forgotten since it was served; gives how often its queries were served."""
     tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in entries.queries))
     for query in entries.queries.values():  # the clock of the host that served it may be ahead
-        query.at, query.first = min(query.at, now + _AHEAD), min(query.first, now + _AHEAD)
+        query.at = min(query.at, now + _AHEAD)
     _leave_out_forgotten(connection, entries, tenants, salt)
     if not entries.queries:
         return 0
     embedders = _embedders(connection, entries)
     rewarded = any(query.rewards for query in entries.queries.values())
     judges = ids_of(connection, schema.judges, [entries.judge] if rewarded else [])
-    documents, first_texts = _write_documents(connection, entries, tenants, embedders)
-    others = _shown(connection, first_texts)
-    queries = _write_queries(connection, entries, tenants, embedders, others)
+    documents = _write_documents(connection, entries, tenants, embedders)
+    queries = _write_queries(connection, entries, tenants, embedders)
     pairs = [
         {"query": queries[key], "document": documents[key[0], doc_id], "place": place}
         for key, query in entries.queries.items()
@@ -78,7 +76,7 @@ def write_entries(connection: Connection, entries: Entries, salt: bytes, now: fl
         for (doc_id, source), reward in query.rewards.items()
         if (queries[key], documents[key[0], doc_id]) in there
     ]
-    touched = sorted({*queries.values(), *others.values()})
+    touched = sorted(queries.values())
     if rewards:
         _write_rewards(connection, judges[entries.judge], rewards, touched, now)
     else:
@@ -174,37 +172,32 @@ def _write_rewards(
         mark_due(connection, changes)
 
 
-def update_progress(connection: Connection, queries: Sequence[int], *, judge: int | None = None) -> None:
+def update_progress(connection: Connection, queries: Sequence[int]) -> None:
     """Count again the rewards and the waiting pairs of *queries*, for every judge that asks or has answered."""
-    old, counted = _recount(of_one=judge is not None)
     for numbers in in_parts(queries):
-        which: dict[str, Any] = {"some_queries": numbers} | ({} if judge is None else {"one_judge": judge})
-        connection.execute(old, which)
-        connection.execute(counted, which)
+        for statement in _recount():
+            connection.execute(statement, {"some_queries": numbers})
 
 
 @cache
-def _recount(*, of_one: bool) -> tuple[Any, Any]:
-    """The statements that delete the progress of some queries, and that count it, for one judge or for all."""
+def _recount() -> tuple[Any, Any]:
+    """The statements that delete the progress of some queries, and that count it."""
     q, p, d, r, j = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.judges
     progress = schema.progress
     waits = and_(q.c.text.is_not(None), d.c.text.is_not(None), r.c.query.is_(None), j.c.asks)
-    old = progress.delete().where(progress.c.query.in_(_some))
     counted = (
         select(q.c.id, j.c.id, q.c.tenant, func.count(r.c.value), func.sum(case((waits, 1), else_=0)), q.c.last_at)
         .select_from(
             q.join(p, p.c.query == q.c.id)
             .join(d, d.c.id == p.c.document)
-            .join(j, j.c.id == bindparam("one_judge") if of_one else true())
+            .join(j, true())
             .outerjoin(r, and_(r.c.query == q.c.id, r.c.judge == j.c.id, r.c.document == p.c.document))
         )
         .where(q.c.id.in_(_some), or_(r.c.query.is_not(None), waits))
         .group_by(q.c.id, j.c.id, q.c.tenant, q.c.last_at)
     )
     columns = ["query", "judge", "tenant", "rewards", "waiting", "at"]
-    if of_one:
-        old = old.where(progress.c.judge == bindparam("one_judge"))
-    return old, progress.insert().from_select(columns, counted)
+    return progress.delete().where(progress.c.query.in_(_some)), progress.insert().from_select(columns, counted)
 
 
 def _leave_out_forgotten(connection: Connection, entries: Entries, tenants: Mapping[str, int], salt: bytes) -> None:
@@ -249,37 +242,24 @@ def _embedders(connection: Connection, entries: Entries) -> dict[str, int]:
 
 
 def _write_queries(
-    connection: Connection,
-    entries: Entries,
-    tenants: Mapping[str, int],
-    embedders: Mapping[str, int],
-    others: Mapping[QueryKey, int],
+    connection: Connection, entries: Entries, tenants: Mapping[str, int], embedders: Mapping[str, int]
 ) -> dict[QueryKey, int]:
-    """The queries with their ids; they and the *others* stay locked until the transaction ends."""
-    table = schema.queries
+    """The queries with their ids; they stay locked until the transaction ends."""
+    rows = [
+        {
+            "tenant": tenants[tenant],
+            "task": task,
+            "name": name,
+            "text": query.text,
+            "embedder": embedders.get(query.embedder),
+            "seen": query.seen,
+            "last_at": query.at,
+        }
+        for (tenant, task, name), query in sorted(entries.queries.items(), key=itemgetter(0))
+    ]
     names = {number: name for name, number in tenants.items()}
-    upsert = _query_upsert(connection.dialect.name, fills=entries.fills)
-    ids: dict[QueryKey, int] = {}
-    for in_batch, keys in groupby(sorted({*entries.queries, *others}), entries.queries.__contains__):
-        if not in_batch:
-            for numbers in in_parts([others[key] for key in keys]):
-                locked_queries(connection, table.c.id.in_(numbers))
-            continue
-        rows = [
-            {
-                "tenant": tenants[tenant],
-                "task": task,
-                "name": name,
-                "text": query.text,
-                "embedder": embedders.get(query.embedder),
-                "seen": query.seen,
-                "first_at": query.first,
-                "last_at": query.at,
-            }
-            for tenant, task, name in keys
-            for query in [entries.queries[tenant, task, name]]
-        ]
-        ids |= {(names[tenant], task, name): number for number, tenant, task, name in connection.execute(upsert, rows)}
+    written = connection.execute(_query_upsert(connection.dialect.name, fills=entries.fills), rows)
+    ids = {(names[tenant], task, name): number for number, tenant, task, name in written}
     own = [
         {"query": ids[key], "embedder": embedders[embedder], "vector": vector, "checksum": checksum(vector)}
         for key, query in entries.queries.items()
@@ -303,7 +283,6 @@ def _query_upsert(dialect: str, *, fills: bool) -> Any:
         "text": func.coalesce(*((table.c.text, new.text) if fills else (new.text, table.c.text))),
         "embedder": case((newer, func.coalesce(new.embedder, table.c.embedder)), else_=table.c.embedder),
         "seen": table.c.seen + new.seen,
-        "first_at": case((new.first_at < table.c.first_at, new.first_at), else_=table.c.first_at),
         "last_at": case((newer, new.last_at), else_=table.c.last_at),
     }
     made = made.on_conflict_do_update(index_elements=["tenant", "task", "name"], set_=merged)
@@ -312,16 +291,12 @@ def _query_upsert(dialect: str, *, fills: bool) -> Any:
 
 def _write_documents(
     connection: Connection, entries: Entries, tenants: Mapping[str, int], embedders: Mapping[str, int]
-) -> tuple[dict[DocumentKey, int], list[int]]:
-    """The documents with their ids, and the ids of those that had no text and have one now.
-
-    Most documents are there already and unchanged; these cost no write.
-    """
+) -> dict[DocumentKey, int]:
+    """The documents with their ids. Most are there already and unchanged; these cost no write."""
     table = schema.documents
     ids: dict[DocumentKey, int] = {}
-    first_texts: list[int] = []
     of_tenants: dict[str, dict[str, DocumentEntry]] = defaultdict(dict)
-    for (tenant, name), document in sorted(entries.documents.items()):
+    for (tenant, name), document in sorted(entries.documents.items(), key=itemgetter(0)):
         of_tenants[tenant][name] = document
     for tenant, documents in of_tenants.items():
         owner = tenants[tenant]
@@ -330,17 +305,13 @@ def _write_documents(
             rows = [{"tenant": owner, "name": name, "text": documents[name].text} for name in missing]
             insert_all(connection, table, rows)
             stored |= _stored_documents(connection, owner, missing)
-        if connection.dialect.name == "postgresql":  # the only database where another writes at the same time
-            stored |= _locked_documents(connection, stored, documents)
-        ids |= {(tenant, name): number for name, (number, _) in stored.items()}
         for name, document in documents.items():
-            number, text = stored[name]
-            if document.text not in (None, text) and (text is None or not entries.fills):
-                connection.execute(table.update().where(table.c.id == number).values(text=document.text))
-                if text is None:
-                    first_texts.append(number)
+            ids[tenant, name], text = stored[name]
+            if document.text not in (None, text):
+                new = table.update().where(table.c.id == ids[tenant, name]).values(text=document.text)
+                connection.execute(new.where(table.c.text.is_(None)) if entries.fills else new)
     _write_document_vectors(connection, entries, ids, embedders)
-    return ids, first_texts
+    return ids
 
 
 def _write_document_vectors(
@@ -371,35 +342,6 @@ def _stored_documents(connection: Connection, tenant: int, names: Sequence[str])
         name: (number, text)
         for part in in_parts(names)
         for name, number, text in connection.execute(_DOCUMENTS, {"one_tenant": tenant, "names": part})
-    }
-
-
-def _locked_documents(
-    connection: Connection, stored: Mapping[str, tuple[int, str | None]], documents: Mapping[str, DocumentEntry]
-) -> dict[str, tuple[int, str | None]]:
-    """Documents without a text, and those that are given another one, read again and locked until we are done."""
-    table = schema.documents
-    new = {number for name, (number, text) in stored.items() if documents[name].text not in (None, text)}
-    bare = {number for number, text in stored.values() if text is None}
-    rows = select(table.c.name, table.c.id, table.c.text).order_by(table.c.id)
-    rows = rows.with_for_update(read=not new, key_share=bool(new))
-    return {
-        name: (number, text)
-        for numbers in in_parts(sorted(new | bare))
-        for name, number, text in connection.execute(rows.where(table.c.id.in_(numbers)))
-    }
-
-
-def _shown(connection: Connection, documents: Sequence[int]) -> dict[QueryKey, int]:
-    """The queries that were shown any of *documents*; while these are locked, no other writer shows them."""
-    q, t, pairs = schema.queries, schema.tenants, schema.pairs
-    keys = (
-        select(t.c.name, q.c.task, q.c.name, q.c.id).join(t, t.c.id == q.c.tenant).join(pairs, pairs.c.query == q.c.id)
-    )
-    return {
-        (tenant, task, name): number
-        for numbers in in_parts(documents)
-        for tenant, task, name, number in connection.execute(keys.where(pairs.c.document.in_(numbers)).distinct())
     }
 
 

@@ -167,7 +167,7 @@ class JudgeQueue:
             count = 0
             for some in in_parts(queries):
                 count += connection.execute(r.delete().where(refused, r.c.query.in_(some))).rowcount
-            update_progress(connection, sorted(queries), judge=number)
+            update_progress(connection, sorted(queries))
             write_line(connection, by, "ask again", f"{count} declined pairs of {judge}", tenant)
         return count
 
@@ -206,7 +206,7 @@ class JudgeQueue:
             number = ids_of(connection, j, [judge])[judge]
             if connection.execute(j.update().where(j.c.id == number, ~j.c.asks).values(asks=True)).rowcount:
                 queries = connection.execute(select(schema.queries.c.id)).scalars().all()
-                update_progress(connection, queries, judge=number)
+                update_progress(connection, queries)
         return number
 
     def _write(self, judge: str, rewards: Mapping[int, Mapping[int, float | None]], tenant: str) -> int:
