@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -36,7 +37,7 @@ _NOTE = 400
 def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch = iter) -> StoreReport:
     """The report of what the store at *url* has learned for *tenant* and serves to it.
 
-    The last day ends *at* a Unix second, by default now by the database's clock. *watch* gives the parts that queries
+    The last day ends *at* a Unix second, by default now. *watch* gives the parts that queries
     are held out in, one by one, and may tell how far the work is.
 
     Raises:
@@ -49,7 +50,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
         serving = store.serving(tenant=tenant)
         owner = tenant if serving.version is None else serving.version.tenant
         live, offsets = _live(store, tenant, owner, serving)
-        at = store.history.now() if at is None else at
+        at = time.time() if at is None else at
         judges = store.judges(tenant=tenant)
         judge = prevailing_judge(store, tenant, read_memory(store, tenant))
         held, today, against = _learned_now(store, tenant, serving.version, offsets, judge, watch)

@@ -45,7 +45,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from tttembed_rag.errors import InputError, StoreError, StoreReplaced, StoreTooSlow, StoreUnavailable, require
 from tttembed_rag.stores.rows import fact
 from tttembed_rag.stores.schema import HEAD, metadata
-from tttembed_rag.system.files import make_private
 
 # What a writing transaction does; on PostgreSQL it decides which other transactions it excludes, see `_lock`.
 Access = Literal["observing", "spending", "forgetting", "publishing", "migrating"]
@@ -62,8 +61,8 @@ _CONNECT_SECONDS = 10
 _DATA_LOCK, _VERSION_LOCK, _SCHEMA_LOCK, _MONEY_LOCK = 7_408_301, 7_408_302, 7_408_303, 7_408_304
 # Failures that end a connection or a transaction, not the store: SQLSTATE classes of PostgreSQL.
 _PASSING_STATES = re.compile(r"08|25P03|40|53|55|57|58|XX000")
-# PostgreSQL: a statement was cancelled, by its own limit or by a person; a lock was not had in time.
-_CANCELLED, _NO_LOCK = "57014", "55P03"
+# PostgreSQL: a statement was cancelled, by its own limit or by a person who found it slow; a lock was not had in time.
+_TOO_SLOW = ("57014", "55P03")
 # PostgreSQL: the connection may only read.
 _READ_ONLY = "25006"
 _PASSING_SQLITE = {
@@ -91,6 +90,7 @@ class Database:
         idle_seconds: How long PostgreSQL lets a transaction be idle: that of a frozen process holds up all others.
 
     Attributes:
+        file: The file of a SQLite database, where it is known.
         salt: Key of the hashes of the store that was opened here, by which it is told from any other; empty before.
 
     Raises:
@@ -103,15 +103,15 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         file = self.url.database or ""
         # The driver opens the same file after a change of folder; what stands in a URI it alone knows.
-        self._file = Path(file).absolute() if self.is_sqlite and not file.startswith("file:") else None
+        self.file = Path(file).absolute() if self.is_sqlite and not file.startswith("file:") else None
         self.salt = b""
         if self.is_sqlite:
             waits = {"timeout": busy_seconds, "check_same_thread": False}
             self.engine = create_engine(self.url, hide_parameters=True, connect_args=waits)
             event.listen(self.engine, "connect", self._prepare)
             event.listen(self.engine, "begin", _begin)
-            if self._file is not None:
-                event.listen(self.engine, "checkout", partial(self._check_file, self._file))
+            if self.file is not None:
+                event.listen(self.engine, "checkout", partial(self._check_file, self.file))
         else:
             require("psycopg", "postgres")
             waits = {"connect_timeout": _CONNECT_SECONDS}
@@ -119,15 +119,6 @@ class Database:
             event.listen(self.engine, "connect", partial(_limit, idle_seconds))
         event.listen(self.engine, "handle_error", _reopen)
         _survive_fork(self.engine)
-
-    def create(self) -> None:
-        """Make the file of a SQLite database that is not there yet, which holds users' texts, for its owner alone."""
-        if self._file is not None:
-            make_private(self._file)
-
-    def exists(self) -> bool:
-        """Whether there is a database; asked before connecting, as connecting makes a SQLite file."""
-        return self._file is None or self._file.exists()
 
     def close(self) -> None:
         """Let every connection go, one that a transaction uses once that ends."""
@@ -203,22 +194,11 @@ class Database:
             raise InputError(f"{self.name}: expected text and numbers that a database can hold ({exc})") from exc
         except (SQLAlchemyError, UnicodeDecodeError) as exc:  # the latter where SQLite quotes damaged bytes
             reason = " ".join(str(exc.orig if isinstance(exc, DBAPIError) else exc).split())
-            if isinstance(exc, DBAPIError) and self._was_too_slow(exc):
+            if isinstance(exc, DBAPIError) and getattr(exc.orig, "sqlstate", None) in _TOO_SLOW:
                 raise StoreTooSlow(f"{self.name}: not available now ({reason})") from exc
             if isinstance(exc, DBAPIError) and (_passes(exc) or self._was_replaced()):
                 raise StoreUnavailable(f"{self.name}: not available now ({reason})") from exc
             raise StoreError(f"{self.name}: expected a store of this package that can be used ({reason})") from exc
-
-    def _was_too_slow(self, error: DBAPIError) -> bool:
-        """Whether PostgreSQL ended a statement that took, or waited for a lock, longer than its settings allow."""
-        state = getattr(error.orig, "sqlstate", None)
-        if state != _CANCELLED:
-            return state == _NO_LOCK
-        try:
-            with self.engine.connect() as connection:
-                return connection.exec_driver_sql("SHOW statement_timeout").scalar() != "0"
-        except SQLAlchemyError:
-            return False
 
     def _was_replaced(self) -> bool:
         """Whether a newer package has brought the tables to a schema of its own since they were opened."""

@@ -35,11 +35,6 @@ class History:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def now(self) -> float:
-        """Unix seconds by the clock of the database."""
-        with self._database.read() as connection:
-            return self._database.now(connection)
-
     def visible(self, offsets: Offsets, *, owner: str, tenant: str) -> Offsets:
         """The *offsets* of *owner* that *tenant* may know of: its own tasks' and queries', and those of all tasks."""
         if owner == tenant or not tenant:
@@ -59,11 +54,23 @@ class History:
 
     def days(self, tenant: str, *, last: date, count: int) -> list[Day]:
         """The *count* days up to *last*, oldest first; those of the shared tenant include tenants that share."""
+        q, progress = schema.queries, schema.progress
+        served = select(func.count()).select_from(q)
+        rewarded = select(func.coalesce(func.sum(progress.c.rewards), 0))
+        days = []
         with self._database.read() as connection:
             owners = connection.execute(owners_of(tenant)).scalars().all()
             # Named one by one, judges let the index by age be used.
             judges = connection.execute(select(schema.judges.c.id)).scalars().all()
-            return [_day(connection, last - timedelta(days=ago), owners, judges) for ago in reversed(range(count))]
+            mine = rewarded.where(progress.c.tenant.in_(owners), progress.c.judge.in_(judges))
+            for day in (last - timedelta(days=ago) for ago in reversed(range(count))):
+                start = datetime.combine(day, time(), UTC).timestamp()
+                queries, rewards = (
+                    connection.execute(chosen.where(at >= start, at < start + _DAY_SECONDS)).scalar_one()
+                    for chosen, at in ((served.where(q.c.tenant.in_(owners)), q.c.last_at), (mine, progress.c.at))
+                )
+                days.append(Day(day, int(queries), int(rewards), spent_on(connection, day)))
+        return days
 
     def verdicts(
         self, tenant: str, *, judge: str, query_ids: Sequence[str] | None = None
@@ -147,18 +154,11 @@ class History:
         names: Sequence[tuple[str, str]] | None = None,
         by_source: bool = False,
     ) -> list[Served]:
-        """The last served queries with vectors, newest first, each with its first candidates that have vectors.
+        """The last served queries with vectors (*width*,) of *embedder* (empty is any), newest first.
 
-        Args:
-            tenant: The tenant that was served.
-            width: Width d of the vectors.
-            embedder: Fingerprint of the model that made them; empty is any model.
-            judge: Fingerprint of the judge that gave the candidates' rewards.
-            depth: Candidates at most, of each.
-            limit: Queries at most; None is all.
-            names: Only queries with this task and id; None is any.
-            by_source: Whether a query comes once for each source, with its rewards; else once, with the mean of all.
-                Of the queries, too, each source has its share: see `in_turns`.
+        Each has its first *depth* candidates that have vectors, with rewards of *judge*: the mean of all sources or,
+        with *by_source*, once for each source. Of the queries, too, each source has its share then: see `in_turns`.
+        They are *limit* queries at most, with *names* only those of these tasks and ids.
         """
         q, e, own = schema.queries, schema.embedders, schema.query_vectors
         newest = (
@@ -187,21 +187,6 @@ class History:
             for row in rows
             for source, candidates in _by_source(row.id, shown[row.id], said).items()
         ]
-
-
-def _day(connection: Connection, day: date, owners: Sequence[int], judges: Sequence[int]) -> Day:
-    q, progress = schema.queries, schema.progress
-    start = datetime.combine(day, time(), UTC).timestamp()
-
-    def within(at: ColumnElement[float]) -> ColumnElement[bool]:
-        return and_(at >= start, at < start + _DAY_SECONDS)
-
-    queries = select(func.count()).select_from(q).where(q.c.tenant.in_(owners), within(q.c.last_at))
-    rewards = select(func.coalesce(func.sum(progress.c.rewards), 0)).where(
-        progress.c.tenant.in_(owners), progress.c.judge.in_(judges), within(progress.c.at)
-    )
-    served, rewarded = (int(connection.execute(chosen).scalar_one()) for chosen in (queries, rewards))
-    return Day(day, served, rewarded, spent_on(connection, day))
 
 
 def _by_source(query: int, shown: Mapping[int, Candidate], said: Mapping[Pair, Said]) -> dict[str, list[Candidate]]:

@@ -12,6 +12,7 @@ from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.rows import fact
+from tttembed_rag.system.files import make_private
 
 _log = logging.getLogger(__name__)
 _SCRIPTS = Path(__file__).parent / "migrations"
@@ -31,9 +32,10 @@ def migrate(database: Database, *, create: bool = True) -> None:
         StoreError: They are of another package, or there are none.
         StoreUnavailable: They are of a newer package that changed what this one reads or writes.
     """
-    if not (create or database.exists()):
-        raise StoreError(f"{database.name}: expected a store, found no file")
-    database.create()
+    if database.file is not None:
+        if not (create or database.file.exists()):  # connecting would make it
+            raise StoreError(f"{database.name}: expected a store, found no file")
+        make_private(database.file)  # it holds users' texts
     with database.read() as connection:
         if _is_ready(connection, database.name, create=create):
             return

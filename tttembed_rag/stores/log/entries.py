@@ -125,20 +125,17 @@ class Entries:
 
 def tells(name: str, text: str | None) -> bool:
     """Whether an id may be words of somebody, not the opaque id of a program: it has blanks, or holds the text."""
-    return not unquote(name).isascii() or len(name.split()) != 1 or _is(name, text) or _holds(name, text)
+    if not unquote(name).isascii() or len(name.split()) != 1 or _is(name, text):
+        return True
+    said = _letters(unquote(name))  # of an address, in which the text may stand
+    words = _letters(text or "", len(said) + 1)
+    return len(words) >= _TELLING and words in said
 
 
 def _is(name: str, text: str | None) -> bool:
     """Whether a name is a text, but for capitals and all that is no letter or digit."""
     said = _letters(unquote(name))
     return text is not None and said == _letters(text, len(said) + 1)
-
-
-def _holds(name: str, text: str | None) -> bool:
-    """Whether a text stands within a name, as it does in addresses."""
-    said = _letters(unquote(name))
-    words = _letters(text or "", len(said) + 1)
-    return len(words) >= _TELLING and words in said
 
 
 def _letters(text: str, most: int | None = None) -> str:

@@ -90,16 +90,26 @@ def write_rewards(
         said[pair] = own = own | {one.source: (one.value, at)}
         now[pair] = mean(own)
         rows |= {(pair, source): own[source] for source in ("", one.source) if source in own}
-    gone = [(pair, source) for pair in sorted({pair for pair, _ in rows}) for source in _oldest(said[pair])]
-    for pair, source in gone:
-        del said[pair][source]
-        rows.pop((pair, source), None)
+    gone: list[tuple[Pair, str]] = []
+    for pair in sorted({pair for pair, _ in rows}):
+        named = sorted((spoken, source) for source, (_, spoken) in said[pair].items() if source)
+        for _, source in named[: max(0, len(named) - MAX_SOURCES)]:
+            gone.append((pair, source))
+            del said[pair][source]
+            rows.pop((pair, source), None)
         now[pair] = mean(said[pair])
     means = [(*pair, value) for pair, value in now.items() if pair not in old or old[pair] != value]
     _insert(connection, schema.rewards, judge, ("query", "document", "value"), means)
-    named = [(*pair, source, *rows[pair, source]) for pair, source in sorted(rows)]
-    _insert(connection, schema.source_rewards, judge, ("query", "document", "source", "value", "at"), named)
-    _drop(connection, judge, gone)
+    of_sources = [(*pair, source, *rows[pair, source]) for pair, source in sorted(rows)]
+    _insert(connection, schema.source_rewards, judge, ("query", "document", "source", "value", "at"), of_sources)
+    for (query, document), source in gone:
+        in_s, in_r = (
+            (t.c.query == query) & (t.c.judge == judge) & (t.c.document == document)
+            for t in (schema.source_rewards, schema.rewards)
+        )
+        connection.execute(schema.source_rewards.delete().where(in_s, _s.source == source))
+        dropped = schema.rewards.c.dropped + 1
+        connection.execute(schema.rewards.update().where(in_r).values(dropped=dropped))
     return changed
 
 
@@ -124,19 +134,3 @@ def _insert(
 ) -> None:
     rows = [dict(zip(names, one, strict=True), judge=judge) for one in values]
     insert_all(connection, table, rows, replace=True)
-
-
-def _oldest(said: Said) -> list[str]:
-    """The named sources that spoke longest ago, beyond `MAX_SOURCES`."""
-    named = sorted((at, source) for source, (_, at) in said.items() if source)
-    return [source for _, source in named[: max(0, len(named) - MAX_SOURCES)]]
-
-
-def _drop(connection: Connection, judge: int, gone: Iterable[tuple[Pair, str]]) -> None:
-    """Delete what sources said of pairs, and count it."""
-    s, r = schema.source_rewards.c, schema.rewards.c
-    for (query, document), source in gone:
-        of_pair = (s.query == query, s.judge == judge, s.document == document)
-        connection.execute(schema.source_rewards.delete().where(*of_pair, s.source == source))
-        counted = schema.rewards.update().where(r.query == query, r.judge == judge, r.document == document)
-        connection.execute(counted.values(dropped=r.dropped + 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.records import checked_vector, checksum
-from tttembed_rag.stores.rows import embedder_id, id_of, in_parts, insert_all
+from tttembed_rag.stores.rows import embedder_id, id_of, insert_all
 from tttembed_rag.vectors.checks import FloatArray
 
 # Texts that are embedded and written together: the most that a run that was stopped does again.
@@ -49,15 +49,15 @@ class StoredVectors:
 
     def lacking(self, embedder: str | None = None) -> Lacking:
         """How many queries and documents lack a vector of *embedder*; None is of any."""
+        queries, documents = schema.queries, schema.documents
         with self._database.read() as connection:
-            number = None if embedder is None else id_of(connection, schema.embedders, embedder)
             counts = [
                 int(connection.execute(select(func.count()).select_from(statement.subquery())).scalar_one())
                 for statement in (
-                    _without(schema.queries, schema.query_vectors, number, any_model=embedder is None),
-                    _without(schema.documents, schema.document_vectors, number, any_model=embedder is None),
-                    select(schema.queries.c.id),
-                    select(schema.documents.c.id),
+                    _without(connection, queries, schema.query_vectors, embedder),
+                    _without(connection, documents, schema.document_vectors, embedder),
+                    select(queries.c.id),
+                    select(documents.c.id),
                 )
             ]
         return Lacking(*counts)
@@ -68,33 +68,33 @@ class StoredVectors:
         embedder: str,
         *,
         only_without_any: bool = False,
-        watch: Callable[[int], None] | None = None,
+        watch: Callable[[int], object] | None = None,
     ) -> Lacking:
-        """Embed stored texts that lack a vector of *embedder*; gives what lacks one still, as its text is not kept.
+        """Give vectors of *model* to texts that lack one of *embedder*; gives what lacks one still, without a text.
 
         Vectors that are there stay beside. Each part is written as soon as it is embedded, so a run that was stopped
         goes on where it was; *watch* is told how many texts it had. With *only_without_any*, texts with a vector of
         another model are left out.
         """
         checked_name("embedder", embedder)
+        lacking = None if only_without_any else embedder
         for table, of, embed in (
             (schema.queries, schema.query_vectors, model.embed_queries),
             (schema.documents, schema.document_vectors, model.embed_documents),
         ):
             after = 0
-            while texts := self._texts(table, of, embedder, after, any_model=only_without_any):
+            while texts := self._texts(table, of, lacking, after):
                 rows = np.asarray(embed(list(texts.values())))
                 self._write(table, of, embedder, dict(zip(texts, rows, strict=True)))
                 after = max(texts)
                 if watch is not None:
                     watch(len(texts))
-        return self.lacking(None if only_without_any else embedder)
+        return self.lacking(lacking)
 
-    def _texts(self, table: Table, of: Table, embedder: str, after: int, *, any_model: bool) -> dict[int, str]:
+    def _texts(self, table: Table, of: Table, embedder: str | None, after: int) -> dict[int, str]:
         """The next texts without a vector, by the ids of their rows."""
         with self._database.read() as connection:
-            number = id_of(connection, schema.embedders, embedder)
-            lacking = _without(table, of, number, any_model=any_model).add_columns(table.c.text)
+            lacking = _without(connection, table, of, embedder).add_columns(table.c.text)
             chosen = lacking.where(table.c.text.is_not(None), table.c.text != "", table.c.id > after)
             return {row.id: row.text for row in connection.execute(chosen.order_by(table.c.id).limit(_AT_ONCE))}
 
@@ -102,7 +102,9 @@ class StoredVectors:
         packed = {row: checked_vector("vector", vector) for row, vector in vectors.items()}
         with self._database.write("observing") as connection:
             number = embedder_id(connection, embedder, len(next(iter(packed.values()))) // 4)
-            there = _locked(connection, table, list(packed))  # some may have been forgotten meanwhile
+            # Some may have been forgotten meanwhile; those that are there stay locked until the transaction ends.
+            locked = select(table.c.id).where(table.c.id.in_(packed)).order_by(table.c.id).with_for_update()
+            there = connection.execute(locked).scalars().all()
             key = "query" if table is schema.queries else "document"
             rows = [
                 {key: row, "embedder": number, "vector": packed[row], "checksum": checksum(packed[row])}
@@ -114,19 +116,10 @@ class StoredVectors:
                 connection.execute(unnamed.values(embedder=number))
 
 
-def _without(table: Table, of: Table, embedder: int | None, *, any_model: bool) -> Select[tuple[int]]:
-    """The ids of rows of *table* without a vector in *of*, of one embedder or of any."""
+def _without(connection: Connection, table: Table, of: Table, embedder: str | None) -> Select[tuple[int]]:
+    """The ids of rows of *table* without a vector in *of*, of *embedder* or (None) of any."""
     (key,) = [column for column in of.c if column.name in ("query", "document")]
-    on = key == table.c.id if any_model else and_(key == table.c.id, of.c.embedder == embedder)
+    on = key == table.c.id
+    if embedder is not None:
+        on = and_(on, of.c.embedder == id_of(connection, schema.embedders, embedder))
     return select(table.c.id).outerjoin(of, on).where(key.is_(None))
-
-
-def _locked(connection: Connection, table: Table, numbers: Sequence[int]) -> list[int]:
-    """Those of the ids that are still there, locked until the transaction ends, in order."""
-    return [
-        number
-        for part in in_parts(sorted(numbers))
-        for number in connection.execute(
-            select(table.c.id).where(table.c.id.in_(part)).order_by(table.c.id).with_for_update()
-        ).scalars()
-    ]
