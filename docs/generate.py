@@ -320,7 +320,7 @@ def comments(source: str) -> dict[tuple[str, str], str]:
         if line.startswith("#"):
             above.append(line.removeprefix("# "))
             continue
-        if found := re.match(r"(\w+) = Table\(", line):
+        if found := re.match(r"(\w+) = _table\(", line):
             table, column = found[1], ""
         elif found := re.match(r'Column\("(\w+)"', line):
             column = found[1]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Table, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql import psycopg
 
 from tttembed_rag.errors import VectorError
 from tttembed_rag.stores import schema
@@ -39,23 +37,17 @@ def insert_all(
     same primary keys; else rows that are there stay.
     """
     if rows:
-        statement, names = _insert_all(connection.dialect.name, table, tuple(rows[0]), replace=replace)
-        values = rows if names is None else list(map(itemgetter(*names), rows))
-        connection.exec_driver_sql(statement, values)
+        connection.exec_driver_sql(_insert_all(connection.dialect.name, table, tuple(rows[0]), replace=replace), rows)
 
 
 @cache
-def _insert_all(
-    dialect: str, table: Table, columns: tuple[str, ...], *, replace: bool
-) -> tuple[str, Sequence[str] | None]:
-    """The statement; and its columns in order where parameters are positional, None where they are named."""
-    made = insert_in(dialect, table)
+def _insert_all(dialect: str, table: Table, columns: tuple[str, ...], *, replace: bool) -> str:
     keys = [column.name for column in table.primary_key]
-    new = {name: made.excluded[name] for name in columns if name not in keys}
-    made = made.on_conflict_do_update(index_elements=keys, set_=new) if replace else made.on_conflict_do_nothing()
-    of_driver = sqlite.dialect() if dialect == "sqlite" else psycopg.dialect()  # type: ignore[no-untyped-call]
-    compiled = made.compile(dialect=of_driver, column_keys=list(columns))
-    return str(compiled), compiled.positiontup
+    new = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in keys)
+    values = ", ".join(f":{name}" if dialect == "sqlite" else f"%({name})s" for name in columns)
+    conflict = f"({', '.join(keys)}) DO UPDATE SET {new}" if replace else "DO NOTHING"
+    named = f"{table.name} ({', '.join(columns)})"
+    return f"INSERT INTO {named} VALUES ({values}) ON CONFLICT {conflict}"  # noqa: S608 - names of the schema alone
 
 
 def in_parts(items: Sequence[ItemT], size: int = AT_ONCE) -> Iterator[Sequence[ItemT]]:

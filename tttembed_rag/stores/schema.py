@@ -7,6 +7,8 @@ in `migrations` make these tables.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -24,6 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 
 from tttembed_rag.rewards.names import MAX_NAME
 
@@ -33,6 +36,12 @@ HEAD = "0001"
 metadata = MetaData()
 
 _Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _table(name: str, *columns: SchemaItem, **options: Any) -> Table:
+    """A table; on SQLite, no number of its own key is given to a second row."""
+    owned = any(isinstance(column, Column) and column.name in ("id", "number") for column in columns)
+    return Table(name, metadata, *columns, sqlite_autoincrement=owned, **options)
 
 
 def _key() -> Column[int]:
@@ -52,11 +61,10 @@ def _index(name: str, *columns: str, only: str) -> Index:
 
 # Single facts of the store: the salt of keyed hashes, why and by whom all tenants are halted, whether texts are kept,
 # the oldest schema whose programs may use it.
-facts = Table("facts", metadata, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
+facts = _table("facts", Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
 
-tenants = Table(
+tenants = _table(
     "tenants",
-    metadata,
     _key(),
     Column("name", String(MAX_NAME), nullable=False, unique=True),
     # Whether the shared scope learns from it.
@@ -69,33 +77,27 @@ tenants = Table(
     Column("live", _Id),
     # Tenants that are served something of their own: made-up names in requests are not among them.
     _index("tenants_by_generation", "generation", "name", only="generation > 0"),
-    sqlite_autoincrement=True,
 )
 
-embedders = Table(
+embedders = _table(
     "embedders",
-    metadata,
     _key(),
     Column("name", String(MAX_NAME), nullable=False, unique=True),
     Column("width", Integer, nullable=False),
-    sqlite_autoincrement=True,
 )
 
-judges = Table(
+judges = _table(
     "judges",
-    metadata,
     _key(),
     Column("name", String(MAX_NAME), nullable=False, unique=True),
     # Whether it has asked for work: pairs that it has not answered are counted from then on.
     Column("asks", Boolean, nullable=False, server_default=text("false")),
     # Whether somebody vouches for it, or nobody may; null where nobody said so.
     Column("trusted", Boolean),
-    sqlite_autoincrement=True,
 )
 
-queries = Table(
+queries = _table(
     "queries",
-    metadata,
     _key(),
     _of("tenants"),
     Column("task", String(MAX_NAME), nullable=False),
@@ -106,23 +108,19 @@ queries = Table(
     Column("last_at", Double, nullable=False),
     UniqueConstraint("tenant", "task", "name"),
     Index("queries_by_age", "tenant", "last_at"),
-    sqlite_autoincrement=True,
 )
 
-documents = Table(
+documents = _table(
     "documents",
-    metadata,
     _key(),
     _of("tenants"),
     Column("name", String(MAX_NAME), nullable=False),
     Column("text", Text),
     UniqueConstraint("tenant", "name"),
-    sqlite_autoincrement=True,
 )
 
-query_vectors = Table(
+query_vectors = _table(
     "query_vectors",
-    metadata,
     _of("queries", primary_key=True),
     _of("embedders", primary_key=True, cascade=False),
     Column("vector", LargeBinary, nullable=False),
@@ -130,9 +128,8 @@ query_vectors = Table(
     Column("checksum", LargeBinary(8), nullable=False),
 )
 
-document_vectors = Table(
+document_vectors = _table(
     "document_vectors",
-    metadata,
     _of("documents", primary_key=True),
     _of("embedders", primary_key=True, cascade=False),
     Column("vector", LargeBinary, nullable=False),
@@ -140,9 +137,8 @@ document_vectors = Table(
     Column("checksum", LargeBinary(8), nullable=False),
 )
 
-pairs = Table(
+pairs = _table(
     "pairs",
-    metadata,
     _of("queries", primary_key=True),
     _of("documents", primary_key=True),
     # Its place in base order.
@@ -151,9 +147,8 @@ pairs = Table(
     sqlite_with_rowid=False,
 )
 
-rewards = Table(
+rewards = _table(
     "rewards",
-    metadata,
     _of("queries", primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     Column("document", _Id, primary_key=True),
@@ -165,9 +160,8 @@ rewards = Table(
 )
 
 # What each source said of a pair, where any source is named; the empty name is the declared judge.
-source_rewards = Table(
+source_rewards = _table(
     "source_rewards",
-    metadata,
     _of("queries", primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     Column("document", _Id, primary_key=True),
@@ -179,9 +173,8 @@ source_rewards = Table(
 )
 
 # How many rewards each judge gave for each query, and how many pairs wait for it: follows from pairs and rewards.
-progress = Table(
+progress = _table(
     "progress",
-    metadata,
     _of("queries", primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     _of("tenants"),
@@ -196,9 +189,8 @@ progress = Table(
 
 # How many rewards of each judge were ever written that were new or differed from those before: it tells what is new, as
 # the number of rewards does not.
-changes = Table(
+changes = _table(
     "changes",
-    metadata,
     _of("tenants", primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     Column("rewards", BigInteger, nullable=False),
@@ -209,9 +201,8 @@ changes = Table(
 )
 
 # Queries that a judge failed at although it is well: how often, when it is asked again, and why it failed last.
-failures = Table(
+failures = _table(
     "failures",
-    metadata,
     _of("queries", primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     Column("count", Integer, nullable=False),
@@ -222,9 +213,8 @@ failures = Table(
 )
 
 # Paid answers by a keyed hash of judge and texts; they are deleted with the query they were given about.
-answers = Table(
+answers = _table(
     "answers",
-    metadata,
     Column("pair", LargeBinary(32), primary_key=True),
     # Null for answers to the examination of a judge.
     _of("queries", nullable=True),
@@ -239,9 +229,8 @@ answers = Table(
 )
 
 # What judges were paid on a day, and the most that calls under way and open batches may cost.
-spending = Table(
+spending = _table(
     "spending",
-    metadata,
     Column("day", Date, primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     Column("pairs", BigInteger, nullable=False),
@@ -250,9 +239,8 @@ spending = Table(
 )
 
 # Calls of judges under way, as long as the lease under which they were charged is held: see `work.account`.
-charges = Table(
+charges = _table(
     "charges",
-    metadata,
     Column("key", String(32), primary_key=True),
     _of("judges", cascade=False),
     Column("lease", String(MAX_NAME), nullable=False),
@@ -260,9 +248,8 @@ charges = Table(
 )
 
 # The pairs that such a call asks about, by the keyed hashes of `answers`.
-asking = Table(
+asking = _table(
     "asking",
-    metadata,
     Column("pair", LargeBinary(32), primary_key=True),
     Column("charge", String(32), ForeignKey("charges.key", ondelete="CASCADE"), nullable=False),
     # Null for the examination of a judge.
@@ -273,9 +260,8 @@ asking = Table(
 )
 
 # Requests that were sent to a batch service, or are about to be, and have no results yet: see `work.openbatches`.
-batches = Table(
+batches = _table(
     "batches",
-    metadata,
     Column("key", String(32), primary_key=True),
     _of("tenants"),
     _of("judges", cascade=False),
@@ -284,9 +270,8 @@ batches = Table(
     Index("batches_by_tenant", "tenant"),
 )
 
-versions = Table(
+versions = _table(
     "versions",
-    metadata,
     Column("number", _Id, primary_key=True),
     _of("tenants"),
     Column("at", Double, nullable=False),
@@ -305,13 +290,11 @@ versions = Table(
     # The number of the version that it went live instead of, the last time that it did: the way back.
     Column("replaced", _Id),
     Index("versions_by_tenant", "tenant", "number"),
-    sqlite_autoincrement=True,
 )
 
 # When queries were forgotten: a query that was served before does not come back, however late it is written.
-forgotten = Table(
+forgotten = _table(
     "forgotten",
-    metadata,
     _of("tenants", primary_key=True),
     # A keyed hash of the query's id; empty for all of the tenant.
     Column("query", LargeBinary(32), primary_key=True),
@@ -320,9 +303,8 @@ forgotten = Table(
 )
 
 # One line for each change; a line outlives its tenant, so it holds the name, not the id.
-audit = Table(
+audit = _table(
     "audit",
-    metadata,
     _key(),
     Column("at", Double, nullable=False),
     Column("tenant", String(MAX_NAME)),
@@ -330,21 +312,18 @@ audit = Table(
     Column("action", String(MAX_NAME), nullable=False),
     Column("detail", Text, nullable=False),
     Index("audit_by_tenant", "tenant", "id"),
-    sqlite_autoincrement=True,
 )
 
-states = Table(
+states = _table(
     "states",
-    metadata,
     _of("tenants", primary_key=True),
     Column("name", String(MAX_NAME), primary_key=True),
     Column("value", Text, nullable=False),
 )
 
 # By name, the tenants that workers are at work for; a lease that ended or was revoked has no row.
-leases = Table(
+leases = _table(
     "leases",
-    metadata,
     Column("name", String(MAX_NAME), primary_key=True),
     Column("owner", String(MAX_NAME), nullable=False),
     # A number that no other lease has.
