@@ -17,10 +17,10 @@ from tttembed_rag.stores.log.due import mark_due
 from tttembed_rag.stores.log.observing import EVERYTHING, Kind, forgotten_id, update_progress
 from tttembed_rag.stores.log.sources import take_back
 from tttembed_rag.stores.records import Forgotten
-from tttembed_rag.stores.rows import ids_of, in_parts, insert
+from tttembed_rag.stores.rows import ids_of, in_parts, insert_all
 from tttembed_rag.stores.versions.audittrail import write_line
 from tttembed_rag.stores.versions.registry import announce
-from tttembed_rag.stores.work.states import DERIVED, MEMORY, REMEMBERED, read_state, write_state
+from tttembed_rag.stores.work.states import DERIVED, MEMORY, REMEMBERED
 
 # The action of an expiry in the audit trail.
 _EXPIRE = "expire"
@@ -51,7 +51,9 @@ def forget(
     keys = [EVERYTHING] if kind is None else [forgotten_id(salt, kind, name) for name in names]
     f = schema.forgotten
     if kind == "source":
-        gone = _take_back(connection, owner, names)
+        rewards, queries = take_back(connection, owner, names)
+        update_progress(connection, queries)
+        gone = Forgotten(rewards=rewards)
         before = exists().where(f.c.tenant == owner, f.c.query.in_(keys))
         if not (gone.rewards or unseen or connection.execute(select(before)).scalar()):
             near = _near(connection, owner, names[0])
@@ -63,8 +65,7 @@ def forget(
         gone = _forget_documents(connection, owner, names)
     else:
         gone = _forget_queries(connection, owner, names if kind == "query" else None)
-    made = insert(connection, f).values([{"tenant": owner, "query": key, "at": now} for key in keys])
-    connection.execute(made.on_conflict_do_update(index_elements=["tenant", "query"], set_={"at": now}))
+    insert_all(connection, f, [{"tenant": owner, "query": key, "at": now} for key in keys], replace=True)
     # Versions may have learned from rewards of an unseen source that were dropped since: nothing tells of these now.
     learned_from = kind is None or gone.queries or gone.rewards or (kind == "source" and unseen)
     # Where sharing ended, every shared version went then: see `Store.share`.
@@ -90,17 +91,6 @@ def _forget_queries(connection: Connection, owner: int, names: Sequence[str] | N
     # Also documents that a query was shown before it was shown too many others: no pair tells of them any more.
     documents = _delete_documents(connection, of_tenant if names is None else of_tenant & _unseen())
     return Forgotten(len(numbers), documents, pairs, rewards)
-
-
-def _take_back(connection: Connection, owner: int, names: Sequence[str]) -> Forgotten:
-    """Delete what a source with one of *names* said of a tenant's queries."""
-    q, s = schema.queries, schema.source_rewards
-    mine = select(s.c.query, s.c.judge, s.c.document).join(q, q.c.id == s.c.query)
-    rows = connection.execute(mine.where(q.c.tenant == owner, s.c.source.in_(names))).all()
-    for judge in sorted({row.judge for row in rows}):
-        take_back(connection, judge, {(query, document) for query, by, document in rows if by == judge}, names)
-    update_progress(connection, sorted({row.query for row in rows}))
-    return Forgotten(rewards=len(rows))
 
 
 def _forget_documents(connection: Connection, owner: int, names: Sequence[str]) -> Forgotten:
@@ -138,9 +128,10 @@ def unlearn(connection: Connection, learners: AbstractSet[str]) -> int:
     for tenant, owner in owners.items():
         connection.execute(tenants.update().where(tenants.c.id == owner).values(live=None))
         connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))
-        if (text := read_state(connection, MEMORY, tenant)) is not None:
+        memory = (states.c.tenant == owner) & (states.c.name == MEMORY)
+        if (text := connection.execute(select(states.c.value).where(memory)).scalar()) is not None:
             kept = {name: value for name, value in json.loads(text).items() if name in REMEMBERED}
-            write_state(connection, MEMORY, json.dumps(kept), tenant)
+            connection.execute(states.update().where(memory).values(value=json.dumps(kept)))
         # Details say why versions were published, and name tasks and queries.
         connection.execute(lines.update().where(lines.c.tenant == tenant).values(detail=""))
         count += connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount

@@ -72,8 +72,8 @@ def ids_of(connection: Connection, table: Table, names: Iterable[str], **new: An
     ids = {name: number for name in distinct if (number := id_of(connection, table, name)) is not None}
     for name in distinct:
         if name not in ids:
-            connection.execute(insert(connection, table).values(name=name, **new).on_conflict_do_nothing())
-            ids[name] = connection.execute(select(table.c.id).where(table.c.name == name)).scalar_one()
+            insert_all(connection, table, [{"name": name, **new}])
+            ids[name] = connection.execute(_id_of(table), {"name": name}).scalar_one()
     return ids
 
 
@@ -96,6 +96,5 @@ def set_fact(connection: Connection, name: str, value: str | None) -> None:
     facts = schema.facts
     if value is None:
         connection.execute(facts.delete().where(facts.c.name == name))
-        return
-    made = insert(connection, facts).values(name=name, value=value)
-    connection.execute(made.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+    else:
+        insert_all(connection, facts, [{"name": name, "value": value}], replace=True)

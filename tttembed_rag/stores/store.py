@@ -208,12 +208,8 @@ class Store(AbstractContextManager["Store"]):
     def embedder(self, judge: str, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
         """Fingerprint of the embedding model of most queries that *judge* rewarded of late; None: no vectors.
 
-        Args:
-            judge: Fingerprint of the judge.
-            tenant: As for `rewards`.
-            last: The number of queries, the last served ones; 1 gives the model that `rewards` takes where none is
-                named. Of two models with as many queries it is that of the newest query.
-            since: Only queries last served at this Unix second or later.
+        The arguments are those of `rewards`, which takes the model of the *last* one query where none is named. Of two
+        models with as many queries it is that of the newest query.
         """
         with self._database.read() as connection:
             return reading.embedder_of_most(connection, judge, tenant, last=last, since=since)

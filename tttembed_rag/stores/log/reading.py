@@ -194,24 +194,19 @@ def counts_of(connection: Connection, tenant: str | None, size: int) -> Counts:
     def of_tenant(chosen: Any, table: Table) -> Any:
         if tenant is None:
             return chosen
-        if table in (q, d):
-            return chosen.where(table.c.tenant == owner)
-        return chosen.join(q, q.c.id == table.c.query).where(q.c.tenant == owner)
-
-    def count(table: Table) -> int:
-        return int(connection.execute(of_tenant(select(func.count()).select_from(table), table)).scalar_one())
+        owned = table if table in (q, d) else q
+        return (chosen if owned is table else chosen.join(q, q.c.id == table.c.query)).where(owned.c.tenant == owner)
 
     # Query by query, which is the order of the table: nothing is sorted or looked up.
-    counted = select(
-        func.count(r.c.value).label("rewards"),
-        func.count(r.c.document.distinct()).label("answered"),
-        func.sum(r.c.dropped).label("dropped"),
+    counted = select(func.count(r.c.value), func.count(r.c.document.distinct()), func.sum(r.c.dropped)).select_from(r)
+    of_query = of_tenant(counted, r).group_by(r.c.query).subquery()
+    total = select(*(func.coalesce(func.sum(column), 0) for column in of_query.c))
+    rewards, answered, dropped = map(int, connection.execute(total).one())
+    queries, documents, pairs = (
+        int(connection.execute(of_tenant(select(func.count()).select_from(table), table)).scalar_one())
+        for table in (q, d, p)
     )
-    of_query = of_tenant(counted.select_from(r), r).group_by(r.c.query).subquery()
-    total = (func.coalesce(func.sum(column), 0) for column in of_query.c)
-    rewards, answered, dropped = map(int, connection.execute(select(*total)).one())
-    pairs = count(p)
-    return Counts(count(q), count(d), pairs, rewards, pairs - answered, size, dropped)
+    return Counts(queries, documents, pairs, rewards, pairs - answered, size, dropped)
 
 
 def owners_of(tenant: str) -> Select[Any]:

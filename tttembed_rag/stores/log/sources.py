@@ -113,20 +113,27 @@ def write_rewards(
     return changed
 
 
-def take_back(connection: Connection, judge: int, pairs: Collection[Pair], sources: Collection[str]) -> None:
-    """Delete what *sources* said of *pairs*; a pair of which no other source spoke has no reward then."""
-    s, r = schema.source_rewards, schema.rewards
-    said = said_of(connection, judge, sorted({query for query, _ in pairs}))
-    means = []
-    for query, document in sorted(pairs):
-        in_s, in_r = ((t.c.query == query) & (t.c.judge == judge) & (t.c.document == document) for t in (s, r))
-        connection.execute(s.delete().where(in_s, s.c.source.in_(sources)))
-        others = {source: given for source, given in said[query, document].items() if source not in sources}
-        if others:
-            means.append((query, document, mean(others)))
-        else:
-            connection.execute(r.delete().where(in_r))
-    _insert(connection, r, judge, ("query", "document", "value"), means)
+def take_back(connection: Connection, tenant: int, sources: Collection[str]) -> tuple[int, list[int]]:
+    """Delete what *sources* said of a tenant's queries; gives how many rewards they gave, and of which queries.
+
+    A pair of which no other source spoke has no reward then.
+    """
+    s, r, q = schema.source_rewards, schema.rewards, schema.queries
+    mine = select(s.c.judge, s.c.query, s.c.document).join(q, q.c.id == s.c.query)
+    rows = connection.execute(mine.where(q.c.tenant == tenant, s.c.source.in_(sources))).all()
+    for judge in sorted({row.judge for row in rows}):
+        pairs = sorted({(query, document) for by, query, document in rows if by == judge})
+        said, means = said_of(connection, judge, sorted({query for query, _ in pairs})), []
+        for query, document in pairs:
+            in_s, in_r = ((t.c.query == query) & (t.c.judge == judge) & (t.c.document == document) for t in (s, r))
+            connection.execute(s.delete().where(in_s, s.c.source.in_(sources)))
+            others = {source: given for source, given in said[query, document].items() if source not in sources}
+            if others:
+                means.append((query, document, mean(others)))
+            else:
+                connection.execute(r.delete().where(in_r))
+        _insert(connection, r, judge, ("query", "document", "value"), means)
+    return len(rows), sorted({row.query for row in rows})
 
 
 def _insert(
