@@ -48,36 +48,27 @@ def columns(rewards):
 
 def told(queries, documents, rewards):
     """The line that says how much is left out."""
-    counts = f"{queries} query vectors, {documents} document vectors, {rewards} rewards"
+    counts = f"{queries:d} query vectors, {documents:d} document vectors, {rewards} rewards"
     return [f"tenant 'a': damaged, and left out of what is learned: {counts}"]
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_a_damaged_query_vector_takes_its_query_out(store, what, caplog):
-    """What is learned equals what a store learns that never saw the query, and one line tells of it."""
-    store.observe([one for one in traffic(12, tenant="b") if one.query_id != "q3"], judge=JUDGE)
-    damage(store, schema.queries, "q3", DAMAGES[what])
+@pytest.mark.parametrize("of", ["query", "document"])
+def test_a_damaged_vector_takes_its_query_or_its_pairs_out(store, of, what, caplog):
+    """What is learned equals what a store learns that never saw these, and one line tells of it."""
+    whole = traffic(12, tenant="b")
+    if of == "query":
+        whole = [one for one in whole if one.query_id != "q3"]
+        damage(store, schema.queries, "q3", DAMAGES[what])
+    else:
+        whole = [replace(one, candidates=[it for it in one.candidates if it.doc_id != "d7"]) for one in whole]
+        damage(store, schema.documents, "d7", DAMAGES[what])
+    store.observe(whole, judge=JUDGE)
 
     found = store.rewards(JUDGE, tenant="a")
 
     assert columns(store.rewards(JUDGE, tenant="b")) == columns(found)
-    assert told(1, 0, 0) == caplog.messages
-
-
-@pytest.mark.parametrize("what", DAMAGES)
-def test_a_damaged_document_vector_takes_its_pairs_out(store, what, caplog):
-    """What is learned equals what a store learns that never showed the document, and one line tells of it."""
-    unshown = [
-        replace(one, candidates=[shown for shown in one.candidates if shown.doc_id != "d7"])
-        for one in traffic(12, tenant="b")
-    ]
-    store.observe(unshown, judge=JUDGE)
-    damage(store, schema.documents, "d7", DAMAGES[what])
-
-    found = store.rewards(JUDGE, tenant="a")
-
-    assert columns(store.rewards(JUDGE, tenant="b")) == columns(found)
-    assert told(0, 1, 0) == caplog.messages
+    assert told(of == "query", of == "document", 0) == caplog.messages
 
 
 def test_a_query_with_nothing_but_damaged_documents_is_left_out(store):

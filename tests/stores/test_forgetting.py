@@ -28,12 +28,8 @@ def test_what_is_forgotten_teaches_nothing(store, query_id):
         assert facts(learned(store, "never saw it")) == facts(learned(store, "a"))
         assert replace(store.counts("never saw it"), bytes=0) == replace(store.counts("a"), bytes=0)
     else:
-        assert (
-            store.counts("a").queries,
-            store.counts("a").documents,
-            store.counts("a").pairs,
-            store.counts("a").rewards,
-        ) == (0, 0, 0, 0)
+        left = store.counts("a")
+        assert (left.queries, left.documents, left.pairs, left.rewards) == (0, 0, 0, 0)
 
 
 def test_a_document_that_is_forgotten_teaches_nothing(store):
