@@ -124,7 +124,7 @@ class Database:
         """Let every connection go, one that a transaction uses once that ends."""
         pool = self.engine.pool
         self.engine.dispose(close=False)  # what comes later gets another pool
-        event.listen(pool, "checkin", _let_go)
+        event.listen(pool, "checkin", lambda _, entry: entry.invalidate())
         pool.dispose()
 
     @contextmanager
@@ -297,11 +297,6 @@ def _limit(idle_seconds: int, bare: Any, _: Any) -> None:
     """Let PostgreSQL end an idle transaction of a new connection."""
     bare.execute(f"SET idle_in_transaction_session_timeout = '{idle_seconds}s'")
     bare.commit()
-
-
-def _let_go(_: Any, entry: ConnectionPoolEntry) -> None:
-    """Close a connection that was in use while its pool was closed."""
-    entry.invalidate()
 
 
 def _begin(connection: Connection) -> None:
