@@ -11,10 +11,10 @@ import pytest
 from tests.batches.conftest import BatchHandler
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges import Patience, open_judge
-from tttembed_rag.judges.gemini import Gemini
+from tttembed_rag.judges.chats import Gemini
 from tttembed_rag.judging import Price
 from tttembed_rag.judging.batching import exchange, open_batch_service
-from tttembed_rag.judging.batching.geminibatches import GeminiBatches, _batch
+from tttembed_rag.judging.batching.service import GeminiBatches
 from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.testing import word_overlap
 from tttembed_rag.worker import Worker
@@ -207,7 +207,7 @@ def test_a_failed_batch_says_why():
 
     said = JobError(code=8, message="quota of\nbatch tokens\x1b exceeded" + "!" * 999)
     whys = [
-        _batch(BatchJob(name="batches/1", state="JOB_STATE_FAILED", error=error)).why
+        GeminiBatches._batch(BatchJob(name="batches/1", state="JOB_STATE_FAILED", error=error)).why
         for error in (said, JobError(code=8), None)
     ]
 

@@ -21,7 +21,7 @@ from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.judges import open_judge
 from tttembed_rag.judging import Budget, Price
 from tttembed_rag.judging.batching import exchange, open_batch_service, requests
-from tttembed_rag.judging.batching.openaibatches import OpenAIBatches
+from tttembed_rag.judging.batching.service import OpenAIBatches
 from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.stores import Served, open_store
 from tttembed_rag.testing import eventually

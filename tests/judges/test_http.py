@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tttembed_rag import InputError, JudgeError, RewardError
-from tttembed_rag.judges import HttpJudge, Patience, check_judge
+from tttembed_rag.judges import HttpJudge, Patience, check_judge, checked_rewards
 from tttembed_rag.models.endpoint import Endpoint
 from tttembed_rag.models.usage import metered
 from tttembed_rag.testing import FakeClock
@@ -132,10 +132,10 @@ def test_a_score_that_is_no_number_is_not_judged(serve, number):
 
 def test_a_score_off_the_declared_scale_is_an_error(serve):
     """Logits where probabilities were declared are refused, not squashed."""
-    server = serve(lambda *_: (200, {}, results((0, 7.5))))
+    judge = judge_at(serve(lambda *_: (200, {}, results((0, 7.5)))))
 
     with pytest.raises(RewardError, match=r"expected scale probability in \[0, 1\], got 7.5"):
-        judge_at(server).score("q", ["d"])
+        checked_rewards(judge, judge.score("q", ["d"]))
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])

@@ -101,7 +101,7 @@ class TestYesNo:
 
     def test_a_tokenizer_without_turns_is_an_error(self, reranker, classifier):
         """A tokenizer of another family is refused before it scores at random."""
-        with pytest.raises(JudgeError, match=r"expected <\|im_start\|> to be one token"):
+        with pytest.raises(JudgeError, match=r"expected no, yes, <\|im_start\|> and .* to be one token each"):
             YesNoJudge(reranker[0], classifier[1])
 
     def test_an_untrained_model_fails_the_examination(self, reranker):

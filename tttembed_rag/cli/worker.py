@@ -85,7 +85,7 @@ def worker(
     after the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest is done).
     """
     from tttembed_rag.judges.specs import FREE, open_judge
-    from tttembed_rag.judging.batching.opening import open_batch_service
+    from tttembed_rag.judging.batching.service import open_batch_service
     from tttembed_rag.judging.spending import Budget, Price
     from tttembed_rag.stores import open_store
     from tttembed_rag.worker import Worker

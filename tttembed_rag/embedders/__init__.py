@@ -2,12 +2,11 @@
 
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder
-from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder
 from tttembed_rag.embedders.geminiembedder import GeminiEmbedder
 from tttembed_rag.embedders.local import LocalEmbedder, local_model, minilm, model2vec
 from tttembed_rag.embedders.service import EmbeddingService
 from tttembed_rag.embedders.specs import name_of, open_embedder
-from tttembed_rag.embedders.truncated import Truncated
+from tttembed_rag.embedders.wrapped import FrameworkEmbedder, FunctionEmbedder, Truncated
 
 __all__ = [
     "CachedEmbedder",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tttembed_rag.embedders.contract import Embedder, Width
+from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, check_width
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.system.keyed import KeyedRows
 from tttembed_rag.vectors.checks import FloatArray
@@ -49,7 +49,7 @@ class VectorCache:
         self._rows.put((key, vector.astype(np.float32).tobytes()) for key, vector in vectors.items())
 
 
-class CachedEmbedder:
+class CachedEmbedder(RoleEmbedder):
     """An embedder with a cache: the model embeds only texts that the cache has no vector of.
 
     Args:
@@ -77,33 +77,33 @@ class CachedEmbedder:
         self._seconds = seconds
         self._size = at_once if seconds is None else min(at_once, _FIRST)
         self.fingerprint = embedder.fingerprint
-        self._width = Width(embedder.fingerprint)
+        self._width: int | None = None
 
-    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of queries."""
-        return self._embed("query", texts, self._embedder.embed_queries)
-
-    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of documents."""
-        return self._embed("document", texts, self._embedder.embed_documents)
-
-    def _embed(self, role: str, texts: Sequence[str], embed: Callable[[Sequence[str]], FloatArray]) -> FloatArray:
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
+        role = "document" if place else "query"
+        embed = self._embedder.embed_documents if place else self._embedder.embed_queries
         vectors: FloatArray | None = None
         start = 0
         while start < len(texts):
             part, began = texts[start : start + self._size], time.monotonic()
             keys = [pair_key(self.fingerprint, role, text) for text in part]
-            by_key = {key: self._width.checked(vector[None])[0] for key, vector in self._cache.get(keys).items()}
+            by_key = self._cache.get(keys)
             if missing := {key: text for key, text in zip(keys, part, strict=True) if key not in by_key}:
-                fresh = dict(zip(missing, self._width.checked(embed(list(missing.values()))), strict=True))
+                fresh = dict(zip(missing, self._checked(embed(list(missing.values()))), strict=True))
                 self._cache.put(fresh)
                 by_key |= fresh
             if vectors is None:
                 vectors = np.empty((len(texts), len(by_key[keys[0]])), dtype=np.float32)
-            vectors[start : start + len(part)] = [by_key[key] for key in keys]
+            for row, key in enumerate(keys, start):
+                vectors[row] = self._checked(by_key[key])
             start += len(part)
             self._watch(len(part))
             if self._seconds is not None:
                 longer = time.monotonic() - began > self._seconds
                 self._size = max(_FIRST, self._size // 2) if longer else min(self._at_once, 2 * self._size)
         return embed([]) if vectors is None else vectors
+
+    def _checked(self, vectors: FloatArray) -> FloatArray:
+        self._width = self._width or vectors.shape[-1]
+        check_width(self.fingerprint, vectors, self._width)
+        return vectors

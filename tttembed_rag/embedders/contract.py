@@ -1,15 +1,19 @@
-"""The contract of every embedding model: unit vectors of queries and of documents."""
+"""The contract of every embedding model, unit vectors of queries and of documents, and how a service is held to it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.errors import EmbedderError
+from tttembed_rag.errors import EmbedderError, JudgeError
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
+
+# Characters in a request, as many as every service takes: about 20,000 tokens of 3.
+_CHARACTERS = 60_000
 
 
 @runtime_checkable
@@ -25,6 +29,22 @@ class Embedder(Protocol):
 
     def embed_documents(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of documents, as float32."""
+
+
+class RoleEmbedder(ABC):
+    """A base class of embedders that ask for queries and for documents alike, but for what they choose by *place*."""
+
+    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of queries, as float32."""
+        return self._embed(texts, 0)
+
+    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of documents, as float32."""
+        return self._embed(texts, 1)
+
+    @abstractmethod
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
+        """The vectors of queries where *place* is 0, of documents where it is 1."""
 
 
 def unit_vectors(name: str, vectors: ArrayLike, count: int) -> FloatArray:
@@ -47,21 +67,32 @@ def unit_vectors(name: str, vectors: ArrayLike, count: int) -> FloatArray:
     return floats / checked_norms(name, floats)[:, None]
 
 
-class Width:
-    """The width of the vectors of the model *name*: the *expected* one, or that of the first ones."""
+def embedded(
+    name: str, texts: Sequence[str], ask: Callable[[list[str]], ArrayLike], *, at_once: int, dimensions: int | None
+) -> FloatArray:
+    """Unit vectors (len(texts), d) of what *ask* gives for each group of at most *at_once* of the *texts*.
 
-    def __init__(self, name: str, expected: int | None = None) -> None:
-        self._name, self._expected = name, expected
+    Their width is *dimensions*, or that of the first ones.
 
-    def checked(self, vectors: FloatArray) -> FloatArray:
-        """The vectors (n, d) as they are.
+    Raises:
+        EmbedderError: The service refused a request, stayed busy or answered something else; it has the model's *name*.
+    """
+    groups: list[list[str]] = []
+    for text in texts:
+        if not groups or len(groups[-1]) == at_once or sum(map(len, groups[-1])) + len(text) > _CHARACTERS:
+            groups.append([])
+        groups[-1].append(text)
+    parts: list[FloatArray] = []
+    try:
+        for group in groups:
+            parts.append(unit_vectors(name, ask(group), len(group)))
+            check_width(name, parts[-1], dimensions or parts[0].shape[1])
+    except JudgeError as exc:
+        raise EmbedderError(exc.brief, exc.said) from exc
+    return np.concatenate(parts) if parts else unit_vectors(name, [], 0)
 
-        Raises:
-            EmbedderError: They have another width than those before.
-        """
-        width = vectors.shape[1]
-        if self._expected is None:
-            self._expected = width
-        if width != self._expected:
-            raise EmbedderError(f"{self._name}: expected vectors of width {self._expected}, got {width}")
-        return vectors
+
+def check_width(name: str, vectors: FloatArray, width: int) -> None:
+    """Refuse *vectors* (n, d) or (d,) of the model *name* that have another *width*."""
+    if vectors.shape[-1] != width:
+        raise EmbedderError(f"{name}: expected vectors of width {width}, got {vectors.shape[-1]}")

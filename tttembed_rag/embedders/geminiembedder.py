@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tttembed_rag.embedders.groups import embedded
+from tttembed_rag.embedders.contract import RoleEmbedder, embedded
 from tttembed_rag.errors import EmbedderError, JudgeError, check_count, require
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.googleclient import EXTRA, GoogleModel
@@ -19,7 +19,7 @@ QUERY_PREFIX = "task: search result | query: "
 DOCUMENT_PREFIX = "title: none | text: "
 
 
-class GeminiEmbedder:
+class GeminiEmbedder(RoleEmbedder):
     """Unit vectors of a Gemini embedding model; an `EmbedderError` where the service refuses or stays busy.
 
     ``gemini-embedding-001`` reads from a task type whether a text is a query, and leaves vectors of fewer
@@ -56,19 +56,12 @@ class GeminiEmbedder:
         self._dimensions = dimensions
         generation = re.search(r"gemini-embedding-0*(\d+)", model)
         self._by_prefix = generation is not None and int(generation[1]) >= 2
-        prompts = (query_prefix, document_prefix) if self._by_prefix else ("RETRIEVAL_QUERY", "RETRIEVAL_DOCUMENT")
-        self._query_prompt, self._document_prompt = prompts
-        self.fingerprint = fingerprint_of("gemini", model, prompts=prompts, dimensions=dimensions)
+        task_types = "RETRIEVAL_QUERY", "RETRIEVAL_DOCUMENT"
+        self._prompts = (query_prefix, document_prefix) if self._by_prefix else task_types
+        self.fingerprint = fingerprint_of("gemini", model, prompts=self._prompts, dimensions=dimensions)
 
-    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of queries."""
-        return self._embed(texts, self._query_prompt)
-
-    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of documents."""
-        return self._embed(texts, self._document_prompt)
-
-    def _embed(self, texts: Sequence[str], prompt: str) -> FloatArray:
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
+        prompt = self._prompts[place]
         model, embed = self._google.name, self._google.client.models.embed_content
         types = require("google.genai.types", EXTRA)
         config = types.EmbedContentConfig(

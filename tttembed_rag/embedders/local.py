@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from tttembed_rag.embedders.contract import unit_vectors
+from tttembed_rag.embedders.contract import RoleEmbedder, unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, check_count, require
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.hub import why_unreachable, without_bars
@@ -24,7 +24,7 @@ GEMMA_DOCUMENT = "title: none | text: "
 _SAMPLE = "Tokenisers, 2 of them: naïve CAFÉ (don't)!"
 
 
-class LocalEmbedder:
+class LocalEmbedder(RoleEmbedder):
     """Unit vectors of a model of sentence-transformers.
 
     Args:
@@ -62,15 +62,8 @@ class LocalEmbedder:
             tokens=[model.max_seq_length, _token_ids(model, _SAMPLE)],
         )
 
-    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of queries."""
-        return self._embed(self._model.encode_query, texts, self._prompts[0])
-
-    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of documents."""
-        return self._embed(self._model.encode_document, texts, self._prompts[1])
-
-    def _embed(self, encode: Callable[..., Any], texts: Sequence[str], prompt: str | None) -> FloatArray:
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
+        encode, prompt = (self._model.encode_query, self._model.encode_document)[place], self._prompts[place]
         vectors = encode(list(texts), prompt=prompt, batch_size=self._batch_size, show_progress_bar=self._progress)
         return unit_vectors(self._name, vectors, len(texts))
 
@@ -104,7 +97,19 @@ def local_model(
     """
     if kind == "embeddinggemma" and dtype == "float16":
         raise InputError("dtype: expected float32 or bfloat16, whose range EmbeddingGemma needs, got float16")
-    loaded = _load(model, kind, revision=revision, device=device, dtype=dtype, max_tokens=max_tokens)
+    library = require("sentence_transformers", EXTRA)
+    device = device or library.util.get_device_name()
+    accelerated = "bfloat16" if kind == "embeddinggemma" else "auto"
+    with _loading(model):
+        loaded = library.SentenceTransformer(
+            model,
+            revision=revision,
+            device=device,
+            model_kwargs={"dtype": dtype or ("float32" if device == "cpu" else accelerated)},
+            processor_kwargs={"padding_side": "left"} if kind == "qwen3" else None,
+        ).eval()
+    if max_tokens is not None:
+        loaded.max_seq_length = max_tokens
     prompts: tuple[str | None, str | None] = (None, None)
     if kind == "qwen3":
         loaded = _qwen3(model, loaded)
@@ -144,26 +149,6 @@ def minilm(*, max_tokens: int | None = None, progress: bool = False) -> LocalEmb
     if max_tokens is not None:
         loaded.max_seq_length = max_tokens
     return LocalEmbedder(loaded, name="all-MiniLM-L6-v2", progress=progress)
-
-
-def _load(
-    model: str, kind: Kind, *, revision: str | None, device: str | None, dtype: str | None, max_tokens: int | None
-) -> Any:
-    """A `SentenceTransformer` in evaluation mode."""
-    library = require("sentence_transformers", EXTRA)
-    device = device or library.util.get_device_name()
-    accelerated = "bfloat16" if kind == "embeddinggemma" else "auto"
-    with _loading(model):
-        loaded = library.SentenceTransformer(
-            model,
-            revision=revision,
-            device=device,
-            model_kwargs={"dtype": dtype or ("float32" if device == "cpu" else accelerated)},
-            processor_kwargs={"padding_side": "left"} if kind == "qwen3" else None,
-        )
-    if max_tokens is not None:
-        loaded.max_seq_length = max_tokens
-    return loaded.eval()
 
 
 def _loading(model: str) -> AbstractContextManager[None]:

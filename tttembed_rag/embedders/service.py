@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tttembed_rag.embedders.groups import embedded
+from tttembed_rag.embedders.contract import RoleEmbedder, embedded
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.endpoint import Endpoint, with_path
 from tttembed_rag.models.fingerprints import fingerprint_of
@@ -28,19 +28,13 @@ class Protocol:
     texts: str
     width: str
     vectors: Callable[[Any], Any]
-    kinds: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    kinds: tuple[dict[str, Any], ...] = ({}, {})
     at_once: int = 100
 
 
 def _by_index(answer: Any) -> list[Any]:
-    items = sorted(answer["data"], key=lambda item: item["index"])
-    if [item["index"] for item in items] != list(range(len(items))):
-        raise ValueError("every index once")
-    return [item["embedding"] for item in items]
-
-
-def _cohere(kind: str) -> dict[str, Any]:
-    return {"input_type": kind, "embedding_types": ["float"]}
+    vectors = {item["index"]: item["embedding"] for item in answer["data"]}
+    return [vectors[place] for place in range(len(vectors))]
 
 
 PROTOCOLS = {
@@ -52,7 +46,7 @@ PROTOCOLS = {
         "texts",
         "output_dimension",
         lambda answer: answer["embeddings"]["float"],
-        (_cohere("search_query"), _cohere("search_document")),
+        tuple({"input_type": f"search_{kind}", "embedding_types": ["float"]} for kind in ("query", "document")),
         at_once=96,
     ),
     "voyage": Protocol(
@@ -67,7 +61,7 @@ PROTOCOLS = {
 }
 
 
-class EmbeddingService:
+class EmbeddingService(RoleEmbedder):
     """Unit vectors of an embedding model behind HTTP; an `EmbedderError` where the service refuses or stays busy.
 
     Args:
@@ -109,28 +103,17 @@ class EmbeddingService:
             timeout=timeout,
         )
         self._body = {"model": model} | ({} if dimensions is None else {self._protocol.width: dimensions})
-        self._prefixes = query_prefix, document_prefix
+        self._prefixes, self._dimensions = (query_prefix, document_prefix), dimensions
         self.fingerprint = fingerprint_of(
             protocol, model, url=self._endpoint.url, dimensions=dimensions, prefixes=self._prefixes
         )
-        self._dimensions = dimensions
 
-    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of queries."""
-        return self._embed(texts, 0)
-
-    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of documents."""
-        return self._embed(texts, 1)
-
-    def _embed(self, texts: Sequence[str], kind: int) -> FloatArray:
-        protocol = self._protocol
-        said, prefix = self._body | protocol.kinds[kind], self._prefixes[kind]
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
+        protocol, said = self._protocol, self._body | self._protocol.kinds[place]
 
         def ask(group: list[str]) -> Any:
-            return self._endpoint.ask(
-                said | {protocol.texts: group}, protocol.vectors, expected="a vector for each text"
-            )
+            body = said | {protocol.texts: group}
+            return self._endpoint.ask(body, protocol.vectors, expected="a vector for each text")
 
-        prefixed = [prefix + text for text in texts]
+        prefixed = [self._prefixes[place] + text for text in texts]
         return embedded(self.fingerprint, prefixed, ask, at_once=protocol.at_once, dimensions=self._dimensions)

@@ -6,13 +6,14 @@ import re
 from typing import Any, get_args
 
 from tttembed_rag.embedders.contract import Embedder
+from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
+from tttembed_rag.embedders.local import Kind, local_model, minilm, model2vec
 from tttembed_rag.embedders.service import PROTOCOLS, EmbeddingService
-from tttembed_rag.embedders.truncated import Truncated
+from tttembed_rag.embedders.wrapped import FrameworkEmbedder, FunctionEmbedder, Truncated
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.fingerprints import INSTRUCTION
 from tttembed_rag.models.local import short_name
-from tttembed_rag.models.named import load_named
-from tttembed_rag.models.options import Options, without_secrets
+from tttembed_rag.models.options import Options, load_named, without_secrets
 
 KINDS = (
     "sentence-transformers:MODEL, qwen3:MODEL, embeddinggemma:MODEL, model2vec:MODEL, openai:MODEL, cohere:MODEL, "
@@ -28,9 +29,6 @@ def open_embedder(spec: str) -> Embedder:
     `gemini:MODEL`, `python:MODULE:NAME` (a function from texts to vectors, an embedding object of LangChain,
     LlamaIndex or this package, or a class or function that makes one) or `minilm`; options follow as in an address:
     `qwen3:Qwen/Qwen3-Embedding-0.6B?dimensions=256&batch=8`, `openai:nomic-embed-text?url=http://127.0.0.1:11434/v1`.
-
-    Args:
-        spec: The text.
 
     Raises:
         InputError: No such kind or option.
@@ -63,8 +61,6 @@ def name_of(spec: str) -> str:
 def _service(kind: str, model: str, dimensions: int | None, options: Options) -> Embedder:
     url, patience = options.take("url", "") or None, options.patience()
     if kind == "gemini":
-        from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
-
         prefix = options.take("query_prefix", QUERY_PREFIX)
         return GeminiEmbedder(model, url=url, dimensions=dimensions, query_prefix=prefix, patience=patience)
     return EmbeddingService(
@@ -82,13 +78,11 @@ def _service(kind: str, model: str, dimensions: int | None, options: Options) ->
 def _here(spec: str, kind: str, target: str, options: Options) -> Embedder:
     if kind == "python":
         return _object(spec, target)
-    from tttembed_rag.embedders import local
-
     if kind == "minilm":
-        return local.minilm()
+        return minilm()
     if kind == "model2vec":
-        return local.model2vec(target)
-    recipe: local.Kind | None = next((one for one in get_args(local.Kind) if one == kind), None)
+        return model2vec(target)
+    recipe: Kind | None = next((one for one in get_args(Kind) if one == kind), None)
     if recipe is None:
         raise InputError(f"embedder: expected {KINDS}, got {without_secrets(spec)!r}")
     machine: dict[str, Any] = options.machine(batches=False)
@@ -96,21 +90,19 @@ def _here(spec: str, kind: str, target: str, options: Options) -> Embedder:
     machine["batch_size"] = options.whole("batch", 32)
     if kind == "qwen3":
         machine["instruction"] = options.take("instruction", INSTRUCTION)
-    return local.local_model(target, recipe, **machine)
+    return local_model(target, recipe, **machine)
 
 
 def _object(spec: str, target: str) -> Embedder:
     """The embedding object under a name in a module, or one that asks what is called there with texts for vectors."""
-    from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder
-
     model = load_named("embedder", spec, target)
     if isinstance(model, Embedder) and type(model).__module__.startswith("tttembed_rag."):
         return model
     if FrameworkEmbedder.takes(model):
         return FrameworkEmbedder(model)
-    if not callable(model):
-        raise InputError(
-            f"embedder: expected {target} to be a function from texts to vectors, or an embedding object of "
-            f"LangChain, LlamaIndex or this package, got {type(model).__name__}"
-        )
-    return FunctionEmbedder(model, name=target)
+    if callable(model):
+        return FunctionEmbedder(model, name=target)
+    raise InputError(
+        f"embedder: expected {target} to be a function from texts to vectors, or an embedding object of "
+        f"LangChain, LlamaIndex or this package, got {type(model).__name__}"
+    )

@@ -1,8 +1,7 @@
 """Reward models of all kinds, with one contract: scores for the documents of a query."""
 
-from tttembed_rag.judges.calibration import CalibratedJudge, Calibration
 from tttembed_rag.judges.chat import LocalChat
-from tttembed_rag.judges.chats import AnthropicChat, OpenAIChat
+from tttembed_rag.judges.chats import AnthropicChat, Gemini, OpenAIChat
 from tttembed_rag.judges.contract import (
     Blocking,
     Forecasting,
@@ -14,12 +13,11 @@ from tttembed_rag.judges.contract import (
     scored,
 )
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
-from tttembed_rag.judges.ensemble import EnsembleJudge
 from tttembed_rag.judges.examination import check_judge
-from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
+from tttembed_rag.judges.together import CalibratedJudge, Calibration, EnsembleJudge
 from tttembed_rag.judges.yesno import YesNoJudge
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import BusyError, Patience

@@ -89,16 +89,16 @@ class Blocking(ABC):
 
 def checked_judge(judge: Any) -> Any:
     """*judge* as it came, or an InputError that names what it lacks."""
-    needed = ("score", "ascore", "scale", "fingerprint")
+    needed = ("scale", "fingerprint", "score", "ascore")
     lacking = [name for name in needed if not hasattr(judge, name)]
-    if isinstance(judge, type) or lacking:
-        hint = "; make one of a function from prompt to answer with RubricJudge" if callable(judge) else ""
-        got = f"{type(judge).__name__} without {', '.join(lacking)}{hint}"
-        raise InputError(
-            "judge: expected an object with score, ascore, scale and fingerprint, got "
-            f"{f'the class {judge.__name__}' if isinstance(judge, type) else got}"
-        )
-    return judge
+    if not lacking and not isinstance(judge, type):
+        return judge
+    got = f"{type(judge).__name__} without {', '.join(lacking)}"
+    if isinstance(judge, type):
+        got = f"the class {judge.__name__}"
+    elif callable(judge):
+        got += "; make one of a function from prompt to answer with RubricJudge"
+    raise InputError(f"judge: expected an object with score, ascore, scale and fingerprint, got {got}")
 
 
 def side_by_side(calls: Sequence[Callable[[], ResultT]], concurrency: int) -> list[ResultT]:

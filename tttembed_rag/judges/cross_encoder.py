@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from tttembed_rag.errors import InputError, JudgeError, require
+from tttembed_rag.errors import InputError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
 from tttembed_rag.models.fingerprints import fingerprint_of
@@ -94,33 +94,29 @@ class CrossEncoderJudge(Blocking):
             return [None] * screened.total
         with self._one_at_a_time:
             pairs = self._text.pairs(readable(query, limit), screened.texts, tokens=self._tokens)
-            logits = self._batches.run([len(ids) for ids, _ in pairs], lambda rows: self._logits(pairs, rows))
-        report_usage(Usage(input_tokens=sum(len(ids) for ids, _ in pairs)))
-        return screened.spread(logits, self.scale)
+            lengths = [len(ids) for ids, _ in pairs]
+            logits = self._batches.run(lengths, lambda rows: self._logits([pairs[row] for row in rows]))
+        report_usage(Usage(input_tokens=sum(lengths)))
+        return screened.spread(logits)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate of the tokens that scoring will read."""
         return Usage(input_tokens=sum(min(self._tokens, 4 + estimated_tokens(query, text)) for text in documents))
 
-    def _logits(self, pairs: Sequence[tuple[list[int], list[int]]], rows: Sequence[int]) -> list[float]:
+    def _logits(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
         torch = require("torch", EXTRA)
-        longest = max(len(pairs[row][0]) for row in rows)
-        ids = torch.full((len(rows), longest), self._pad)
-        segments, mask = torch.zeros_like(ids), torch.zeros_like(ids)
-        for place, row in enumerate(rows):
-            tokens, types = pairs[row]
-            ids[place, : len(tokens)] = torch.tensor(tokens)
-            segments[place, : len(tokens)] = torch.tensor(types)
-            mask[place, : len(tokens)] = 1
-        inputs = {"input_ids": ids, "attention_mask": mask}
+
+        def padded(rows: Iterable[list[int]], value: int = 0) -> Any:
+            tensors = [torch.tensor(row) for row in rows]
+            return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
+
+        inputs = {"input_ids": padded((ids for ids, _ in pairs), self._pad)}
+        if len({len(ids) for ids, _ in pairs}) > 1:  # else nothing is padded: the faster kernel
+            inputs["attention_mask"] = padded([1] * len(ids) for ids, _ in pairs)
         if self._segmented:
-            inputs["token_type_ids"] = segments
-        if len(rows) == 1 or int(mask.min()):
-            del inputs["attention_mask"]  # nothing is padded: the faster kernel
+            inputs["token_type_ids"] = padded(types for _, types in pairs)
         with torch.inference_mode():
             logits = self._model(**{key: value.to(self._model.device) for key, value in inputs.items()}).logits
         logits = logits.float()[:, 0]
         scores: list[float] = (logits.sigmoid() if self.scale.kind == "probability" else logits).tolist()
-        if len(scores) != len(rows):
-            raise JudgeError(f"model: expected one logit per pair, {len(rows)}, got {len(scores)}")
         return scores

@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-import numpy as np
-
-from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.contract import Scores
-from tttembed_rag.rewards.scales import Scale
 
 # Control characters become blanks. Characters that only hide or reorder text are dropped, those that Unicode calls
 # formats (Cf) or lets be ignored (Default_Ignorable_Code_Point): zero-width and bidirectional marks, fillers, tags,
@@ -56,18 +52,9 @@ class Screened:
         rows = [row for row, text in enumerate(texts) if text.strip()]
         return cls([texts[row] for row in rows], rows, len(texts))
 
-    def spread(self, scores: Sequence[float | None], scale: Scale) -> Scores:
-        """The *scores* of `texts` for all documents: None for empty ones and for scores that are no number.
-
-        Raises:
-            JudgeError: There are more or fewer scores than texts.
-            RewardError: A score is off the declared *scale*.
-        """
-        if len(scores) != len(self.texts):
-            raise JudgeError(f"scores: expected one for each of {len(self.texts)} documents, got {len(scores)}")
+    def spread(self, scores: Sequence[float | None]) -> Scores:
+        """The *scores* of `texts` for all documents: None for empty ones and for scores that are no number."""
         spread: Scores = [None] * self.total
         for row, score in zip(self.rows, scores, strict=True):
             spread[row] = float(score) if score is not None and isfinite(score) else None
-        if scale.kind != "unbounded":
-            scale.to_unit(np.array([score for score in spread if score is not None], dtype=np.float64))
         return spread

@@ -156,7 +156,7 @@ class HttpJudge(Blocking):
         asked, size = readable(query, _LONGEST_QUERY), self._shape.at_once
         batches = [screened.texts[start : start + size] for start in range(0, len(screened.texts), size)]
         answers = side_by_side([partial(self._fitting, asked, batch) for batch in batches], _AT_ONCE)
-        return screened.spread([score for scores in answers for score in scores], self.scale)
+        return screened.spread([score for scores in answers for score in scores])
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""

@@ -123,7 +123,7 @@ class RubricJudge:
             return grade_of(asked.answer)
 
         grades = side_by_side([partial(grade, text) for text in screened.texts], self._concurrency)
-        return screened.spread(grades, self.scale)
+        return screened.spread(grades)
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, without blocking; a plain function runs in threads."""
@@ -138,7 +138,7 @@ class RubricJudge:
                     asked.answer = await self.complete(asked.prompt)
             return grade_of(asked.answer)
 
-        return screened.spread(await asyncio.gather(*(grade(text) for text in screened.texts)), self.scale)
+        return screened.spread(await asyncio.gather(*(grade(text) for text in screened.texts)))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request a document, its prompt, and an answer of full length."""

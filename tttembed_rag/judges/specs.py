@@ -9,17 +9,14 @@ from typing import Any
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.chat import NEW_TOKENS, LocalChat
-from tttembed_rag.judges.chats import OUTPUT_TOKENS, AnthropicChat, OpenAIChat
+from tttembed_rag.judges.chats import GEMINI_TOKENS, OUTPUT_TOKENS, AnthropicChat, Gemini, OpenAIChat
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
-from tttembed_rag.judges.gemini import OUTPUT_TOKENS as GEMINI_TOKENS
-from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import SHAPES, HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.yesno import YesNoJudge
 from tttembed_rag.models.fingerprints import INSTRUCTION
-from tttembed_rag.models.named import load_named
-from tttembed_rag.models.options import Options, without_secrets
+from tttembed_rag.models.options import Options, load_named, without_secrets
 
 # Kinds of judges that cost nothing: models on this machine.
 FREE = ("yesno", "cross-encoder", "rubric")

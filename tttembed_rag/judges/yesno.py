@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Sequence
+from os.path import commonprefix
 from typing import Any
 
 from tttembed_rag.errors import InputError, JudgeError, require
@@ -36,6 +37,7 @@ PREFIX = (
 )
 BODY = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+_TURNS = "<|im_start|>", "<|im_end|>"
 
 
 class YesNoJudge(Blocking):
@@ -69,10 +71,12 @@ class YesNoJudge(Blocking):
         self._room = max_tokens - len(self._prefix) - len(self._suffix)
         if self._room < 1:
             raise InputError(f"max_tokens: expected more than the frame's {max_tokens - self._room}, got {max_tokens}")
-        for turn in ("<|im_start|>", "<|im_end|>"):
-            if len(tokenizer.encode(turn, add_special_tokens=False)) != 1:
-                raise JudgeError(f"{name}: expected {turn} to be one token, as in Qwen3-Reranker (is it one?)")
-        self._answers = [_one_token(tokenizer, name, answer) for answer in ("no", "yes")]
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in ("no", "yes", *_TURNS)]
+        if any(len(own) != 1 or own[0] == tokenizer.unk_token_id for own in ids):
+            raise JudgeError(
+                f"{name}: expected no, yes, {' and '.join(_TURNS)} to be one token each, as in Qwen3-Reranker"
+            )
+        self._answers = [token for (token,) in ids[:2]]
         self._instruction = instruction
         self._batches = Batches(batch_tokens, model.device.type)
         self._one_at_a_time = threading.Lock()
@@ -114,30 +118,30 @@ class YesNoJudge(Blocking):
         if not bodies or len(head) >= self._room:
             return [None] * screened.total
         rows = [self._prefix + body[: self._room] + self._suffix for body in bodies]
-        shared = _common_prefix(rows) if len(rows) > 1 else 0
-        with self._one_at_a_time, require("torch", EXTRA).inference_mode():
-            memory = self._read(rows[0][:shared]) if shared else None
-            rests = [row[shared:] for row in rows]
+        # At least one token of each is left.
+        common = len(commonprefix(rows))  # noqa: RUF071 (of lists of tokens, not of paths)
+        shared = min(common, min(map(len, rows)) - 1) if len(rows) > 1 else 0
+        rests, torch = [row[shared:] for row in rows], require("torch", EXTRA)
+        with self._one_at_a_time, torch.inference_mode():
+            memory = None
+            if shared:
+                ids = torch.tensor([rows[0][:shared]], device=self._model.device)
+                memory = self._model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
             scores = self._batches.run(
                 [len(rest) for rest in rests],
                 lambda batch: self._p_yes([rests[row] for row in batch], memory, shared),
                 shared=shared,
             )
         report_usage(Usage(input_tokens=shared + sum(len(rest) for rest in rests)))
-        return screened.spread(scores, self.scale)
+        return screened.spread(scores)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate of the tokens that scoring will read."""
         shared = len(self._prefix) + estimated_tokens(self._instruction, query) + len(self._suffix)
         return Usage(input_tokens=sum(shared + min(self._room, estimated_tokens(text)) for text in documents))
 
-    def _read(self, tokens: list[int]) -> Any:
-        """Keys and values of the tokens that all rows begin with."""
-        ids = require("torch", EXTRA).tensor([tokens], device=self._model.device)
-        return self._model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
-
     def _p_yes(self, rests: Sequence[list[int]], memory: Any, shared: int) -> list[float]:
-        """P(yes) after the shared tokens and each of *rests*, padded between the two."""
+        """P(yes) after the *shared* tokens, read as *memory*, and each of *rests*, padded between the two."""
         torch, device = require("torch", EXTRA), self._model.device
         longest = max(len(rest) for rest in rests)
         ids = torch.zeros((len(rests), longest), dtype=torch.long)
@@ -160,17 +164,3 @@ class YesNoJudge(Blocking):
         ).logits[:, -1, self._answers]
         p_yes: list[float] = logits.float().softmax(dim=-1)[:, 1].tolist()
         return p_yes
-
-
-def _one_token(tokenizer: Any, name: str, answer: str) -> int:
-    ids = tokenizer.encode(answer, add_special_tokens=False)
-    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
-        raise JudgeError(f"{name}: expected {answer!r} to be one token, got {len(ids)}")
-    return int(ids[0])
-
-
-def _common_prefix(rows: Sequence[list[int]]) -> int:
-    """The number of tokens that all rows begin with, leaving at least one token of each."""
-    first, last = min(rows), max(rows)  # all others lie between these two
-    limit = min(len(row) for row in rows) - 1
-    return next((place for place in range(limit) if first[place] != last[place]), limit)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -48,21 +49,22 @@ def warnings_of(
     similarity = np.concatenate(
         [
             some.documents.rows(some.candidates[begin:end]).unit @ some.queries.rows(np.array([row])).unit[0]
-            for row, (begin, end) in enumerate(zip(some.starts[:-1], some.starts[1:], strict=True))
+            for row, (begin, end) in enumerate(pairwise(some.starts))
         ]
     )
+    within = "Spearman's correlation within queries"
     near = spearman(some, similarity)
     lines = []
     if near.mean() > _REPEATS:
         lines.append(
-            f"rewards repeat the order in which documents were found (Spearman's correlation within queries "
-            f"{near.mean():+.2f}): are they clicks on what stood first?"
+            f"rewards repeat the order in which documents were found ({within} {near.mean():+.2f}): are they clicks on "
+            "what stood first?"
         )
     words = None if texts is None else shared_words(some, *texts(some))
     if words is not None and (shared := spearman(some, words).mean()) > _REPEATS:
         lines.append(
-            f"rewards repeat how many words documents share with their query (Spearman's correlation within queries "
-            f"{shared:+.2f}): does the judge do more than count them?"
+            f"rewards repeat how many words documents share with their query ({within} {shared:+.2f}): does the judge "
+            "do more than count them?"
         )
     features = (
         ("the length of documents", lengths, "longer", "shorter"),
@@ -77,9 +79,8 @@ def warnings_of(
         excess = sign * other - near
         if abs(other.mean()) > _OTHER and excess.mean() > _SURE * excess.std(ddof=1) / np.sqrt(len(excess)):
             lines.append(
-                f"rewards follow {name}, {more if sign > 0 else less} is better (Spearman's correlation within queries "
-                f"{other.mean():+.2f}), more than their similarity to the query ({near.mean():+.2f}): what does the "
-                "judge read?"
+                f"rewards follow {name}, {more if sign > 0 else less} is better ({within} {other.mean():+.2f}), more "
+                f"than their similarity to the query ({near.mean():+.2f}): what does the judge read?"
             )
     return lines
 
@@ -105,7 +106,7 @@ def spearman(rewards: Rewards, feature: Float64) -> Float64:
     from scipy.stats import rankdata
 
     result = np.zeros(len(rewards))
-    for row, (begin, end) in enumerate(zip(rewards.starts[:-1], rewards.starts[1:], strict=True)):
+    for row, (begin, end) in enumerate(pairwise(rewards.starts)):
         x, y = (rankdata(values[begin:end]) for values in (rewards.values, feature))
         x, y = x - x.mean(), y - y.mean()
         if y.any():

@@ -54,8 +54,6 @@ def covering(
     """
     judged = np.zeros(len(unit), dtype=np.bool_) if judged is None else judged
     open_rows, known = np.flatnonzero(~judged), np.flatnonzero(judged)
-    if not len(open_rows):
-        return []
     prior = _prior(np.asarray(unit, dtype=np.float64), np.asarray(tasks))
     covariance = prior[np.ix_(open_rows, open_rows)]
     if len(known):
@@ -81,7 +79,10 @@ def in_covering_order(
     """
     texts = Counter((observation.task, observation.query) for observation in observations)
     first = {(one.task, one.query): row for row, one in reversed(list(enumerate(observations)))}
-    lots = {text: _lot(text, key) for text in texts}
+    lots = {
+        text: hashlib.blake2b("\0".join(text).encode("utf-8", "surrogatepass"), key=key, digest_size=16).digest()
+        for text in texts
+    }
     by_lot = sorted(texts, key=lots.__getitem__)
     most = sorted(by_lot, key=lambda text: -texts[text])[:MOST_COMPARED]
     chosen = covering(
@@ -94,10 +95,6 @@ def in_covering_order(
     order = dict.fromkeys([most[row] for row in chosen] + by_lot)
     place = {text: at for at, text in enumerate(order)}
     return sorted(observations, key=lambda one: place[one.task, one.query])
-
-
-def _lot(text: tuple[str, str], key: bytes) -> bytes:
-    return hashlib.blake2b("\0".join(text).encode("utf-8", "surrogatepass"), key=key, digest_size=16).digest()
 
 
 def _prior(unit: Float64, tasks: NDArray[np.str_]) -> Float64:

@@ -29,12 +29,11 @@ def read_feedback(spec: str, plan: Plan, *, queries: Mapping[str, str], document
     scale = options.take("scale", "")
     days, attention = options.number("half_life_days", math.inf), options.number("attention", 1.0)
     options.check_all_used()
-    events = list(read_events(Path(path)))
-    scale_of = Scale.parse(scale) if scale else None
-    feedback = Feedback.of(events, scale=scale_of, half_life_days=days, attention=attention)
+    events, declared = list(read_events(Path(path))), Scale.parse(scale) if scale else None
+    feedback = Feedback.of(events, scale=declared, half_life_days=days, attention=attention)
     scores = feedback.by_text(queries, documents)
-    rewards: dict[str, dict[str, float]] = {}
     asked = [(one, name, text) for one, stage in plan.visits() for name, text in stage]
+    rewards: dict[str, dict[str, float]] = {}
     for one, name, text in asked:
         if (score := scores.get((one.query, text))) is not None:
             rewards.setdefault(one.query_id, {})[name] = float(feedback.scale.to_unit(np.array([score]))[0])
@@ -43,10 +42,8 @@ def read_feedback(spec: str, plan: Plan, *, queries: Mapping[str, str], document
 
 def write_scores(path: Path, verdicts: Verdicts) -> None:
     """Write rewards in [0, 1] to *path* as query-id, corpus-id, score with a header line, all or nothing."""
-    lines = [
-        f"{query}\t{document}\t{reward:.9g}\n"
-        for query, rewards in verdicts.rewards.items()
-        for document, reward in rewards.items()
-    ]
+    lines = ["query-id\tcorpus-id\tscore\n"]
+    for query, rewards in verdicts.rewards.items():
+        lines += [f"{query}\t{document}\t{reward:.9g}\n" for document, reward in rewards.items()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, "".join(["query-id\tcorpus-id\tscore\n", *lines]).encode())
+    write_whole(path, "".join(lines).encode())

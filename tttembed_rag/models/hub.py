@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from tttembed_rag.errors import require
 
-__all__ = ["first_line", "why_unreachable", "without_bars"]
-
 # Seconds to wait for a connection; the hub's own clients would try again for minutes.
 _PATIENCE = 5.0
 
@@ -25,10 +23,8 @@ def why_unreachable(*, extra: str) -> str | None:
     try:
         hub.get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
     except Exception as exc:  # noqa: BLE001 (its HTTP library changes, and any of its errors is a reason)
-        return (
-            f"{constants.ENDPOINT} is not reachable: {first_line(exc) or type(exc).__name__}; "
-            "HF_HUB_OFFLINE=1 uses what was downloaded before"
-        )
+        reason = f"{constants.ENDPOINT} is not reachable: {first_line(exc) or type(exc).__name__}"
+        return f"{reason}; HF_HUB_OFFLINE=1 uses what was downloaded before"
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,10 @@ from tttembed_rag.models.hub import first_line, without_bars
 
 # The most characters of a token; a text is cut to so many per token before it is tokenised.
 MOST_CHARACTERS_PER_TOKEN = 16
-# Tokens of a batch, padding included, where the caller names no number: enough to keep the machine busy.
-_BATCH_TOKENS_CPU = 4_096
-_BATCH_TOKENS_ACCELERATOR = 32_768
+# Tokens of a batch, padding included, where the caller names no number: enough to keep a CPU, or an accelerator, busy.
+_BATCH_TOKENS = 4_096, 32_768
+# What a CPU and Apple's devices say where memory ended.
+_OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")
 # Values of each weight that enter the digest, from either end.
 _SAMPLED = 64
 
@@ -105,13 +107,8 @@ class PlainTokenizer:
 
     def _text_only(self, ids: list[int], frame: Sequence[int] | None = None) -> list[int]:
         """The ids; where a vocabulary of pieces still names a token of structure, the id of a question mark."""
-        framed = frame or [0] * len(ids)
-        if self._structure.isdisjoint(token for token, own in zip(ids, framed, strict=True) if not own):
-            return ids
-        return [
-            token if own or token not in self._structure else self._unknown
-            for token, own in zip(ids, framed, strict=True)
-        ]
+        framed = zip(ids, frame or [0] * len(ids), strict=True)
+        return [token if own or token not in self._structure else self._unknown for token, own in framed]
 
 
 class Batches:
@@ -123,15 +120,14 @@ class Batches:
     def __init__(self, tokens: int | None, device: str) -> None:
         if tokens is not None and tokens < 1:
             raise InputError(f"batch_tokens: expected at least 1, got {tokens}")
-        self.tokens = tokens or (_BATCH_TOKENS_CPU if device == "cpu" else _BATCH_TOKENS_ACCELERATOR)
+        self.tokens = tokens or _BATCH_TOKENS[device != "cpu"]
 
     def run(
         self, lengths: Sequence[int], forward: Callable[[list[int]], list[float]], *, shared: int = 0
     ) -> list[float]:
         """The value that *forward* gives each row, in order; it is called with rows of like length.
 
-        The *lengths* are the tokens of each row, beside those *shared* in front of every row, kept in memory once per
-        row.
+        The *lengths* are the tokens of each row, beside those *shared* in front of every row, in memory once per row.
 
         Raises:
             JudgeError: Not even one row fits in memory.
@@ -139,26 +135,20 @@ class Batches:
         values = [0.0] * len(lengths)
         todo = sorted(range(len(lengths)), key=lambda row: -lengths[row])
         while todo:
-            fitting = max(1, self.tokens // (shared + lengths[todo[0]]))
-            rows = todo[:fitting]
+            length = shared + lengths[todo[0]]
+            rows = todo[: max(1, self.tokens // length)]
             try:
                 batch = forward(rows)
             except RuntimeError as exc:
-                if not _out_of_memory(exc):
+                torch = require("torch", EXTRA)
+                if not (isinstance(exc, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(str(exc))):
                     raise
                 if len(rows) == 1:
-                    raise JudgeError(f"judge: expected {shared + lengths[rows[0]]} tokens to fit in memory") from exc
-                self.tokens = len(rows) // 2 * (shared + lengths[rows[0]])
-                require("torch", EXTRA).cuda.empty_cache()
+                    raise JudgeError(f"judge: expected {length} tokens to fit in memory") from exc
+                self.tokens = len(rows) // 2 * length
+                torch.cuda.empty_cache()
                 continue
             for row, value in zip(rows, batch, strict=True):
                 values[row] = value
-            todo = todo[fitting:]
+            todo = todo[len(rows) :]
         return values
-
-
-def _out_of_memory(exc: RuntimeError) -> bool:
-    """Whether memory ended: a CPU and Apple's devices raise a plain RuntimeError that says so."""
-    return isinstance(exc, require("torch", EXTRA).OutOfMemoryError) or any(
-        sign in str(exc) for sign in ("can't allocate memory", "out of memory")
-    )

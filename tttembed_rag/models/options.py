@@ -1,15 +1,17 @@
-"""Options of one line of text, as addresses have them: ``kind:target?name=value&...``."""
+"""One line of text that names something and its options, as addresses have them: ``kind:target?name=value&...``."""
 
 from __future__ import annotations
 
+import inspect
 import os
+import sys
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.retrying import Patience
-
-__all__ = ["Options", "without_secrets"]
 
 
 def without_secrets(spec: str) -> str:
@@ -68,8 +70,7 @@ class Options:
 
     def patience(self) -> Patience:
         """The patience with a service."""
-        per_minute = self.whole("per_minute", 0)
-        return Patience(per_minute=per_minute or None)
+        return Patience(per_minute=self.whole("per_minute", 0) or None)
 
     def check_all_used(self) -> None:
         """Refuse options that were not taken."""
@@ -78,3 +79,34 @@ class Options:
             # A name without a value may be a secret that was meant as an address's own.
             got = ", ".join(name for name, value in self._left.items() if value) or "another text"
             raise InputError(f"{self._what}: expected options {known} in {self._spec!r}, got {got}")
+
+
+def load_named(what: str, spec: str, target: str) -> Any:
+    """The object called *target*, ``MODULE:NAME``; a class, and a function without arguments, is called to make it.
+
+    Modules of the current folder are found too. Errors name the kind of thing, *what*, and the whole text, *spec*.
+    """
+    module, _, name = target.partition(":")
+    if not (module and name):
+        raise InputError(f"{what}: expected python:MODULE:NAME, got {without_secrets(spec)!r}")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    try:
+        named = getattr(import_module(module), name)
+    except Exception as exc:  # the module is the user's own, and may raise anything
+        reason = f"{type(exc).__name__}: {exc}"
+        raise InputError(f"{what}: expected an importable MODULE:NAME in {without_secrets(spec)!r} ({reason})") from exc
+    if inspect.isclass(named) or (inspect.isfunction(named) and not _needed(named)):
+        try:
+            return named()
+        except Exception as exc:
+            reason = f"{type(exc).__name__}: {exc}"
+            raise InputError(f"{what}: expected {target} to be made without arguments ({reason})") from exc
+    return named
+
+
+def _needed(function: Any) -> list[inspect.Parameter]:
+    """The arguments that *function* must be given by place."""
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [one for one in parameters if one.kind in places and one.default is one.empty]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.utils
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeVar
@@ -77,23 +78,16 @@ class Patience:
 def check_status(status: int, headers: Mapping[str, str], brief: str, said: str) -> None:
     """Return for success; raise `BusyError` for a status that passes, and for others `RefusedError` or `JudgeError`."""
     if status in _PASSING:
-        raise BusyError(brief, said, _retry_after(headers))
-    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        raise TooLargeError(brief, said)
+        raise BusyError(brief, said, _seconds(headers.get("retry-after", "").strip()))
     if 400 <= status < 500:
-        raise RefusedError(brief, said)
+        raise (TooLargeError if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else RefusedError)(brief, said)
     if not 200 <= status < 300:
         raise JudgeError(brief, said)
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a Retry-After header, given as a number or a date."""
-    text = headers.get("retry-after", "").strip()
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
-        return None
+def _seconds(retry_after: str) -> float | None:
+    """Seconds to wait, given as a number or a date."""
+    for seconds in (float, lambda date: email.utils.parsedate_to_datetime(date).timestamp() - time.time()):
+        with suppress(ValueError):
+            return max(0.0, seconds(retry_after))
+    return None

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 # A lower estimate of the letters and blanks in a token of Latin prose; a digit or a sign may be a token of its own.
 _LEAST_CHARACTERS_PER_TOKEN = 3
@@ -37,11 +38,7 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.requests + other.requests,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-        )
+        return Usage(*map(add, astuple(self), astuple(other)))
 
 
 def plausible(read: object, written: object) -> Usage | None:

@@ -15,7 +15,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from tttembed_rag.embedders.contract import Embedder
-from tttembed_rag.embedders.frameworks import FrameworkEmbedder
+from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import InputError, LeaseLost, check_count, check_text
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK

@@ -11,9 +11,8 @@ from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.examination import forecast_of_questions, has_passed, questions
 from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.batching.exchange import Exchange
-from tttembed_rag.judging.batching.lines import LineJudge
-from tttembed_rag.judging.batching.openbatch import FiledBatches, OpenBatch
-from tttembed_rag.judging.batching.requests import Collected, answered, collect, pack
+from tttembed_rag.judging.batching.openbatch import FiledBatches
+from tttembed_rag.judging.batching.requests import answered, collect, pack
 from tttembed_rag.judging.batching.service import BatchService
 from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
@@ -69,13 +68,21 @@ def judge_by_batches(
     exchange = Exchange(service, books, plan.price)
     failures, usage = Counter[str](), Usage()
 
-    def read(batch: OpenBatch, collected: Collected) -> None:
+    def read_all() -> None:
+        """Wait until no batch is open, and keep the answers of each."""
         nonlocal usage
-        failures.update(collected.failures)
-        usage += collected.usage
-        watch(f"read: {collected.answers} of {batch.pairs} answers of the batch {batch.number}")
+        while batches := books.open():
+            for batch in batches:
+                if found := exchange.look(batch):
+                    collected = collect(exchange.download(found), batch, judge, answers)
+                    exchange.close(batch, found, lost=collected.lost)
+                    failures.update(collected.failures)
+                    usage += collected.usage
+                    watch(f"read: {collected.answers} of {batch.pairs} answers of the batch {batch.number}")
+            if pauses := [exchange.pause(batch) for batch in books.open()]:
+                sleep(max(_LEAST_PAUSE, min(pauses)))
 
-    _read_all(exchange, judge, answers, books, read, sleep)
+    read_all()
     failures.clear()  # their pairs are asked about now
     ahead = forecast_by_batches(plan, service, answers, books, examine=examine)
     if examine and ahead.pairs > ahead.cached and not has_passed(judge.fingerprint, answers.get):
@@ -86,31 +93,12 @@ def judge_by_batches(
     for requests in packed:
         batch = exchange.send(requests)
         watch(f"sent: {batch.pairs} pairs as the batch {batch.number}, at most ${batch.usd:.4f}" if batch else "")
-    _read_all(exchange, judge, answers, books, read, sleep)
+    read_all()
     verdicts = answered(plan, judge, answers)
     missing = walk.pairs - verdicts.progress.cached
     why = f"{missing} pairs have no answer: {next(iter(failures), 'not in the results')}" if missing > 0 else ""
     progress = Progress(walk.pairs, walk.cached, usage, verdicts.progress.usd)
     return replace(verdicts, progress=progress, stopped=why or walk.stopped, broken=bool(why))
-
-
-def _read_all(
-    exchange: Exchange,
-    judge: LineJudge,
-    answers: Answers,
-    books: FiledBatches,
-    read: Callable[[OpenBatch, Collected], None],
-    sleep: Callable[[float], None],
-) -> None:
-    """Wait until no batch is open, and keep the answers of each."""
-    while batches := books.open():
-        for batch in batches:
-            if found := exchange.look(batch):
-                collected = collect(exchange.download(found), batch, judge, answers)
-                exchange.close(batch, found, lost=collected.lost)
-                read(batch, collected)
-        if pauses := [exchange.pause(batch) for batch in books.open()]:
-            sleep(max(_LEAST_PAUSE, min(pauses)))
 
 
 def _at_price_of_batches(plan: Plan, service: BatchService, books: FiledBatches) -> Plan:

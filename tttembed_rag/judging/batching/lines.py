@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tttembed_rag.errors import InputError, JudgeError, RewardError
+from tttembed_rag.judges.chats import Gemini
 from tttembed_rag.judges.contract import Blocking, Scores, checked_rewards
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.models.endpoint import UNREADABLE
@@ -59,27 +59,25 @@ class LineJudge(Blocking):
     documents_per_call = 1
 
     def __init__(self, single: RubricJudge | HttpJudge) -> None:
-        if isinstance(single, HttpJudge) and single.model is None:
-            raise InputError(f"judge: expected ?model=NAME where it is asked by batches, got {single.fingerprint}")
         self.single = single
         self.scale, self.fingerprint = single.scale, single.fingerprint
         self._is_gemini = isinstance(single, RubricJudge) and isinstance(single.complete, Gemini)
         self.path, self.price = "/v1/chat/completions", _HALF
         if isinstance(single, HttpJudge):
             self.path, self.price = "/v1/score", 1.0
+            if single.model is None:
+                raise InputError(f"judge: expected ?model=NAME where it is asked by batches, got {single.fingerprint}")
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """Refused: this judge is asked by batches."""
         raise JudgeError(
-            f"{self.fingerprint}: expected to be asked by batches, got {len(documents)} documents for {query[:40]!r}"
+            f"{self.fingerprint}: expected to be asked by batches, got {len(documents)} texts, {query!r:.40}"
         )
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate, one request a document that has text."""
-        usage = Usage()
-        for text in Screened.of(documents, self.single.longest_document).texts:
-            usage += self.single.forecast(query, [text])
-        return usage
+        texts = Screened.of(documents, self.single.longest_document).texts
+        return sum((self.single.forecast(query, [text]) for text in texts), Usage())
 
     def line(self, pair: bytes, query: str, document: str) -> bytes | None:
         """The request about one document as a line, in ASCII; None for a document without text."""
@@ -97,16 +95,17 @@ class LineJudge(Blocking):
         try:
             record = json.loads(line)
             address = record["key" if self._is_gemini else "custom_id"]
-            if not _ADDRESS.fullmatch(address):
-                return LineResult(None, failure="not an address of a pair")
-            pair = bytes.fromhex(address)
+            pair = bytes.fromhex(address) if _ADDRESS.fullmatch(address) else None
         except UNREADABLE:
+            pair = None
+        if pair is None:
             return LineResult(None, failure="not a line of results")
         try:
-            score, usage = self.single.read(_answer(record))
+            answer, failure = _answer(record)
+            if failure:
+                return LineResult(pair, failure=failure)
+            score, usage = self.single.read(answer)
             checked_rewards(self.single, [score])
-        except _FailedError as exc:
-            return LineResult(pair, failure=str(exc))
         except RewardError:
             return LineResult(pair, failure=f"a score off the scale {self.scale}", billed=True)
         except (JudgeError, *UNREADABLE):
@@ -114,20 +113,16 @@ class LineJudge(Blocking):
         return LineResult(pair, score, usage)
 
 
-class _FailedError(Exception):
-    """A request that the service says has failed, or has expired."""
-
-
-def _answer(record: Any) -> Any:
-    """The service's own answer in a line of results: as the body of a response with a status, or as it is."""
+def _answer(record: Any) -> tuple[Any, str]:
+    """The service's own answer in a line, which may be the body of a response with a status, or why there is none."""
     response, error = record.get("response"), record.get("error") or record.get("status")
     if error or not response:
-        raise _FailedError(words_of(error or "no answer"))
+        return None, words_of(error or "no answer")
     if "custom_id" not in record:
-        return response
+        return response, ""
     if not 200 <= (status := response.get("status_code") or 200) < 300:
-        raise _FailedError(f"{status} {words_of((response.get('body') or {}).get('error') or '')}".strip())
-    return response["body"]
+        return None, f"{status} {words_of((response.get('body') or {}).get('error') or '')}"
+    return response["body"], ""
 
 
 def words_of(error: Any) -> str:

@@ -106,13 +106,15 @@ def collect(
     fresh: dict[bytes, Paid] = {}
     unkept, failures, usage = set[bytes](), Counter[str](), Usage()
     for result in results:
-        pair = result.pair
-        ours = pair is not None and (asked is None or pair in asked or pair in known)
-        if pair is not None and (result.failure or not ours) and (result.billed or not result.failure):
+        if (pair := result.pair) is None:
+            failures[result.failure] += 1
+            continue
+        ours = asked is None or pair in asked or pair in known
+        if result.billed or not (result.failure or ours):
             unkept.add(pair)
         if result.failure:
-            failures[result.failure] += ours or pair is None
-        elif pair is not None and ours and pair not in known and pair not in fresh:
+            failures[result.failure] += ours
+        elif ours and pair not in known and pair not in fresh:
             used = result.usage
             usage += used or Usage()
             fresh[pair] = Paid(result.score, *(highest if used is None else (used.tokens, price.of(used))))
@@ -123,15 +125,12 @@ def collect(
 
 def answered(plan: Plan, judge: LineJudge, answers: Answers) -> Verdicts:
     """The verdicts of *plan* that are there; nothing is asked."""
-    pairs = 0
-    scored: list[tuple[str, str, float | None]] = []
-    paid = answers.get(examination_keys(judge.fingerprint))
-    for observation, candidates in plan.visits():
-        keys = [pair_key(judge.fingerprint, observation.query, text) for _, text in candidates]
-        paid |= (kept := answers.get(keys))
-        pairs += len(keys)
-        known = [(document, kept[key]) for (document, _), key in zip(candidates, keys, strict=True) if key in kept]
-        scored += [(observation.query_id, document, one.score) for document, one in known]
+    asked = [
+        (one.query_id, document, pair_key(judge.fingerprint, one.query, text))
+        for one, candidates in plan.visits()
+        for document, text in candidates
+    ]
+    paid = answers.get([*examination_keys(judge.fingerprint), *{key for _, _, key in asked}])
+    scored = [(query, document, paid[key].score) for query, document, key in asked if key in paid]
     rewards, unjudged = rewards_of(judge, scored)
-    usd = sum(one.usd for one in paid.values())
-    return Verdicts(rewards, unjudged, Progress(pairs, len(scored), Usage(), usd))
+    return Verdicts(rewards, unjudged, Progress(len(asked), len(scored), usd=sum(one.usd for one in paid.values())))

@@ -1,12 +1,12 @@
-"""Embedding objects of LangChain and LlamaIndex, recognised by their methods (neither is imported), and functions."""
+"""Embedders made of objects of LangChain and LlamaIndex (neither is imported), of functions and of other embedders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tttembed_rag.embedders.contract import unit_vectors
-from tttembed_rag.errors import InputError
+from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, unit_vectors
+from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.vectors.asked import vectors_from
 from tttembed_rag.vectors.checks import FloatArray
@@ -19,7 +19,7 @@ _LLAMA_INDEX = ("get_query_embedding", "get_text_embedding_batch")
 _NAMES = ("model_name", "model", "model_id", "deployment", "repo_id")
 
 
-class FrameworkEmbedder:
+class FrameworkEmbedder(RoleEmbedder):
     """The vectors of a LangChain ``Embeddings``, a LlamaIndex ``BaseEmbedding`` or a user's `Embedder`, at unit length.
 
     Args:
@@ -35,32 +35,28 @@ class FrameworkEmbedder:
                 f"embedder: expected an object with {' and '.join(_LANGCHAIN)} (LangChain), or with "
                 f"{' and '.join(_LLAMA_INDEX)} (LlamaIndex), got {type(model).__name__}"
             )
-        self._queries, self._documents = (getattr(model, name) for name in methods)
+        self._methods = [getattr(model, name) for name in methods]
         self._one_by_one = methods != _OWN
-        kind = type(model).__name__
-        name = next((value for name in _NAMES if isinstance(value := getattr(model, name, None), str)), "unnamed")
-        said = fingerprint_of(kind, name, dimensions=getattr(model, "dimensions", None))
-        self.fingerprint = fingerprint or (said if self._one_by_one else model.fingerprint)
+        if self._one_by_one and not fingerprint:
+            named = (getattr(model, name, None) for name in _NAMES)
+            name = next((name for name in named if isinstance(name, str)), "unnamed")
+            fingerprint = fingerprint_of(type(model).__name__, name, dimensions=getattr(model, "dimensions", None))
+        self.fingerprint: str = fingerprint or model.fingerprint
 
     @staticmethod
     def takes(model: Any) -> bool:
         """Whether *model* has the methods of one of the frameworks, or of an `Embedder`."""
         return _methods_of(model) is not None
 
-    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of queries; a framework is asked for them one by one."""
-        name = _name_of(self._queries)
-        if not self._one_by_one:
-            return _of_batch(self.fingerprint, name, self._queries, texts)
-        vectors = [vectors_from(name, self._queries, text) for text in texts]
-        return unit_vectors(self.fingerprint, vectors, len(texts))
-
-    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of documents."""
-        return _of_batch(self.fingerprint, _name_of(self._documents), self._documents, texts)
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
+        method = self._methods[place]
+        name = getattr(method, "__qualname__", type(method).__name__)
+        if place or not self._one_by_one:
+            return _of_batch(self.fingerprint, name, method, texts)
+        return unit_vectors(self.fingerprint, [vectors_from(name, method, text) for text in texts], len(texts))
 
 
-class FunctionEmbedder:
+class FunctionEmbedder(RoleEmbedder):
     """The vectors of a function from texts to vectors, the same for queries and documents, at unit length.
 
     Args:
@@ -69,26 +65,38 @@ class FunctionEmbedder:
     """
 
     def __init__(self, embed: Callable[[list[str]], Any], *, name: str) -> None:
-        self._embed = embed
+        self._function = embed
         self.fingerprint = f"python:{name}"
 
-    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of queries."""
-        return self.embed_documents(texts)
-
-    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of documents."""
-        return _of_batch(self.fingerprint, self.fingerprint, self._embed, texts)
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:  # noqa: ARG002 (both are asked for alike)
+        return _of_batch(self.fingerprint, self.fingerprint, self._function, texts)
 
 
 def _of_batch(model: str, name: str, embed: Callable[[list[str]], Any], texts: Sequence[str]) -> FloatArray:
     return unit_vectors(model, vectors_from(name, embed, list(texts)) if texts else (), len(texts))
 
 
-def _name_of(method: Callable[..., Any]) -> str:
-    return getattr(method, "__qualname__", type(method).__name__)
-
-
 def _methods_of(model: Any) -> tuple[str, str] | None:
     known = (_OWN, _LANGCHAIN, _LLAMA_INDEX) if hasattr(model, "fingerprint") else (_LANGCHAIN, _LLAMA_INDEX)
     return next((names for names in known if all(callable(getattr(model, name, None)) for name in names)), None)
+
+
+class Truncated(RoleEmbedder):
+    """The first dimensions of another embedder's vectors, at unit length again.
+
+    Args:
+        embedder: The embedder.
+        dimensions: Number of dimensions that are kept, at least 1 and at most the embedder's width.
+    """
+
+    def __init__(self, embedder: Embedder, dimensions: int) -> None:
+        check_count("dimensions", dimensions)
+        self._embedder = embedder
+        self._dimensions = dimensions
+        self.fingerprint = f"{embedder.fingerprint}[:{dimensions}]"
+
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
+        vectors = (self._embedder.embed_documents if place else self._embedder.embed_queries)(texts)
+        if len(vectors) and vectors.shape[1] < self._dimensions:
+            raise InputError(f"dimensions: expected at most {vectors.shape[1]}, got {self._dimensions}")
+        return unit_vectors(self.fingerprint, vectors[:, : self._dimensions], len(vectors))
