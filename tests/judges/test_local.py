@@ -130,10 +130,10 @@ class TestYesNo:
 
     def test_no_such_model_is_an_error(self, tmp_path):
         """A folder without a model is an error of one line that names it."""
-        with pytest.raises(JudgeError, match=r"nothing: expected a model that transformers can load") as caught:
-            YesNoJudge.from_pretrained(str(tmp_path / "nothing"))
+        with pytest.raises(JudgeError, match=r"expected a model that transformers can load \([^\n]*$") as caught:
+            YesNoJudge.from_pretrained(str(tmp_path))
 
-        assert "\n" not in str(caught.value)
+        assert tmp_path.name in str(caught.value)
 
 
 class TestCrossEncoder:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tttembed_rag.embedders.contract import RoleEmbedder, unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, check_count, require
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.hub import why_unreachable, without_bars
+from tttembed_rag.models.hub import without_bars
 from tttembed_rag.models.local import loading, short_name, weights_digest
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -100,7 +98,7 @@ def local_model(
     library = require("sentence_transformers", EXTRA)
     device = device or library.util.get_device_name()
     accelerated = "bfloat16" if kind == "embeddinggemma" else "auto"
-    with _loading(model):
+    with loading(model, "sentence-transformers", EmbedderError, extra=EXTRA):
         loaded = library.SentenceTransformer(
             model,
             revision=revision,
@@ -131,7 +129,7 @@ def model2vec(model: str, *, batch_size: int = 1024) -> LocalEmbedder:
     library = require("sentence_transformers", EXTRA)
     modules = require("sentence_transformers.sentence_transformer.modules", EXTRA)
     require("model2vec", EXTRA)
-    with _loading(model):
+    with loading(model, "sentence-transformers", EmbedderError, extra=EXTRA):
         table = modules.StaticEmbedding.from_model2vec(model)
     return LocalEmbedder(library.SentenceTransformer(modules=[table], device="cpu"), name=model, batch_size=batch_size)
 
@@ -149,13 +147,6 @@ def minilm(*, max_tokens: int | None = None, progress: bool = False) -> LocalEmb
     if max_tokens is not None:
         loaded.max_seq_length = max_tokens
     return LocalEmbedder(loaded, name="all-MiniLM-L6-v2", progress=progress)
-
-
-def _loading(model: str) -> AbstractContextManager[None]:
-    """A block that loads *model* from its folder, or from the hub where that answers."""
-    if not Path(model).exists() and (reason := why_unreachable(extra=EXTRA)):
-        raise EmbedderError(f"{model}: expected a folder, or a model of the hub; {reason}")
-    return loading(model, "sentence-transformers", EmbedderError, extra=EXTRA)
 
 
 def _qwen3(model: str, loaded: Any) -> Any:

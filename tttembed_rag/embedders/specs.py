@@ -13,12 +13,14 @@ from tttembed_rag.embedders.wrapped import FrameworkEmbedder, FunctionEmbedder, 
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.fingerprints import INSTRUCTION
 from tttembed_rag.models.local import short_name
-from tttembed_rag.models.options import Options, load_named, without_secrets
+from tttembed_rag.models.options import Options
 
 KINDS = (
     "sentence-transformers:MODEL, qwen3:MODEL, embeddinggemma:MODEL, model2vec:MODEL, openai:MODEL, cohere:MODEL, "
     "voyage:MODEL, gemini:MODEL, python:MODULE:NAME or minilm"
 )
+# Those that are neither a protocol nor a recipe of sentence-transformers.
+_OTHERS = ("model2vec", "gemini", "python", "minilm")
 
 
 def open_embedder(spec: str) -> Embedder:
@@ -34,16 +36,15 @@ def open_embedder(spec: str) -> Embedder:
         InputError: No such kind or option.
         EmbedderError: The model cannot be loaded.
     """
-    address, _, query = spec.partition("?")
-    kind, _, target = address.partition(":")
-    options = Options("embedder", spec, query)
-    if (kind == "minilm") == bool(target.strip("/")):
-        raise InputError(f"embedder: expected {KINDS}, got {without_secrets(spec)!r}")
+    options = Options("embedder", spec)
+    kind, target = options.kind, options.target
+    if (kind == "minilm") == bool(target.strip("/")) or kind not in (*PROTOCOLS, *get_args(Kind), *_OTHERS):
+        raise InputError(f"embedder: expected {KINDS}, got {options.spec!r}")
     dimensions = options.whole("dimensions", 0) or None
     if kind in PROTOCOLS or kind == "gemini":
         embedder = _service(kind, target, dimensions, options)
     else:
-        embedder = _here(spec, kind, target, options)
+        embedder = _here(kind, target, options)
         embedder = embedder if dimensions is None else Truncated(embedder, dimensions)
     options.check_all_used()
     return embedder
@@ -51,10 +52,8 @@ def open_embedder(spec: str) -> Embedder:
 
 def name_of(spec: str) -> str:
     """A short name for the vectors of the embedder that *spec* names: ``Qwen3-Embedding-0.6B-256``."""
-    address, _, query = spec.partition("?")
-    kind, _, target = address.partition(":")
-    dimensions = re.search(r"(?:^|&)dimensions=(\d+)", query)
-    parts = [short_name(target or kind), *([dimensions[1]] if dimensions else [])]
+    options = Options("embedder", spec)
+    parts = filter(None, (short_name(options.target or options.kind), options.take("dimensions", "")))
     return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-.") or "vectors"
 
 
@@ -75,34 +74,30 @@ def _service(kind: str, model: str, dimensions: int | None, options: Options) ->
     )
 
 
-def _here(spec: str, kind: str, target: str, options: Options) -> Embedder:
+def _here(kind: Any, target: str, options: Options) -> Embedder:
     if kind == "python":
-        return _object(spec, target)
+        return _object(target, options.load())
     if kind == "minilm":
         return minilm()
     if kind == "model2vec":
         return model2vec(target)
-    recipe: Kind | None = next((one for one in get_args(Kind) if one == kind), None)
-    if recipe is None:
-        raise InputError(f"embedder: expected {KINDS}, got {without_secrets(spec)!r}")
     machine: dict[str, Any] = options.machine(batches=False)
     machine["max_tokens"] = options.whole("tokens", 0) or None
     machine["batch_size"] = options.whole("batch", 32)
     if kind == "qwen3":
         machine["instruction"] = options.take("instruction", INSTRUCTION)
-    return local_model(target, recipe, **machine)
+    return local_model(target, kind, **machine)
 
 
-def _object(spec: str, target: str) -> Embedder:
-    """The embedding object under a name in a module, or one that asks what is called there with texts for vectors."""
-    model = load_named("embedder", spec, target)
+def _object(name: str, model: Any) -> Embedder:
+    """An embedding object, or what can be called with texts, of the user's own as an embedder."""
     if isinstance(model, Embedder) and type(model).__module__.startswith("tttembed_rag."):
         return model
     if FrameworkEmbedder.takes(model):
         return FrameworkEmbedder(model)
     if callable(model):
-        return FunctionEmbedder(model, name=target)
+        return FunctionEmbedder(model, name=name)
     raise InputError(
-        f"embedder: expected {target} to be a function from texts to vectors, or an embedding object of "
+        f"embedder: expected {name} to be a function from texts to vectors, or an embedding object of "
         f"LangChain, LlamaIndex or this package, got {type(model).__name__}"
     )

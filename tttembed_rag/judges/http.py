@@ -153,9 +153,9 @@ class HttpJudge(Blocking):
             JudgeError: The server refused, stayed busy, or left a document out.
         """
         screened = Screened.of(documents, self.longest_document)
-        asked, size = readable(query, _LONGEST_QUERY), self._shape.at_once
+        size = self._shape.at_once
         batches = [screened.texts[start : start + size] for start in range(0, len(screened.texts), size)]
-        answers = side_by_side([partial(self._fitting, asked, batch) for batch in batches], _AT_ONCE)
+        answers = side_by_side([partial(self._scores, query, batch) for batch in batches], _AT_ONCE)
         return screened.spread([score for scores in answers for score in scores])
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
@@ -173,22 +173,20 @@ class HttpJudge(Blocking):
         used = answer.get("usage") or {}
         return _by_index(self.fingerprint, answer, 1)[0], plausible(used.get("total_tokens"), 0)
 
-    def _fitting(self, query: str, documents: list[str]) -> Scores:
-        """Scores of *documents*, in two halves where the server refuses the size of all."""
-        try:
-            return self._scores(query, documents)
-        except TooLargeError:
-            if not (half := len(documents) // 2):
-                raise
-            return self._fitting(query, documents[:half]) + self._fitting(query, documents[half:])
-
     def _scores(self, query: str, documents: list[str]) -> Scores:
+        """Scores of *documents*, in two halves where the server refuses the size of all."""
+
         def read(answer: Any) -> tuple[Scores, Usage]:
             scores = _by_index(self.endpoint.where.name, answer, len(documents))
             return scores, _used(answer, self.forecast(query, documents))
 
         expected = "an index and a score per document"
-        scores, used = self.endpoint.ask(self.request(query, documents), read, expected=expected)
+        try:
+            scores, used = self.endpoint.ask(self.request(query, documents), read, expected=expected)
+        except TooLargeError:
+            if not (half := len(documents) // 2):
+                raise
+            return self._scores(query, documents[:half]) + self._scores(query, documents[half:])
         report_usage(used)
         return scores
 

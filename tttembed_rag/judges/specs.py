@@ -16,7 +16,7 @@ from tttembed_rag.judges.http import SHAPES, HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.yesno import YesNoJudge
 from tttembed_rag.models.fingerprints import INSTRUCTION
-from tttembed_rag.models.options import Options, load_named, without_secrets
+from tttembed_rag.models.options import Options
 
 # Kinds of judges that cost nothing: models on this machine.
 FREE = ("yesno", "cross-encoder", "rubric")
@@ -24,6 +24,7 @@ KINDS = (
     "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, openai:MODEL, anthropic:MODEL, gemini:MODEL, cohere:MODEL, "
     "jina:MODEL, voyage:MODEL, zeroentropy:MODEL, http+SHAPE://HOST or python:MODULE:NAME"
 )
+_KINDS = (*FREE, "openai", "anthropic", "gemini", "cohere", "jina", "voyage", "zeroentropy", "python")
 
 
 def open_judge(spec: str) -> Judge:
@@ -38,17 +39,17 @@ def open_judge(spec: str) -> Judge:
     Raises:
         InputError: No such kind or option.
     """
-    kind, colon, rest = spec.partition(":")
-    target, _, query = rest.partition("?")
-    options = Options("judge", spec, query)
-    if not (colon and target.strip("/")):
-        raise InputError(f"judge: expected {KINDS}, got {without_secrets(spec)!r}")
-    judge = _open(spec, kind, target, options)
+    options = Options("judge", spec)
+    is_known = options.kind in _KINDS or re.fullmatch(r"https?\+.+", options.kind)
+    if not (is_known and options.target.strip("/")):
+        raise InputError(f"judge: expected {KINDS}, got {options.spec!r}")
+    judge = _open(options)
     options.check_all_used()
     return judge
 
 
-def _open(spec: str, kind: str, target: str, options: Options) -> Judge:
+def _open(options: Options) -> Judge:
+    kind, target = options.kind, options.target
     if kind == "yesno":
         instruction, tokens = options.take("instruction", INSTRUCTION), options.whole("tokens", 8192)
         return YesNoJudge.from_pretrained(target, instruction=instruction, max_tokens=tokens, **options.machine())
@@ -56,20 +57,18 @@ def _open(spec: str, kind: str, target: str, options: Options) -> Judge:
         scale: Any = options.take("scale", "probability")
         tokens = options.whole("tokens", 0)
         return CrossEncoderJudge.from_pretrained(target, scale=scale, max_tokens=tokens or None, **options.machine())
-    if kind in ("cohere", "jina", "voyage", "zeroentropy") or re.fullmatch(r"https?\+.+", kind):
-        return _http(kind, target, options)
     if kind == "python":
-        named = load_named("judge", spec, target)
+        named = options.load()
         if isfunction(named):  # from prompt to answer
             return RubricJudge(named, model=f"python:{target}", instruction=options.take("instruction", INSTRUCTION))
         judge: Judge = checked_judge(named)
         return judge
-    if kind in ("rubric", "gemini", "openai", "anthropic"):
-        instruction, longest = options.take("instruction", INSTRUCTION), options.whole("characters", 12_000)
-        chat, tokens = _chat(kind, target, options)
-        settings: dict[str, Any] = {"longest_document": longest, "output_tokens": tokens}
-        return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction, **settings)
-    raise InputError(f"judge: expected {KINDS}, got {without_secrets(spec)!r}")
+    if kind not in (*FREE, "gemini", "openai", "anthropic"):
+        return _http(kind, target, options)
+    instruction, longest = options.take("instruction", INSTRUCTION), options.whole("characters", 12_000)
+    chat, tokens = _chat(kind, target, options)
+    settings: dict[str, Any] = {"longest_document": longest, "output_tokens": tokens}
+    return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction, **settings)
 
 
 def _chat(kind: str, model: str, options: Options) -> tuple[LocalChat | Gemini | OpenAIChat | AnthropicChat, int]:

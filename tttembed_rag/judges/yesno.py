@@ -73,9 +73,8 @@ class YesNoJudge(Blocking):
             raise InputError(f"max_tokens: expected more than the frame's {max_tokens - self._room}, got {max_tokens}")
         ids = [tokenizer.encode(text, add_special_tokens=False) for text in ("no", "yes", *_TURNS)]
         if any(len(own) != 1 or own[0] == tokenizer.unk_token_id for own in ids):
-            raise JudgeError(
-                f"{name}: expected no, yes, {' and '.join(_TURNS)} to be one token each, as in Qwen3-Reranker"
-            )
+            texts = f"no, yes, {' and '.join(_TURNS)}"
+            raise JudgeError(f"{name}: expected {texts} to be one token each, as in Qwen3-Reranker (is it one?)")
         self._answers = [token for (token,) in ids[:2]]
         self._instruction = instruction
         self._batches = Batches(batch_tokens, model.device.type)

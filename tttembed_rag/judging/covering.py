@@ -41,16 +41,11 @@ def covering(
     *,
     judged: NDArray[np.bool_] | None = None,
 ) -> list[int]:
-    """Rows of the *count* queries to judge next, in order.
+    """Rows of the *count* queries to judge next, in order, of n unit query vectors (n, d).
 
-    Args:
-        unit: (n, d) unit query vectors.
-        tasks: n tasks: a verdict says nothing of another task.
-        asked: (n,) how often each query was asked, > 0.
-        lots: n digests by which every fifth query is drawn, least first: of a keyed hash, so that who asks cannot
-            choose to be drawn.
-        count: How many, at most.
-        judged: (n,) which of them were judged, and are not chosen again; None for none.
+    A verdict says nothing of another task, *asked* is how often each query was, > 0, and those that were *judged* are
+    not chosen again. The *lots* are digests by which every fifth query is drawn, least first: of a keyed hash, so that
+    who asks cannot choose to be drawn.
     """
     judged = np.zeros(len(unit), dtype=np.bool_) if judged is None else judged
     open_rows, known = np.flatnonzero(~judged), np.flatnonzero(judged)
@@ -68,14 +63,10 @@ def covering(
 def in_covering_order(
     observations: Sequence[Observation], vectors: FloatArray, *, key: bytes = b""
 ) -> list[Observation]:
-    """*observations* in the order in which to judge them, those of one text and task beside each other.
+    """*observations*, with the *vectors* (n, d) of their queries, of any norm, in the order in which to judge them.
 
-    Of more than `MOST_COMPARED` texts those that were asked most are put in order, and the others follow by lot.
-
-    Args:
-        observations: Served queries.
-        vectors: (n, d) the vector of each, of any norm.
-        key: Of the hash by which lots are drawn.
+    Those of one text and task stand beside each other. Of more than `MOST_COMPARED` texts those that were asked most
+    are put in order, and the others follow by lot, drawn by a hash with that *key*.
     """
     texts = Counter((observation.task, observation.query) for observation in observations)
     first = {(one.task, one.query): row for row, one in reversed(list(enumerate(observations)))}

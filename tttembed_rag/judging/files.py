@@ -24,12 +24,11 @@ def read_feedback(spec: str, plan: Plan, *, queries: Mapping[str, str], document
     Raises:
         DataError: Not such a file, or one about other queries and documents.
     """
-    path, _, query = spec.removeprefix("feedback:").partition("?")
-    options = Options("judge", spec, query)
+    options = Options("judge", spec)
     scale = options.take("scale", "")
     days, attention = options.number("half_life_days", math.inf), options.number("attention", 1.0)
     options.check_all_used()
-    events, declared = list(read_events(Path(path))), Scale.parse(scale) if scale else None
+    events, declared = list(read_events(Path(options.target))), Scale.parse(scale) if scale else None
     feedback = Feedback.of(events, scale=declared, half_life_days=days, attention=attention)
     scores = feedback.by_text(queries, documents)
     asked = [(one, name, text) for one, stage in plan.visits() for name, text in stage]

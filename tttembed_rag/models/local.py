@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, require
-from tttembed_rag.models.hub import first_line, without_bars
+from tttembed_rag.models.hub import first_line, why_unreachable, without_bars
 
 # The most characters of a token; a text is cut to so many per token before it is tokenised.
 MOST_CHARACTERS_PER_TOKEN = 16
@@ -47,10 +47,12 @@ def load(
 
 @contextmanager
 def loading(model: str, library: str, failure: type[TTTEmbedError], *, extra: str) -> Iterator[None]:
-    """A block in which *library* loads *model* without progress bars; where it cannot, *failure* is raised in one line.
+    """A block in which *library* loads *model*, from its folder or from the hub, without progress bars.
 
-    The *extra* of this package brings the library.
+    The *extra* of this package brings the library. Where it cannot, *failure* is raised in one line.
     """
+    if not Path(model).exists() and (reason := why_unreachable(extra=extra)):
+        raise failure(f"{model}: expected a folder, or a model of the hub; {reason}")
     try:
         with without_bars("transformers", extra=extra):
             yield

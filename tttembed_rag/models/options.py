@@ -21,15 +21,16 @@ def without_secrets(spec: str) -> str:
 
 
 class Options:
-    """The options behind the question mark of an address; an option that is not taken is an error.
+    """The kind and the target of ``kind:target?name=value&...``, and its options; one that is not taken is an error.
 
-    *what* is the kind of thing that the text *spec* names, for errors; *query* the part of it that has the options.
+    *what* the text *spec* names is said in errors, which repeat no option: it may be a secret.
     """
 
-    def __init__(self, what: str, spec: str, query: str) -> None:
-        self._what = what
-        self._spec = without_secrets(spec)
-        self._left = dict(parse_qsl(query, keep_blank_values=True))
+    def __init__(self, what: str, spec: str) -> None:
+        address, _, options = spec.partition("?")
+        self.kind, _, self.target = address.partition(":")
+        self._what, self.spec = what, without_secrets(spec)
+        self._left = dict(parse_qsl(options, keep_blank_values=True))
         self._known: list[str] = []
 
     def take(self, name: str, default: str) -> str:
@@ -43,13 +44,13 @@ class Options:
         try:
             return float(text)
         except ValueError as exc:
-            raise InputError(f"{self._what}: expected a number for {name} in {self._spec!r}, got {text!r}") from exc
+            raise InputError(f"{self._what}: expected a number for {name} in {self.spec!r}, got {text!r}") from exc
 
     def whole(self, name: str, default: int) -> int:
         """The whole number >= 0 of an option, or *default*."""
         value = self.number(name, default)
         if not (value >= 0 and value.is_integer()):
-            raise InputError(f"{self._what}: expected a whole number for {name} in {self._spec!r}, got {value:g}")
+            raise InputError(f"{self._what}: expected a whole number for {name} in {self.spec!r}, got {value:g}")
         return int(value)
 
     def key(self, default: str | None) -> str | None:
@@ -78,31 +79,25 @@ class Options:
             known = ", ".join(self._known)
             # A name without a value may be a secret that was meant as an address's own.
             got = ", ".join(name for name, value in self._left.items() if value) or "another text"
-            raise InputError(f"{self._what}: expected options {known} in {self._spec!r}, got {got}")
+            raise InputError(f"{self._what}: expected options {known} in {self.spec!r}, got {got}")
 
+    def load(self) -> Any:
+        """The object that the target ``MODULE:NAME`` names; a class, or a function without arguments, is called.
 
-def load_named(what: str, spec: str, target: str) -> Any:
-    """The object called *target*, ``MODULE:NAME``; a class, and a function without arguments, is called to make it.
-
-    Modules of the current folder are found too. Errors name the kind of thing, *what*, and the whole text, *spec*.
-    """
-    module, _, name = target.partition(":")
-    if not (module and name):
-        raise InputError(f"{what}: expected python:MODULE:NAME, got {without_secrets(spec)!r}")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
-    try:
-        named = getattr(import_module(module), name)
-    except Exception as exc:  # the module is the user's own, and may raise anything
-        reason = f"{type(exc).__name__}: {exc}"
-        raise InputError(f"{what}: expected an importable MODULE:NAME in {without_secrets(spec)!r} ({reason})") from exc
-    if inspect.isclass(named) or (inspect.isfunction(named) and not _needed(named)):
-        try:
-            return named()
+        Modules of the current folder are found too.
+        """
+        module, _, name = self.target.partition(":")
+        if not (module and name):
+            raise InputError(f"{self._what}: expected python:MODULE:NAME, got {self.spec!r}")
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
+        expected = f"an importable MODULE:NAME in {self.spec!r}"
+        try:  # the module is the user's own, and may raise anything
+            named = getattr(import_module(module), name)
+            expected = f"{self.target} to be made without arguments"
+            return named() if inspect.isclass(named) or (inspect.isfunction(named) and not _needed(named)) else named
         except Exception as exc:
-            reason = f"{type(exc).__name__}: {exc}"
-            raise InputError(f"{what}: expected {target} to be made without arguments ({reason})") from exc
-    return named
+            raise InputError(f"{self._what}: expected {expected} ({type(exc).__name__}: {exc})") from exc
 
 
 def _needed(function: Any) -> list[inspect.Parameter]:

@@ -91,14 +91,10 @@ def collect(
     answers: Answers,
     asked: Container[bytes] | None = None,
 ) -> Collected:
-    """Keep the answers in the results of *batch*; to read them twice changes nothing.
+    """Keep the answers in the results of *batch*, files in any order; to read them twice changes nothing.
 
-    Args:
-        contents: Files of results and of errors, in any order.
-        batch: What was asked; its price is that of the answers, and its mean highest cost that of a line without usage.
-        judge: As it is asked by lines.
-        answers: Where answers are kept.
-        asked: Addresses of pairs that are still asked about; None for all that the results name.
+    The price of the batch is that of its answers, and its mean highest cost that of a line without usage. *asked* are
+    addresses of pairs that are still asked about; None for all that the results name.
     """
     results = [judge.read(line) for content in contents for line in content.split(b"\n") if line.strip()]
     known = answers.get(list({result.pair for result in results if result.pair is not None}))
