@@ -481,19 +481,6 @@ class TestGemini:
         assert [len(body["requests"]) for _, _, body in server.asked] == [100, 100, 50, 1]
         assert_allclose(vectors[:, 1] / vectors[:, 0] * 3, [*range(1, 251), 59_900], rtol=1e-4)
 
-    @pytest.mark.parametrize("status", [429, 503])
-    def test_what_passes_is_asked_again(self, gemini, status):
-        """A busy service is asked until it answers."""
-
-        def answer(path, body, n):
-            return (status, {}, {"error": {"code": status, "message": "later"}}) if n < 3 else (200, {}, said)
-
-        said = {"embeddings": [{"values": [1.0, 0.0]}]}
-        embedder, server = gemini("gemini-embedding-001", answer)
-
-        assert_array_equal(embedder.embed_queries(["a"]), [[1.0, 0.0]])
-        assert len(server.asked) == 3
-
     def test_what_does_not_pass_is_an_error(self, gemini):
         """A refusal is reported once."""
         embedder, server = gemini(
@@ -581,6 +568,7 @@ class TestSpecs:
             "method = Model().encode\n"
             "model = Model()\n"
             "number = 3\n"
+            "class Needy:\n    def __init__(self, path):\n        pass\n"
         )
         monkeypatch.syspath_prepend(tmp_path)
 
@@ -590,6 +578,8 @@ class TestSpecs:
             assert_allclose(embedder.embed_queries(["a"]), [[0.6, 0.8]])
         with pytest.raises(InputError, match=r"called_of_test:number to be a function from texts .* got int"):
             open_embedder("python:called_of_test:number")
+        with pytest.raises(InputError, match="embedder: expected called_of_test:Needy to be made without arguments"):
+            open_embedder("python:called_of_test:Needy")
 
     @pytest.mark.parametrize(
         ("spec", "name"),
@@ -597,6 +587,7 @@ class TestSpecs:
             ("qwen3:Qwen/Qwen3-Embedding-0.6B", "Qwen3-Embedding-0.6B"),
             ("qwen3:Qwen/Qwen3-Embedding-0.6B?batch=8&dimensions=256", "Qwen3-Embedding-0.6B-256"),
             ("minilm", "minilm"),
+            ("python:embedding_of_test:embed", "embedding-of-test-embed"),
         ],
     )
     def test_vectors_are_named_after_the_model(self, spec, name):

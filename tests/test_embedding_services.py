@@ -1,4 +1,4 @@
-"""Embedding models behind HTTP, on loopback, and functions of the current folder."""
+"""Embedding models behind HTTP, on loopback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError
-from tttembed_rag.embedders import EmbeddingService, name_of, open_embedder
+from tttembed_rag.embedders import EmbeddingService, open_embedder
 from tttembed_rag.errors import EmbedderError, TTTEmbedError
 from tttembed_rag.models.retrying import Patience
 
@@ -148,30 +148,3 @@ def test_the_namesake_needs_a_key(monkeypatch):
     monkeypatch.delenv("VOYAGE_API_KEY", raising=False)
     with pytest.raises(InputError, match="key: expected one in the environment variable VOYAGE_API_KEY, found none"):
         open_embedder("voyage:m")
-
-
-class TestFunctions:
-    """Functions of the current folder."""
-
-    def test_a_function_from_texts_to_vectors(self, tmp_path, monkeypatch):
-        """It needs no class around it, and no installed module."""
-        (tmp_path / "embedding_of_test.py").write_text(
-            "def embed(texts):\n    return [[len(text), 1.0] for text in texts]\n", encoding="utf-8"
-        )
-        monkeypatch.chdir(tmp_path)
-        model = open_embedder("python:embedding_of_test:embed")
-
-        assert_allclose(model.embed_queries(["abc"]), [[3 / 10**0.5, 1 / 10**0.5]], rtol=1e-6)
-        assert (model.fingerprint, name_of("python:embedding_of_test:embed")) == (
-            "python:embedding_of_test:embed",
-            "embedding-of-test-embed",
-        )
-
-    def test_a_class_that_needs_arguments_is_refused(self, tmp_path, monkeypatch):
-        """In one line that says so."""
-        (tmp_path / "class_of_test.py").write_text(
-            "class Mine:\n    def __init__(self, path):\n        pass\n", encoding="utf-8"
-        )
-        monkeypatch.chdir(tmp_path)
-        with pytest.raises(InputError, match="embedder: expected class_of_test:Mine to be made without arguments"):
-            open_embedder("python:class_of_test:Mine")

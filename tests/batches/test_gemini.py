@@ -248,17 +248,6 @@ def test_the_key_is_not_sent_in_the_clear(monkeypatch):
         Gemini("tiny", url="http://example.com/v1?token=t")
 
 
-@pytest.mark.parametrize(
-    "said", [5, b"<html>", b"[" * 100_000, {"candidates": [{"content": {"parts": [{"text": 5}]}}]}]
-)
-def test_another_answer_of_a_model_is_an_error(serve, monkeypatch, said):
-    """google-genai reads it with errors of many kinds; a judge and an embedder raise their own."""
-    monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
-    server = serve(lambda *_: (200, {}, said))
-    with pytest.raises(JudgeError, match="tiny: expected an answer of Gemini, got "):
-        Gemini("tiny", url=server.url, patience=Patience(attempts=1))("hello")
-
-
 @pytest.mark.parametrize("error", ["boom", {"code": 429, "message": "m", "details": 5}])
 def test_an_error_of_another_shape_is_asked_again(serve, monkeypatch, error):
     """Its status tells that it passes, whatever stands where Gemini says how long to wait."""

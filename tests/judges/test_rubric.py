@@ -313,9 +313,12 @@ class TestGemini:
         assert getattr(caught.value, "retry_after", None) == wait
         assert len(server.asked) == 1
 
-    @pytest.mark.parametrize("said", [b"<html>", b'{"candidates": 3}'])
+    @pytest.mark.parametrize(
+        "said",
+        [5, b"<html>", b"[" * 100_000, {"candidates": 3}, {"candidates": [{"content": {"parts": [{"text": 5}]}}]}],
+    )
     def test_another_answer_is_an_error(self, gemini, said):
-        """What is no answer of Gemini is an error of ours, in one line."""
+        """Errors of many kinds, with which google-genai reads what is none, are one of ours, in one line."""
         judge, _ = gemini(lambda *_: (200, {}, said))
         with pytest.raises(JudgeError, match=r"gemini-3.5-flash: expected an answer") as caught:
             judge.score("q", ["d"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from abc import ABC, abstractmethod
 from math import isnan, nan
 from typing import Any, Literal
 
-from tttembed_rag.errors import InputError, JudgeError, check_count, require
-from tttembed_rag.models.endpoint import UNREADABLE, Address, Endpoint, shown, with_path
+from tttembed_rag.errors import InputError, check_count, require
+from tttembed_rag.models.endpoint import Address, Endpoint, read_json, with_path
 from tttembed_rag.models.googleclient import EXTRA, GoogleModel
 from tttembed_rag.models.openaiclient import failures_of, openai_client
 from tttembed_rag.models.retrying import Patience
@@ -22,7 +22,23 @@ _VERSION = "2023-06-01"
 _AS_JSON: dict[str, Any] = {"mode": "json", "by_alias": True, "exclude_none": True}
 
 
-class OpenAIChat:
+class _Chat(ABC):
+    def __call__(self, prompt: str) -> str | None:
+        """The answer to *prompt*; None where it is empty, was cut off or refused.
+
+        Raises:
+            JudgeError: The service refused the request, stayed busy or answered something else.
+        """
+        text, usage = self._answer(prompt)
+        report_usage(usage)
+        return text or None
+
+    @abstractmethod
+    def _answer(self, prompt: str) -> tuple[str | None, Usage | None]:
+        """The text of an answer and its usage; None where there is none."""
+
+
+class OpenAIChat(_Chat):
     """Answers of a chat model of OpenAI, Azure, Ollama, vLLM and most others; one that was cut off or refused is none.
 
     Args:
@@ -61,23 +77,11 @@ class OpenAIChat:
         """The JSON that asks *prompt*."""
         return self._body | {"messages": [{"role": "user", "content": prompt}]}
 
-    def __call__(self, prompt: str) -> str | None:
-        """The answer to *prompt*; None where it was cut off or refused.
-
-        Raises:
-            JudgeError: The service refused the request, stayed busy or answered something else.
-        """
+    def _answer(self, prompt: str) -> tuple[str | None, Usage | None]:
         name, expected = self._where.name, "an answer of openai's chat"
         with failures_of(name, expected):
             answer = self.client.chat.completions.with_raw_response.create(**self.request(prompt)).http_response
-            try:
-                text, usage = self.read(json.loads(answer.content))
-            except UNREADABLE as exc:
-                raise JudgeError(
-                    f"{name}: expected {expected}, got {answer.status_code}", shown(answer.content)
-                ) from exc
-        report_usage(usage)
-        return text
+            return read_json(answer, self.read, name, expected)
 
     @staticmethod
     def read(answer: Any) -> tuple[str | None, Usage | None]:
@@ -89,7 +93,7 @@ class OpenAIChat:
         return text, plausible(used.get("prompt_tokens"), used.get("completion_tokens"))
 
 
-class AnthropicChat:
+class AnthropicChat(_Chat):
     """Answers of a chat model of Anthropic; one that was cut off or refused is none.
 
     Args:
@@ -126,19 +130,12 @@ class AnthropicChat:
         self.name = f"anthropic:{model}" if url is None else f"anthropic:{model}@{where.netloc}"
         self.settings = f"n={tokens} t={temperature}"
 
-    def __call__(self, prompt: str) -> str | None:
-        """The answer to *prompt*; None where it was cut off or refused.
-
-        Raises:
-            JudgeError: The service refused the request, stayed busy or answered something else.
-        """
+    def _answer(self, prompt: str) -> tuple[str | None, Usage | None]:
         body = self._body | {"messages": [{"role": "user", "content": prompt}]}
-        text, usage = self._endpoint.ask(body, _said, expected="an answer of anthropic's chat")
-        report_usage(usage)
-        return text
+        return self._endpoint.ask(body, _said, expected="an answer of anthropic's chat")
 
 
-class Gemini:
+class Gemini(_Chat):
     """Answers of a Gemini model that thinks a little.
 
     A refusal, an empty answer and an answer that was cut off are no answer.
@@ -178,21 +175,9 @@ class Gemini:
         """The JSON that asks *prompt*."""
         return {**self._asked(prompt), "generationConfig": self._config.model_dump(**_AS_JSON)}
 
-    def __call__(self, prompt: str) -> str | None:
-        """The answer to *prompt*, or None.
-
-        Raises:
-            JudgeError: The service refused the request or stayed busy.
-        """
-        generate = self.client.models.generate_content
-
-        def answer() -> tuple[str | None, Usage | None]:
-            said = generate(model=self.name, config=self._config, **self._asked(prompt))
-            return self.read(said.model_dump(**_AS_JSON))
-
-        text, usage = self.google.ask(answer)
-        report_usage(usage)
-        return text or None
+    def _answer(self, prompt: str) -> tuple[str | None, Usage | None]:
+        asked = {"model": self.name, "config": self._config, **self._asked(prompt)}
+        return self.google.ask(lambda: self.read(self.client.models.generate_content(**asked).model_dump(**_AS_JSON)))
 
     @staticmethod
     def read(answer: Any) -> tuple[str | None, Usage | None]:

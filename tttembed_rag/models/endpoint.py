@@ -148,9 +148,14 @@ class Endpoint:
             answer = self._client.post(self.url, json=body)
         except self._httpx.RequestError as exc:
             raise BusyError(f"{name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        said = shown(answer.content)
-        check_status(answer.status_code, answer.headers, f"{name}: expected an answer, got {answer.status_code}", said)
-        try:
-            return read(json.loads(answer.content))
-        except UNREADABLE as exc:
-            raise JudgeError(f"{name}: expected {expected}, got {answer.status_code}", said) from exc
+        brief = f"{name}: expected an answer, got {answer.status_code}"
+        check_status(answer.status_code, answer.headers, brief, shown(answer.content))
+        return read_json(answer, read, name, expected)
+
+
+def read_json(answer: Any, read: Callable[[Any], ResultT], name: str, expected: str) -> ResultT:
+    """What *read* finds in the JSON of an *answer*, of httpx, of the service *name*; an error where it fails."""
+    try:
+        return read(json.loads(answer.content))
+    except UNREADABLE as exc:
+        raise JudgeError(f"{name}: expected {expected}, got {answer.status_code}", shown(answer.content)) from exc

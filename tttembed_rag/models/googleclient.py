@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from tttembed_rag.errors import JudgeError, require
@@ -76,10 +76,9 @@ def _failures_of(model: str) -> Iterator[None]:
 
 def _headers(exc: Any) -> dict[str, str]:
     """Retry-After of an error, from its headers or from the RetryInfo that Gemini sends instead."""
-    delay = (getattr(exc.response, "headers", None) or {}).get("retry-after")
-    error = exc.details.get("error", exc.details) if isinstance(exc.details, dict) else {}
-    details = error.get("details") if isinstance(error, dict) else None
-    for detail in details if isinstance(details, list) else ():
-        if delay is None and isinstance(detail, dict):
-            delay = detail.get("retryDelay")
-    return {"retry-after": str(delay).removesuffix("s")} if delay else {}
+    headers = dict(getattr(exc.response, "headers", None) or {})
+    with suppress(AttributeError, KeyError, TypeError):  # anything may stand there
+        for detail in exc.details.get("error", exc.details)["details"]:
+            if "retryDelay" in detail:
+                headers.setdefault("retry-after", detail["retryDelay"].removesuffix("s"))
+    return headers

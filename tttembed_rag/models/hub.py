@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from tttembed_rag.errors import require
 
+__all__ = ["first_line", "why_unreachable", "without_bars"]
+
 # Seconds to wait for a connection; the hub's own clients would try again for minutes.
 _PATIENCE = 5.0
 

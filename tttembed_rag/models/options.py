@@ -13,6 +13,8 @@ from urllib.parse import parse_qsl
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.retrying import Patience
 
+__all__ = ["Options", "without_secrets"]
+
 
 def without_secrets(spec: str) -> str:
     """A spec without its options and the user of its address: either may be a secret, and errors are logged."""
