@@ -15,12 +15,8 @@ from tttembed_rag.models.fingerprints import INSTRUCTION
 from tttembed_rag.models.local import short_name
 from tttembed_rag.models.options import Options
 
-KINDS = (
-    "sentence-transformers:MODEL, qwen3:MODEL, embeddinggemma:MODEL, model2vec:MODEL, openai:MODEL, cohere:MODEL, "
-    "voyage:MODEL, gemini:MODEL, python:MODULE:NAME or minilm"
-)
-# Those that are neither a protocol nor a recipe of sentence-transformers.
-_OTHERS = ("model2vec", "gemini", "python", "minilm")
+_MODELS = (*get_args(Kind), "model2vec", *PROTOCOLS, "gemini")
+KINDS = ", ".join([*(f"{kind}:MODEL" for kind in _MODELS), "python:MODULE:NAME or minilm"])
 
 
 def open_embedder(spec: str) -> Embedder:
@@ -38,7 +34,7 @@ def open_embedder(spec: str) -> Embedder:
     """
     options = Options("embedder", spec)
     kind, target = options.kind, options.target
-    if (kind == "minilm") == bool(target.strip("/")) or kind not in (*PROTOCOLS, *get_args(Kind), *_OTHERS):
+    if (kind == "minilm") == bool(target.strip("/")) or kind not in (*_MODELS, "python", "minilm"):
         raise InputError(f"embedder: expected {KINDS}, got {options.spec!r}")
     dimensions = options.whole("dimensions", 0) or None
     if kind in PROTOCOLS or kind == "gemini":

@@ -68,13 +68,11 @@ def documents_per_call(judge: Judge) -> int:
     return judge.documents_per_call if isinstance(judge, Forecasting) else _AT_ONCE
 
 
-def blocks(judge: Judge) -> bool:
-    """Whether *judge* is asked by its plain method, in a thread: its async method would do no more than that."""
-    return bool(getattr(judge, "blocks", False))
-
-
 class Blocking(ABC):
-    """A base class for judges that block: their async method is the same call in a thread."""
+    """A base class for judges that block: their async method is the same call in a thread.
+
+    A judge with a true attribute `blocks` is asked by its plain method, for its async one would do no more than that.
+    """
 
     blocks = True
 

@@ -46,14 +46,9 @@ def _decision(instruction: str, query: str, documents: list[str], *, field: str 
 class Shape:
     """The protocol of one kind of server.
 
-    Attributes:
-        path: Path of its address, where the address has none.
-        scale: The scale of its scores; None where that depends on the model and must be declared.
-        key: Environment variable of its key; None if it usually has none.
-        request: What is sent for an instruction, a query and documents, beside the name of the model.
-        header: Header that carries the key: ``authorization`` as a bearer token, any other as it is.
-        at_once: Documents in a request.
-        host: The vendor's own; None where everybody has another.
+    It has a *path* where the address has none, a *scale* unless that depends on the model and must be declared, the
+    environment variable of a *key* if it usually has one, which stands in the *header*, and of a vendor the *host*. A
+    *request* is made of an instruction, a query and documents, *at_once* at most, beside the name of the model.
     """
 
     path: str

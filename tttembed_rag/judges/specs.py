@@ -20,11 +20,8 @@ from tttembed_rag.models.options import Options
 
 # Kinds of judges that cost nothing: models on this machine.
 FREE = ("yesno", "cross-encoder", "rubric")
-KINDS = (
-    "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, openai:MODEL, anthropic:MODEL, gemini:MODEL, cohere:MODEL, "
-    "jina:MODEL, voyage:MODEL, zeroentropy:MODEL, http+SHAPE://HOST or python:MODULE:NAME"
-)
-_KINDS = (*FREE, "openai", "anthropic", "gemini", "cohere", "jina", "voyage", "zeroentropy", "python")
+_MODELS = (*FREE, "openai", "anthropic", "gemini", "cohere", "jina", "voyage", "zeroentropy")
+KINDS = ", ".join([*(f"{kind}:MODEL" for kind in _MODELS), "http+SHAPE://HOST or python:MODULE:NAME"])
 
 
 def open_judge(spec: str) -> Judge:
@@ -40,7 +37,7 @@ def open_judge(spec: str) -> Judge:
         InputError: No such kind or option.
     """
     options = Options("judge", spec)
-    is_known = options.kind in _KINDS or re.fullmatch(r"https?\+.+", options.kind)
+    is_known = options.kind in (*_MODELS, "python") or re.fullmatch(r"https?\+.+", options.kind)
     if not (is_known and options.target.strip("/")):
         raise InputError(f"judge: expected {KINDS}, got {options.spec!r}")
     judge = _open(options)

@@ -15,7 +15,6 @@ from tttembed_rag.judges.contract import (
     Judge,
     Scores,
     ascored,
-    blocks,
     checked_judge,
     checked_rewards,
     documents_per_call,
@@ -126,7 +125,7 @@ class CalibratedJudge:
         self._judge = judge
         self._calibration = calibration
         self.documents_per_call = documents_per_call(judge)
-        self.blocks = blocks(judge)
+        self.blocks = getattr(judge, "blocks", False)
         self.fingerprint = fingerprint_of("calibrated", judge.fingerprint, calibration=calibration)
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:

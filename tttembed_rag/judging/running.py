@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.errors import JudgeError, RewardError, check_count
-from tttembed_rag.judges.contract import Judge, Scores, ascored, blocks, checked_rewards, scored
+from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_rewards, scored
 from tttembed_rag.judges.examination import check_answers
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
@@ -152,7 +152,7 @@ class Run:
     def _begin(self, call: JudgeCall) -> None:
         self._examining = self._examining or call.examines
         with metered() as meter:
-            if blocks(self._judge):
+            if getattr(self._judge, "blocks", False):
                 future = THREADS.submit(copy_context().run, _score, self._judge, call)
             else:
                 future = asyncio.run_coroutine_threadsafe(_ascore(self._judge, call, self._concurrency), event_loop())

@@ -32,14 +32,10 @@ _ADDRESS = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class LineResult:
-    """What one line of results says.
+    """What one line of results says of a pair, None where it cannot be read: a score, None if the judge declined.
 
-    Attributes:
-        pair: The pair's address; None where the line cannot be read.
-        score: On the judge's scale; None where the judge declined, which is an answer too.
-        usage: Requests and tokens; None where the line does not say.
-        failure: Why there is no answer; empty where there is one.
-        billed: Whether the service did answer, which costs money, although the answer cannot be read.
+    *usage* is None where the line does not say it. Where there is no answer, *failure* says why, and *billed* whether
+    the service did answer, which costs money, although that cannot be read.
     """
 
     pair: bytes | None
