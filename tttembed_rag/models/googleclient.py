@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from tttembed_rag.errors import JudgeError, require
@@ -49,29 +49,23 @@ class GoogleModel:
 
     def ask_once(self, call: Callable[[], ResultT]) -> ResultT:
         """What a *call* of the client gives; a failure is a `BusyError` where it may pass, else a `JudgeError`."""
-        with _failures_of(self.name):
+        expected = f"{self.name}: expected an answer"
+        try:
             return call()
-
-
-@contextmanager
-def _failures_of(model: str) -> Iterator[None]:
-    errors = require("google.genai.errors", EXTRA)
-    try:
-        yield
-    except errors.APIError as exc:
-        brief, said = f"{model}: expected an answer, got {exc.code}", str(exc.message)
-        check_status(exc.code, _headers(exc), brief, said)
-        raise JudgeError(brief, said) from exc
-    except JudgeError:
-        raise
-    except Exception as exc:
-        # The connection failed, in any HTTP library that google-genai may use.
-        kinds = [kind for kind in type(exc).__mro__ if kind.__module__.startswith("httpx")]
-        if isinstance(exc, TimeoutError) or any(kind.__name__ == "TransportError" for kind in kinds):
-            raise BusyError(f"{model}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        # google-genai reads an answer of another shape with errors of all kinds, of pydantic and of json among them.
-        said = " ".join(str(exc).split())
-        raise JudgeError(f"{model}: expected an answer of Gemini, got {type(exc).__name__}:", said[:200]) from exc
+        except require("google.genai.errors", EXTRA).APIError as exc:
+            brief, said = f"{expected}, got {exc.code}", str(exc.message)
+            check_status(exc.code, _headers(exc), brief, said)
+            raise JudgeError(brief, said) from exc
+        except JudgeError:
+            raise
+        except Exception as exc:
+            # The connection failed, in any HTTP library that google-genai may use.
+            kinds = [kind for kind in type(exc).__mro__ if kind.__module__.startswith("httpx")]
+            if isinstance(exc, TimeoutError) or any(kind.__name__ == "TransportError" for kind in kinds):
+                raise BusyError(f"{expected}, got {type(exc).__name__}: {exc}") from exc
+            # google-genai reads an answer of another shape with errors of all kinds, of pydantic and json among them.
+            said = " ".join(str(exc).split())
+            raise JudgeError(f"{expected} of Gemini, got {type(exc).__name__}:", said[:200]) from exc
 
 
 def _headers(exc: Any) -> dict[str, str]:
