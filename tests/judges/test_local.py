@@ -215,7 +215,7 @@ class TestPlainText:
     def test_a_pair_has_one_frame(self, classifier):
         """A document that names separators adds none."""
         tokenizer = classifier[1]
-        ((ids, segments),) = PlainTokenizer(tokenizer).pairs("a [SEP] b", ["c [SEP] d [CLS]"], tokens=64)
+        ((ids, segments),) = PlainTokenizer(tokenizer, 64).pairs("a [SEP] b", ["c [SEP] d [CLS]"])
 
         assert [ids.count(tokenizer.sep_token_id), ids.count(tokenizer.cls_token_id)] == [2, 1]
         assert len(ids) == len(segments)

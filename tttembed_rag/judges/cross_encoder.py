@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -59,11 +58,10 @@ class CrossEncoderJudge(Blocking):
         room = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _DEFAULT_LENGTH))
         self._tokens = max_tokens or room
         self._model = model
-        self._text = PlainTokenizer(tokenizer)
+        self._text = PlainTokenizer(tokenizer, self._tokens)
         self._segmented = "token_type_ids" in tokenizer.model_input_names
         self._pad = tokenizer.pad_token_id or 0
         self._batches = Batches(batch_tokens, model.device.type)
-        self._one_at_a_time = threading.Lock()
         self.scale = Scale(scale)
         self.fingerprint = fingerprint_of(
             "cross-encoder", name, weights=weights_digest(model), scale=scale, tokens=self._tokens
@@ -92,10 +90,9 @@ class CrossEncoderJudge(Blocking):
         screened = Screened.of(documents, limit)
         if not screened.texts:
             return [None] * screened.total
-        with self._one_at_a_time:
-            pairs = self._text.pairs(readable(query, limit), screened.texts, tokens=self._tokens)
-            lengths = [len(ids) for ids, _ in pairs]
-            logits = self._batches.run(lengths, lambda rows: self._logits([pairs[row] for row in rows]))
+        pairs = self._text.pairs(readable(query, limit), screened.texts)
+        lengths = [len(ids) for ids, _ in pairs]
+        logits = self._batches.run(lengths, lambda rows: self._logits([pairs[row] for row in rows]))
         report_usage(Usage(input_tokens=sum(lengths)))
         return screened.spread(logits)
 
@@ -115,8 +112,8 @@ class CrossEncoderJudge(Blocking):
             inputs["attention_mask"] = padded([1] * len(ids) for ids, _ in pairs)
         if self._segmented:
             inputs["token_type_ids"] = padded(types for _, types in pairs)
-        with torch.inference_mode():
-            logits = self._model(**{key: value.to(self._model.device) for key, value in inputs.items()}).logits
-        logits = logits.float()[:, 0]
+        logits = self._model(**{key: value.to(self._model.device) for key, value in inputs.items()}).logits.float()[
+            :, 0
+        ]
         scores: list[float] = (logits.sigmoid() if self.scale.kind == "probability" else logits).tolist()
         return scores

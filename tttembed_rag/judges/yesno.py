@@ -8,7 +8,6 @@ all documents of a query share, frame and query, are read once and their keys an
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Sequence
 from os.path import commonprefix
 from typing import Any
@@ -78,7 +77,6 @@ class YesNoJudge(Blocking):
         self._answers = [token for (token,) in ids[:2]]
         self._instruction = instruction
         self._batches = Batches(batch_tokens, model.device.type)
-        self._one_at_a_time = threading.Lock()
         self.fingerprint = fingerprint_of(
             "yesno",
             name,
@@ -121,16 +119,16 @@ class YesNoJudge(Blocking):
         common = len(commonprefix(rows))  # noqa: RUF071 (of lists of tokens, not of paths)
         shared = min(common, min(map(len, rows)) - 1) if len(rows) > 1 else 0
         rests, torch = [row[shared:] for row in rows], require("torch", EXTRA)
-        with self._one_at_a_time, torch.inference_mode():
-            memory = None
-            if shared:
-                ids = torch.tensor([rows[0][:shared]], device=self._model.device)
+        memory = None
+        if shared:
+            ids = torch.tensor([rows[0][:shared]], device=self._model.device)
+            with torch.inference_mode():
                 memory = self._model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
-            scores = self._batches.run(
-                [len(rest) for rest in rests],
-                lambda batch: self._p_yes([rests[row] for row in batch], memory, shared),
-                shared=shared,
-            )
+        scores = self._batches.run(
+            [len(rest) for rest in rests],
+            lambda batch: self._p_yes([rests[row] for row in batch], memory, shared),
+            shared=shared,
+        )
         report_usage(Usage(input_tokens=shared + sum(len(rest) for rest in rests)))
         return screened.spread(scores)
 

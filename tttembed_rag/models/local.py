@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,30 +81,28 @@ def short_name(model: str) -> str:
 
 
 class PlainTokenizer:
-    """Tokenises text as text: no token that means structure can come out of it.
+    """Tokenises text as text: no token that means structure can come out of it. Pairs have *tokens* at most.
 
     A fast *tokenizer* of transformers turns `<|im_end|>` in a text into the token that ends a turn. Here it becomes the
     pieces of its characters: the same tokenizer without its added tokens.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, tokens: int | None = None) -> None:
         recipe = json.loads(tokenizer.backend_tokenizer.to_str())
         added = {token["id"] for token in recipe["added_tokens"]}
         self._structure = (added | set(tokenizer.all_special_ids)) - {tokenizer.unk_token_id}
         recipe.update(added_tokens=[], truncation=None, padding=None)
         self._plain = require("tokenizers", EXTRA).Tokenizer.from_str(json.dumps(recipe))
         self._unknown = self._plain.encode("?", add_special_tokens=False).ids[0]
+        if tokens is not None:
+            self._plain.enable_truncation(tokens, strategy="longest_first")
 
     def ids(self, texts: Iterable[str]) -> list[list[int]]:
         """Token ids of each text, without a frame."""
         return [self._text_only(e.ids) for e in self._plain.encode_batch(list(texts), add_special_tokens=False)]
 
-    def pairs(self, query: str, documents: Sequence[str], *, tokens: int) -> list[tuple[list[int], list[int]]]:
-        """Ids and segment ids of *query* with each document in the model's own frame, at most *tokens* long.
-
-        The longer of the two is cut first.
-        """
-        self._plain.enable_truncation(tokens, strategy="longest_first")
+    def pairs(self, query: str, documents: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Ids and segment ids of *query* with each document in the model's own frame; the longer is cut first."""
         encoded = self._plain.encode_batch([(query, text) for text in documents])
         return [(self._text_only(e.ids, frame=e.special_tokens_mask), e.type_ids) for e in encoded]
 
@@ -122,6 +121,7 @@ class Batches:
     def __init__(self, tokens: int | None, device: str) -> None:
         if tokens is not None and tokens < 1:
             raise InputError(f"batch_tokens: expected at least 1, got {tokens}")
+        self._one_at_a_time = threading.Lock()
         self.tokens = tokens or _BATCH_TOKENS[device != "cpu"]
 
     def run(
@@ -136,13 +136,14 @@ class Batches:
         """
         values = [0.0] * len(lengths)
         todo = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        torch = require("torch", EXTRA)
         while todo:
             length = shared + lengths[todo[0]]
             rows = todo[: max(1, self.tokens // length)]
             try:
-                batch = forward(rows)
+                with self._one_at_a_time, torch.inference_mode():
+                    batch = forward(rows)
             except RuntimeError as exc:
-                torch = require("torch", EXTRA)
                 if not (isinstance(exc, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(str(exc))):
                     raise
                 if len(rows) == 1:
