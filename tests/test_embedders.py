@@ -542,24 +542,15 @@ class TestSpecs:
         assert said.fingerprint == told.fingerprint
         assert_array_equal(said.embed_queries(TEXTS[:1]), told.embed_queries(TEXTS[:1]))
 
-    def test_an_object_is_found_by_name(self, monkeypatch, tmp_path):
-        """A module's object, or what its function makes, is wrapped where it is a framework's."""
+    def test_what_embeds_is_found_by_name(self, monkeypatch, tmp_path):
+        """A framework's object or what makes one, and what can be called with texts; anything else is refused."""
         (tmp_path / "mine_of_test.py").write_text(
+            "from functools import partial\n"
             "class Mine:\n"
             "    def embed_query(self, text):\n        return [3.0, 4.0]\n"
             "    def embed_documents(self, texts):\n        return [[3.0, 4.0] for _ in texts]\n"
             "instance = Mine()\n"
             "def make():\n    return Mine()\n"
-        )
-        monkeypatch.syspath_prepend(tmp_path)
-
-        for name in ("instance", "make", "Mine"):
-            assert_allclose(open_embedder(f"python:mine_of_test:{name}").embed_queries(["a"]), [[0.6, 0.8]])
-
-    def test_what_can_be_called_with_texts_is_found_by_name(self, monkeypatch, tmp_path):
-        """A function, a part of one, a method of an object, and an object that is called; anything else is refused."""
-        (tmp_path / "called_of_test.py").write_text(
-            "from functools import partial\n"
             "def function(texts, first=3.0):\n    return [[first, 4.0] for _ in texts]\n"
             "class Model:\n"
             "    def encode(self, texts):\n        return function(texts)\n"
@@ -571,15 +562,15 @@ class TestSpecs:
             "class Needy:\n    def __init__(self, path):\n        pass\n"
         )
         monkeypatch.syspath_prepend(tmp_path)
+        called = ("function", "part", "method", "model", "Model")
+        opened = {name: open_embedder(f"python:mine_of_test:{name}") for name in ("instance", "make", "Mine", *called)}
 
-        for name in ("function", "part", "method", "model", "Model"):
-            embedder = open_embedder(f"python:called_of_test:{name}")
-            assert embedder.fingerprint == f"python:called_of_test:{name}"
-            assert_allclose(embedder.embed_queries(["a"]), [[0.6, 0.8]])
-        with pytest.raises(InputError, match=r"called_of_test:number to be a function from texts .* got int"):
-            open_embedder("python:called_of_test:number")
-        with pytest.raises(InputError, match="embedder: expected called_of_test:Needy to be made without arguments"):
-            open_embedder("python:called_of_test:Needy")
+        assert_allclose([model.embed_queries(["a"])[0] for model in opened.values()], [[0.6, 0.8]] * 8)
+        assert [opened[name].fingerprint for name in called] == [f"python:mine_of_test:{name}" for name in called]
+        with pytest.raises(InputError, match=r"mine_of_test:number to be a function from texts .* got int"):
+            open_embedder("python:mine_of_test:number")
+        with pytest.raises(InputError, match="embedder: expected mine_of_test:Needy to be made without arguments"):
+            open_embedder("python:mine_of_test:Needy")
 
     @pytest.mark.parametrize(
         ("spec", "name"),

@@ -38,7 +38,22 @@ class _Chat(ABC):
         """The text of an answer and its usage; None where there is none."""
 
 
-class OpenAIChat(_Chat):
+class _ByKey(_Chat):
+    """A chat model of a *vendor* that is at its *own* address, or at another *url* that speaks the same protocol."""
+
+    def __init__(
+        self, vendor: str, own: str, model: str, url: str | None, key: str | None, tokens: int, temperature: float
+    ) -> None:
+        check_count("tokens", tokens)
+        if url is None and not key:
+            raise InputError(f"key: expected one in the environment variable {vendor.upper()}_API_KEY, found none")
+        self._where = Address.of(url or own, key)
+        self._body: dict[str, Any] = {"model": model} | ({} if isnan(temperature) else {"temperature": temperature})
+        self.name = f"{vendor}:{model}" if url is None else f"{vendor}:{model}@{self._where.netloc}"
+        self.settings = f"n={tokens} t={temperature}"
+
+
+class OpenAIChat(_ByKey):
     """Answers of a chat model of OpenAI, Azure, Ollama, vLLM and most others; one that was cut off or refused is none.
 
     Args:
@@ -65,13 +80,10 @@ class OpenAIChat(_Chat):
         patience: Patience | None = None,
         timeout: float = 120.0,
     ) -> None:
-        self._where = where = _address("openai", url, _OPENAI, key)
-        self.client = openai_client(where, path="/chat/completions", patience=patience, timeout=timeout)
+        super().__init__("openai", _OPENAI, model, url, key, tokens, temperature)
+        self.client = openai_client(self._where, path="/chat/completions", patience=patience, timeout=timeout)
         # The newer name is refused by older servers, and the older one by OpenAI's newer models.
-        limit = "max_completion_tokens" if url is None or where.is_azure else "max_tokens"
-        self._body = _settings(model, limit, tokens, temperature)
-        self.name = f"openai:{model}" if url is None else f"openai:{model}@{where.netloc}"
-        self.settings = f"n={tokens} t={temperature}"
+        self._body["max_completion_tokens" if url is None or self._where.is_azure else "max_tokens"] = tokens
 
     def request(self, prompt: str) -> dict[str, Any]:
         """The JSON that asks *prompt*."""
@@ -93,7 +105,7 @@ class OpenAIChat(_Chat):
         return text, plausible(used.get("prompt_tokens"), used.get("completion_tokens"))
 
 
-class AnthropicChat(_Chat):
+class AnthropicChat(_ByKey):
     """Answers of a chat model of Anthropic; one that was cut off or refused is none.
 
     Args:
@@ -117,18 +129,16 @@ class AnthropicChat(_Chat):
         patience: Patience | None = None,
         timeout: float = 120.0,
     ) -> None:
-        where = _address("anthropic", url, _ANTHROPIC, key)
+        super().__init__("anthropic", _ANTHROPIC, model, url, key, tokens, temperature)
+        self._body["max_tokens"] = tokens
         self._endpoint = Endpoint(
-            with_path(where.url, "/messages"),
+            with_path(self._where.url, "/messages"),
             key=key,
             header="x-api-key",
             headers={"anthropic-version": _VERSION},
             patience=patience,
             timeout=timeout,
         )
-        self._body = _settings(model, "max_tokens", tokens, temperature)
-        self.name = f"anthropic:{model}" if url is None else f"anthropic:{model}@{where.netloc}"
-        self.settings = f"n={tokens} t={temperature}"
 
     def _answer(self, prompt: str) -> tuple[str | None, Usage | None]:
         body = self._body | {"messages": [{"role": "user", "content": prompt}]}
@@ -194,17 +204,6 @@ class Gemini(_Chat):
     @staticmethod
     def _asked(prompt: str) -> dict[str, Any]:
         return {"contents": [{"role": "user", "parts": [{"text": prompt}]}]}
-
-
-def _address(vendor: str, url: str | None, own: str, key: str | None) -> Address:
-    if url is None and not key:
-        raise InputError(f"key: expected one in the environment variable {vendor.upper()}_API_KEY, found none")
-    return Address.of(url or own, key)
-
-
-def _settings(model: str, limit: str, tokens: int, temperature: float) -> dict[str, Any]:
-    check_count("tokens", tokens)
-    return {"model": model, limit: tokens} | ({} if isnan(temperature) else {"temperature": temperature})
 
 
 def _said(answer: Any) -> tuple[str | None, Usage | None]:
