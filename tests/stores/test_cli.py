@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.traffic import JUDGE, facts, learned, traffic
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.cli import main
-from tttembed_rag.cli.telling import with_origin, without_origin
+from tttembed_rag.cli.telling import with_origin
 from tttembed_rag.judging import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import Candidate, Served, open_store
@@ -84,7 +84,9 @@ def test_export_and_publish_keep_the_embedding_model(url, tmp_path):
     out = tmp_path / "exported.safetensors"
     with open_store(url) as store:
         probe = Probe("model-a", np.eye(6, dtype=np.float32)).to_json()
-        before = store.registry.publish(without_origin(learned(store)), by="me", embedder="model-a", probe=probe)
+        before = store.registry.publish(
+            with_origin(learned(store), embedder="", probe=""), by="me", embedder="model-a", probe=probe
+        )
         run("store export", out, "--store", url)
         run("store publish", out, "--store", url)
         after = store.registry.version()
@@ -98,7 +100,7 @@ def test_publish_asks_for_the_embedding_model(url, tmp_path):
     """A file that does not say it is published with a name alone: offsets of one model are noise to another."""
     file = tmp_path / "unnamed.safetensors"
     with open_store(url) as store:
-        without_origin(learned(store)).save(file)
+        with_origin(learned(store), embedder="", probe="").save(file)
         refused = run("store publish", file, "--store", url)
         run("store publish", file, "--store", url, "--embedder", "model-a")
 

@@ -3,7 +3,7 @@
 Private: may change without notice.
 """
 
-from tttembed_rag.cli import (
+from tttembed_rag.cli import (  # noqa: F401 - each adds its commands
     auditing,
     data,
     embedding,
@@ -20,19 +20,4 @@ from tttembed_rag.cli import (
 )
 from tttembed_rag.cli.group import main
 
-__all__ = [
-    "auditing",
-    "data",
-    "embedding",
-    "judge",
-    "learning",
-    "main",
-    "measuring",
-    "offsets",
-    "report",
-    "serve",
-    "spans",
-    "store",
-    "tools",
-    "worker",
-]
+__all__ = ["main"]

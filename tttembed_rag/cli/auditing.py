@@ -6,19 +6,16 @@ import csv
 import io
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 import numpy as np
 
 from tttembed_rag.cli.group import check_target, counted, main, say
 from tttembed_rag.cli.labels import COLUMNS, as_cell, read_labels
-from tttembed_rag.cli.learning import RewardSource, rewards_options
+from tttembed_rag.cli.learning import read_rewards, rewards_options
 from tttembed_rag.cli.options import in_store, of_tenant, opened
 from tttembed_rag.system.files import write_whole
-
-if TYPE_CHECKING:
-    from tttembed_rag.rewards import Rewards
 
 
 @main.group(short_help="Draw pairs for a person to label, and read the labels.")
@@ -28,9 +25,9 @@ def audit() -> None:
 
 @audit.command()
 @rewards_options
-@click.option("--out", required=True, metavar="FILE", type=click.Path(path_type=Path), help="The CSV to fill in.")
+@click.option("--out", required=True, metavar="FILE", type=Path, help="The CSV to fill in.")
 @counted("--count", 100, "Pairs to draw at most.", least=3)
-def draw(out: Path, count: int, **options: object) -> None:
+def draw(source: Path | str, out: Path, count: int, tenant: str, **options: Any) -> None:
     """Draw judged pairs for a person to label: some documents of each of some queries, which a hash of their ids says.
 
     Fill in the column label (0 bad to 1 good) in a spreadsheet, and give the file to `tttembed fit --audit FILE`, or to
@@ -40,9 +37,23 @@ def draw(out: Path, count: int, **options: object) -> None:
     from tttembed_rag.gate.audit import audit_sample
 
     check_target(out)
-    source = RewardSource(out=out, **options)  # type: ignore[arg-type]
-    pairs = audit_sample(_labelable(source), count)
-    texts = _texts(source, pairs)
+    rewards = read_rewards(source, out, tenant=tenant, **options).rewards
+    texts: dict[tuple[str, str], tuple[str, str]] = {}  # elsewhere than in a store the ids say what they are
+    if isinstance(source, str):
+        with opened(source) as store:
+            own = store.history.tasks(tenant)
+            # A person labels the tenant's own queries, not those of tenants that share.
+            mine = np.flatnonzero([query in own for query in rewards.query_ids.tolist()])
+            if not mine.size:
+                raise click.UsageError(
+                    f"--tenant: expected rewards of queries of {tenant!r}, got those of others alone"
+                )
+            pairs = audit_sample(rewards.take(mine), count)
+            queries = store.history.texts(tenant)
+            documents = store.history.document_texts(tenant, sorted({document for _, document in pairs}))
+            texts = {pair: (queries.get(pair[0], ""), documents.get(pair[1], "")) for pair in pairs}
+    else:
+        pairs = audit_sample(rewards, count)
     text = io.StringIO()
     rows = csv.writer(text)
     rows.writerow((*COLUMNS, *(["query", "document"] if texts else [])))
@@ -54,7 +65,7 @@ def draw(out: Path, count: int, **options: object) -> None:
 
 
 @audit.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=Path)
 @in_store
 @of_tenant
 def read(file: Path, url: str, tenant: str) -> None:
@@ -78,26 +89,3 @@ def read(file: Path, url: str, tenant: str) -> None:
     if not kept:
         raise click.UsageError(f"{file}: expected pairs of tenant {tenant!r} of the store, found none")
     say(f"{kept} of {len(labels)} labels are in the store")
-
-
-def _labelable(source: RewardSource) -> Rewards:
-    """The rewards that a person can label: of a store, those of the tenant's own queries, not of tenants that share."""
-    rewards = source.read().rewards
-    if not isinstance(source.source, str):
-        return rewards
-    with opened(source.source) as store:
-        own = store.history.tasks(source.tenant)
-    mine = np.array([query in own for query in rewards.query_ids.tolist()])
-    if not mine.any():
-        raise click.UsageError(f"--tenant: expected rewards of queries of {source.tenant!r}, got those of others alone")
-    return rewards.take(np.flatnonzero(mine))
-
-
-def _texts(source: RewardSource, pairs: list[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Of a store, the texts of query and document of each pair; elsewhere the ids say what they are."""
-    if not isinstance(source.source, str):
-        return {}
-    with opened(source.source) as store:
-        queries = store.history.texts(source.tenant)
-        documents = store.history.document_texts(source.tenant, sorted({document for _, document in pairs}))
-    return {pair: (queries.get(pair[0], ""), documents.get(pair[1], "")) for pair in pairs}

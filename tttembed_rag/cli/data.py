@@ -19,29 +19,24 @@ _NOTE = "source.json"
 
 @main.command()
 @click.argument("name", metavar="NAME|DIR")
-@click.option("--out", type=click.Path(path_type=Path), help="The folder to write.  [default: NAME, or DIR itself]")
+@click.option("--out", type=Path, help="The folder to write.  [default: NAME, or DIR itself]")
 @click.option("--embed", "spec", metavar="SPEC", help="Whose vectors; without one, texts alone are written.")
 @click.option("--vectors", metavar="NAME", help="They go to vectors/NAME.npz.  [default: by SPEC]")
 @click.option("--split", help="Such as test or dev; written as qrels/test.tsv.  [default: the one evaluated on]")
 @click.option("--subset", help="Of a task that has several, such as a language.")
 @click.option("--path", metavar="HUB_ID|DIR", help="Another place to read SKILLRET from.")
 @click.option("--revision", help="Of SKILLRET; other tasks pin theirs.")
-@click.option(
-    "--cache", "cache_path", type=click.Path(path_type=Path), help="Vectors known.  [default: in the folder's vectors/]"
-)
+@click.option("--cache", "cache_path", type=Path, help="Vectors known.  [default: in the folder's vectors/]")
 @click.option("--json", "as_json", is_flag=True, help="What was written as one JSON object.")
 def data(
     name: str,
     out: Path | None,
     spec: str | None,
     vectors: str | None,
-    split: str | None,
-    subset: str | None,
-    path: str | None,
-    revision: str | None,
     cache_path: Path | None,
     *,
     as_json: bool,
+    **choices: str | None,
 ) -> None:
     """Write a collection, and its vectors, as a BEIR folder.
 
@@ -58,7 +53,6 @@ def data(
         raise click.UsageError(f"NAME: expected the name of a collection or a BEIR folder, got the file {name}")
     here = (Path(name) / "corpus.jsonl").is_file()
     folder = out or Path(name)
-    choices = {"split": split, "subset": subset, "path": path, "revision": revision}
     if here:
         _check_same(folder, Path(name), choices)
     else:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.group import CommandT, operators
+from tttembed_rag.cli.group import CommandT, operators, text
 from tttembed_rag.cli.options import as_objects, in_store, opened
-from tttembed_rag.cli.progress import working
+from tttembed_rag.cli.progress import stoppable, working
 
 if TYPE_CHECKING:
     from tttembed_rag.embedders import Embedder
@@ -40,17 +40,16 @@ def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
 
     model = open_embedder(spec)
     cache.parent.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    with closing(VectorCache.open(cache)) as known, working(length, "embed") as bar:
+    began, done = time.monotonic(), 0
+    stopping = stoppable(lambda: f"the vectors of {done} texts are kept; run it again to go on")
+    with closing(VectorCache.open(cache)) as known, stopping, working(length, "embed") as bar:
 
         def watch(texts: int) -> None:
-            bar.update(texts, f"{(bar.pos + texts) / max(1e-9, time.monotonic() - began):.1f} texts/s")
+            nonlocal done
+            done += texts
+            bar.update(texts, f"{done / max(1e-9, time.monotonic() - began):.1f} texts/s")
 
-        try:
-            yield CachedEmbedder(model, known, at_once=128, watch=watch, seconds=_SECONDS)
-        except KeyboardInterrupt:
-            click.echo(f"\nstopped: the vectors of {bar.pos} texts are kept; run it again to go on", err=True)
-            raise click.exceptions.Exit(130) from None
+        yield CachedEmbedder(model, known, at_once=128, watch=watch, seconds=_SECONDS)
 
 
 def embed_folder(
@@ -104,7 +103,7 @@ def check_has_vectors(store: Store, doing: str) -> None:
 @operators.command()
 @in_store
 @click.option("--embed", required=True, metavar="SPEC", help="The model, as in `tttembed data`.")
-@click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
+@text("--embedder", "NAME", "What vectors are stored under.  [default: by --embed]")
 @click.option("--dry-run", is_flag=True, help="Count the texts and embed nothing.")
 @as_objects
 def reembed(url: str, embed: str, embedder: str, *, dry_run: bool, as_json: bool) -> None:
@@ -118,13 +117,14 @@ def reembed(url: str, embed: str, embedder: str, *, dry_run: bool, as_json: bool
     with opened(url) as store:
         named = embedder or open_embedder(embed).fingerprint
         before = after = store.vectors.lacking(named)
-        try:
-            if not dry_run:
+
+        def kept() -> str:
+            left = store.vectors.lacking(named).texts
+            return f"{before.texts - left} texts embedded and kept; run it again to go on"
+
+        if not dry_run:
+            with stoppable(kept):
                 _, after = fill(store, embed, named, only_without_any=False)
-        except KeyboardInterrupt:
-            kept = before.texts - store.vectors.lacking(named).texts
-            click.echo(f"stopped: {kept} texts embedded and kept; run it again to go on", err=True)
-            raise click.exceptions.Exit(130) from None
     if as_json:
         click.echo(json.dumps({"embedder": named, "embedded": before.texts - after.texts, "left": asdict(after)}))
         return

@@ -15,20 +15,14 @@ from tttembed_rag.errors import TTTEmbedError
 from tttembed_rag.system.extensions import extension, extensions
 from tttembed_rag.system.terminal import printable
 
-__all__ = ["CommandT", "Many", "check_target", "counted", "main", "operators", "said_in_one_line", "say", "write_json"]
+# What other distributions take for their commands.
+__all__ = ["check_target", "counted", "main"]
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")
 
-
-# Characters of an error that are printed: it may quote a line of a file, however long.
-_LONGEST_ERROR = 1000
-
-
-def _short(text: str) -> str:
-    """*text*, its middle left out where it is too long: what is wrong most often stands at an end."""
-    half = _LONGEST_ERROR // 2
-    return text if len(text) <= _LONGEST_ERROR else f"{text[:half]} ... {text[-half:]}"
+# Characters of either end of an error that are printed: it may quote a line of a file, however long.
+_END = 500
 
 
 @contextmanager
@@ -39,7 +33,8 @@ def said_in_one_line() -> Iterator[None]:
     except BrokenPipeError:
         raise  # the reader has seen enough: not bad input
     except (TTTEmbedError, OSError) as exc:
-        raise click.UsageError(_short(printable(str(exc)))) from exc
+        said = printable(str(exc))
+        raise click.UsageError(said if len(said) <= 2 * _END else f"{said[:_END]} ... {said[-_END:]}") from exc
 
 
 # Commands that tttembed-hosts brings, by the group they are in.
@@ -90,7 +85,10 @@ class Many(click.ParamType[tuple[Any, ...]]):
             self.fail(f"expected values separated by commas, got {value!r}", param, ctx)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(package_name="tttembed-rag", prog_name="tttembed")
 def main() -> None:
     """Learn small offsets for a frozen retriever from rewards, and publish them only on evidence."""
@@ -104,7 +102,12 @@ def operators() -> None:
 def counted(name: str, default: int, what: str, *, least: int = 1) -> Callable[[CommandT], CommandT]:
     """The option *name*, a number of at least *least*."""
     number = click.IntRange(min=least)
-    return click.option(name, default=default, show_default=True, type=number, metavar="N", help=what)
+    return click.option(name, default=default, type=number, metavar="N", help=what)
+
+
+def text(name: str, metavar: str, what: str) -> Callable[[CommandT], CommandT]:
+    """The option *name*, a text that is empty where it is not given."""
+    return click.option(name, default="", show_default=False, metavar=metavar, help=what)
 
 
 def check_target(path: Path | None) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import click
 import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by, fill
-from tttembed_rag.cli.group import check_target, counted, main
+from tttembed_rag.cli.group import CommandT, check_target, counted, main, text
 from tttembed_rag.cli.labels import read_labels
-from tttembed_rag.cli.options import PathOrURL, opened, whether_trusted
+from tttembed_rag.cli.options import opened, path_or_url, whether_trusted
 from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.offsets.lookup import Offsets
@@ -30,25 +29,22 @@ if TYPE_CHECKING:
 
 # Where rewards are.
 _REWARDS_OPTIONS = (
-    click.argument("source", metavar="FILE|DIR|URL", type=PathOrURL()),
+    click.argument("source", metavar="FILE|DIR|URL", type=path_or_url),
     embedded_by("the texts of FILE, or of a store"),
-    click.option("--task", default=DEFAULT_TASK, show_default=True, help="Task of rows of FILE that name none."),
+    click.option("--task", default=DEFAULT_TASK, help="Task of rows of FILE that name none."),
     click.option("--judge", help="Whose rewards of a store.  [default: the only judge]"),
-    click.option(
-        "--tenant", default="", metavar="NAME", help="Whose rewards of a store.  [default: the shared tenant]"
-    ),
+    text("--tenant", "NAME", "Whose rewards of a store.  [default: the shared tenant]"),
     click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last served N queries of a store."),
-    click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz."),
+    click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz."),
     click.option("--rewards", metavar="NAME", help="Rewards of DIR or a log: scores/NAME.tsv; or qrels (simulated)."),
-    click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH."),
+    click.option("--scale", default="probability", help="probability, logit or rubric:LOW,HIGH."),
     counted("--depth", 10, "Rewarded candidates per query of DIR."),
     whether_trusted,
 )
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 def rewards_options(command: CommandT) -> CommandT:
-    """The argument and the options that say where rewards are: what a `RewardSource` asks for."""
+    """The argument and the options that say where rewards are: what `read_rewards` takes."""
     for option in reversed(_REWARDS_OPTIONS):
         command = option(command)
     return command
@@ -56,10 +52,10 @@ def rewards_options(command: CommandT) -> CommandT:
 
 @main.command("fit")
 @rewards_options
-@click.option("--out", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Where the offsets go.")
-@click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto", show_default=True)
+@click.option("--out", required=True, metavar="FILE", type=Path, help="Where the offsets go.")
+@click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto")
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
-@click.option("--audit", metavar="FILE", type=click.Path(path_type=Path), help="Labels that `audit draw` asked for.")
+@click.option("--audit", metavar="FILE", type=Path, help="Labels that `audit draw` asked for.")
 @click.option(
     "--engine", metavar="NAME", help="Of a folder of Parquet: local, ray or ray://HOST:PORT.  [default: local]"
 )
@@ -113,7 +109,7 @@ def learn(
         option = "engine" if engine else "scratch"
         raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
     else:
-        found = RewardSource(source=source, out=out, **options).read()
+        found = read_rewards(source, out, **options)
         rewards = found.rewards
         known = rewards.query_ids.tolist()
         if labels and not {query for query, _ in labels} & set(known):
@@ -155,7 +151,7 @@ def refuse_all_but_scale(folder: Path) -> None:
     Raises:
         click.UsageError: One was given on the command line.
     """
-    names = [field.name for field in fields(RewardSource) if field.name not in ("source", "out", "scale")]
+    names = ("embed", "task", "judge", "tenant", "last", "vectors", "rewards", "depth", "trusted")
     refuse_given(names, "a store, a file or a BEIR folder", f"{folder}, a folder of Parquet files")
 
 
@@ -168,91 +164,83 @@ class Found(NamedTuple):
     texts: Callable[[Rewards], Texts] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardSource:
-    """What was asked for on the command line; see its options."""
+def read_rewards(
+    source: Path | str,
+    out: Path,
+    *,
+    embed: str | None,
+    task: str,
+    judge: str | None,
+    tenant: str,
+    last: int | None,
+    vectors: str,
+    rewards: str | None,
+    scale: str,
+    depth: int,
+    trusted: bool | None,
+) -> Found:
+    """The rewards that `rewards_options` ask for, and what is known of their texts; vectors are kept beside *out*.
 
-    source: Path | str
-    out: Path
-    embed: str | None
-    task: str
-    judge: str | None
-    tenant: str
-    last: int | None
-    vectors: str
-    rewards: str | None
-    scale: str
-    depth: int
-    trusted: bool | None
-
-    def read(self) -> Found:
-        """The rewards, and what is known of their texts.
-
-        Raises:
-            click.UsageError: An option was given that says nothing of this source.
-        """
-        found = self._read()
-        trusted = found.rewards.trusted if self.trusted is None else self.trusted
-        return found._replace(rewards=replace(found.rewards, trusted=trusted))
-
-    def _read(self) -> Found:
-        if isinstance(self.source, str):
-            refuse_given(("task", "vectors", "rewards", "scale", "depth"), "a file or a folder", "a store")
-            return self._of_store(self.source)
-        if is_sharded(self.source):
-            refuse_all_but_scale(self.source)
-            return Found(Rewards.from_parquet(self.source, scale=self.scale), {})
-        refuse_given(("judge", "tenant", "last"), "a store", self.source)
-        return self._of_folder(self.source) if self.source.is_dir() else self._of_file(self.source)
-
-    def _of_store(self, url: str) -> Found:
-        from tttembed_rag.stores.records import AUDIT
-
-        with opened(url) as store:
-            judges = [name for name, _ in store.judges(tenant=self.tenant) if name != AUDIT]
-            if self.judge is None and len(judges) > 1:
-                raise click.UsageError(f"--judge: expected one of {', '.join(judges)}")
-            judge = self.judge or (judges[0] if judges else "any")
-            if self.embed is not None:
-                embedder: str | None = fill(store, self.embed, "", only_without_any=False)[0]
-            else:
-                embedder = store.embedder(judge, tenant=self.tenant)
-                if embedder is None and (lacking := store.vectors.lacking()).texts:
-                    raise click.UsageError(f"{lacking}: give --embed SPEC, the model that the index was built with")
-            rewards = store.rewards(judge, tenant=self.tenant, embedder=embedder, last=self.last)
-            names = rewards.doc_ids.tolist()
-            lengths = store.history.document_lengths(self.tenant, names)
-            arrivals = store.history.document_arrivals(self.tenant, names)
-            return Found(rewards, lengths, arrivals, partial(self._texts_in_store, url))
-
-    def _texts_in_store(self, url: str, rewards: Rewards) -> Texts:
-        names = np.unique(rewards.doc_ids[rewards.candidates]).tolist()
-        with opened(url) as store:
-            return store.history.texts(self.tenant), store.history.document_texts(self.tenant, names)
-
-    def _of_folder(self, folder: Path) -> Found:
-        from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
-        from tttembed_rag.evaluate.files import embedder_of, load_beir
-
-        refuse_embed(folder, self.embed)
-        refuse_given(["task"], "a file or a log", folder)
-        if self.rewards is None:
-            raise click.UsageError("--rewards: expected scores/NAME.tsv of the folder by its NAME, or qrels")
-        scale = Scale.parse(self.scale)
-        collection = open_collection(folder, vectors=self.vectors, rewards=self.rewards, scale=scale, labels=False)
-        judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, self.depth)[0])]
-        pooled = pooled_rewards([collection], [np.array(judged, dtype=np.intp)], self.depth)
-        read = load_beir(folder, labels=False)
-        lengths = {name: len(text) for name, text in read.documents.items()}
-        pooled = replace(pooled, embedder=embedder_of(folder, self.vectors))
-        return Found(pooled, lengths, texts=lambda _: (read.queries, read.documents))
-
-    def _of_file(self, file: Path) -> Found:
-        refuse_of_folder([file], "vectors", "depth")
-        read = read_embedded(
-            file, embed=self.embed, rewards=self.rewards, scale=self.scale, task=self.task, beside=self.out.parent
-        )
+    Raises:
+        click.UsageError: An option was given that says nothing of this source.
+    """
+    if isinstance(source, str):
+        refuse_given(("task", "vectors", "rewards", "scale", "depth"), "a file or a folder", "a store")
+        found = _of_store(source, tenant, judge, embed, last)
+    elif is_sharded(source):
+        refuse_all_but_scale(source)
+        found = Found(Rewards.from_parquet(source, scale=scale), {})
+    elif source.is_dir():
+        refuse_given(("judge", "tenant", "last"), "a store", source)
+        refuse_embed(source, embed)
+        refuse_given(["task"], "a file or a log", source)
+        found = _of_folder(source, vectors, rewards, Scale.parse(scale), depth)
+    else:
+        refuse_given(("judge", "tenant", "last"), "a store", source)
+        refuse_of_folder([source], "vectors", "depth")
+        read = read_embedded(source, embed=embed, rewards=rewards, scale=scale, task=task, beside=out.parent)
         documents = {id_of_text(row.document): row.document for row in read.rows}
         lengths = {name: len(text) for name, text in documents.items()}
-        asked = {row.query: row.query for row in read.rows}
-        return Found(read.rewards(), lengths, texts=lambda _: (asked, documents))
+        found = Found(read.rewards(), lengths, texts=lambda _: ({row.query: row.query for row in read.rows}, documents))
+    trusted = found.rewards.trusted if trusted is None else trusted
+    return found._replace(rewards=replace(found.rewards, trusted=trusted))
+
+
+def _of_store(url: str, tenant: str, judge: str | None, embed: str | None, last: int | None) -> Found:
+    from tttembed_rag.stores.records import AUDIT
+
+    def texts(rewards: Rewards) -> Texts:
+        names = np.unique(rewards.doc_ids[rewards.candidates]).tolist()
+        with opened(url) as store:
+            return store.history.texts(tenant), store.history.document_texts(tenant, names)
+
+    with opened(url) as store:
+        judges = [name for name, _ in store.judges(tenant=tenant) if name != AUDIT]
+        if judge is None and len(judges) > 1:
+            raise click.UsageError(f"--judge: expected one of {', '.join(judges)}")
+        judge = judge or (judges[0] if judges else "any")
+        if embed is not None:
+            embedder: str | None = fill(store, embed, "", only_without_any=False)[0]
+        else:
+            embedder = store.embedder(judge, tenant=tenant)
+            if embedder is None and (lacking := store.vectors.lacking()).texts:
+                raise click.UsageError(f"{lacking}: give --embed SPEC, the model that the index was built with")
+        rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=last)
+        names = rewards.doc_ids.tolist()
+        lengths = store.history.document_lengths(tenant, names)
+        return Found(rewards, lengths, store.history.document_arrivals(tenant, names), texts)
+
+
+def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: Scale, depth: int) -> Found:
+    from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
+    from tttembed_rag.evaluate.files import embedder_of, load_beir
+
+    if rewards is None:
+        raise click.UsageError("--rewards: expected scores/NAME.tsv of the folder by its NAME, or qrels")
+    collection = open_collection(folder, vectors=vectors, rewards=rewards, scale=scale, labels=False)
+    judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, depth)[0])]
+    pooled = pooled_rewards([collection], [np.array(judged, dtype=np.intp)], depth)
+    read = load_beir(folder, labels=False)
+    lengths = {name: len(text) for name, text in read.documents.items()}
+    pooled = replace(pooled, embedder=embedder_of(folder, vectors))
+    return Found(pooled, lengths, texts=lambda _: (read.queries, read.documents))

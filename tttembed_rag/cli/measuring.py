@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -17,7 +16,7 @@ import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, check_target, main, write_json
-from tttembed_rag.cli.options import PathAlone, whether_trusted
+from tttembed_rag.cli.options import path_alone, whether_trusted
 from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
@@ -37,25 +36,25 @@ _OF_FILES = (
 
 
 @main.command("eval")
-@click.argument("folders", nargs=-1, required=True, metavar="DIR|FILE...", type=PathAlone())
-@click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
+@click.argument("folders", nargs=-1, required=True, metavar="DIR|FILE...", type=path_alone)
+@click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
 @embedded_by("the texts of FILE")
 @click.option("--task", help="Task of rows of FILE that name none.  [default: default; of several FILEs each its name]")
-@click.option("--rewards", default="qrels", show_default=True, help="scores/NAME.tsv, or qrels (simulated judge).")
-@click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
-@click.option("--depth", default=10, show_default=True, help="Rewarded candidates per query.")
-@click.option("--rewarded", default="16,64,200", show_default=True, type=Many(int, "N,..."), help="Queries per task.")
-@click.option("--seeds", default="0,1,2", show_default=True, type=Many(int, "N,..."), help="Splits.")
-@click.option("--holdout", default=0.3, show_default=True, help="Share of queries never rewarded.")
-@click.option("--scopes", default="global,task,local,query,auto", show_default=True, type=Many(str, "NAME,..."))
-@click.option("--baselines", default="raw,rerank", show_default=True, type=Many(str, "NAME,..."))
-@click.option("--gate", type=click.Choice(["both", "on", "off"]), default="both", show_default=True)
-@click.option("--objective", type=click.Choice(["kd", "reverse_kl", "softmax_grpo"]), default="kd", show_default=True)
-@click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
+@click.option("--rewards", default="qrels", help="scores/NAME.tsv, or qrels (simulated judge).")
+@click.option("--scale", default="probability", help="probability, logit or rubric:LOW,HIGH.")
+@click.option("--depth", default=10, help="Rewarded candidates per query.")
+@click.option("--rewarded", default="16,64,200", type=Many(int, "N,..."), help="Queries per task.")
+@click.option("--seeds", default="0,1,2", type=Many(int, "N,..."), help="Splits.")
+@click.option("--holdout", default=0.3, help="Share of queries never rewarded.")
+@click.option("--scopes", default="global,task,local,query,auto", type=Many(str, "NAME,..."))
+@click.option("--baselines", default="raw,rerank", type=Many(str, "NAME,..."))
+@click.option("--gate", type=click.Choice(["both", "on", "off"]), default="both")
+@click.option("--objective", type=click.Choice(["kd", "reverse_kl", "softmax_grpo"]), default="kd")
+@click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact")
 @whether_trusted
-@click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat", show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
-@click.option("--html", "page", metavar="PAGE", type=click.Path(path_type=Path), help="A page of queries one by one.")
+@click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat")
+@click.option("--json", "json_path", type=Path, help="Write the rows there; - is stdout.")
+@click.option("--html", "page", metavar="PAGE", type=Path, help="A page of queries one by one.")
 @side_by_side("splits")
 def evaluate(
     folders: tuple[Path, ...],
@@ -102,7 +101,10 @@ def evaluate(
     with worker_processes(workers) if workers != 1 else nullcontext() as pool:
         every = product(settings.seeds, settings.rewarded)
         splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
-        found = run(opened or [], settings) if pool is None else _side_by_side(pool, asked, splits)
+        if pool is None:
+            found: Iterable[Row] = run(opened or [], settings)
+        else:  # each process opens the folders for itself, once
+            found = chain.from_iterable(pool.map(partial(_listed, asked), splits))
         measured = list(watched(found, total, "eval"))
     files = ", ".join(str(path) for path in folders if is_file_of_rows(path))
     cells = cells_of(measured)
@@ -118,11 +120,6 @@ def evaluate(
         labels = [_OF_FILES.format(files=files)] if files else []
         said = [table(cells), *conclusions(cells), *labels, *([f"Report: {page}"] if page else [])]
         click.echo("\n".join(said))
-
-
-def _side_by_side(pool: Executor, asked: tuple[Any, ...], plans: Sequence[ExperimentPlan]) -> Iterator[Row]:
-    """The rows of *plans*, in their order; each process opens the folders for itself, once."""
-    return chain.from_iterable(pool.map(partial(_listed, asked), plans))
 
 
 def _listed(asked: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
@@ -167,11 +164,9 @@ _kept = lru_cache(maxsize=1)(_collections)
 
 
 @main.command()
-@click.option("--seeds", default="0,1,2,3,4,5", show_default=True, type=Many(int, "N,..."), help="Splits.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("tttembed-demo"), show_default=True, help="Report folder."
-)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
+@click.option("--seeds", default="0,1,2,3,4,5", type=Many(int, "N,..."), help="Splits.")
+@click.option("--out", type=Path, default=Path("tttembed-demo"), help="Report folder.")
+@click.option("--json", "json_path", type=Path, help="Write the rows there; - is stdout.")
 def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
     """Watch an agent's search for tools get better from rewards alone.
 

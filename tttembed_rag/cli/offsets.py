@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tttembed_rag.cli.embedding import embedded_by
-from tttembed_rag.cli.group import main, say
-from tttembed_rag.cli.options import PathAlone, PathOrURL, opened
+from tttembed_rag.cli.group import main, say, text
+from tttembed_rag.cli.options import opened, path_alone, path_or_url
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder, tasks_of
 from tttembed_rag.cli.telling import offset_facts, offset_lines, print_versions, served_now, tell
 from tttembed_rag.offsets.lookup import Offsets
@@ -28,8 +28,8 @@ _WORDS = 4
 
 
 @main.command(short_help="Print what was learned, and on what evidence it is served.")
-@click.argument("file", metavar="FILE|URL", type=PathOrURL())
-@click.option("--tenant", default="", metavar="NAME", help="Whose offsets of a store.  [default: the shared tenant]")
+@click.argument("file", metavar="FILE|URL", type=path_or_url)
+@text("--tenant", "NAME", "Whose offsets of a store.  [default: the shared tenant]")
 @click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
 def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> None:
@@ -55,17 +55,15 @@ def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> N
 
 
 @main.command(short_help="Print which documents rose and fell for one query, and why.")
-@click.argument("folder", metavar="DIR|FILE", type=PathAlone())
+@click.argument("folder", metavar="DIR|FILE", type=path_alone)
 @click.argument("query_id", metavar="QUERY")
-@click.option(
-    "--offsets", "file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Saved offsets."
-)
-@click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
+@click.option("--offsets", "file", required=True, metavar="FILE", type=Path, help="Saved offsets.")
+@click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
 @embedded_by("the texts of FILE")
 @click.option("--rewards", help="scores/NAME.tsv of DIR or a log, or qrels: what was said of each document.")
-@click.option("--scale", default="probability", show_default=True, help="Of FILE: probability, logit, rubric:LOW,HIGH.")
+@click.option("--scale", default="probability", help="Of FILE: probability, logit, rubric:LOW,HIGH.")
 @click.option("--task", help="Task key of the query.  [default: the one of the offsets, or the name of DIR]")
-@click.option("--top", default=10, show_default=True, help="First results looked at, before and after.")
+@click.option("--top", default=10, help="First results looked at, before and after.")
 @click.option("--json", "as_json", is_flag=True, help="The explanation as one JSON object.")
 def explain(
     folder: Path, query_id: str, file: Path, embed: str | None, scale: str, *, as_json: bool, **options: Any
@@ -85,16 +83,12 @@ def explain(
 
         refuse_embed(folder, embed)
         explanation = explain(folder, query_id, offsets, **options)
+    moves = {word: getattr(explanation, word) for word in ("rose", "fell", "kept")}
     if as_json:
-        moves = {
-            "rose": [asdict(move) for move in explanation.rose],
-            "fell": [asdict(move) for move in explanation.fell],
-            "kept": [asdict(move) for move in explanation.kept],
-        }
         offset = offset_facts(explanation.offset, offsets)
         movers = [asdict(mover) for mover in explanation.movers]
         facts = {"query_id": query_id, "query": explanation.text, "offset": offset, "moved_by": movers}
-        click.echo(json.dumps(facts | moves))
+        click.echo(json.dumps(facts | {word: [asdict(move) for move in some] for word, some in moves.items()}))
         return
     say(_titled(query_id, explanation.text, 90))
     served, *more = offset_lines(explanation.offset)
@@ -105,8 +99,8 @@ def explain(
         say(f"moved by {mover.query_id or 'a query that is not here'}: {mover.share:+.0%}  {text}".rstrip())
     if rest := explanation.movers[_MOVERS:]:
         say(f"and by {len(rest)} more: {sum(mover.share for mover in rest):+.0%}")
-    for word, moves_ in (("rose", explanation.rose), ("fell", explanation.fell), ("kept", explanation.kept)):
-        for move in moves_:
+    for word, some in moves.items():
+        for move in some:
             reward = "not judged" if move.reward is None else f"reward {move.reward:.3g}"
             words = f"  words: {', '.join(move.words[:_WORDS])}" if move.words else ""
             say(

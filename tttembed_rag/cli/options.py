@@ -4,55 +4,33 @@ from __future__ import annotations
 
 import getpass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.group import CommandT
+from tttembed_rag.cli.group import CommandT, text
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
 
-__all__ = [
-    "PathAlone",
-    "PathOrURL",
-    "as_objects",
-    "in_store",
-    "judged",
-    "of_tenant",
-    "on_record",
-    "opened",
-    "signed",
-    "user",
-    "whether_trusted",
-]
-
+# What other distributions take for their commands.
+__all__ = ["as_objects", "in_store", "judged", "of_tenant", "opened"]
 
 # The option that vouches for a judge.
 _VOUCHED = "Whether you vouch for the judge, as you serve its order.  [default: what a store says, else the rewards]"
 whether_trusted = click.option("--trusted/--untrusted", default=None, help=_VOUCHED)
 
 
-class PathOrURL(click.ParamType[Path | str]):
+def path_or_url(given: str) -> Path | str:
     """A file or folder, as a path; or the URL of a store, as it is."""
-
-    name = "path or url"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
-        """A path, unless the value is a URL."""
-        return value if isinstance(value, Path) or "://" in value else Path(value)
+    return given if "://" in given else Path(given)
 
 
-class PathAlone(PathOrURL):
-    """A file or folder, as a path, where no store is taken."""
-
-    name = "path"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """A path; a URL is refused, and not shown, since it may hold a password."""
-        if isinstance(path := super().convert(value, param, ctx), str):
-            self.fail("expected a folder or a file, got a URL: stores are not taken here", param, ctx)
-        return path
+def path_alone(given: str) -> Path:
+    """A path, where no store is taken; a URL is refused, and not shown, since it may hold a password."""
+    if "://" in given:
+        raise click.BadParameter("expected a folder or a file, got a URL: stores are not taken here")
+    return Path(given)
 
 
 def user() -> str:
@@ -67,7 +45,7 @@ def user() -> str:
 in_store = click.option(
     "--store", "url", required=True, envvar="TTTEMBED_STORE", metavar="URL", help="sqlite:///FILE or postgresql://..."
 )
-of_tenant = click.option("--tenant", default="", metavar="NAME", help="Whose.  [default: the shared tenant]")
+of_tenant = text("--tenant", "NAME", "Whose.  [default: the shared tenant]")
 as_objects = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 # Who acts.
 signed = click.option("--by", default=user, show_default="you", help="Who, for the audit.")
@@ -75,22 +53,17 @@ signed = click.option("--by", default=user, show_default="you", help="Who, for t
 
 def on_record(command: CommandT) -> CommandT:
     """The options that the audit trail keeps: who acts and why."""
-    return signed(click.option("--note", default="", help="Why, for the audit.")(command))
+    return signed(text("--note", "TEXT", "Why, for the audit.")(command))
 
 
 def judged(command: CommandT) -> CommandT:
     """The options of a judge that is asked about tools that nobody called."""
-    for option in (
-        click.option("--price", default="", metavar="USD", help="As for `tttembed worker`."),
-        click.option(
-            "--budget", default="pairs=200", show_default=True, metavar="CAPS", help="Of --judge, per day (UTC)."
-        ),
-        click.option(
-            "--judge", metavar="SPEC", help="Asked about a sample of the tools that were listed and not called."
-        ),
-    ):
-        command = option(command)
-    return command
+    asked = "Asked about a sample of the tools that were listed and not called."
+    judge = click.option("--judge", metavar="SPEC", help=asked)
+    caps = "Of --judge, per day (UTC)."
+    budget = click.option("--budget", default="pairs=200", metavar="CAPS", help=caps)
+    price = text("--price", "USD", "As for `tttembed worker`.")
+    return judge(budget(price(command)))
 
 
 def opened(url: str, *, create: bool = False) -> Store:

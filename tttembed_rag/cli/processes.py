@@ -7,39 +7,30 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import click
 
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+from tttembed_rag.cli.group import CommandT
 
 # What numerical libraries take the number of their threads from, when they are loaded.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class Workers(click.ParamType[int | str]):
-    """A number of processes, or a Ray cluster by name."""
-
-    name = "workers"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002
-        """As it is typed: click would show it in capitals, which are refused."""
-        return "N|ray|ray://HOST"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """The number, from 1 on, or the name."""
-        text = str(value)
-        if text == "ray" or text.startswith("ray://"):
-            return text
-        if not text.isdecimal() or not int(text):
-            self.fail(f"expected a number from 1 on, ray or ray://HOST:PORT, got {text!r}", param, ctx)
-        return int(text)
+def _workers(given: object) -> int | str:
+    """A number of processes from 1 on, or a Ray cluster by name."""
+    text = str(given)
+    if text == "ray" or text.startswith("ray://"):
+        return text
+    if not text.isdecimal() or not int(text):
+        raise click.BadParameter(f"expected a number from 1 on, ray or ray://HOST:PORT, got {text!r}")
+    return int(text)
 
 
 def side_by_side(what: str) -> Callable[[CommandT], CommandT]:
     """The option ``--workers`` of a command that measures *what* side by side."""
     text = f"Processes that measure {what} side by side, or tasks of a Ray cluster."
-    return click.option("--workers", default=1, show_default=True, type=Workers(), help=text)
+    shown = "N|ray|ray://HOST"  # as it is typed: click would show it in capitals, which are refused
+    return click.option("--workers", default=1, type=_workers, metavar=shown, help=text)
 
 
 @contextmanager

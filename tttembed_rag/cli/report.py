@@ -17,7 +17,7 @@ from tttembed_rag.system.files import write_whole
 @main.command(short_help="Tell what offsets do to queries they were not learned from.")
 @in_store
 @of_tenant
-@click.option("--html", "page", metavar="OUT.html", type=click.Path(path_type=Path), help="Where the page goes.")
+@click.option("--html", "page", metavar="OUT.html", type=Path, help="Where the page goes.")
 @click.option("--interactive", is_flag=True, help="The page has a slider: the lists at other doses.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as one JSON object.")
 def report(url: str, tenant: str, page: Path | None, *, interactive: bool, as_json: bool) -> None:

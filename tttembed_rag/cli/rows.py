@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -67,24 +68,16 @@ class EmbeddedRows:
         return documents, np.stack([self.queries[text] for text in dataset.queries])
 
     def collections(self, index: Literal["flat", "hnsw"]) -> list[Collection]:
-        """A collection for each task, to measure on, with an index of that kind.
-
-        Raises:
-            DataError: No document of a task is relevant.
-        """
+        """A collection for each task, to measure on, with an index of that kind."""
         from tttembed_rag.evaluate.collection import Collection
 
         found = []
         for dataset, scores, sources in tasks_of(self.rows):
             if not any(grade for grades in dataset.qrels.values() for grade in grades.values()):
-                raise DataError(
-                    f"{self.judge}: expected a reward above {RELEVANT:g} in task {dataset.name!r}, found none"
-                )
-            documents, queries = self.vectors(dataset)
-            one = Collection.of(
-                dataset, documents, queries, embedder=self.embedder, judge=self.judge, scores=scores, index=index
-            )
-            found.append(replace(one, sources=sources))
+                expected = f"expected a reward above {RELEVANT:g} in task {dataset.name!r}"
+                raise DataError(f"{self.judge}: {expected}, found none")
+            of = partial(Collection.of, embedder=self.embedder, judge=self.judge, scores=scores, index=index)
+            found.append(replace(of(dataset, *self.vectors(dataset)), sources=sources))
         return found
 
 
@@ -103,13 +96,8 @@ def tasks_of(rows: Sequence[TextReward]) -> list[TaskOfRows]:
     found = []
     for task, queries in given.items():
         by_source = {query: {source: _means(said) for source, said in of.items()} for query, of in queries.items()}
-        scores = {
-            query: _means(pair for said in of.values() for pair in said.items()) for query, of in by_source.items()
-        }
-        qrels = {
-            query: {document: float(score > RELEVANT) for document, score in of_query.items()}
-            for query, of_query in scores.items()
-        }
+        scores = {query: _means(pair for one in of.values() for pair in one.items()) for query, of in by_source.items()}
+        qrels = {query: {name: float(score > RELEVANT) for name, score in of.items()} for query, of in scores.items()}
         found.append(TaskOfRows(Dataset(task, documents, {query: query for query in scores}, qrels), scores, by_source))
     return found
 
@@ -122,23 +110,37 @@ def _means(said: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {document: float(np.mean(given)) for document, given in scores.items()}
 
 
+def read_rewarded(file: Path, scale: str, task: str, *, rewards: str | None = None) -> list[TextReward]:
+    """The rows of a *file* of votes as `read_rows` takes it, or of a log of served queries.
+
+    Of a log, *rewards* is the name of its scores. Rows that name no task are of *task*. What is odd is printed: rewards
+    that are too low for their *scale*, or two columns exchanged.
+
+    Raises:
+        click.UsageError: No scores of a log are named.
+    """
+    on = Scale.parse(scale)
+    rows = _judged_log(file, rewards, on, task) if is_log(file) else read_rows(file, scale=on, task=task)
+    if doubt := on.doubt(np.array([row.reward for row in rows])):
+        click.echo(f"warning: {doubt}", err=True)
+    asked, shown = (int(np.median([len(text) for text in texts])) for texts in _texts_of(rows))
+    if asked > 2 * shown:
+        exchanged = f"queries have {asked} characters, documents {shown}: are the two columns exchanged?"
+        click.echo(f"warning: {file}: {exchanged}", err=True)
+    return rows
+
+
 def read_embedded(
     file: Path, *, embed: str | None, rewards: str | None, scale: str, task: str, beside: Path
 ) -> EmbeddedRows:
-    """The rows of *file*, feedback as `read_rows` takes it or a log of served queries, each text embedded once.
+    """The rows of *file* as `read_rewarded` gives them, each text embedded once.
 
-    Of a log, *rewards* is the name of its scores. Rows that name no task are of *task*. Vectors are kept in the folder
-    *beside* for the next command.
+    Vectors are kept in the folder *beside* for the next command.
 
     Raises:
         click.UsageError: No model, or no scores of a log, are named.
     """
-    log = is_log(file)
-    if log:
-        rows = _judged_log(file, rewards, Scale.parse(scale), task)
-        _warn_of(file, rows, scale)
-    else:
-        rows = read_votes(file, scale, task)
+    rows = read_rewarded(file, scale, task, rewards=rewards)
     if embed is None:
         raise click.UsageError(
             f"--embed: expected the embedding model that your index was built with, for the texts of {file} "
@@ -150,27 +152,8 @@ def read_embedded(
             rows=rows,
             queries=dict(zip(queries, model.embed_queries(queries), strict=True)),
             documents=dict(zip(documents, model.embed_documents(documents), strict=True)),
-            judge=rewards if log and rewards else file.name,
+            judge=rewards if rewards and is_log(file) else file.name,
             embedder=model.fingerprint,
-        )
-
-
-def read_votes(file: Path, scale: str, task: str) -> list[TextReward]:
-    """The rows of a *file* of votes as `read_rows` takes it, with a warning of what is odd about them."""
-    rows = read_rows(file, scale=Scale.parse(scale), task=task)
-    _warn_of(file, rows, scale)
-    return rows
-
-
-def _warn_of(file: Path, rows: Sequence[TextReward], scale: str) -> None:
-    """Print what is odd about *rows*: rewards that are too low for their *scale*, or two columns exchanged."""
-    if doubt := Scale.parse(scale).doubt(np.array([row.reward for row in rows])):
-        click.echo(f"warning: {doubt}", err=True)
-    asked, shown = (int(np.median([len(text) for text in texts])) for texts in _texts_of(rows))
-    if asked > 2 * shown:
-        click.echo(
-            f"warning: {file}: queries have {asked} characters, documents {shown}: are the two columns exchanged?",
-            err=True,
         )
 
 
@@ -185,11 +168,7 @@ def is_file_of_rows(path: Path) -> bool:
 
 
 def refuse_given(names: Iterable[str], expected: str, got: object) -> None:
-    """Refuse the options called *names*, which mean nothing for what was *got*.
-
-    Raises:
-        click.UsageError: One was given on the command line.
-    """
+    """Refuse the options called *names* where they stand on the command line: they mean nothing for what was *got*."""
     context = click.get_current_context()
     for name in names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -200,25 +179,16 @@ def refuse_of_folder(paths: Sequence[Path], *names: str) -> None:
     """Refuse the options called *names*, which are about a BEIR folder, where all *paths* are files.
 
     --rewards is refused too, unless one of the files is a log.
-
-    Raises:
-        click.UsageError: One was given on the command line.
     """
-    if not all(path.is_file() for path in paths):
-        return
-    got = ", ".join(map(str, paths))
-    refuse_given(names, "a BEIR folder", got)
-    if not any(map(is_log, paths)):
-        refuse_given(["rewards"], "a BEIR folder or a judged log", got)
+    if all(path.is_file() for path in paths):
+        got = ", ".join(map(str, paths))
+        refuse_given(names, "a BEIR folder", got)
+        if not any(map(is_log, paths)):
+            refuse_given(["rewards"], "a BEIR folder or a judged log", got)
 
 
 def refuse_embed(folder: Path, embed: str | None) -> None:
-    """Refuse a model for the texts of a BEIR *folder*, which has stored vectors.
-
-    Raises:
-        click.UsageError: One was named.
-        DataError: One was named, and nothing is there.
-    """
+    """Refuse a model for the texts of a BEIR *folder*, which has stored vectors."""
     if embed is not None:
         if not folder.exists():
             raise DataError(f"{folder}: expected a file of rows or a BEIR folder, found no such file or folder")

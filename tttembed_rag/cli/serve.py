@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.group import counted, main
+from tttembed_rag.cli.group import counted, main, text
 from tttembed_rag.errors import require
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ _EXTRA = "serve"
 @click.argument("upstream", metavar="UPSTREAM")
 @click.option("--model", required=True, metavar="NAME", help="Whose vectors are steered.")
 @click.option("--store", "url", envvar="TTTEMBED_STORE", metavar="URL", help="The store whose live version is served.")
-@click.option("--offsets", "path", type=click.Path(path_type=Path), metavar="FILE", help="Or the offsets of a file.")
-@click.option("--embedder", default="", metavar="NAME", help="Serve no offsets learned for another fingerprint.")
+@click.option("--offsets", "path", type=Path, metavar="FILE", help="Or the offsets of a file.")
+@text("--embedder", "NAME", "Serve no offsets learned for another fingerprint.")
 @click.option("--task", metavar="TASK", help="The task of requests that name none.")
 @click.option(
     "--key",
@@ -36,7 +36,7 @@ _EXTRA = "serve"
 @click.option(
     "--upstream-key", metavar="ENV", help="Send the key in ENV instead of theirs, for callers with a --key only."
 )
-@click.option("--judge", default="user feedback", show_default=True, metavar="NAME", help="Whose rewards feedback is.")
+@click.option("--judge", default="user feedback", metavar="NAME", help="Whose rewards feedback is.")
 @click.option(
     "--catalog",
     "catalogs",
@@ -44,9 +44,9 @@ _EXTRA = "serve"
     metavar="NAME=PATH[,URL]",
     help="Search the tools of PATH at /v1/search/NAME, and keep what was learned in a store of its own at URL.",
 )
-@click.option("--embed", default="minilm", show_default=True, metavar="SPEC", help="Of --catalog, as for `data`.")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@click.option("--port", default=8787, show_default=True, type=click.IntRange(0, 65535), metavar="N", help="0: any.")
+@click.option("--embed", default="minilm", metavar="SPEC", help="Of --catalog, as for `data`.")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Where to listen.")
+@click.option("--port", default=8787, type=click.IntRange(0, 65535), metavar="N", help="0: any.")
 @counted("--limit", 16, "Megabytes of a body up to which it is read; a longer one passes as it came.")
 def serve(
     upstream: str,

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tttembed_rag.cli.embedding import embedded_by, fill
-from tttembed_rag.cli.group import counted, operators
-from tttembed_rag.cli.options import PathOrURL, as_objects, in_store, opened
-from tttembed_rag.cli.rows import is_log, read_votes
+from tttembed_rag.cli.group import counted, operators, text
+from tttembed_rag.cli.options import as_objects, in_store, opened, path_or_url
+from tttembed_rag.cli.progress import working
+from tttembed_rag.cli.rows import is_log, read_rewarded
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.extensions import extension
 
 if TYPE_CHECKING:
-    from tttembed_rag.capture.spans import Reader
     from tttembed_rag.rewards.rows import TextReward
     from tttembed_rag.stores import Served, Store
 
@@ -32,11 +31,11 @@ _PROJECTS = {"phoenix": "Phoenix", "langfuse": "Langfuse", "langsmith": "LangSmi
 
 
 @operators.command("import")
-@click.argument("log", metavar="LOG", type=PathOrURL())
+@click.argument("log", metavar="LOG", type=path_or_url)
 @in_store
 @click.option("--tenant", metavar="NAME", help='Whose; "" is the shared tenant, the one of a store without others.')
 @embedded_by("the texts of the store that have no vector")
-@click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
+@text("--embedder", "NAME", "What vectors are stored under.  [default: by --embed]")
 @click.option("--spans", is_flag=True, help="LOG holds spans of OpenTelemetry; so does a .parquet file.")
 @click.option("--cut-at", type=click.IntRange(min=1), metavar="N", help="Texts of spans from N characters on are cut.")
 @click.option("--scores-of", metavar="MODEL", help="Keep scores of this reranker, or of this name.")
@@ -76,14 +75,13 @@ def import_(
     if scores_of is not None and not of_spans:
         raise click.UsageError(f"--scores-of: expected spans, got {log}")
     of_log = not of_spans and is_log(Path(log))
-    service = _service(log)
-    of_answers = service not in ("", "phoenix") and scores_of is not None
+    of_answers = _service(log) not in ("", "phoenix") and scores_of is not None
     if (scores_of is None) != (scale is None) and (of_spans or of_log) and not of_answers:
         raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
-    votes = [] if of_spans or of_log else read_votes(Path(log), scale or "probability", DEFAULT_TASK)
-    left_out, written, hidden = 0, 0, not sys.stderr.isatty()
+    votes = [] if of_spans or of_log else read_rewarded(Path(log), scale or "probability", DEFAULT_TASK)
+    left_out, written = 0, 0
     owner, judge = tenant or "", _VOTERS if votes or of_answers else scores_of or ""
-    served = _served_log(Path(log), owner) if of_log else []
+    served = list(_served_log(Path(log), owner)) if of_log else []
     with opened(url, create=True) as store:
         if tenant is None and store.has_tenants():
             known = len(store.tenants()) - 1
@@ -91,15 +89,10 @@ def import_(
                 f'--tenant: expected whose queries these are, as the store has tenants ({known}); "" is the shared one'
             )
         if of_spans:
-            from tttembed_rag.capture.spans import Reader
-
-            reader = Reader(None if of_answers else scores_of, None, cut_at)
-            on = None if scale is None and not of_answers else Scale.parse(scale or "probability")
-            served = _served_spans(log, reader, limit, store, owner, on, scores_of if of_answers else None)
-            left_out = reader.left_out
+            served, left_out = _served_spans(log, store, owner, scores_of, scale, cut_at, limit)
         elif votes:
             served = _served_votes(votes, store.text_id, owner)
-        with click.progressbar(length=len(served), label="import", file=sys.stderr, hidden=hidden) as bar:
+        with working(len(served), "import") as bar:
             for part in in_parts(served, _AT_ONCE):
                 written += store.observe(part, judge=judge)
                 bar.update(len(part))
@@ -122,21 +115,13 @@ def import_(
         click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
 
 
-def _served_log(log: Path, tenant: str) -> list[Served]:
+def _served_log(log: Path, tenant: str) -> Iterator[Served]:
     from tttembed_rag.rewards.observations import read_log
     from tttembed_rag.stores import Candidate, Served
 
-    return [
-        Served(
-            one.query_id,
-            None,
-            [Candidate(name, text=text) for name, text in one.candidates],
-            one.query,
-            one.task,
-            tenant,
-        )
-        for one in read_log(log)
-    ]
+    for one in read_log(log):
+        shown = [Candidate(name, text=text) for name, text in one.candidates]
+        yield Served(one.query_id, None, shown, one.query, one.task, tenant)
 
 
 def _served_votes(votes: Sequence[TextReward], text_id: Callable[[str], str], tenant: str) -> list[Served]:
@@ -154,25 +139,40 @@ def _served_votes(votes: Sequence[TextReward], text_id: Callable[[str], str], te
 
 
 def _served_spans(
-    log: Path | str, reader: Reader, limit: int, store: Store, tenant: str, scale: Scale | None, thumbs: str | None
-) -> list[Served]:
-    """What spans show, with the scores of rerankers, or with *thumbs* of that name, on a *scale*."""
-    from tttembed_rag.capture.spans import read_spans, retrievals_of, served_of, thumbed
+    log: Path | str,
+    store: Store,
+    tenant: str,
+    scores_of: str | None,
+    scale: str | None,
+    cut_at: int | None,
+    limit: int,
+) -> tuple[list[Served], int]:
+    """What spans show, and how many documents were left out.
 
+    Rewards are the scores of the reranker *scores_of*, or in projects of answers the thumbs of that name, on a *scale*.
+    """
+    from tttembed_rag.capture.spans import Reader, read_spans, retrievals_of, served_of, thumbed
+
+    service = _service(log)
+    thumbs = scores_of if service not in ("", "phoenix") else None
+    reader = Reader(scores_of if thumbs is None else None, None, cut_at)
+    on = None if scale is None and thumbs is None else Scale.parse(scale or "probability")
     if isinstance(log, str):
-        service = _service(log)
         brings = f"projects of {_PROJECTS[service]} are read by a part"
         spans: Any = extension("tttembed.spans", service, brings=brings)(log, limit=limit)
     else:
         spans = read_spans(log)
     found = retrievals_of(spans, reader)
-    if thumbs is not None and scale is not None:
+    if thumbs is not None and on is not None:
         said = extension("tttembed.thumbs", service, brings=brings)(log, spans, name=thumbs)
-        found, scale = thumbed(found, said, scale), Scale()
-    return [served_of(one, store.text_id, tenant=tenant, scale=scale) for one in found]
+        found, on = thumbed(found, said, on), Scale()
+    served = [served_of(one, store.text_id, tenant=tenant, scale=on) for one in found]
+    return served, reader.left_out
 
 
 def _service(log: Path | str) -> str:
     """The service that *log* is a project of; empty for a file."""
-    kind = log.partition("+")[0] if isinstance(log, str) else ""
-    return kind if kind in _PROJECTS or not isinstance(log, str) else "phoenix"
+    if isinstance(log, Path):
+        return ""
+    kind = log.partition("+")[0]
+    return kind if kind in _PROJECTS else "phoenix"

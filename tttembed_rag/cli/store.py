@@ -6,22 +6,13 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tttembed_rag.cli.group import check_target, counted, operators, say
+from tttembed_rag.cli.group import check_target, counted, operators, say, text
 from tttembed_rag.cli.options import as_objects, in_store, of_tenant, on_record, opened, signed
-from tttembed_rag.cli.telling import (
-    named,
-    own_halt,
-    print_versions,
-    served_now,
-    version_facts,
-    when,
-    with_origin,
-    without_origin,
-)
+from tttembed_rag.cli.telling import named, own_halt, print_versions, served_now, version_facts, when, with_origin
 from tttembed_rag.offsets.lookup import Offsets
 
 if TYPE_CHECKING:
@@ -32,22 +23,19 @@ _NAMED = 10
 
 
 @operators.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=Path)
 @in_store
 @of_tenant
-@click.option(
-    "--embedder", default="", metavar="NAME", help="Whose vectors FILE was learned from; needed where it says none."
-)
+@text("--embedder", "NAME", "Whose vectors FILE was learned from; needed where it says none.")
 @on_record
 @as_objects
-def publish(file: Path, url: str, tenant: str, embedder: str, by: str, note: str, *, as_json: bool) -> None:
+def publish(file: Path, url: str, tenant: str, embedder: str, *, as_json: bool, **signature: Any) -> None:
     """Serve the offsets of FILE from now on, as a new version.
 
     Whoever serves vectors of another embedding model than they were learned from keeps base vectors.
     """
     offsets = Offsets.load(file)
     learned_from, probe = (str(offsets.settings.get(name, "")) for name in ("embedder", "probe"))
-    offsets = without_origin(offsets)
     if embedder and learned_from not in ("", embedder):
         raise click.UsageError(f"--embedder: expected that of {file}, {learned_from!r}, got {embedder!r}")
     if not (embedder or learned_from):
@@ -58,8 +46,9 @@ def publish(file: Path, url: str, tenant: str, embedder: str, by: str, note: str
             )
         embedder = click.prompt("The model whose vectors these offsets were learned from")
     with opened(url, create=True) as store:
+        learned = with_origin(offsets, embedder="", probe="")  # which the version keeps beside them
         version = store.registry.publish(
-            offsets, tenant=tenant, by=by, note=note, embedder=embedder or learned_from, probe=probe
+            learned, tenant=tenant, embedder=embedder or learned_from, probe=probe, **signature
         )
         _say(store, version, as_json=as_json)
 
@@ -70,14 +59,14 @@ def publish(file: Path, url: str, tenant: str, embedder: str, by: str, note: str
 @click.option("--to", type=int, metavar="N", help="The version to serve.  [default: the one before]")
 @on_record
 @as_objects
-def rollback(url: str, tenant: str, to: int | None, by: str, note: str, *, as_json: bool) -> None:
+def rollback(url: str, tenant: str, to: int | None, *, as_json: bool, **signature: Any) -> None:
     """Serve the previous version again, or version N; twice goes back twice."""
     with opened(url) as store:
-        _say(store, store.registry.rollback(tenant=tenant, by=by, note=note, to=to), as_json=as_json)
+        _say(store, store.registry.rollback(tenant=tenant, to=to, **signature), as_json=as_json)
 
 
 @operators.command()
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("out", metavar="OUT", type=Path)
 @in_store
 @of_tenant
 @click.option("--version", "number", type=int, metavar="N", help="Which.  [default: the live one]")
@@ -94,7 +83,7 @@ def export(out: Path, url: str, tenant: str, number: int | None) -> None:
 
 
 @operators.command("export-rewards")
-@click.argument("out", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("out", metavar="DIR", type=Path)
 @in_store
 @of_tenant
 @click.option("--judge", metavar="NAME", help="Whose.  [default: of the newest rewarded query]")
@@ -127,11 +116,11 @@ def versions(url: str, tenant: str, limit: int, *, as_json: bool) -> None:
 @in_store
 @click.option("--tenant", metavar="NAME", help="For whom.  [default: all tenants]")
 @on_record
-def halt(url: str, tenant: str | None, by: str, note: str) -> None:
+def halt(url: str, tenant: str | None, **signature: Any) -> None:
     """Serve base vectors, whatever is live, until `resume`."""
     with opened(url) as store:
         known = tenant is None or tenant in store.tenants()
-        store.registry.halt(tenant=tenant, by=by, note=note)
+        store.registry.halt(tenant=tenant, **signature)
     say(f"halted: {'all tenants' if tenant is None else named(tenant)}")
     if not known:  # it may be served what is shared, and never have sent anything
         click.echo(f"tenant {tenant!r} is new to this store: is that its name?", err=True)
@@ -141,10 +130,10 @@ def halt(url: str, tenant: str | None, by: str, note: str) -> None:
 @in_store
 @click.option("--tenant", metavar="NAME", help="For whom.  [default: all tenants]")
 @on_record
-def resume(url: str, tenant: str | None, by: str, note: str) -> None:
+def resume(url: str, tenant: str | None, **signature: Any) -> None:
     """Serve again what is live."""
     with opened(url) as store:
-        store.registry.resume(tenant=tenant, by=by, note=note)
+        store.registry.resume(tenant=tenant, **signature)
         say(f"resumed: {'all tenants' if tenant is None else named(tenant)}")
         left = [one for one in store.tenants() if tenant is None and own_halt(store, one) is not None]
         if left:

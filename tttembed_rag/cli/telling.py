@@ -23,14 +23,12 @@ _TASKS = 10
 
 def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> None:
     """Print a line for each version, newest first."""
-    aliases: dict[int, list[str]] = {}
-    for alias, number in store.registry.aliases(tenant=tenant).items():
-        aliases.setdefault(number, []).append(alias)
+    aliases = sorted(store.registry.aliases(tenant=tenant).items())
     versions = store.registry.versions(tenant=tenant, limit=limit)
     if not (as_json or versions):
         say(f"no versions of {named(tenant)}")
     for version in versions:
-        stand_for = sorted(aliases.get(version.number, []))
+        stand_for = [alias for alias, number in aliases if number == version.number]
         if as_json:
             click.echo(json.dumps(version_facts(version) | {"aliases": stand_for}))
             continue
@@ -81,20 +79,16 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
 
 def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
     """One of *offsets* as a JSON object, without its vector."""
-    evidence = offset.evidence
+    of_offset, of_evidence = (
+        {name: getattr(one, name) for name in names}
+        for one, names in (
+            (offset, ("key", "served", "alpha", "n")),
+            (offset.evidence, ("gain", "interval", "verdict", "reason", "needed", "sources", "trust", "lost")),
+        )
+    )
     return {
-        "key": offset.key,
-        "served": offset.served,
-        "alpha": offset.alpha,
-        "n": offset.n,
-        "gain": evidence.gain,
-        "interval": evidence.interval,
-        "verdict": evidence.verdict,
-        "reason": evidence.reason,
-        "needed": evidence.needed,
-        "sources": evidence.sources,
-        "trust": evidence.trust,
-        "lost": evidence.lost,
+        **of_offset,
+        **of_evidence,
         "skips": None if offset.skips is None else asdict(offset.skips),
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
@@ -131,14 +125,11 @@ def served_now(store: Store, tenant: str) -> str:
 
 
 def with_origin(offsets: Offsets, **origin: str) -> Offsets:
-    """*offsets* with settings that say where they come from: the embedding model, a probe of it, a warning."""
-    settings = {**offsets.settings} | {name: value for name, value in origin.items() if value}
-    return Offsets(offsets.values(), width=offsets.width, settings=settings)
+    """*offsets* with settings that say where they come from: the embedding model, a probe of it, a warning.
 
-
-def without_origin(offsets: Offsets) -> Offsets:
-    """*offsets* without the settings that `with_origin` adds."""
-    settings = {name: value for name, value in offsets.settings.items() if name not in ("embedder", "probe")}
+    A setting that is empty is taken away.
+    """
+    settings = {name: value for name, value in {**offsets.settings, **origin}.items() if value or name not in origin}
     return Offsets(offsets.values(), width=offsets.width, settings=settings)
 
 

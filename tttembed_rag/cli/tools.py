@@ -20,15 +20,13 @@ def tools() -> None:
 @click.option(
     "--catalog",
     required=True,
-    type=click.Path(path_type=Path),
+    type=Path,
     metavar="PATH",
     help="The tools that are searched: a JSON file of tools, or a folder with SKILL.md files.",
 )
 @click.option("--store", required=True, metavar="URL", help="Where the search keeps what was called.")
-@click.option("--embed", "embedder", default="minilm", show_default=True, metavar="SPEC", help="That of the search.")
-@click.option(
-    "--grown", default=0.1, show_default=True, type=click.FloatRange(min=0), metavar="SHARE", help="Worth a pass."
-)
+@click.option("--embed", "embedder", default="minilm", metavar="SPEC", help="That of the search.")
+@click.option("--grown", default=0.1, type=click.FloatRange(min=0), metavar="SHARE", help="Worth a pass.")
 @judged
 def learn(catalog: Path, store: str, embedder: str, grown: float, judge: str | None, budget: str, price: str) -> None:
     """Learn from the calls in a store, for every tenant, as `LearnedToolSearch.learn` does; one pass, for cron.

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from threading import Event, Thread
-from typing import TYPE_CHECKING, get_args
+from threading import Event
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from tttembed_rag.cli.embedding import check_has_vectors, embedded_by, fill
-from tttembed_rag.cli.group import counted, main, say
+from tttembed_rag.cli.group import counted, main, say, text
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.system.failures import FailureLog
+from tttembed_rag.system.background import Loop
 
 if TYPE_CHECKING:
-    from tttembed_rag.stores import Store
     from tttembed_rag.worker import Step
 
-
-_log = logging.getLogger(__name__)
 # Actions of steps that are printed once where they are the same every round.
 _QUIET = ("learned nothing", "standby")
 # Seconds that texts may still be embedded for once the worker has ended.
@@ -40,42 +34,35 @@ _GRACE = 5.0
     help="Fingerprint of whose rewards count.  [default: --judge, or whoever gives most]",
 )
 @click.option("--once", is_flag=True, help="One round, for cron.")
-@click.option("--every", default=60.0, show_default=True, metavar="SECONDS", help="Between rounds.")
-@click.option("--budget", default="", metavar="CAPS", help="Per day (UTC): pairs=N,tokens=N,usd=N.")
-@click.option("--price", default="", metavar="USD", help="input=N,output=N (per million tokens), request=N (each).")
+@click.option("--every", default=60.0, metavar="SECONDS", help="Between rounds.")
+@text("--budget", "CAPS", "Per day (UTC): pairs=N,tokens=N,usd=N.")
+@text("--price", "USD", "input=N,output=N (per million tokens), request=N (each).")
 @click.option("--tenant", "tenants", multiple=True, metavar="T", help="Whom to work for, any number.  [default: all]")
-@click.option("--scope", default="auto", show_default=True, type=click.Choice(get_args(AnyScope)))
-@click.option("--min-new", default=50, show_default=True, help="New rewards that are worth a fit (and a tenth of all).")
-@click.option("--last", default=10_000, show_default=True, help="Queries learned from at most, the last served ones.")
+@click.option("--scope", default="auto", type=click.Choice(get_args(AnyScope)))
+@click.option("--min-new", default=50, help="New rewards that are worth a fit (and a tenth of all).")
+@click.option("--last", default=10_000, help="Queries learned from at most, the last served ones.")
 @click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of most queries of late]")
 @embedded_by("texts of the store that have no vector, before each round")
 @click.option(
     "--batch", is_flag=True, help="Ask --judge by batches of its service (openai:, gemini:, http+vllm-score:)."
 )
 @counted("--concurrency", 8, "Calls of the judge in flight at once.")
-@click.option(
-    "--lease", default=30.0, show_default=True, metavar="SECONDS", help="How long a dead worker is waited for."
-)
+@click.option("--lease", "lease_seconds", default=30.0, metavar="SECONDS", help="How long a dead worker is waited for.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a step.")
 def worker(
     url: str,
     spec: str | None,
-    rewards_of: str | None,
     every: float,
     budget: str,
     price: str,
     tenants: tuple[str, ...],
-    scope: str,
-    min_new: int,
-    last: int,
     embedder: str | None,
     embed: str | None,
-    concurrency: int,
-    lease: float,
     *,
     batch: bool,
     once: bool,
     as_json: bool,
+    **habits: Any,
 ) -> None:
     """Judge what waits in a store, learn from what is new, publish what the evidence supports; again and again.
 
@@ -107,59 +94,41 @@ def worker(
         worker = Worker(
             store,
             judge,
-            rewards_of=rewards_of,
             tenants=tenants or None,
-            scope=scope,  # type: ignore[arg-type]  # one of the choices
             budget=caps,
             price=Price.parse(price),
-            min_new=min_new,
-            last=last,
             embedder=embedder,
             batches=batches,
-            concurrency=concurrency,
-            lease_seconds=lease,
+            **habits,
         )
 
         def end(number: int, _: object) -> None:
             stop.set()
             signal.signal(number, signal.SIG_DFL)  # a second one does not wait
 
+        def keep_filled() -> float | None:
+            if stop.is_set():
+                return None
+            fill(store, str(embed), embedder or "", only_without_any=True)
+            return every
+
+        filling = Loop("tttembed-embed", keep_filled, lambda: None)
         before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             if once:
                 worker.round(stop=stop, watch=printed)
-            elif embed is None:
-                worker.run(every=every, stop=stop, watch=printed)
             else:
-                with _kept_filled(store, embed, embedder or "", every):
-                    worker.run(every=every, stop=stop, watch=printed)
+                if embed is not None:
+                    filling.start()
+                worker.run(every=every, stop=stop, watch=printed)
         finally:
+            stop.set()
+            filling.wake()
+            filling.join(_GRACE)  # a model that hangs is left behind
             for number, handler in before.items():
                 signal.signal(number, handler)
     if once and printed.failed:
         raise click.exceptions.Exit(1)
-
-
-@contextmanager
-def _kept_filled(store: Store, spec: str, name: str, every: float) -> Iterator[None]:
-    """A block in which new texts get vectors every so many seconds, in a thread that has ended when it is left."""
-    ended = Event()
-
-    def keep() -> None:
-        failures = FailureLog(_log)
-        while not ended.wait(every):
-            try:
-                fill(store, spec, name, only_without_any=True)
-            except Exception:  # noqa: BLE001 - of a store or a model: the next time may succeed
-                failures.exception("new texts were not embedded")
-
-    thread = Thread(target=keep, name="tttembed-embed", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(_GRACE)  # a model that hangs is left behind
 
 
 class _Printed:

@@ -91,8 +91,10 @@ def annotate(
 @click.option("--store", metavar="URL", help="What was learned, kept: sqlite:///FILE.  [default: forgotten at the end]")
 @click.option("--embed", "embedder", default="minilm", show_default=True, metavar="SPEC", help="As for `data`.")
 @click.option("--http", metavar="[HOST:]PORT", help="Serve HTTP at /mcp.  [default: one client on stdin and stdout]")
-@click.option("--tenant", default="", metavar="T", help="Whose requests these are.")
-@click.option("--source", default="", metavar="NAME", help="Who calls, where no header X-TTT-Source says.")
+@click.option("--tenant", default="", show_default=False, metavar="T", help="Whose requests these are.")
+@click.option(
+    "--source", default="", show_default=False, metavar="NAME", help="Who calls, where no header X-TTT-Source says."
+)
 @click.option(
     "--every",
     default=60.0,
