@@ -364,7 +364,7 @@ def test_versions_are_told_newest_first(report: StoreReport, page: Page) -> None
 
 
 def test_an_offset_is_drawn_once_per_version(report: StoreReport, page: Page) -> None:
-    """Filled where it was served: the live version's offsets have a whisker each, and a mark in each version."""
+    """Filled where it was served: a mark in each version."""
     served = [[known.served for known in version.shared] for version in report.versions]
     marks = [circle["class"] for circle in page.all("circle")][:2]
 
@@ -434,17 +434,14 @@ def test_shared_days_include_those_who_share(fresh: str) -> None:
     assert gather(fresh, at=NOON).days[-1].rewards == 6
 
 
-def test_spend_is_told_per_day(url: str) -> None:
+def test_spend_is_told_per_day_and_rewards_by_judge(url: str) -> None:
     """On the day that it was spent: what is paid now counts today."""
     told = gather(url)
+    section = Page(page_of(told)).sections["Rewards and spend per day"]
 
     assert (told.days[-1].spend.pairs, told.days[-1].spend.tokens, told.days[-1].spend.usd) == (1, 100.0, 1.25)
-    assert "1.25" in Page(page_of(told)).sections["Rewards and spend per day"]
-
-
-def test_rewards_are_told_by_judge(page: Page) -> None:
-    """How many there are of each, and of the days."""
-    assert f"{JUDGE} 640" in page.sections["Rewards and spend per day"]
+    assert "1.25" in section
+    assert f"{JUDGE} 640" in section
 
 
 def test_drift_is_told(url: str, page: Page) -> None:
@@ -692,17 +689,6 @@ def test_the_page_stays_small(fresh: str) -> None:
 
 
 # Drawings
-
-
-def test_a_whisker_lies_where_its_numbers_are() -> None:
-    """On an axis from -1 to 3 of 128 units after a margin of 6."""
-    svg = Page(drawing.whisker("a gain", Mark(1.0, (0.0, 2.0), filled=False), -1.0, 3.0))
-
-    assert [(line["class"], line["x1"], line["x2"]) for line in svg.all("line")[:2]] == [
-        ("zero", "38.00", "38.00"),
-        ("interval", "38.00", "102.00"),
-    ]
-    assert [(dot["cx"], dot["class"]) for dot in svg.all("circle")] == [("70.00", "hollow")]
 
 
 def test_all_that_is_drawn_is_within_the_axis() -> None:

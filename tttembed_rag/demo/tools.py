@@ -76,13 +76,9 @@ def run_tool_demo(
 ) -> list[dict[str, Any]]:
     """Run the demo, say it line by line, write a page of it, and return its rows.
 
-    Args:
-        seeds: Splits into requests that are seen and requests that are measured.
-        out: Folder of the report, created if absent.
-        say: Function that takes each line.
-        library: Tools, requests, and the tools that people finally used, by the seed of a split; only these differ
-            between splits. None is a made-up office.
-        embedder: The embedding model; None is all-MiniLM-L6-v2.
+    Each of *seeds* splits requests into those that are seen and those that are measured. *library* gives tools,
+    requests and the tools that people finally used by the seed of a split, and only these differ between splits; by
+    default it is a made-up office. The model is by default all-MiniLM-L6-v2; the page is in the folder *out*.
 
     Raises:
         InputError: There is no seed, or a negative one.
@@ -121,7 +117,6 @@ def run_tool_demo(
     html = rendered(
         "demo/tools.html.jinja",
         extra="eval",
-        interactive=False,
         lines=lines,
         samples=samples,
         shown=_SHOWN,

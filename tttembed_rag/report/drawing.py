@@ -1,7 +1,7 @@
-"""Small drawings as inline SVG: levels, gains one by one or with their intervals, their course, amounts per day.
+"""Small drawings as inline SVG: levels, gains one by one, their course with intervals, amounts per day.
 
 Colours come from the page's style by class, so that they fit a light and a dark page. The title of each drawing says
-what it shows, for readers who do not see it. A filled mark is served, or beyond chance; a hollow mark is not.
+what it shows, for readers who do not see it. A filled mark is served, a hollow one is not.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from xml.etree import ElementTree as ET
 
 # Units of a drawing; the page scales it to at most 1.4 times as many pixels.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360.0, 150.0, 46.0, 8.0, 12.0, 22.0
-_WHISKER_WIDTH, _WHISKER_HEIGHT, _MARGIN = 140.0, 18.0, 6.0
 # Of a level: the height of its row, and of its bar.
 _ROW, _BAR = 34.0, 12.0
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A value that is drawn, with the ends of its whisker, if any; a filled mark is served, or beyond chance."""
+    """A value that is drawn, with the ends of its whisker, if any; a filled mark is served."""
 
     value: float
     interval: tuple[float, float] | None = None
@@ -31,24 +30,6 @@ def extent(marks: Sequence[Mark]) -> tuple[float, float]:
     numbers = [0.0, *(number for mark in marks for number in (mark.value, *(mark.interval or ())))]
     low, high = min(numbers), max(numbers)
     return (low, high) if high > low else (low - 1.0, high + 1.0)
-
-
-def whisker(title: str, mark: Mark, low: float, high: float) -> str:
-    """One value with its interval, on a horizontal axis from *low* to *high* with a line at zero."""
-
-    def x(value: float) -> float:
-        return _MARGIN + (_WHISKER_WIDTH - 2 * _MARGIN) * (value - low) / (high - low)
-
-    svg = _canvas(title, _WHISKER_WIDTH, _WHISKER_HEIGHT, "whisker")
-    middle = _WHISKER_HEIGHT / 2
-    _add(svg, "line", "zero", x1=x(0), y1=0, x2=x(0), y2=_WHISKER_HEIGHT)
-    if mark.interval is not None:
-        left, right = map(x, mark.interval)
-        _add(svg, "line", "interval", x1=left, y1=middle, x2=right, y2=middle)
-        for end in (left, right):
-            _add(svg, "line", "interval", x1=end, y1=middle - 4, x2=end, y2=middle + 4)
-    _add(svg, "circle", "filled" if mark.filled else "hollow", cx=x(mark.value), cy=middle, r=4.0)
-    return ET.tostring(svg, encoding="unicode")
 
 
 def levels(measure: str, values: Mapping[str, float], beside: Collection[str]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tttembed_rag.report.heldout import HeldOut, Lists
 from tttembed_rag.stores import AuditLine
 from tttembed_rag.stores.records import Day
-from tttembed_rag.worker.drift import Drift
 
 # Rewarded queries, the last served ones, that a report learns from; a worker learns from more.
 LEARNED = 500
@@ -17,9 +17,8 @@ LEARNED = 500
 class OffsetFacts:
     """An offset without its vector, its dose alpha and the n queries that it was learned from, with its evidence.
 
-    Without a bound the interval of its gain is None. About *needed* more rewarded queries would settle an open verdict;
-    *reranking* says how deep a reranker must still look, *words* whether lists are sorted by words too and why; each is
-    empty where that was not measured.
+    Without a bound the interval of its gain is None. *reranking* says how deep a reranker must still look, *words*
+    whether lists are sorted by words too and why; each is empty where that was not measured.
     """
 
     key: str
@@ -79,15 +78,6 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """How far queries and rewards of fresh traffic moved from what was learned from, as found at a Unix second."""
-
-    at: float
-    queries: Drift
-    rewards: Drift
-
-
-@dataclass(frozen=True, slots=True)
 class Effect:
     """The effect of the live version on the order of stored candidates.
 
@@ -105,10 +95,10 @@ class StoreReport:
     """Everything that a report tells of one tenant of a store, gathered *at* a Unix second.
 
     *versions* are those of the tenant that the live version belongs to, newest first, as is the *audit*; *days* and
-    *drift* go from old to new. *judges* come with how many rewards of theirs count for the tenant, the busiest first.
-    *held_out* says what offsets learned from the last `LEARNED` rewarded queries do to queries that they were not
-    learned from, and is None where there are too few; *today* are the shared offsets that a fit of those gives, where
-    no version is live; *opposed* are sources whose rewards contradict the retriever's order, the surest first.
+    *drift*, the worker's comparisons, go from old to new. *judges* have how many rewards of theirs count here.
+    *held_out* says what offsets learned from the last `LEARNED` rewarded queries do to others, and is None where there
+    are too few; *today* are the shared offsets that a fit of those gives, where no version is live; *opposed* are
+    sources whose rewards contradict the retriever's order, the surest first.
     """
 
     store: str
@@ -119,7 +109,7 @@ class StoreReport:
     versions: tuple[VersionFacts, ...]
     judges: tuple[tuple[str, int], ...]
     days: tuple[Day, ...]
-    drift: tuple[Comparison, ...]
+    drift: tuple[dict[str, Any], ...]
     held_out: HeldOut | None
     today: tuple[OffsetFacts, ...]
     opposed: tuple[str, ...]

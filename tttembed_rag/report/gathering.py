@@ -16,14 +16,13 @@ from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset
 from tttembed_rag.report.crossfit import Watch, held_out
-from tttembed_rag.report.facts import LEARNED, Comparison, Effect, Live, OffsetFacts, StoreReport, VersionFacts
+from tttembed_rag.report.facts import LEARNED, Effect, Live, OffsetFacts, StoreReport, VersionFacts
 from tttembed_rag.report.heldout import HeldOut
 from tttembed_rag.report.moving import effect_of, shortened
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
 from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.stores.work.states import DRIFT
-from tttembed_rag.worker.drift import Drift
 from tttembed_rag.worker.tenant import prevailing_judge, read_memory, read_trial
 
 # How much a report tells at most: days, versions, shared offsets of each, changes, judges, sources.
@@ -54,7 +53,6 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
         judges = store.judges(tenant=tenant)
         judge = prevailing_judge(store, tenant, read_memory(store, tenant))
         held, today, against = _learned_now(store, tenant, serving.version, offsets, judge, watch)
-        drift = json.loads(store.states.get(DRIFT, tenant=tenant) or "[]")
         versions = store.registry.versions(tenant=owner, limit=_VERSIONS)
         return StoreReport(
             store=store.name,
@@ -66,7 +64,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
             versions=tuple(_version_facts(store, replace(version), tenant) for version in versions),
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
             days=tuple(store.history.days(tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)),
-            drift=tuple(Comparison(one["at"], Drift(**one["queries"]), Drift(**one["rewards"])) for one in drift),
+            drift=tuple(json.loads(store.states.get(DRIFT, tenant=tenant) or "[]")),
             held_out=held,
             today=today,
             opposed=against,

@@ -87,12 +87,9 @@ class Traffic:
 class HeldOut:
     """What offsets do to queries that they were not learned from: means, gains and the lists of those that move most.
 
-    Attributes:
-        measure: What nDCG@10 is measured by, in words.
-        method: How the queries were held out, in words.
-        rerank: Mean nDCG@10 where the candidates are in the order of their rewards: more than the judge cannot gain.
-        interval: 90 % interval of the gain, a bootstrap over queries.
-        gains: The gain of every query, the largest loss first, as are the *worst*; the *best* gain most first.
+    nDCG@10 by a *measure*, and the *method* by which queries were held out, are in words. *rerank* has candidates in
+    the order of their rewards: more than the judge cannot gain. The *interval* of the gain is one of 90 %, a bootstrap
+    over queries. *gains* and *worst* begin with the largest loss, *best* with the largest gain.
     """
 
     measure: str

@@ -44,7 +44,6 @@ def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells
     return rendered(
         "report/eval.html.jinja",
         extra="report",
-        interactive=False,
         sections=sections,
         conclusions=conclusions(cells),
         about=about,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tttembed_rag.report import drawing
 from tttembed_rag.report.drawing import Mark
-from tttembed_rag.report.facts import LEARNED, Comparison, OffsetFacts, StoreReport, VersionFacts
-from tttembed_rag.report.rendering import held_out_drawings, rendered
+from tttembed_rag.report.facts import LEARNED, OffsetFacts, StoreReport, VersionFacts
+from tttembed_rag.report.rendering import held_out_drawings, rendered, when
 from tttembed_rag.stores.records import Day
 
 # Offsets, at most, with a drawing of their gain over time.
@@ -35,28 +34,15 @@ def page_of(report: StoreReport, *, interactive: bool = False) -> str:
         "report/report.html.jinja",
         extra="report",
         interactive=interactive,
-        filters={"when": _when, "gain": _gain, "between": _between},
         report=report,
         live=report.live,
         serving=version is not None and version.served > 0 and report.live.halted is None,
         drawings=held_out_drawings(report.held_out),
         shared=shared,
         learned=LEARNED,
-        whiskers=_whiskers(shared),
         courses=_courses(report.versions),
         days=_days(report.days),
-        drifts=_drifts(report.drift) if report.drift else {},
     )
-
-
-def _whiskers(shared: Iterable[OffsetFacts]) -> dict[str, str]:
-    """A drawing for each offset by its key, all on one axis."""
-    marks = {offset.key: mark for offset in shared if (mark := _mark(offset)) is not None}
-    low, high = drawing.extent(list(marks.values()))
-    return {
-        key: drawing.whisker(f"{_gain(mark.value)} {_between(mark.interval)}", mark, low, high)
-        for key, mark in marks.items()
-    }
 
 
 def _courses(versions: Sequence[VersionFacts]) -> list[_Course]:
@@ -72,8 +58,8 @@ def _courses(versions: Sequence[VersionFacts]) -> list[_Course]:
         ]
         if not drawn:
             continue
-        first, last = (f"{_gain(mark.value)} in version {version.number}" for version, mark, _ in (drawn[0], drawn[-1]))
-        ends = [f"v{version.number}, {_when(version.at)[:10]}, n = {n:,}" for version, _, n in (drawn[0], drawn[-1])]
+        first, last = (f"{mark.value:+.3f} in version {version.number}" for version, mark, _ in (drawn[0], drawn[-1]))
+        ends = [f"v{version.number}, {when(version.at)[:10]}, n = {n:,}" for version, _, n in (drawn[0], drawn[-1])]
         title = f"Held-out gain of {key} by version: {first}, {last}"
         courses.append(_Course(key, drawing.course(title, [mark for _, mark, _ in drawn], *ends), course))
     return courses[:_COURSES]
@@ -103,36 +89,6 @@ def _days(days: Sequence[Day]) -> dict[str, str]:
         for title, values in amounts.items()
         if any(values)
     }
-
-
-def _drifts(entries: Sequence[Comparison]) -> dict[str, str]:
-    """A drawing of both drifts, by its title."""
-    ends = [_when(entry.at)[:10] for entry in (entries[0], entries[-1])]
-    figures = {}
-    for title, drifts in (
-        ("Queries", [entry.queries for entry in entries]),
-        ("Rewards", [entry.rewards for entry in entries]),
-    ):
-        seen = sum(drift.seen() for drift in drifts)
-        summary = f"{title}: {len(drifts)} comparisons, the last {drifts[-1].effect:.3f}; {seen} beyond chance"
-        figures[title] = drawing.course(summary, [Mark(drift.effect, filled=drift.seen()) for drift in drifts], *ends)
-    return figures
-
-
-def _when(at: float) -> str:
-    """A Unix second as a date and time in UTC; as a number where no calendar has it."""
-    try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
-    except (OverflowError, ValueError, OSError):
-        return f"second {at:g}"
-
-
-def _gain(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:+.3f}"
-
-
-def _between(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f"[{interval[0]:+.3f}, {interval[1]:+.3f}]"
 
 
 def _amount(value: float) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from importlib import resources
-from types import MappingProxyType
 from typing import Any
 
 from tttembed_rag.errors import require
@@ -15,18 +14,11 @@ from tttembed_rag.report.heldout import LISTED, HeldOut
 from tttembed_rag.stores.database import TEXT_ID
 
 
-def rendered(
-    template: str,
-    *,
-    extra: str,
-    interactive: bool,
-    filters: Mapping[str, Callable[..., str]] = MappingProxyType({}),
-    **facts: Any,
-) -> str:
+def rendered(template: str, *, extra: str, interactive: bool = False, **facts: Any) -> str:
     """The page of a *template*, such as ``report/report.html.jinja``; all texts in *facts* are escaped.
 
     The *extra* installs what pages need. An *interactive* page has the script of the slider: its policy admits that one
-    alone, by its digest. A template calls *filters* beside ``drawn``, for drawings.
+    alone, by its digest.
     """
     jinja2 = require("jinja2", extra)
     markup = require("markupsafe", extra).Markup
@@ -38,13 +30,30 @@ def rendered(
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     if interactive:
         policy += f"; script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-    environment.filters |= {"drawn": markup, **filters}
+    environment.filters |= {"drawn": markup, "when": when, "gain": _gain, "between": _between}
     environment.tests["said_by"] = _said_by
     environment.globals |= {"listed": LISTED, "interactive": interactive}
     page: str = environment.get_template(template).render(
         style=markup(style), script=markup(script), policy=policy, **facts
     )
     return page
+
+
+def when(at: float) -> str:
+    """A Unix second as a date and time in UTC; as a number where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):
+        return f"second {at:g}"
+
+
+def _gain(value: float | None) -> str:
+    """A gain, where it was measured."""
+    return "not measured" if value is None else f"{value:+.3f}"
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"[{interval[0]:+.3f}, {interval[1]:+.3f}]"
 
 
 def _said_by(name: str, text: str) -> bool:
