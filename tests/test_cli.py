@@ -83,20 +83,12 @@ def table_of(printed: str) -> list[list[str]]:
 # As a program
 
 
-def test_the_module_is_the_command() -> None:
-    """`python -m tttembed_rag` is the `tttembed` command, name and version included."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tttembed_rag", "--version"], check=True, capture_output=True, text=True
-    )
-
-    assert done.stdout == f"tttembed, version {tttembed_rag.__version__}\n"
-
-
-def test_the_installed_script_is_the_command() -> None:
-    """The `tttembed` script beside this Python is the command."""
-    script = Path(sys.executable).with_name("tttembed")
-
-    done = subprocess.run([script, "--version"], check=True, capture_output=True, text=True)
+@pytest.mark.parametrize(
+    "command", [[sys.executable, "-m", "tttembed_rag"], [str(Path(sys.executable).with_name("tttembed"))]]
+)
+def test_the_module_and_the_script_are_the_command(command: list[str]) -> None:
+    """`python -m tttembed_rag` and the script beside this Python are `tttembed`, name and version included."""
+    done = subprocess.run([*command, "--version"], check=True, capture_output=True, text=True)
 
     assert done.stdout == f"tttembed, version {tttembed_rag.__version__}\n"
 
@@ -440,29 +432,25 @@ def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], reason:
     assert reason in errors[0]
 
 
-def test_no_folder_is_one_line() -> None:
-    """Eval without a folder asks for one."""
-    result = tttembed("eval")
+@pytest.mark.parametrize(
+    ("folders", "reason"),
+    [
+        ((), "Missing argument 'DIR|FILE...'."),
+        (("small", "small"), "data sets: expected different names, got small, small"),
+        (("broken",), "broken/qrels/test.tsv:2: expected query-id, corpus-id, score by tabs, got ['q0 d0 1']"),
+    ],
+)
+def test_what_cannot_be_opened_is_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, folders: tuple[str, ...], reason: str
+) -> None:
+    """No folder, the same one twice, and a malformed line, which is named by file and number."""
+    monkeypatch.chdir(folder.parent)
+    shutil.copytree("small", "broken")
+    Path("broken/qrels/test.tsv").write_text("header\nq0 d0 1\n", encoding="utf-8")
 
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "Error: Missing argument 'DIR|FILE...'.")
+    result = tttembed("eval", *folders, *SMALL)
 
-
-def test_folders_of_one_name_are_one_line(folder: Path) -> None:
-    """The same folder twice is refused by its name."""
-    result = tttembed("eval", folder, folder, *SMALL)
-
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == "Error: data sets: expected different names, got small, small"
-
-
-def test_a_broken_file_is_one_line(folder: Path) -> None:
-    """A malformed line in a folder is named by file and number."""
-    (folder / "qrels" / "test.tsv").write_text("header\nq0 d0 1\n", encoding="utf-8")
-
-    result = tttembed("eval", folder, *SMALL)
-
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"Error: {folder}/qrels/test.tsv:2: expected query-id, corpus-id, score by tabs")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"Error: {reason}")
 
 
 def test_a_refused_plan_writes_no_rows(folder: Path, tmp_path: Path) -> None:
@@ -676,8 +664,12 @@ def test_explain_names_the_offset_that_served(folder: Path, learned: Path, query
     lines = tttembed("explain", folder, query, "--offsets", learned, "--vectors", "tiny").stdout.splitlines()
     (shown,) = (line for line in tttembed("show", learned, "--all").stdout.splitlines() if line.startswith(key))
 
+    record = explained(folder, query, learned)
     assert lines[:2] == [f"{query}: queries {query[1:]}", f"served by {shown}"]
-    assert shown.startswith(f"{explained(folder, query, learned)['offset']['key']}:")
+    assert shown.startswith(f"{record['offset']['key']}:")
+    # A constant offset was moved by all of its rewarded queries: none is named.
+    assert record["moved_by"] == []
+    assert not [line for line in lines if line.startswith("moved by")]
 
 
 @pytest.fixture
@@ -715,12 +707,6 @@ def test_explain_names_the_queries_that_moved_it(folder: Path, locally: Path) ->
         ),
         f"and by 3 more: {sum(shares[order[5:]]):+.0%}",
     ]
-
-
-def test_explain_names_no_query_where_all_are_moved_alike(folder: Path, learned: Path) -> None:
-    """A constant offset was moved by all of its rewarded queries: none is named."""
-    assert explained(folder, "q4", learned)["moved_by"] == []
-    assert "moved by" not in tttembed("explain", folder, "q4", "--offsets", learned, "--vectors", "tiny").stdout
 
 
 def test_show_tells_of_a_local_offset(folder: Path, locally: Path) -> None:
@@ -795,8 +781,7 @@ def test_explain_refuses_offsets_of_another_model(folder: Path, saved: Path) -> 
     """Offsets of another width than the vectors were learned for another model."""
     result = tttembed("explain", folder, "q3", "--vectors", "tiny", "--offsets", saved)
 
-    assert result.exit_code == 2
-    assert result.stderr == "Error: offsets: expected the width of the vectors, 8, got 2\n"
+    assert (result.exit_code, result.stderr) == (2, "Error: offsets: expected the width of the vectors, 8, got 2\n")
 
 
 def test_explain_says_why_nothing_serves(folder: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from tttembed_rag.cli.group import check_target, counted, main, say
+from tttembed_rag.cli.group import counted, main, say, target
 from tttembed_rag.cli.labels import COLUMNS, as_cell, read_labels
 from tttembed_rag.cli.learning import read_rewards, rewards_options
 from tttembed_rag.cli.options import in_store, of_tenant, opened
@@ -25,7 +25,7 @@ def audit() -> None:
 
 @audit.command()
 @rewards_options
-@click.option("--out", required=True, metavar="FILE", type=Path, help="The CSV to fill in.")
+@click.option("--out", required=True, metavar="FILE", type=target, help="The CSV to fill in.")
 @counted("--count", 100, "Pairs to draw at most.", least=3)
 def draw(source: Path | str, out: Path, count: int, tenant: str, **options: Any) -> None:
     """Draw judged pairs for a person to label: some documents of each of some queries, which a hash of their ids says.
@@ -36,7 +36,6 @@ def draw(source: Path | str, out: Path, count: int, tenant: str, **options: Any)
     """
     from tttembed_rag.gate.audit import audit_sample
 
-    check_target(out)
     rewards = read_rewards(source, out, tenant=tenant, **options).rewards
     texts: dict[tuple[str, str], tuple[str, str]] = {}  # elsewhere than in a store the ids say what they are
     if isinstance(source, str):

@@ -51,10 +51,15 @@ def data(
 
     if Path(name).is_file():
         raise click.UsageError(f"NAME: expected the name of a collection or a BEIR folder, got the file {name}")
-    here = (Path(name) / "corpus.jsonl").is_file()
-    folder = out or Path(name)
-    if here:
-        _check_same(folder, Path(name), choices)
+    there, folder = Path(name), out or Path(name)
+    if (there / "corpus.jsonl").is_file():
+        if folder.resolve() != there.resolve():
+            raise click.UsageError(f"--out: expected none beside the folder {there}, which gets vectors itself")
+        made = _asked(there) or {}
+        if other := next((key for key, value in choices.items() if value not in (None, made.get(key))), None):
+            raise click.UsageError(
+                f"--{other}: expected {made.get(other)} for the folder {there}, got {choices[other]}"
+            )
     else:
         _fetch(name, folder, choices)
     dataset = load_beir(folder, labels=False)
@@ -73,15 +78,6 @@ def data(
     click.echo(f"{folder}: {record['documents']} documents, {record['queries']} queries{labelled}")
     if spec is not None:
         click.echo(f"{record['vectors']}: {record['dimensions']} dimensions of {record['embedder']}")
-
-
-def _check_same(folder: Path, there: Path, choices: Mapping[str, str | None]) -> None:
-    """Refuse options that would need another collection than the one that is *there*."""
-    if folder.resolve() != there.resolve():
-        raise click.UsageError(f"--out: expected none beside the folder {there}, which gets vectors itself")
-    made = _asked(there) or {}
-    if other := next((key for key, value in choices.items() if value is not None and value != made.get(key)), None):
-        raise click.UsageError(f"--{other}: expected {made.get(other)} for the folder {there}, got {choices[other]}")
 
 
 def _fetch(name: str, folder: Path, choices: Mapping[str, str | None]) -> None:

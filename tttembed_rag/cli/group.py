@@ -16,7 +16,7 @@ from tttembed_rag.system.extensions import extension, extensions
 from tttembed_rag.system.terminal import printable
 
 # What other distributions take for their commands.
-__all__ = ["check_target", "counted", "main"]
+__all__ = ["counted", "main", "target"]
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")
@@ -105,15 +105,28 @@ def counted(name: str, default: int, what: str, *, least: int = 1) -> Callable[[
     return click.option(name, default=default, type=number, metavar="N", help=what)
 
 
+def together(*options: Callable[[Any], Any]) -> Callable[[CommandT], CommandT]:
+    """Several *options* as one decorator."""
+
+    def decorated(command: CommandT) -> CommandT:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
 def text(name: str, metavar: str, what: str) -> Callable[[CommandT], CommandT]:
     """The option *name*, a text that is empty where it is not given."""
     return click.option(name, default="", show_default=False, metavar=metavar, help=what)
 
 
-def check_target(path: Path | None) -> None:
-    """Refuse a target in a missing folder before the work starts."""
-    if path is not None and str(path) != "-" and (path.is_dir() or not path.absolute().parent.is_dir()):
+def target(given: str) -> Path:
+    """The type of a file to write, refused in a missing folder before the work starts."""
+    path = Path(given)
+    if given != "-" and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise click.UsageError(f"{path}: expected a file in an existing folder")
+    return path
 
 
 def say(line: str) -> None:

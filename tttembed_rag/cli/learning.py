@@ -12,9 +12,9 @@ import click
 import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by, fill
-from tttembed_rag.cli.group import CommandT, check_target, counted, main, text
+from tttembed_rag.cli.group import counted, main, target, text, together
 from tttembed_rag.cli.labels import read_labels
-from tttembed_rag.cli.options import opened, path_or_url, whether_trusted
+from tttembed_rag.cli.options import opened, path_or_url, told, whether_trusted
 from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.offsets.lookup import Offsets
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tttembed_rag.judging.biases import Texts
 
 
-# Where rewards are.
-_REWARDS_OPTIONS = (
+# Where rewards are: what `read_rewards` takes.
+rewards_options = together(
     click.argument("source", metavar="FILE|DIR|URL", type=path_or_url),
     embedded_by("the texts of FILE, or of a store"),
     click.option("--task", default=DEFAULT_TASK, help="Task of rows of FILE that name none."),
@@ -43,16 +43,9 @@ _REWARDS_OPTIONS = (
 )
 
 
-def rewards_options(command: CommandT) -> CommandT:
-    """The argument and the options that say where rewards are: what `read_rewards` takes."""
-    for option in reversed(_REWARDS_OPTIONS):
-        command = option(command)
-    return command
-
-
 @main.command("fit")
 @rewards_options
-@click.option("--out", required=True, metavar="FILE", type=Path, help="Where the offsets go.")
+@click.option("--out", required=True, metavar="FILE", type=target, help="Where the offsets go.")
 @click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto")
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
 @click.option("--audit", metavar="FILE", type=Path, help="Labels that `audit draw` asked for.")
@@ -62,8 +55,7 @@ def rewards_options(command: CommandT) -> CommandT:
 @click.option(
     "--scratch", is_flag=True, help="Of a folder of Parquet: query vectors in temporary files, not in memory."
 )
-@click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
+@told
 def learn(
     source: Path | str,
     out: Path,
@@ -89,7 +81,6 @@ def learn(
     from tttembed_rag.gate.deciding import fit
     from tttembed_rag.judging.biases import warnings_of
 
-    check_target(out)
     if scope == "auto" and no_gate:
         raise click.UsageError("--no-gate needs --scope global, task, local or query: auto is chosen by evidence")
     if audit is not None and no_gate:

@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
-from tttembed_rag.cli.group import Many, check_target, main, write_json
+from tttembed_rag.cli.group import Many, main, target, write_json
 from tttembed_rag.cli.options import path_alone, whether_trusted
 from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 _OF_FILES = (
     "Labels of {files}: a document is relevant to a query where its reward lies above one half; what has no reward\n"
     "counts as not relevant."
+)
+
+
+rows_written = click.option(
+    "--json", "json_path", type=target, metavar="PATH", help="Write the rows there; - is stdout."
 )
 
 
@@ -53,8 +58,8 @@ _OF_FILES = (
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact")
 @whether_trusted
 @click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat")
-@click.option("--json", "json_path", type=Path, help="Write the rows there; - is stdout.")
-@click.option("--html", "page", metavar="PAGE", type=Path, help="A page of queries one by one.")
+@rows_written
+@click.option("--html", "page", metavar="PAGE", type=target, help="A page of queries one by one.")
 @side_by_side("splits")
 def evaluate(
     folders: tuple[Path, ...],
@@ -88,8 +93,6 @@ def evaluate(
     from tttembed_rag.evaluate.summary import cells_of, conclusions, table
 
     refuse_of_folder(folders, "vectors")
-    check_target(json_path)
-    check_target(page)
     if page is not None and "auto" not in plan["scopes"]:
         raise click.UsageError(f"--html: expected auto among --scopes, got {', '.join(plan['scopes'])}")
     settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
@@ -166,7 +169,7 @@ _kept = lru_cache(maxsize=1)(_collections)
 @main.command()
 @click.option("--seeds", default="0,1,2,3,4,5", type=Many(int, "N,..."), help="Splits.")
 @click.option("--out", type=Path, default=Path("tttembed-demo"), help="Report folder.")
-@click.option("--json", "json_path", type=Path, help="Write the rows there; - is stdout.")
+@rows_written
 def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
     """Watch an agent's search for tools get better from rewards alone.
 
@@ -174,7 +177,6 @@ def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
     """
     from tttembed_rag.demo.tools import run_tool_demo
 
-    check_target(json_path)
     quiet = json_path is not None and str(json_path) == "-"
     say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
     began = time.monotonic()

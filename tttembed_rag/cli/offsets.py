@@ -12,7 +12,7 @@ import click
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say, text
-from tttembed_rag.cli.options import opened, path_alone, path_or_url
+from tttembed_rag.cli.options import opened, path_alone, path_or_url, told
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder, tasks_of
 from tttembed_rag.cli.telling import offset_facts, offset_lines, print_versions, served_now, tell
 from tttembed_rag.offsets.lookup import Offsets
@@ -30,8 +30,7 @@ _WORDS = 4
 @main.command(short_help="Print what was learned, and on what evidence it is served.")
 @click.argument("file", metavar="FILE|URL", type=path_or_url)
 @text("--tenant", "NAME", "Whose offsets of a store.  [default: the shared tenant]")
-@click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
+@told
 def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> None:
     """Print what the offsets of a saved FILE were learned from and on what evidence they are served.
 
@@ -66,7 +65,15 @@ def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> N
 @click.option("--top", default=10, help="First results looked at, before and after.")
 @click.option("--json", "as_json", is_flag=True, help="The explanation as one JSON object.")
 def explain(
-    folder: Path, query_id: str, file: Path, embed: str | None, scale: str, *, as_json: bool, **options: Any
+    folder: Path,
+    query_id: str,
+    file: Path,
+    vectors: str,
+    embed: str | None,
+    scale: str,
+    *,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Print which documents rose and fell for one query under saved offsets, and what the judge said of them.
 
@@ -82,7 +89,7 @@ def explain(
         from tttembed_rag.evaluate.explaining import explain
 
         refuse_embed(folder, embed)
-        explanation = explain(folder, query_id, offsets, **options)
+        explanation = explain(folder, query_id, offsets, vectors=vectors, **options)
     moves = {word: getattr(explanation, word) for word in ("rose", "fell", "kept")}
     if as_json:
         offset = offset_facts(explanation.offset, offsets)
@@ -126,7 +133,6 @@ def _of_rows(
     rewards: str | None,
     task: str | None,
     top: int,
-    vectors: str,  # noqa: ARG001 (of a folder)
 ) -> Explanation:
     """The effect of *offsets* on a *query* of the user's own *file*."""
     from tttembed_rag.evaluate.explaining import explain_in, task_of

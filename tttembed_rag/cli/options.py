@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.group import CommandT, text
+from tttembed_rag.cli.group import text, together
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
@@ -51,19 +51,19 @@ as_objects = click.option("--json", "as_json", is_flag=True, help="One JSON obje
 signed = click.option("--by", default=user, show_default="you", help="Who, for the audit.")
 
 
-def on_record(command: CommandT) -> CommandT:
-    """The options that the audit trail keeps: who acts and why."""
-    return signed(text("--note", "TEXT", "Why, for the audit.")(command))
-
-
-def judged(command: CommandT) -> CommandT:
-    """The options of a judge that is asked about tools that nobody called."""
-    asked = "Asked about a sample of the tools that were listed and not called."
-    judge = click.option("--judge", metavar="SPEC", help=asked)
-    caps = "Of --judge, per day (UTC)."
-    budget = click.option("--budget", default="pairs=200", metavar="CAPS", help=caps)
-    price = text("--price", "USD", "As for `tttembed worker`.")
-    return judge(budget(price(command)))
+# The options that the audit trail keeps: who acts and why.
+on_record = together(signed, text("--note", "TEXT", "Why, for the audit."))
+# The options of a judge that is asked about tools that nobody called.
+judged = together(
+    click.option("--judge", metavar="SPEC", help="Asked about a sample of the tools that were listed and not called."),
+    click.option("--budget", default="pairs=200", metavar="CAPS", help="Of --judge, per day (UTC)."),
+    text("--price", "USD", "As for `tttembed worker`."),
+)
+# What is told of offsets.
+told = together(
+    click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON object per offset."),
+)
 
 
 def opened(url: str, *, create: bool = False) -> Store:

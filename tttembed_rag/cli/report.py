@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tttembed_rag.cli.group import check_target, main
+from tttembed_rag.cli.group import main, target
 from tttembed_rag.cli.options import in_store, of_tenant
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.system.files import write_whole
@@ -17,7 +17,7 @@ from tttembed_rag.system.files import write_whole
 @main.command(short_help="Tell what offsets do to queries they were not learned from.")
 @in_store
 @of_tenant
-@click.option("--html", "page", metavar="OUT.html", type=Path, help="Where the page goes.")
+@click.option("--html", "page", metavar="OUT.html", type=target, help="Where the page goes.")
 @click.option("--interactive", is_flag=True, help="The page has a slider: the lists at other doses.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as one JSON object.")
 def report(url: str, tenant: str, page: Path | None, *, interactive: bool, as_json: bool) -> None:
@@ -33,7 +33,6 @@ def report(url: str, tenant: str, page: Path | None, *, interactive: bool, as_js
         raise click.UsageError("report: expected --html OUT.html, --json, or both")
     if interactive and page is None:
         raise click.UsageError("--interactive: expected --html OUT.html, got --json alone")
-    check_target(page)
     gathered = gather(url, tenant=tenant, watch=lambda parts: watched(parts, len(parts), "held-out fifths"))
     if page is not None:
         write_whole(page, page_of(gathered, interactive=interactive).encode())

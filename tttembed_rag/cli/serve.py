@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tttembed_rag.proxy import Caller
     from tttembed_rag.search import LearnedToolSearch
 
-_EXTRA = "serve"
-
 
 @main.command(short_help="Stand before an embedding service and steer vectors of queries.")
 @click.argument("upstream", metavar="UPSTREAM")
@@ -74,7 +72,7 @@ def serve(
     and POST /v1/used keeps which of them worked. GET /v1/openapi.json describes these. Everything else passes as it
     came.
     """
-    uvicorn = require("uvicorn", _EXTRA)
+    uvicorn = require("uvicorn", "serve")
     from tttembed_rag.proxy import Callers, FeedbackWriter, proxy_app
     from tttembed_rag.serving.following import follow
     from tttembed_rag.serving.saved import live_of_file

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tttembed_rag.cli.group import check_target, counted, operators, say, text
+from tttembed_rag.cli.group import counted, operators, say, target, text
 from tttembed_rag.cli.options import as_objects, in_store, of_tenant, on_record, opened, signed
 from tttembed_rag.cli.telling import named, own_halt, print_versions, served_now, version_facts, when, with_origin
 from tttembed_rag.offsets.lookup import Offsets
@@ -66,13 +66,12 @@ def rollback(url: str, tenant: str, to: int | None, *, as_json: bool, **signatur
 
 
 @operators.command()
-@click.argument("out", metavar="OUT", type=Path)
+@click.argument("out", metavar="OUT", type=target)
 @in_store
 @of_tenant
 @click.option("--version", "number", type=int, metavar="N", help="Which.  [default: the live one]")
 def export(out: Path, url: str, tenant: str, number: int | None) -> None:
     """Write a version's offsets to a file, with the embedding model they were learned from, for `publish`."""
-    check_target(out)
     with opened(url) as store:
         version = store.registry.version(number if number is not None else "live", tenant=tenant)
         if version is None:

@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from tttembed_rag.cli.group import check_target, counted
+from tttembed_rag.cli.group import counted, target
 from tttembed_rag.cli.options import as_objects, in_store, judged, of_tenant, opened
 
 __all__ = ["annotate", "judgments", "serve"]
 
 
 @click.command()
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("out", metavar="OUT", type=target)
 @in_store
 @of_tenant
 @click.option("--judge", metavar="JUDGE", help="Fingerprint of whose rewards.  [default: whoever gave most of late]")
@@ -32,7 +32,6 @@ def judgments(out: Path, url: str, tenant: str, judge: str | None, grades: int) 
     """
     from tttembed_hosts.judgments import write_judgments
 
-    check_target(out)
     with opened(url) as store:
         named = judge or store.judge(tenant=tenant)
         rewards = {} if named is None else store.history.verdicts(tenant, judge=named)
