@@ -87,16 +87,13 @@ def fill(store: Store, spec: str, name: str, *, only_without_any: bool) -> tuple
         return named, store.vectors.fill(model, named, only_without_any=only_without_any, watch=bar.update)
 
 
-def check_has_vectors(store: Store, doing: str) -> None:
-    """Refuse to pay where nothing can be learned for want of vectors, and say so where that is true of a part.
-
-    *doing* says in words what would be paid or waited for.
-    """
+def check_has_vectors(store: Store) -> None:
+    """Refuse to pay a judge where nothing can be learned for want of vectors; say so where that is true of a part."""
     lacking = store.vectors.lacking()
     if not lacking.texts:
         return
     if lacking.queries == lacking.all_queries or lacking.documents == lacking.all_documents:
-        raise click.UsageError(f"{lacking}, and nothing can be learned from them, so {doing} is not begun: {_HELP}")
+        raise click.UsageError(f"{lacking}, and nothing can be learned from them, so judging is not begun: {_HELP}")
     click.echo(f"{lacking}, and nothing is learned from those: {_HELP}", err=True)
 
 

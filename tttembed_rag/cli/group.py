@@ -77,8 +77,6 @@ class Many(click.ParamType[tuple[Any, ...]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         """The values, each converted."""
-        if isinstance(value, tuple):
-            return value
         try:
             return tuple(self._convert(part.strip()) for part in str(value).split(",") if part.strip())
         except ValueError:

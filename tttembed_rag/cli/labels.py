@@ -24,11 +24,7 @@ def _of_cell(cell: str) -> str:
 
 
 def read_labels(path: Path) -> dict[tuple[str, str], float]:
-    """The labels of a CSV with the columns query_id, doc_id and label; rows without a label are left out.
-
-    Raises:
-        DataError: It is no such file.
-    """
+    """The labels of a CSV with the columns query_id, doc_id and label; rows without a label are left out."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)

@@ -137,11 +137,7 @@ def is_sharded(folder: Path) -> bool:
 
 
 def refuse_all_but_scale(folder: Path) -> None:
-    """Refuse the options that say where rewards are, of which a *folder* of Parquet files says all but the scale.
-
-    Raises:
-        click.UsageError: One was given on the command line.
-    """
+    """Refuse the options that say where rewards are, of which a *folder* of Parquet files says all but the scale."""
     names = ("embed", "task", "judge", "tenant", "last", "vectors", "rewards", "depth", "trusted")
     refuse_given(names, "a store, a file or a BEIR folder", f"{folder}, a folder of Parquet files")
 
@@ -170,11 +166,7 @@ def read_rewards(
     depth: int,
     trusted: bool | None,
 ) -> Found:
-    """The rewards that `rewards_options` ask for, and what is known of their texts; vectors are kept beside *out*.
-
-    Raises:
-        click.UsageError: An option was given that says nothing of this source.
-    """
+    """The rewards that `rewards_options` ask for, and what is known of their texts; vectors are kept beside *out*."""
     if isinstance(source, str):
         refuse_given(("task", "vectors", "rewards", "scale", "depth"), "a file or a folder", "a store")
         found = _of_store(source, tenant, judge, embed, last)

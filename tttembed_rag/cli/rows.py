@@ -115,9 +115,6 @@ def read_rewarded(file: Path, scale: str, task: str, *, rewards: str | None = No
 
     Of a log, *rewards* is the name of its scores. Rows that name no task are of *task*. What is odd is printed: rewards
     that are too low for their *scale*, or two columns exchanged.
-
-    Raises:
-        click.UsageError: No scores of a log are named.
     """
     on = Scale.parse(scale)
     rows = _judged_log(file, rewards, on, task) if is_log(file) else read_rows(file, scale=on, task=task)
@@ -136,9 +133,6 @@ def read_embedded(
     """The rows of *file* as `read_rewarded` gives them, each text embedded once.
 
     Vectors are kept in the folder *beside* for the next command.
-
-    Raises:
-        click.UsageError: No model, or no scores of a log, are named.
     """
     rows = read_rewarded(file, scale, task, rewards=rewards)
     if embed is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,12 +38,10 @@ def publish(file: Path, url: str, tenant: str, embedder: str, *, as_json: bool, 
     if embedder and learned_from not in ("", embedder):
         raise click.UsageError(f"--embedder: expected that of {file}, {learned_from!r}, got {embedder!r}")
     if not (embedder or learned_from):
-        if not sys.stdin.isatty():
-            raise click.UsageError(
-                f"--embedder: expected the name of the model whose vectors {file} was learned from, which the file "
-                "does not say: offsets of one model are noise to another"
-            )
-        embedder = click.prompt("The model whose vectors these offsets were learned from")
+        raise click.UsageError(
+            f"--embedder: expected the name of the model whose vectors {file} was learned from, which the file "
+            "does not say: offsets of one model are noise to another"
+        )
     with opened(url, create=True) as store:
         learned = with_origin(offsets, embedder="", probe="")  # which the version keeps beside them
         version = store.registry.publish(

@@ -90,7 +90,7 @@ def worker(
         if embed is not None:
             embedder = fill(store, embed, embedder or "", only_without_any=True)[0]
         elif judge is not None:
-            check_has_vectors(store, "judging")
+            check_has_vectors(store)
         worker = Worker(
             store,
             judge,

@@ -3,8 +3,7 @@
 Private: may change without notice.
 """
 
-from tttembed_rag.report.facts import StoreReport
-from tttembed_rag.report.gathering import gather
+from tttembed_rag.report.gathering import StoreReport, gather
 from tttembed_rag.report.page import page_of
 
 __all__ = ["StoreReport", "gather", "page_of"]

@@ -14,7 +14,7 @@ from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.report import drawing
 from tttembed_rag.report.heldout import LISTED, HeldOut, Lists, held_out_of, traffic_of
-from tttembed_rag.report.moving import firsts_of, lists_from
+from tttembed_rag.report.moving import lists_of
 from tttembed_rag.report.rendering import held_out_drawings, rendered
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
@@ -90,12 +90,13 @@ def _held_out(collection: Collection, splits: Sequence[tuple[Offsets, IntArray]]
 def _lists(
     collection: Collection, documents: FloatArray, offsets: Offsets, row: int, *, before: float, after: float
 ) -> Lists:
-    task, name = collection.dataset.name, str(collection.query_ids[row])
-    query = unit(np.asarray(collection.query_vectors[row], dtype=np.float64))
-    offset = offsets.find(task, name)
-    firsts = firsts_of(documents, query, np.zeros_like(query) if offset is None else offset.dosed(query))
-    names = collection.doc_ids[[row for row, *_ in firsts]].tolist()
-    rewards = collection.rewards_of(name, names)
-    shown = [Candidate(doc, None, collection.dataset.documents[doc], rewards.get(doc)) for doc in names]
-    served = Served(name, None, shown, collection.dataset.queries[name], task)
-    return lists_from(served, firsts, "" if offset is None else offset.key, before=before, after=after)
+    dataset, query_id = collection.dataset, str(collection.query_ids[row])
+    served = Served(query_id, collection.query_vectors[row], [], dataset.queries[query_id], dataset.name)
+    query, offset = unit(np.asarray(served.vector, dtype=np.float64)), offsets.find(dataset.name, query_id)
+    dosed, key = (np.zeros_like(query), "") if offset is None else (offset.dosed(query), offset.key)
+
+    def candidate(place: int) -> Candidate:
+        name = str(collection.doc_ids[place])
+        return Candidate(name, None, dataset.documents[name], collection.rewards_of(query_id, [name]).get(name))
+
+    return lists_of(served, dosed, key, vectors=documents, candidate=candidate, before=before, after=after)

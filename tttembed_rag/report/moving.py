@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import named_for
-from tttembed_rag.report.facts import Effect
 from tttembed_rag.report.heldout import Listed, Lists
-from tttembed_rag.stores import Served
+from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.vectors.checks import FloatArray, unit
 
@@ -19,6 +18,19 @@ from tttembed_rag.vectors.checks import FloatArray, unit
 _TEXT, _TITLE, _NAME, _EXAMPLES = 160, 100, 80, 5
 # Candidates that a list holds, shown ones and those that another dose may bring in.
 _CANDIDATES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The effect of the live version on the order of stored candidates.
+
+    Of the last queries that were *looked* at, so many were *moved*; *examples* are some of these, those that nobody
+    judged first.
+    """
+
+    looked: int = 0
+    moved: int = 0
+    examples: tuple[Lists, ...] = ()
 
 
 def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effect:
@@ -45,40 +57,29 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effe
     return Effect(looked, moved, tuple(shown_first))
 
 
-def firsts_of(vectors: FloatArray, query: FloatArray, dosed: FloatArray) -> list[tuple[int, int, float, float]]:
-    """Which of unit *vectors* (n, d) are among the first of a unit *query* (d,) before or after *dosed* (d,) moves it.
-
-    In the order before, with the row of each: its rank then among all, 1 is the best, its score x·z and its lift
-    alpha v·z.
-    """
-    scores, lifts = vectors @ query, vectors @ dosed
-    order = np.argsort(-scores, kind="stable")
-    was, now = np.argsort(order), np.argsort(np.argsort(-scores - lifts, kind="stable"))
-    kept = order[np.minimum(was, now)[order] < _CANDIDATES]
-    facts = (kept, was[kept] + 1, scores[kept], lifts[kept])
-    return list(zip(*(one.tolist() for one in facts), strict=True))
-
-
 def lists_of(
-    served: Served, dosed: FloatArray, key: str, *, before: float | None = None, after: float | None = None
-) -> Lists:
-    """The candidates of a query that is moved by *dosed* (d,): alpha v of the offset *key*."""
-    vectors = unit(np.array([candidate.vector for candidate in served.candidates], dtype=np.float64))
-    query = unit(np.asarray(served.vector, dtype=np.float64))
-    firsts = firsts_of(vectors, query, np.asarray(dosed, dtype=np.float64))
-    shown = replace(served, candidates=[served.candidates[row] for row, *_ in firsts])
-    return lists_from(shown, firsts, key, before=before, after=after)
-
-
-def lists_from(
     served: Served,
-    firsts: Sequence[tuple[int, int, float, float]],
+    dosed: FloatArray,
     key: str,
     *,
+    vectors: FloatArray | None = None,
+    candidate: Callable[[int], Candidate] | None = None,
     before: float | None = None,
     after: float | None = None,
 ) -> Lists:
-    """The same where the candidates of *served* are the *firsts* alone."""
+    """The candidates of a query that is moved by *dosed* (d,): alpha v of the offset *key*.
+
+    They are those of *served*; or those of a collection with unit *vectors* (n, d), each what *candidate* gives for its
+    row. Those among the first before or after are kept, with their ranks among all.
+    """
+    if vectors is None:
+        vectors = unit(np.array([one.vector for one in served.candidates], dtype=np.float64))
+    candidate = candidate or list(served.candidates).__getitem__
+    scores = vectors @ unit(np.asarray(served.vector, dtype=np.float64))
+    lifts = vectors @ np.asarray(dosed, dtype=np.float64)
+    order = np.argsort(-scores, kind="stable")
+    was, now = np.argsort(order), np.argsort(np.argsort(-scores - lifts, kind="stable"))
+    kept = order[np.minimum(was, now)[order] < _CANDIDATES].tolist()
     return Lists(
         query_id=shortened(served.query_id, _NAME),
         query=None if served.query is None else shortened(served.query),
@@ -88,14 +89,14 @@ def lists_from(
         after=after,
         candidates=tuple(
             Listed(
-                document=shortened(candidate.doc_id, _NAME),
-                text=shortened(candidate.text or "", _TITLE),
-                reward=candidate.reward,
-                rank=rank,
-                score=score,
-                lift=lift,
+                document=shortened(one.doc_id, _NAME),
+                text=shortened(one.text or "", _TITLE),
+                reward=one.reward,
+                rank=int(was[row]) + 1,
+                score=float(scores[row]),
+                lift=float(lifts[row]),
             )
-            for candidate, (_, rank, score, lift) in zip(served.candidates, firsts, strict=True)
+            for row, one in zip(kept, map(candidate, kept), strict=True)
         ),
     )
 

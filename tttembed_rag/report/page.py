@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tttembed_rag.report import drawing
 from tttembed_rag.report.drawing import Mark
-from tttembed_rag.report.facts import LEARNED, OffsetFacts, StoreReport, VersionFacts
+from tttembed_rag.report.gathering import LEARNED, OffsetFacts, StoreReport, VersionFacts
 from tttembed_rag.report.rendering import held_out_drawings, rendered, when
 from tttembed_rag.stores.records import Day
 

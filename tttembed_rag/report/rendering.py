@@ -40,11 +40,8 @@ def rendered(template: str, *, extra: str, interactive: bool = False, **facts: A
 
 
 def when(at: float) -> str:
-    """A Unix second as a date and time in UTC; as a number where no calendar has it."""
-    try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
-    except (OverflowError, ValueError, OSError):
-        return f"second {at:g}"
+    """A Unix second as a date and time in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _gain(value: float | None) -> str:
