@@ -60,8 +60,12 @@ def test_embedding_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None
 def test_a_judge_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None:
     """Ctrl-C: one line, exit code 130, and the second run asks for the rest alone."""
     (tmp_path / "slow_judge.py").write_text(
-        "import time\nfrom tttembed_rag.testing import FakeJudge\n"
-        "judge = FakeJudge(lambda query, text: (time.sleep(0.05), 0.5 + ('Paris' in text) / 2)[1])\n",
+        "import time\nfrom pathlib import Path\nfrom tttembed_rag.testing import FakeJudge\n"
+        "def score(query, text):\n"
+        "    time.sleep(0.05)\n"
+        "    Path('asked').open('a').write('.')\n"
+        "    return 0.5 + ('Paris' in text) / 2\n"
+        "judge = FakeJudge(score)\n",
         encoding="utf-8",
     )
     candidates = [{"id": f"d{i}", "text": f"text {i}"} for i in range(5)]
@@ -73,11 +77,9 @@ def test_a_judge_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, "judge", "log.jsonl", "--judge", "python:slow_judge:judge"]
     command += ["--out", "scores/mine.tsv", "--concurrency", "2", "--no-examination"]
     running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    cache = tmp_path / "scores" / ".paid-scores.sqlite"
-    until = time.monotonic() + 60
-    while not cache.exists() and time.monotonic() < until:
+    asked, until = tmp_path / "asked", time.monotonic() + 60
+    while not (asked.exists() and asked.stat().st_size > 20) and time.monotonic() < until:
         time.sleep(0.05)
-    time.sleep(0.5)
     os.kill(running.pid, signal.SIGINT)
     _, said = running.communicate(timeout=60)
     again = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
