@@ -64,19 +64,10 @@ def proxy_app(
 ) -> Starlette:
     """An ASGI application that stands before an embedding service and steers the vectors of queries.
 
-    Args:
-        upstream: Address of the service, up to and without ``/v1``.
-        live: The offsets that are served, such as `tttembed_rag.serving.follow` gives.
-        model: Name of the model that the offsets were learned for; other models' vectors pass as they came.
-        callers: Finds tenant and task of a request; None takes them from its headers.
-        upstream_key: The service's API key, sent for callers whose key the proxy knows instead of theirs.
-        limit: Bytes of a body up to which it is read, > 0; a longer one passes as it came.
-        feedback: Where ``/v1/feedback`` writes; None refuses what comes there. It is closed at the end.
-        searches: Searches over tools by the names of their catalogues, for ``/v1/search/NAME`` and ``/v1/used``.
-            They learn meanwhile, and are closed at the end.
-
-    Raises:
-        InputError: An argument is not what was expected.
+    The service is *upstream*, up to and without ``/v1``; *upstream_key* is its API key, sent for callers whose key the
+    proxy knows. The offsets *live* were learned for *model*: vectors of other models pass as they came, and so does a
+    body of more than *limit* bytes. *feedback* writes what comes to ``/v1/feedback``, and *searches*, by the names of
+    their catalogues, are asked by ``/v1/search/NAME`` and learn from ``/v1/used``; all are closed at the end.
     """
     if not model:
         raise InputError("model: expected the name of a model, got an empty one")
@@ -89,7 +80,7 @@ def proxy_app(
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with behind:
-            with catalogues:
+            with catalogues.open():
                 yield
             if feedback is not None:
                 feedback.close()

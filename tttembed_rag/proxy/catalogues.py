@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 
 class Catalogues:
-    """Searches over tools by the names of their catalogues; they learn while they are open, and are closed after."""
+    """Searches over tools by the names of their catalogues."""
 
     def __init__(self, searches: Mapping[str, LearnedToolSearch]) -> None:
         self._searches = dict(searches)
-        self._open = ExitStack()
         self._writing: dict[str, asyncio.Task[bool]] = {}
 
     @property
@@ -29,13 +28,14 @@ class Catalogues:
         """The names of the catalogues."""
         return list(self._searches)
 
-    def __enter__(self) -> None:
-        for search in self._searches.values():
-            self._open.callback(search.close)
-            self._open.enter_context(search.learning())
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Learn within the block, and close the searches after it."""
+        with ExitStack() as stack:
+            for search in self._searches.values():
+                stack.callback(search.close)
+                stack.enter_context(search.learning())
+            yield
 
     async def find(self, name: str, caller: Caller, body: Mapping[str, Any]) -> list[str]:
         """The names of the tools that are found for the *body* of a request, best first."""

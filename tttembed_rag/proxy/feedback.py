@@ -68,11 +68,9 @@ class _Said(NamedTuple):
 
 
 class FeedbackWriter:
-    """Writes feedback into a store; what comes while a transaction runs is written together in the next.
+    """Writes feedback into a store, which need not be reachable yet, as rewards of *judge*: with a judge, beside it.
 
-    Args:
-        store: An open store, or its URL; it need not be reachable yet.
-        judge: The name that the rewards are kept under. Under that of a judge, users speak beside it.
+    What comes while a transaction runs is written together in the next.
     """
 
     def __init__(self, store: Store | str, judge: str = JUDGE) -> None:
