@@ -235,7 +235,7 @@ def command_line() -> str:
     """The help of every command, as it is printed."""
     parts = ["# The command line", ""]
     for name, command in sorted(commands().items()):
-        with click.Context(command, info_name=f"tttembed {name}", max_content_width=100) as context:
+        with click.Context(command, info_name=f"tttembed {name}", max_content_width=100, show_default=True) as context:
             parts += [f"## tttembed {name}", "", "```output", command.get_help(context), "```", ""]
     return "\n".join(parts)
 
