@@ -85,6 +85,19 @@ class TestFromTexts:
 
         assert asked == [["how to reset a password", "our refund policy"]]
 
+    def test_documents_that_begin_alike_have_ids_of_their_own(self, tmp_path):
+        """An id is how the text begins, whichever others begin so: the folder that is written is read again."""
+        page, ending = "a page " * 12, ["1", "2", " #2"]
+        texts = [page + end for end in ending] + [f"{page[:80]} #2", "another page"]
+        rewards = of([("q", text, value) for text, value in zip(texts, (0.1, 0.3, 0.5, 0.7, 0.9), strict=True)])
+        rewards.to_parquet(tmp_path / "set")
+        read = Rewards.from_parquet(tmp_path / "set")
+
+        assert rewards.doc_ids[[0, -1]].tolist() == [page[:80], "another page"]
+        assert len(set(rewards.doc_ids.tolist())) == len(texts)
+        given = dict(zip(read.doc_ids[read.candidates].tolist(), read.values.tolist(), strict=True))
+        assert [given[name] for name in rewards.doc_ids.tolist()] == [0.1, 0.3, 0.5, 0.7, 0.9]
+
     @pytest.mark.parametrize(
         ("rows", "error", "message"),
         [

@@ -27,7 +27,6 @@ from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.rewards.observations import MAX_SOURCES, Observation
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.serving.context import current_tenant
 
 
@@ -169,13 +168,13 @@ class RewardLog(Log):
             known: dict[str, ArrayLike] = {**self._query_vectors}
         if not rows:
             raise RewardError(f"rewards: expected a judged document, got none ({len(self)} queries wait)")
-        columns = columns_of(
+        rewards = Rewards.from_texts(
             rows,
-            lambda query: known[query] if query in known else embed_query(query),
-            lambda texts: (vectors or TextVectors()).of(texts, embed_documents),
+            embed_query=lambda query: known[query] if query in known else embed_query(query),
+            embed_documents=lambda texts: (vectors or TextVectors()).of(texts, embed_documents),
+            judge=self.judge,
+            embedder=embedder,
         )
-        columns["doc_ids"] = None  # documents that begin alike would share an id
-        rewards = Rewards.from_indexed(**columns, judge=self.judge, embedder=embedder)
         return replace(rewards, trusted=self.trusted)
 
     def __repr__(self) -> str:

@@ -21,7 +21,6 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.rewards.texts import id_of_text
 
 if TYPE_CHECKING:
     from tttembed_rag.judging.biases import Texts
@@ -182,9 +181,10 @@ def read_rewards(
         refuse_given(("judge", "tenant", "last"), "a store", source)
         refuse_of_folder([source], "vectors", "depth")
         read = read_embedded(source, embed=embed, rewards=rewards, scale=scale, task=task, beside=out.parent)
-        documents = {id_of_text(row.document): row.document for row in read.rows}
+        voted = read.rewards()
+        documents = dict(zip(voted.doc_ids.tolist(), voted.doc_texts.tolist(), strict=True))
         lengths = {name: len(text) for name, text in documents.items()}
-        found = Found(read.rewards(), lengths, texts=lambda _: ({row.query: row.query for row in read.rows}, documents))
+        found = Found(voted, lengths, texts=lambda _: ({row.query: row.query for row in read.rows}, documents))
     trusted = found.rewards.trusted if trusted is None else trusted
     return found._replace(rewards=replace(found.rewards, trusted=trusted))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from tttembed_rag.errors import EmbedderError, InputError, RewardError
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.asked import vectors_from
 
-# Characters of a document's text that name it in messages.
+# Characters of a document's text that are its id.
 _SHOWN = 80
 
 
@@ -52,12 +53,20 @@ def columns_of(
         "tasks": tasks,
         "query_ids": queries,
         "sources": sources,
-        "doc_ids": [id_of_text(text) for text in documents],
+        "doc_ids": _ids_of(documents),
         "query_texts": queries,
         "doc_texts": documents,
     }
 
 
-def id_of_text(text: str) -> str:
-    """The id of a document that is known by its text alone: how the text begins."""
-    return text[:_SHOWN]
+def _ids_of(texts: Iterable[str]) -> list[str]:
+    """An id for each of different *texts*: how it begins, with a number where another one before it begins alike.
+
+    Only beginnings of the whole length are shared, so no text begins like one with its number.
+    """
+    alike, ids = Counter[str](), list[str]()
+    for text in texts:
+        begins = text[:_SHOWN]
+        alike[begins] += 1
+        ids.append(begins if alike[begins] == 1 else f"{begins} #{alike[begins]}")
+    return ids
