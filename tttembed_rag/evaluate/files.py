@@ -12,6 +12,7 @@ import numpy as np
 
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
+from tttembed_rag.rewards.rows import json_lines
 from tttembed_rag.system.arrays import read_arrays
 from tttembed_rag.system.files import whole_file
 from tttembed_rag.vectors.checks import FloatArray
@@ -28,9 +29,9 @@ def load_beir(folder: Path, split: str = "test", *, labels: bool = True) -> Data
         raise DataError(f"{folder}: expected a BEIR folder, found none")
     documents = {
         record["_id"]: f"{record.get('title') or ''} {record.get('text') or ''}".strip()
-        for record in _json_lines(folder / "corpus.jsonl")
+        for record in _records(folder / "corpus.jsonl")
     }
-    texts = {record["_id"]: record.get("text") or "" for record in _json_lines(folder / "queries.jsonl")}
+    texts = {record["_id"]: record.get("text") or "" for record in _records(folder / "queries.jsonl")}
     file = folder / "qrels" / f"{split}.tsv"
     if not (labels or file.exists()):
         return Dataset(folder.resolve().name, documents, texts, {})
@@ -131,33 +132,27 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n".encode() for line in lines)
 
 
-def _lines(path: Path, expected: str) -> Iterator[tuple[int, str]]:
-    """The lines of a file with their numbers; one with bytes that are not UTF-8, read as surrogates, is refused."""
+def _lines(path: Path, expected: str) -> Iterator[str]:
+    """The lines of a file; one with bytes that are not UTF-8, read as surrogates, is refused."""
     if not path.is_file():
         raise DataError(f"{path}: expected {expected}")
     with path.open(encoding="utf-8", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, 1):
             if not line.isascii() and any("\udc80" <= character <= "\udcff" for character in line):
                 raise DataError(f"{path}:{number}: expected UTF-8 text, got other bytes")
-            yield number, line
+            yield line
 
 
-def _json_lines(path: Path) -> Iterator[dict[str, str]]:
-    for number, line in _lines(path, "one JSON object a line, found no file"):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as exc:
-            raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}") from exc
-        if not isinstance(record, dict) or not isinstance(record.get("_id"), str):
+def _records(path: Path) -> Iterator[dict[str, str]]:
+    for number, record in json_lines(path, _lines(path, "one JSON object a line, found no file")):
+        if not isinstance(record.get("_id"), str):
             raise DataError(f'{path}:{number}: expected an object with a string "_id"')
         yield record
 
 
 def _judgments(path: Path) -> dict[str, dict[str, float]]:
     judgments: dict[str, dict[str, float]] = {}
-    for number, line in _lines(path, "query-id, corpus-id, score; found no file"):
+    for number, line in enumerate(_lines(path, "query-id, corpus-id, score; found no file"), 1):
         fields = line.rstrip("\n").split("\t")
         score = _number(fields[-1])
         if number == 1 and score is None:

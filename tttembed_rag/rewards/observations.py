@@ -98,7 +98,7 @@ def read_log(path: Path, *, task: str = DEFAULT_TASK) -> list[Observation]:
     """
     observations = []
     with read_text(path, "a BEIR folder or a log of served queries, found none") as text:
-        for number, line in json_lines(path, text):
+        for number, line in json_lines(path, text.split("\n")):
             try:
                 shown = [(candidate["id"], candidate["text"]) for candidate in line["candidates"]]
                 one = Observation(line["query_id"], line["query"], shown, line.get("task", task))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,7 +53,11 @@ def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
         RewardError: A reward is off the scale.
     """
     with read_text(path, f"a file with {COLUMNS}, found none") as text:
-        rows = _table(path, text)[1] if path.suffix.lower() in (".csv", ".tsv") else list(json_lines(path, text))
+        rows = (
+            _table(path, text)[1]
+            if path.suffix.lower() in (".csv", ".tsv")
+            else list(json_lines(path, text.split("\n")))
+        )
     if not rows:
         raise DataError(f"{path}: expected at least one row with {COLUMNS}, found none")
     first = rows[0][1]
@@ -142,9 +146,9 @@ def _table(path: Path, text: str) -> tuple[Sequence[str], list[_Row]]:
     return titles, rows
 
 
-def json_lines(path: Path, text: str) -> Iterator[_Row]:
-    """The objects of a file of JSON lines; a text may hold other marks that end a line elsewhere, such as U+2028."""
-    for number, line in enumerate(text.split("\n"), 1):
+def json_lines(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
+    """The objects of a file of JSON *lines*; a text may hold other marks that end one elsewhere, such as U+2028."""
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
