@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tttembed_rag import Evidence, Offset, Offsets, Scale
+from tttembed_rag import Evidence, Offset, Offsets, Rewards, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.cli.rows import tasks_of
 from tttembed_rag.errors import DataError
@@ -388,7 +388,14 @@ class TestMeasured:
         lines += ["q,a,1,one,u", "q,a,0,one,u", "q,a,1,one,v", "q,b,0.5,one,u", "q,a,0,two,u", "q,c,1,two,"]
         (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
 
-        one, two = tasks_of(read_rows(here / "scores.csv", scale=Scale(), task="rest"))
+        model = FakeEmbedder(width=4)
+        one, two = tasks_of(
+            Rewards.from_texts(
+                read_rows(here / "scores.csv", scale=Scale(), task="rest"),
+                embed_query=lambda text: model.embed_queries([text])[0],
+                embed_documents=model.embed_documents,
+            )
+        )
 
         assert (one.dataset.name, two.dataset.name) == ("one", "two")
         assert list(one.dataset.documents) == list(two.dataset.documents) == ["a", "b", "c"]

@@ -180,11 +180,11 @@ def read_rewards(
     else:
         refuse_given(("judge", "tenant", "last"), "a store", source)
         refuse_of_folder([source], "vectors", "depth")
-        read = read_embedded(source, embed=embed, rewards=rewards, scale=scale, task=task, beside=out.parent)
-        voted = read.rewards()
+        voted = read_embedded(source, embed=embed, rewards=rewards, scale=scale, task=task, beside=out.parent)
+        queries = dict(zip(voted.query_ids.tolist(), voted.query_texts.tolist(), strict=True))
         documents = dict(zip(voted.doc_ids.tolist(), voted.doc_texts.tolist(), strict=True))
         lengths = {name: len(text) for name, text in documents.items()}
-        found = Found(voted, lengths, texts=lambda _: ({row.query: row.query for row in read.rows}, documents))
+        found = Found(voted, lengths, texts=lambda _: (queries, documents))
     trusted = found.rewards.trusted if trusted is None else trusted
     return found._replace(rewards=replace(found.rewards, trusted=trusted))
 

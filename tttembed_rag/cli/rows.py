@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 import numpy as np
 from click.core import ParameterSource
-from numpy.typing import NDArray
 
 from tttembed_rag.cli.embedding import cached_embedder
 from tttembed_rag.errors import DataError
@@ -23,6 +22,7 @@ from tttembed_rag.system.jsontext import parsed_json
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.collection import Collection
     from tttembed_rag.evaluate.datasets import Dataset
+    from tttembed_rag.vectors.checks import FloatArray
 
 # Vectors of texts that were embedded before, beside what is written or read.
 _CACHE = ".known-vectors.sqlite"
@@ -42,72 +42,55 @@ class TaskOfRows(NamedTuple):
     sources: dict[str, dict[str, dict[str, float]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedRows:
-    """The rows of a file, the vectors of queries and documents by text, who gave the rewards, and the model."""
-
-    rows: Sequence[TextReward]
-    queries: Mapping[str, NDArray[np.floating[Any]]]
-    documents: Mapping[str, NDArray[np.floating[Any]]]
-    judge: str
-    embedder: str
-
-    def rewards(self) -> Rewards:
-        """The rewards to learn from."""
-        return Rewards.from_texts(
-            self.rows,
-            embed_query=self.queries.__getitem__,
-            embed_documents=lambda texts: [self.documents[text] for text in texts],
-            judge=self.judge,
-            embedder=self.embedder,
-        )
-
-    def vectors(self, dataset: Dataset) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating]]:
-        """The vectors of the documents and of the queries of a task, in order."""
-        documents = np.stack([self.documents[text] for text in dataset.documents])
-        return documents, np.stack([self.queries[text] for text in dataset.queries])
-
-    def collections(self, index: Literal["flat", "hnsw"]) -> list[Collection]:
-        """A collection for each task, to measure on, with an index of that kind."""
-        from tttembed_rag.evaluate.collection import Collection
-
-        found = []
-        for dataset, scores, sources in tasks_of(self.rows):
-            if not any(grade for grades in dataset.qrels.values() for grade in grades.values()):
-                expected = f"expected a reward above {RELEVANT:g} in task {dataset.name!r}"
-                raise DataError(f"{self.judge}: {expected}, found none")
-            of = partial(Collection.of, embedder=self.embedder, judge=self.judge, scores=scores, index=index)
-            found.append(replace(of(dataset, *self.vectors(dataset)), sources=sources))
-        return found
-
-
-def tasks_of(rows: Sequence[TextReward]) -> list[TaskOfRows]:
-    """Each task of *rows*, whose documents are all rows' documents.
+def tasks_of(rewards: Rewards) -> list[TaskOfRows]:
+    """Each task of the *rewards* of texts, whose documents are those of all tasks.
 
     Queries without a relevant document have labels too: nothing can be gained there.
     """
     from tttembed_rag.evaluate.datasets import Dataset
 
-    given: dict[str, dict[str, dict[str, list[tuple[str, float]]]]] = {}
-    for row in rows:
-        sources = given.setdefault(row.task, {}).setdefault(row.query, {})
-        sources.setdefault(row.source, []).append((row.document, row.reward))
-    documents = {row.document: row.document for row in rows}
+    given: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    said = zip(rewards.tasks.tolist(), rewards.query_texts.tolist(), rewards.sources.tolist(), strict=True)
+    for row, (task, query, source) in enumerate(said):
+        pairs = slice(*rewards.starts[row : row + 2])
+        shown, values = rewards.doc_texts[rewards.candidates[pairs]].tolist(), rewards.values[pairs].tolist()
+        given.setdefault(task, {}).setdefault(query, {})[source] = dict(zip(shown, values, strict=True))
+    documents = {text: text for text in rewards.doc_texts.tolist()}
     found = []
     for task, queries in given.items():
-        by_source = {query: {source: _means(said) for source, said in of.items()} for query, of in queries.items()}
-        scores = {query: _means(pair for one in of.values() for pair in one.items()) for query, of in by_source.items()}
+        scores = {query: _means(of_sources.values()) for query, of_sources in queries.items()}
         qrels = {query: {name: float(score > RELEVANT) for name, score in of.items()} for query, of in scores.items()}
-        found.append(TaskOfRows(Dataset(task, documents, {query: query for query in scores}, qrels), scores, by_source))
+        found.append(TaskOfRows(Dataset(task, documents, {query: query for query in scores}, qrels), scores, queries))
     return found
 
 
-def _means(said: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """The mean of each document's scores."""
-    scores: dict[str, list[float]] = {}
-    for document, score in said:
-        scores.setdefault(document, []).append(score)
-    return {document: float(np.mean(given)) for document, given in scores.items()}
+def _means(of_sources: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of what sources said of each document."""
+    said: dict[str, list[float]] = {}
+    for of_source in of_sources:
+        for document, score in of_source.items():
+            said.setdefault(document, []).append(score)
+    return {document: float(np.mean(given)) for document, given in said.items()}
+
+
+def vectors_of(rewards: Rewards, dataset: Dataset) -> tuple[FloatArray, FloatArray]:
+    """The vectors of the documents and of the queries of a task of *rewards*, in order."""
+    asked = {text: row for row, text in enumerate(rewards.query_texts.tolist())}
+    return rewards.doc_vectors, rewards.query_vectors[[asked[text] for text in dataset.queries]]
+
+
+def collections_of(rewards: Rewards, index: Literal["flat", "hnsw"]) -> list[Collection]:
+    """A collection for each task of *rewards*, to measure on, with an index of that kind."""
+    from tttembed_rag.evaluate.collection import Collection
+
+    found = []
+    for dataset, scores, sources in tasks_of(rewards):
+        if not any(grade for grades in dataset.qrels.values() for grade in grades.values()):
+            expected = f"expected a reward above {RELEVANT:g} in task {dataset.name!r}"
+            raise DataError(f"{rewards.judge}: {expected}, found none")
+        of = partial(Collection.of, embedder=rewards.embedder, judge=rewards.judge, scores=scores, index=index)
+        found.append(replace(of(dataset, *vectors_of(rewards, dataset)), sources=sources))
+    return found
 
 
 def read_rewarded(file: Path, scale: str, task: str, *, rewards: str | None = None) -> list[TextReward]:
@@ -129,8 +112,8 @@ def read_rewarded(file: Path, scale: str, task: str, *, rewards: str | None = No
 
 def read_embedded(
     file: Path, *, embed: str | None, rewards: str | None, scale: str, task: str, beside: Path
-) -> EmbeddedRows:
-    """The rows of *file* as `read_rewarded` gives them, each text embedded once.
+) -> Rewards:
+    """The rewards of *file*, whose rows are those of `read_rewarded`, each text embedded once.
 
     Vectors are kept in the folder *beside* for the next command.
     """
@@ -142,10 +125,12 @@ def read_embedded(
         )
     queries, documents = _texts_of(rows)
     with cached_embedder(embed, beside.absolute() / _CACHE, len(queries) + len(documents)) as model:
-        return EmbeddedRows(
-            rows=rows,
-            queries=dict(zip(queries, model.embed_queries(queries), strict=True)),
-            documents=dict(zip(documents, model.embed_documents(documents), strict=True)),
+        asked = dict(zip(queries, model.embed_queries(queries), strict=True))
+        shown = dict(zip(documents, model.embed_documents(documents), strict=True))
+        return Rewards.from_texts(
+            rows,
+            embed_query=asked.__getitem__,
+            embed_documents=lambda texts: [shown[text] for text in texts],
             judge=rewards if rewards and is_log(file) else file.name,
             embedder=model.fingerprint,
         )

@@ -53,11 +53,8 @@ def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
         RewardError: A reward is off the scale.
     """
     with read_text(path, f"a file with {COLUMNS}, found none") as text:
-        rows = (
-            _table(path, text)[1]
-            if path.suffix.lower() in (".csv", ".tsv")
-            else list(json_lines(path, text.split("\n")))
-        )
+        lines = json_lines(path, text.split("\n"))
+        rows = _table(path, text)[1] if path.suffix.lower() in (".csv", ".tsv") else list(lines)
     if not rows:
         raise DataError(f"{path}: expected at least one row with {COLUMNS}, found none")
     first = rows[0][1]
