@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from inspect import isawaitable, iscoroutine
+from itertools import repeat
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -20,6 +21,7 @@ from tttembed_rag.rewards.scales import Scale
 # One score per document, on the judge's scale; None is a document that was not judged.
 Scores = list[float | None]
 
+AskedT = TypeVar("AskedT")
 ResultT = TypeVar("ResultT")
 
 # Documents in a call to a judge that names no number.
@@ -99,15 +101,15 @@ def checked_judge(judge: Any) -> Any:
     raise InputError(f"judge: expected an object with score, ascore, scale and fingerprint, got {got}")
 
 
-def side_by_side(calls: Sequence[Callable[[], ResultT]], concurrency: int) -> list[ResultT]:
-    """The results of *calls* in order, at most *concurrency* of them at once in threads; the first error is raised.
+def side_by_side(ask: Callable[[AskedT], ResultT], about: Sequence[AskedT], concurrency: int) -> list[ResultT]:
+    """What *ask* gives for each of *about*, at most *concurrency* at once in threads; the first error is raised.
 
     Calls that have not begun when one fails are not made. Usage is reported to the meter around this call.
     """
-    if len(calls) < 2 or concurrency < 2:
-        return [call() for call in calls]
-    with ThreadPoolExecutor(min(concurrency, len(calls)), "tttembed-judge") as pool:
-        return list(pool.map(Context.run, [copy_context() for _ in calls], calls))
+    if len(about) < 2 or concurrency < 2:
+        return list(map(ask, about))
+    with ThreadPoolExecutor(min(concurrency, len(about)), "tttembed-judge") as pool:
+        return list(pool.map(Context.run, [copy_context() for _ in about], repeat(ask), about))
 
 
 def scored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:

@@ -150,7 +150,7 @@ class HttpJudge(Blocking):
         screened = Screened.of(documents, self.longest_document)
         size = self._shape.at_once
         batches = [screened.texts[start : start + size] for start in range(0, len(screened.texts), size)]
-        answers = side_by_side([partial(self._scores, query, batch) for batch in batches], _AT_ONCE)
+        answers = side_by_side(partial(self._scores, query), batches, _AT_ONCE)
         return screened.spread([score for scores in answers for score in scores])
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:

@@ -11,7 +11,6 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,8 +121,7 @@ class RubricJudge:
                 asked.answer = self.complete(asked.prompt)
             return grade_of(asked.answer)
 
-        grades = side_by_side([partial(grade, text) for text in screened.texts], self._concurrency)
-        return screened.spread(grades)
+        return screened.spread(side_by_side(grade, screened.texts, self._concurrency))
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, without blocking; a plain function runs in threads."""

@@ -6,7 +6,6 @@ import json
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -132,7 +131,7 @@ class Endpoint:
         sent = dict(headers or {}) | ({header: f"Bearer {key}" if header == "authorization" else key} if key else {})
         self._client = self._httpx.Client(timeout=timeout, headers=sent, **client_options(patience))
         weakref.finalize(self, self._client.close)
-        self._patiently = patience.caller()
+        self._retrying = patience.caller()
 
     def ask(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], *, expected: str) -> ResultT:
         """What *read* finds in the answer to *body*, posted as JSON; where it fails, that is not what was *expected*.
@@ -140,16 +139,15 @@ class Endpoint:
         Raises:
             JudgeError: The service refused, stayed busy, or answered something else.
         """
-        return self._patiently(partial(self._once, body, read, expected))
-
-    def _once(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], expected: str) -> ResultT:
         name = self.where.name
-        try:
-            answer = self._client.post(self.url, json=body)
-        except self._httpx.RequestError as exc:
-            raise BusyError(f"{name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        brief = f"{name}: expected an answer, got {answer.status_code}"
-        check_status(answer.status_code, answer.headers, brief, shown(answer.content))
+        for attempt in self._retrying:
+            with attempt:
+                try:
+                    answer = self._client.post(self.url, json=body)
+                except self._httpx.RequestError as exc:
+                    raise BusyError(f"{name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
+                brief = f"{name}: expected an answer, got {answer.status_code}"
+                check_status(answer.status_code, answer.headers, brief, shown(answer.content))
         return read_json(answer, read, name, expected)
 
 

@@ -41,11 +41,12 @@ class GoogleModel:
         except ValueError as exc:
             raise JudgeError(f"{name}: expected an API key in GEMINI_API_KEY ({exc})") from exc
         weakref.finalize(self.client, http.close)
-        self._patiently = patience.caller()
+        self._retrying = patience.caller()
 
     def ask(self, call: Callable[[], ResultT]) -> ResultT:
         """What a *call* of the client gives, made again where that may help."""
-        return self._patiently(lambda: self.ask_once(call))
+        result: ResultT = self._retrying(self.ask_once, call)
+        return result
 
     def ask_once(self, call: Callable[[], ResultT]) -> ResultT:
         """What a *call* of the client gives; a failure is a `BusyError` where it may pass, else a `JudgeError`."""

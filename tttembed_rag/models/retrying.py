@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Any
 
 from tttembed_rag.errors import InputError, JudgeError, require
-
-ResultT = TypeVar("ResultT")
 
 EXTRA = "judges"
 # Statuses that pass: timeouts, too many requests, servers in trouble.
@@ -57,22 +55,21 @@ class Patience:
         if self.attempts < 1 or (self.per_minute is not None and self.per_minute < 1):
             raise InputError(f"patience: expected attempts and per_minute >= 1, got {self.attempts}, {self.per_minute}")
 
-    def caller(self) -> Callable[[Callable[[], ResultT]], ResultT]:
-        """A function that calls another one again while it raises `BusyError`: each wait at least its `retry_after`."""
+    def caller(self) -> Any:
+        """A `tenacity.Retrying` that tries again after a `BusyError`: each wait is at least its `retry_after`."""
         tenacity = require("tenacity", EXTRA)
         jitter = tenacity.wait_random_exponential(multiplier=self.first_wait, max=self.longest_wait)
 
         def passes(exc: BaseException) -> bool:
             return isinstance(exc, BusyError) and (exc.retry_after or 0.0) <= self.longest_wait
 
-        retrying: Callable[[Callable[[], ResultT]], ResultT] = tenacity.Retrying(
+        return tenacity.Retrying(
             retry=tenacity.retry_if_exception(passes),
             wait=lambda state: max(jitter(state), state.outcome.exception().retry_after or 0.0),
             stop=tenacity.stop_after_attempt(self.attempts),
             sleep=self.sleep,
             reraise=True,
         )
-        return retrying
 
 
 def check_status(status: int, headers: Mapping[str, str], brief: str, said: str) -> None:
