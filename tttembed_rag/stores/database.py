@@ -43,7 +43,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from tttembed_rag.errors import InputError, StoreError, StoreReplaced, StoreTooSlow, StoreUnavailable, require
-from tttembed_rag.stores.rows import fact
+from tttembed_rag.stores.records import Lease
+from tttembed_rag.stores.rows import check_lease, fact
 from tttembed_rag.stores.schema import HEAD, metadata
 
 # What a writing transaction does; on PostgreSQL it decides which other transactions it excludes, see `_lock`.
@@ -140,16 +141,18 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self, access: Access) -> Iterator[Connection]:
+    def write(self, access: Access, lease: Lease | None = None) -> Iterator[Connection]:
         """A transaction that writes: all of it is there once the block is left, or nothing.
 
         Raises:
             StoreReplaced: As for `read`.
+            LeaseLost: The *lease* that the caller works under, if any, is lost.
         """
         with self.checked(), self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if not self.is_sqlite:  # which has one writer at a time
                 _lock(connection, access)
             self._check_store(connection)
+            check_lease(connection, lease)
             yield connection
 
     def recognise(self) -> None:

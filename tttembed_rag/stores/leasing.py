@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select
+from sqlalchemy import Connection, or_
 
-from tttembed_rag.errors import InputError, LeaseLost, StoreError
+from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.records import Lease
-from tttembed_rag.stores.rows import insert
+from tttembed_rag.stores.rows import insert, is_lease
 
 _log = logging.getLogger(__name__)
 
@@ -52,12 +52,12 @@ class Leases:
         _check_seconds(seconds)
         with self._database.write("observing") as connection:
             expires = self._database.now(connection) + seconds
-            return bool(connection.execute(_table.update().where(_is(lease)).values(expires=expires)).rowcount)
+            return bool(connection.execute(_table.update().where(is_lease(lease)).values(expires=expires)).rowcount)
 
     def release(self, lease: Lease) -> None:
         """Let other owners take the lease at once; no effect if it is lost."""
         with self._database.write("observing") as connection:
-            connection.execute(_table.delete().where(_is(lease)))
+            connection.execute(_table.delete().where(is_lease(lease)))
 
     @contextmanager
     def held(self, tenant: str, owner: str, seconds: float) -> Iterator[Lease | None]:
@@ -93,30 +93,9 @@ class Leases:
                 _log.warning("the lease was not given back, it ends by itself in %g s: %s", seconds, exc)
 
 
-def check_lease(connection: Connection, lease: Lease | None) -> None:
-    """Refuse a change by the owner of a lease that is lost; None is a caller that works under no lease.
-
-    The lease is locked until the transaction ends: nobody takes it over, and nobody revokes it, before.
-
-    Raises:
-        LeaseLost: Another owner has taken it over, or it was revoked.
-    """
-    if lease is None or connection.execute(select(_table.c.name).where(_is(lease)).with_for_update()).first():
-        return
-    holder = connection.execute(select(_table.c.owner).where(_table.c.name == lease.tenant)).scalar()
-    raise LeaseLost(
-        f"lease of tenant {lease.tenant!r}: expected to be held by {lease.owner!r}, got "
-        f"{'nobody' if holder is None else repr(holder)}; nothing was changed"
-    )
-
-
 def revoke(connection: Connection, tenants: Iterable[str]) -> None:
     """End the leases of *tenants*: what is being learned for them now can no longer be published."""
     connection.execute(_table.delete().where(_table.c.name.in_(sorted(tenants))))
-
-
-def _is(lease: Lease) -> ColumnElement[bool]:
-    return and_(_table.c.name == lease.tenant, _table.c.token == lease.token)
 
 
 def _check_seconds(seconds: float) -> None:

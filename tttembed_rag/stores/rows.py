@@ -1,4 +1,4 @@
-"""Statements that several parts of a store share: rows made where they are missing, long lists in parts."""
+"""Statements that several parts of a store share: rows made where they are missing, long lists in parts, leases."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Table, bindparam, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tttembed_rag.errors import VectorError
+from tttembed_rag.errors import LeaseLost, VectorError
 from tttembed_rag.stores import schema
+from tttembed_rag.stores.records import Lease
 
 ItemT = TypeVar("ItemT")
+_LEASES = schema.leases.c
 _FACT = select(schema.facts.c.value).where(schema.facts.c.name == bindparam("name"))
 # Values in one statement: below the limits on bound parameters of both databases.
 AT_ONCE = 1000
@@ -98,3 +100,25 @@ def set_fact(connection: Connection, name: str, value: str | None) -> None:
         connection.execute(facts.delete().where(facts.c.name == name))
     else:
         insert_all(connection, facts, [{"name": name, "value": value}], replace=True)
+
+
+def check_lease(connection: Connection, lease: Lease | None) -> None:
+    """Refuse a change by the owner of a lease that is lost; None is a caller that works under no lease.
+
+    The lease is locked until the transaction ends: nobody takes it over, and nobody revokes it, before.
+
+    Raises:
+        LeaseLost: Another owner has taken it over, or it was revoked.
+    """
+    if lease is None or connection.execute(select(_LEASES.name).where(is_lease(lease)).with_for_update()).first():
+        return
+    holder = connection.execute(select(_LEASES.owner).where(_LEASES.name == lease.tenant)).scalar()
+    raise LeaseLost(
+        f"lease of tenant {lease.tenant!r}: expected to be held by {lease.owner!r}, got "
+        f"{'nobody' if holder is None else repr(holder)}; nothing was changed"
+    )
+
+
+def is_lease(lease: Lease) -> ColumnElement[bool]:
+    """Whether a row is that of *lease*, not of a later one of its tenant."""
+    return and_(_LEASES.name == lease.tenant, _LEASES.token == lease.token)

@@ -20,7 +20,6 @@ from sqlalchemy import ColumnElement, Connection, select, true
 
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert_in
 
@@ -67,8 +66,7 @@ class Due:
         """
         if not marks:
             return
-        with self._database.write("observing") as connection:
-            check_lease(connection, lease)
+        with self._database.write("observing", lease) as connection:
             t = schema.tenants
             own = connection.execute(select(t.c.id, t.c.shares).where(t.c.name == tenant)).one()
             if tenant and own.shares:  # first, as writers lock the rows of the shared tenant first

@@ -16,7 +16,6 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.log.due import mark_due
 from tttembed_rag.stores.records import Generations, Lease, Serving, Version, checked_json
 from tttembed_rag.stores.rows import fact, ids_of, set_fact
@@ -249,8 +248,7 @@ class Registry:
         """
         checked_name("by", by)
         checked_name("tenant", tenant, empty=True)
-        with self._database.write("publishing") as connection:
-            check_lease(connection, lease)
+        with self._database.write("publishing", lease) as connection:
             owner = ids_of(connection, _t, [tenant])[tenant]
             live = _aliases(connection, tenant).get("live")
             if instead_of not in (None, live or 0):
@@ -282,8 +280,7 @@ class Registry:
         name = checked_name("tenant", tenant or "", empty=True)
         why = cleaned(note)
         values = (why, by) if action == "halt" else (None, None)
-        with self._database.write("publishing") as connection:
-            check_lease(connection, lease)
+        with self._database.write("publishing", lease) as connection:
             owner = ids_of(connection, _t, [name])[name]
             if tenant is None:
                 holder = fact(connection, _HALTED_BY)

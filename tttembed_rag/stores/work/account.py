@@ -22,7 +22,6 @@ from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database, keyed_digest
-from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
 from tttembed_rag.stores.rows import ids_of, in_parts, insert_all
 from tttembed_rag.stores.work.answers import StoredAnswers, count_spending, count_within, patiently, spent_on
@@ -45,8 +44,7 @@ class DailyAccount:
 
     def charge(self, pairs: Sequence[bytes], estimate: Usage, *, least: int = 1, anew: bool = False) -> Charge | None:
         """Charge for a call about *pairs*; None where a cap of the day has no room for *least* of them."""
-        with self._database.write("spending") as connection:
-            check_lease(connection, self._lease)
+        with self._database.write("spending", self._lease) as connection:
             number = ids_of(connection, schema.judges, [self._judge])[self._judge]
             _lapse(connection, number, self._database.now(connection))
             owners = self._answers.owners(connection, self._judge, pairs)

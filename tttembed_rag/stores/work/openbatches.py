@@ -16,7 +16,6 @@ from tttembed_rag.judging.batching.openbatch import GIVEN_UP, OpenBatch
 from tttembed_rag.judging.spending import Budget
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
 from tttembed_rag.stores.rows import ids_of
 from tttembed_rag.stores.work.answers import count_spending, count_within
@@ -79,8 +78,7 @@ class TenantBooks:
 
     def add(self, batch: OpenBatch) -> OpenBatch | None:
         """Write a batch down before it is sent, and count it as spent; None where a cap refuses it."""
-        with self._database.write("spending") as connection:
-            check_lease(connection, self._lease)
+        with self._database.write("spending", self._lease) as connection:
             owner = ids_of(connection, schema.tenants, [self._tenant])[self._tenant]
             judge = ids_of(connection, schema.judges, [self._judge])[self._judge]
             today = self._database.today(connection)
@@ -94,16 +92,14 @@ class TenantBooks:
 
     def note(self, batch: OpenBatch) -> OpenBatch:
         """Write down what is known of a batch by now."""
-        with self._database.write("observing") as connection:
-            check_lease(connection, self._lease)
+        with self._database.write("observing", self._lease) as connection:
             known = _table.update().where(_table.c.key == batch.key)
             connection.execute(known.values(record=json.dumps(asdict(batch))))
         return batch
 
     def close(self, batch: OpenBatch, *, lost: float = 0.0) -> None:
         """Take a batch off the list, and give back what was counted for it, but for a share *lost* in [0, 1]."""
-        with self._database.write("observing") as connection:
-            check_lease(connection, self._lease)
+        with self._database.write("observing", self._lease) as connection:
             if connection.execute(_table.delete().where(_table.c.key == batch.key)).rowcount:
                 judge = ids_of(connection, schema.judges, [self._judge])[self._judge]
                 share = lost - 1.0

@@ -10,7 +10,6 @@ from sqlalchemy import select
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, checked_json
 from tttembed_rag.stores.rows import ids_of, insert_all
 
@@ -56,8 +55,7 @@ class States:
         """
         checked_name("name", name)
         checked_name("tenant", tenant, empty=True)
-        with self._database.write("observing") as connection:
-            check_lease(connection, lease)
+        with self._database.write("observing", lease) as connection:
             owner = ids_of(connection, schema.tenants, [tenant])[tenant]
             row = {"tenant": owner, "name": name, "value": checked_json("value", value)}
             insert_all(connection, _table, [row], replace=True)
