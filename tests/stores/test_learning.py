@@ -89,16 +89,6 @@ def test_a_judge_that_sources_alone_speak_for_is_told_last(store):
     assert told == ["users", "reranker", "reranker", "users"]
 
 
-def test_rewards_are_counted_without_being_read(store):
-    """As many as a fit would get of the same queries."""
-    store.observe(traffic(5), judge=JUDGE)
-    store.observe([replace(one, embedder="new") for one in traffic(2, first=5, depth=3)], judge=JUDGE)
-
-    assert store.budget(JUDGE, embedder="e", last=4, since=2.0) == 3 * 4
-    assert store.budget(JUDGE, embedder="e", last=2) == store.rewards(JUDGE, embedder="e", last=2).budget == 2 * 4
-    assert [store.budget(JUDGE), store.budget(JUDGE, last=3), store.budget("nobody")] == [26, 10, 0]
-
-
 def test_a_document_without_a_vector_waits_for_it(store):
     """It takes part in no fit until its vector is known."""
     one = traffic(1)[0]

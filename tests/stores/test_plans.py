@@ -49,7 +49,6 @@ def sorted_here(store):
         lambda store: store.rewards(JUDGE, tenant="a", last=1),
         lambda store: store.embedder(JUDGE, last=2, since=1.0),
         lambda store: store.judge(last=2, since=1.0),
-        lambda store: store.budget(JUDGE, embedder="e", last=2, since=1.0),
         lambda store: store.judge_queue.waiting(JUDGE, limit=2),
         lambda store: store.judge_queue.waiting(JUDGE, limit=2, covering=True),
     ],

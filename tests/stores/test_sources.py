@@ -41,7 +41,7 @@ def test_sources_stand_side_by_side(store):
     assert by_source(found) == {"ann": [1.0], "bob": [0.5], "eve": [0.0, 1.0]}
     assert found.query_ids.tolist() == ["q"] * 3
     assert store.history.verdicts("", judge=JUDGE) == {("q", "a"): 0.5, ("q", "b"): 1.0}
-    assert (store.counts().rewards, store.changes(JUDGE), store.budget(JUDGE)) == (2, 5, 2)
+    assert (store.counts().rewards, store.changes(JUDGE)) == (2, 5)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_source_is_forgotten(store):
     assert (gone.queries, gone.rewards) == (0, 2)
     assert by_source(store.rewards(JUDGE)) == {"bob": [0.5]}
     assert store.history.verdicts("", judge=JUDGE) == {("q", "a"): 0.5}
-    assert store.budget(JUDGE) == 1
+    assert store.counts().rewards == 1
 
 
 def test_a_source_that_was_forgotten_is_forgotten_again(store):

@@ -222,26 +222,10 @@ class Store(AbstractContextManager["Store"]):
         with self._database.read() as connection:
             return reading.judge_of_most(connection, tenant, last=last, since=since)
 
-    def budget(
-        self,
-        judge: str,
-        *,
-        tenant: str = "",
-        embedder: str | None = None,
-        last: int | None = None,
-        since: float | None = None,
-    ) -> int:
-        """How many rewards `rewards` would read; counting reads no vector, so damaged and missing vectors count too.
-
-        The arguments are those of `rewards`; only queries that *embedder* served last count, None is any.
-        """
-        with self._database.read() as connection:
-            return reading.count_rewards(connection, judge, tenant, embedder=embedder, last=last, since=since)
-
     def changes(self, judge: str, *, tenant: str = "", own: bool = False) -> int:
         """How many rewards of *judge* for *tenant* were ever written that were new, or differed from those before.
 
-        It rises with corrections too, which `budget` does not show. Those of the shared tenant are also those of
+        It rises with corrections too. Those of the shared tenant are also those of
         tenants that share, unless only its *own* are asked for.
         """
         with self._database.read() as connection:

@@ -148,17 +148,6 @@ def embedder_of_most(
     return connection.execute(select(e.c.name).where(e.c.id == number)).scalar()
 
 
-def count_rewards(
-    connection: Connection, judge: str, tenant: str, *, embedder: str | None, last: int | None, since: float | None
-) -> int:
-    """How many rewards the selected queries have that were last served by *embedder*, or (None) by any."""
-    rewarded = _rewarded_queries(id_of(connection, schema.judges, judge), since)
-    if embedder is not None:
-        rewarded = rewarded.where(schema.queries.c.embedder == id_of(connection, schema.embedders, embedder))
-    rows = _last_served(connection, tenant, rewarded, last, schema.progress.c.rewards)
-    return sum(rewards for _, _, rewards in rows)
-
-
 def judges_of(connection: Connection, tenant: str | None) -> list[tuple[str, int]]:
     """Judges with how many rewards they gave, to *tenant* or (None) to all, the busiest first."""
     progress, j = schema.progress, schema.judges
