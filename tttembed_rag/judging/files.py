@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
-from tttembed_rag.judging.plan import Plan, Progress, Verdicts
+from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
 from tttembed_rag.models.options import Options
 from tttembed_rag.rewards import Feedback
 from tttembed_rag.rewards.rows import read_events
@@ -31,12 +29,10 @@ def read_feedback(spec: str, plan: Plan, *, queries: Mapping[str, str], document
     events, declared = list(read_events(Path(options.target))), Scale.parse(scale) if scale else None
     feedback = Feedback.of(events, scale=declared, half_life_days=days, attention=attention)
     scores = feedback.by_text(queries, documents)
-    asked = [(one, name, text) for one, stage in plan.visits() for name, text in stage]
-    rewards: dict[str, dict[str, float]] = {}
-    for one, name, text in asked:
-        if (score := scores.get((one.query, text))) is not None:
-            rewards.setdefault(one.query_id, {})[name] = float(feedback.scale.to_unit(np.array([score]))[0])
-    return Verdicts(rewards, len(asked) - sum(map(len, rewards.values())), Progress(len(asked)))
+    pairs = [
+        (one.query_id, name, scores.get((one.query, text))) for one, stage in plan.visits() for name, text in stage
+    ]
+    return verdicts_of(feedback.scale, pairs, Progress(len(pairs)))
 
 
 def write_scores(path: Path, verdicts: Verdicts) -> None:

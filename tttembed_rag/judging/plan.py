@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tttembed_rag.errors import InputError, JudgeError
-from tttembed_rag.judges.contract import Judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.turns import in_turns
 
 # Ids stand in columns of a text file.
@@ -117,14 +119,11 @@ class Verdicts:
     broken: bool = False
 
 
-def rewards_of(judge: Judge, pairs: Sequence[tuple[str, str, float | None]]) -> tuple[dict[str, dict[str, float]], int]:
-    """Rewards by query id and document id of *pairs* with a score of *judge*, and how many pairs have none."""
+def verdicts_of(scale: Scale, pairs: Sequence[tuple[str, str, float | None]], progress: Progress) -> Verdicts:
+    """The verdicts of a run at its end: of each pair the query id, the document id and the score on *scale*, if any."""
+    judged = [(query, document, score) for query, document, score in pairs if score is not None]
+    values = scale.to_unit(np.array([score for _, _, score in judged], dtype=np.float64)).tolist()
     rewards: dict[str, dict[str, float]] = {}
-    unjudged = 0
-    values = checked_rewards(judge, [score for _, _, score in pairs]).tolist()
-    for (query, document, score), value in zip(pairs, values, strict=True):
-        if score is None:
-            unjudged += 1
-        else:
-            rewards.setdefault(query, {})[document] = value
-    return rewards, unjudged
+    for (query, document, _), value in zip(judged, values, strict=True):
+        rewards.setdefault(query, {})[document] = value
+    return Verdicts(rewards, len(pairs) - len(judged), progress)

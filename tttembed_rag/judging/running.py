@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -25,7 +26,7 @@ from tttembed_rag.judges.examination import check_answers
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, event_loop
-from tttembed_rag.judging.plan import Plan, Progress, Verdicts, rewards_of
+from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
 from tttembed_rag.judging.walk import JudgeCall, Walk
 from tttembed_rag.models.usage import Meter, Usage, metered
 
@@ -247,10 +248,10 @@ class Run:
             (query, document, paid.score if (paid := walk.answered.get(key)) else None)
             for query, document, key in walk.reached
         ]
-        rewards, unjudged = rewards_of(self._judge, scores)
         failed = {(query, document): self._failed[key] for query, document, key in walk.reached if key in self._failed}
         stopped = self._stopped or self._capped or walk.stopped
-        return Verdicts(rewards, unjudged, self._progress, stopped, failed, broken=bool(self._stopped))
+        verdicts = verdicts_of(self._judge.scale, scores, self._progress)
+        return replace(verdicts, stopped=stopped, failed=failed, broken=bool(self._stopped))
 
 
 def _score(judge: Judge, call: JudgeCall) -> Scores:

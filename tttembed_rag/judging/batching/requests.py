@@ -11,7 +11,7 @@ from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.batching.lines import LineJudge
 from tttembed_rag.judging.batching.openbatch import OpenBatch
 from tttembed_rag.judging.cache import Answers, Paid
-from tttembed_rag.judging.plan import Plan, Progress, Verdicts, rewards_of
+from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
 from tttembed_rag.judging.spending import Price
 from tttembed_rag.judging.walk import Walk
 from tttembed_rag.models.fingerprints import pair_key
@@ -128,5 +128,5 @@ def answered(plan: Plan, judge: LineJudge, answers: Answers) -> Verdicts:
     ]
     paid = answers.get([*examination_keys(judge.fingerprint), *{key for _, _, key in asked}])
     scored = [(query, document, paid[key].score) for query, document, key in asked if key in paid]
-    rewards, unjudged = rewards_of(judge, scored)
-    return Verdicts(rewards, unjudged, Progress(len(asked), len(scored), usd=sum(one.usd for one in paid.values())))
+    usd = sum(one.usd for one in paid.values())
+    return verdicts_of(judge.scale, scored, Progress(len(asked), len(scored), usd=usd))
