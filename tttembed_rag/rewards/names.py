@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from tttembed_rag.errors import InputError
@@ -32,3 +34,12 @@ def is_name(value: str) -> bool:
 def cleaned(text: str) -> str:
     """*text* with the characters that databases cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
     return text if text.isascii() and "\0" not in text else _UNKEPT.sub("\ufffd", text)
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """*names* in order, each with a number where it came before."""
+    came, told = Counter[str](), list[str]()
+    for name in names:
+        came[name] += 1
+        told.append(name if came[name] == 1 else f"{name} #{came[name]}")
+    return told

@@ -32,6 +32,7 @@ import numpy as np
 
 from tttembed_rag.errors import DataError, InputError, check_count, require
 from tttembed_rag.rewards.columns import starts_of
+from tttembed_rag.rewards.names import numbered
 from tttembed_rag.system.files import whole_file
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 
@@ -62,7 +63,8 @@ def write_folder(folder: str | os.PathLike[str], columns: Mapping[str, Any], sha
     if columns["embedder"]:
         names["embedder"] = np.full(len(queries), columns["embedder"])
     goes_on = (names["query_id"][1:] == names["query_id"][:-1]) & (names["task"][1:] == names["task"][:-1])
-    ids = pa.array(columns["doc_ids"].tolist(), pa.large_string())  # as a list: NumPy's texts end at a NUL
+    # A list, as NumPy's texts end at a NUL; a store gives all documents of other tenants one name.
+    ids = pa.array(numbered(columns["doc_ids"].tolist()), pa.large_string())
     draft = target.absolute().with_name(f".{target.absolute().name}.{secrets.token_hex(8)}")
     try:
         (draft / "queries").mkdir(parents=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,9 +10,11 @@ from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import EmbedderError, InputError, RewardError
 from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.names import numbered
 from tttembed_rag.vectors.asked import vectors_from
 
-# Characters of a document's text that are its id.
+# Characters of a document's text that are its id; only a beginning of this length can be that of several texts, so
+# that none is another one with a number.
 _SHOWN = 80
 
 
@@ -53,20 +54,7 @@ def columns_of(
         "tasks": tasks,
         "query_ids": queries,
         "sources": sources,
-        "doc_ids": _ids_of(documents),
+        "doc_ids": numbered([text[:_SHOWN] for text in documents]),
         "query_texts": queries,
         "doc_texts": documents,
     }
-
-
-def _ids_of(texts: Iterable[str]) -> list[str]:
-    """An id for each of different *texts*: how it begins, with a number where another one before it begins alike.
-
-    Only beginnings of the whole length are shared, so no text begins like one with its number.
-    """
-    alike, ids = Counter[str](), list[str]()
-    for text in texts:
-        begins = text[:_SHOWN]
-        alike[begins] += 1
-        ids.append(begins if alike[begins] == 1 else f"{begins} #{alike[begins]}")
-    return ids
