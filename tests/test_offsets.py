@@ -620,6 +620,7 @@ class TestBadFile:
             (foreign(OURS | {"format_version": "2"}), "format version 1 or older, got 2; upgrade tttembed-rag$"),
             *((of_records([], NO_VECTORS, settings), "texts and numbers by name") for settings in WRONG_SETTINGS),
         ],
+        ids=lambda value: "bytes" if isinstance(value, bytes) else None,  # the same in all processes of a run
     )
     def test_is_refused(self, tmp_path, content, message):
         """Little, cut or random bytes, some model's weights, a newer version, a header or settings of another kind."""

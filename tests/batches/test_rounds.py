@@ -539,3 +539,20 @@ def test_the_command_sends_and_reads(store, served, batch_server, spec):
     assert store.counts().rewards == 9
     assert CliRunner().invoke(main, ["worker", store.name, "--batch"]).exit_code == 2
     assert "asked by batches" in CliRunner().invoke(main, [*command[:3], "anthropic:x", "--batch"]).output
+
+
+def test_old_batches_end_the_search_for_one_whose_name_was_lost(batch_server, spec):
+    """An account with years of batches is not read to its end; one that is as new as what is looked for is found."""
+    batch_server.batches |= {
+        f"batch-{k}": {"id": f"batch-{k}", "created_at": 1.0, "status": "completed"} for k in range(300)
+    }
+    pages = []
+    batch_server.fault = lambda method, path: pages.append(method) if (method, path) == ("GET", "/batches") else None
+    service = open_batch_service(spec)
+
+    missing = service.find("key", "file", time.time())
+
+    assert missing is None
+    assert len(pages) == 50  # of two batches each
+    batch_server.batches["batch-0"]["metadata"] = {"tttembed": "key"}
+    assert service.find("key", "file", 2.0).number == "batch-0"

@@ -115,7 +115,7 @@ class Exchange:
             if batch.number:
                 found = self._asked(self._service.get, batch.number)
             else:
-                found = self._asked(self._service.find, batch.key, batch.file)
+                found = self._asked(self._service.find, batch.key, batch.file, batch.at)
         except JudgeError as exc:
             if age < GIVEN_UP:
                 raise

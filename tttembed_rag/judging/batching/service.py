@@ -37,8 +37,10 @@ _ENDED_AT_GOOGLE = {
 _KEY = "tttembed"
 # Characters of a service's own words that are shown.
 _SHOWN = 240
-# Batches of a page of the list.
+# Batches of a page of the list: so many in a row that are older than what is looked for end the search.
 _PAGE = 100
+# Seconds that the clock of a service may be behind ours.
+_BEHIND = 86_400.0
 # Seconds to wait for the next part of an answer.
 _SECONDS = 120.0
 
@@ -97,15 +99,17 @@ class OpenAIBatches:
         with failures_of(self._name, "a batch"):
             return self._batch(self._client.batches.retrieve(number))
 
-    def find(self, key: str, requests: str) -> ServiceBatch | None:
-        """The batch with a key, or of an uploaded file; None where there is none."""
-        seen = set[str]()
+    def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:
+        """The batch with a key, or of an uploaded file, that was made after a Unix second; None where there is none."""
+        seen, old = set[str](), 0
         with failures_of(self._name, "a list of batches"):
             for batch in self._client.batches.list(limit=_PAGE):
                 told = batch.metadata if isinstance(batch.metadata, Mapping) else {}
                 if told.get(_KEY) == key or batch.input_file_id == requests:
                     return self._batch(batch)
-                if batch.id in seen:  # a page that comes again has no end
+                is_old = isinstance(batch.created_at, int | float) and batch.created_at < since - _BEHIND
+                old = old + 1 if is_old else 0
+                if old == _PAGE or batch.id in seen:  # a page that comes again has no end
                     return None
                 seen.add(batch.id)
         return None
@@ -152,7 +156,7 @@ class GeminiBatches:
         """The batch as it is now."""
         return self._google.ask(lambda: self._batch(self._client.batches.get(name=number)))
 
-    def find(self, key: str, requests: str) -> ServiceBatch | None:  # noqa: ARG002 (the list has none)
+    def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:  # noqa: ARG002 (the list has none)
         """The batch with a key; None where there is none."""
         listed = partial(self._client.batches.list, config={"page_size": _PAGE})
         return self._google.ask(lambda: next((self._batch(one) for one in listed() if one.display_name == key), None))
