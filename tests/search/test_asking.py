@@ -118,6 +118,20 @@ def test_a_judge_that_fails_costs_nothing_but_its_verdicts(taught, judge, error,
     assert "items that nobody used stay unjudged" in caplog.text
 
 
+def test_names_with_tabs_and_line_breaks_are_judged_too(tmp_path, judge):
+    """A tool of such a name keeps no other from being judged."""
+    catalog = {f"{name.replace('_', chr(9))}\n": text for name, text in CATALOG.items()}
+    with (
+        open_store(f"sqlite:///{tmp_path}/odd.db") as store,
+        LearnedToolSearch(catalog, FakeEmbedder(), store=store, judge=judge) as search,
+    ):
+        for topic in LEARNED:
+            search.used(request(topic), f"zeta\t{topic}\n")
+        search.learn()
+
+    assert len(asked_of(judge)) == 3 * len(LEARNED)
+
+
 def test_a_judge_needs_a_store(judge):
     """Without a store nothing would bound what it costs: refused in one line."""
     with pytest.raises(InputError, match="judge: expected a store beside it"):

@@ -178,12 +178,13 @@ def test_skills_without_a_head_are_refused(tmp_path, text):
 
 
 def test_names_that_no_store_holds_have_a_key():
-    """A name that is too long, or holds what databases refuse, is stored under its hash."""
-    cards = [Card("a" * 600, "x"), Card("a\0b", "x"), Card("\ud800", "x"), Card("ü 工具", "x")]
+    """A name that is too long, or holds what databases or plans of judging refuse, is stored under its hash."""
+    names = ["a" * 600, "a\0b", "\ud800", "a\tb", "a\nb", "a\u2028b"]
+    cards = [Card(name, "x") for name in [*names, "ü 工具"]]
 
-    assert [card.key == card.name for card in cards] == [False, False, False, True]
-    assert len({card.key for card in cards}) == 4
-    assert all(len(card.key) == 71 for card in cards[:3])
+    assert [card.key == card.name for card in cards] == [False] * 6 + [True]
+    assert len({card.key for card in cards}) == 7
+    assert all(len(card.key) == 71 for card in cards[:6])
 
 
 @pytest.mark.slow

@@ -42,8 +42,8 @@ class Card:
 
     @property
     def key(self) -> str:
-        """The name where every store can hold it as an id, else a hash of it."""
-        if is_name(self.name):
+        """The name where every store can hold it as an id and a plan of judging takes it, else a hash of it."""
+        if is_name(self.name) and self.name.isprintable():
             return self.name
         return f"sha256:{hashlib.sha256(self.name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
