@@ -3,6 +3,8 @@
 import json
 import logging
 import threading
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -276,7 +278,7 @@ class TestVectors:
 
     @pytest.mark.parametrize(("texts", "query"), [(["wool", "wool"], "wool"), ([f"wool {n}" for n in range(9)], None)])
     def test_of_a_trace_no_more_is_kept_than_is_asked(self, texts, query):
-        """A retriever asked by a vector has the one text that was embedded; of many texts of a trace two are kept."""
+        """A retriever asked by a vector has the one text that was embedded; of many texts of a trace none is kept."""
         reader = Reader()
         embedding = {
             f"embedding.embeddings.{n}.embedding.{key}": value
@@ -288,7 +290,7 @@ class TestVectors:
         read = reader.read(Span("retrieve", "trace", None, retriever("<2-dimensional vector>")))
 
         assert (None if read is None else read.query) == query
-        assert len(reader._embedded.get("trace")) == min(len(set(texts)), 2)
+        assert list(reader._embedded.values()) == [query]
 
     def test_vectors_can_be_refused(self):
         """Where a proxy steers unseen, no vector of a span is believed."""
@@ -330,7 +332,37 @@ class TestHarm:
             reader.read(Span("embed", str(number), "above", {"openinference.span.kind": "EMBEDDING", **fields}))
         read = [reader.read(Span("r", str(n), None, retriever(f"wool {n}"))) for n in range(100)]
 
-        assert [one.vector is not None for one in read] == [False] * 75 + [True] * 25
+        assert [one.vector is not None for one in read] == [False] * 78 + [True] * 22
+
+    def test_long_texts_and_names_are_remembered_within_the_bytes(self, monkeypatch):
+        """Of 24 MB of embedded texts and names of traces no more stays than what the bounds say."""
+        monkeypatch.setattr("tttembed_rag.capture.spans.reading._VECTORS_BYTES", 500_000)
+        monkeypatch.setattr("tttembed_rag.capture.spans.reading._TEXTS_BYTES", 500_000)
+        reader, key = Reader(), "embedding.embeddings.0.embedding"
+        tracemalloc.start()
+        try:
+            for number in range(600):
+                for text in ("wool", "wool", "tea")[: 2 + number % 2]:
+                    fields = {f"{key}.text": f"{text} {number}" + "!" * 10_000, f"{key}.vector": [1.0, 2.0]}
+                    span = Span("embed", "t" * 20_000 + str(number), "a", {"openinference.span.kind": "EMBEDDING"})
+                    reader.read(replace(span, attributes={**span.attributes, **fields}))
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+        assert held < 1_500_000
+
+    def test_a_text_beyond_the_bytes_is_not_taken_for_no_text(self, monkeypatch):
+        """Then the next text of the trace is not its only one; a vector beyond the bytes is left out."""
+        monkeypatch.setattr("tttembed_rag.capture.spans.reading._VECTORS_BYTES", 1_000)
+        monkeypatch.setattr("tttembed_rag.capture.spans.reading._TEXTS_BYTES", 1_000)
+        reader, key = Reader(), "embedding.embeddings.0.embedding"
+        for text in ("x" * 2_000, "wool"):
+            fields = {f"{key}.text": text, f"{key}.vector": [1.0] * 2_000}
+            reader.read(Span("embed", "trace", None, {"openinference.span.kind": "EMBEDDING", **fields}))
+
+        assert reader.read(Span("r", "trace", None, retriever("<2000-dimensional vector>"))) is None
+        assert reader.read(Span("r", "trace", None, retriever("wool"))).vector is None
 
     def test_a_log_that_fails_is_logged(self, caplog):
         """Its error goes to the log of the program, and the next span is read."""

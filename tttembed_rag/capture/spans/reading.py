@@ -10,10 +10,12 @@ Read are the spans of OpenInference (kinds RETRIEVER, RERANKER and EMBEDDING), a
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,8 +39,10 @@ _RETRIEVED = ("retrieval.documents", "gen_ai.retrieval.documents", "gen_ai.memor
 _RERANKED = "reranker.output_documents"
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
-# Bytes of query vectors that are remembered at most, beside their texts; and entries of anything else.
-_VECTORS_BYTES, _REMEMBERED = 128 * 2**20, 50_000
+# Bytes of query vectors, and of embedded texts, that are remembered at most; and spans, of which only digests are.
+_VECTORS_BYTES, _TEXTS_BYTES, _SPANS = 128 * 2**20, 32 * 2**20, 50_000
+# Bytes that an entry takes beside what it holds: its key, and the cache's own.
+_ENTRY_BYTES = 400
 # Levels of attributes that are looked into, and levels of a trace that are told apart.
 _DEEPEST, _LEVELS = 20, 500
 
@@ -79,7 +83,8 @@ class Retrieval:
 class Reader:
     """Reads retrievals from spans that are handed over children first, as they end.
 
-    Its arguments are those of `TTTSpanProcessor`.
+    Its arguments are those of `TTTSpanProcessor`. About 180 MiB of the latest spans are remembered at most, however
+    long their names and texts are.
 
     Attributes:
         nested: Retrievers that only handed on.
@@ -97,10 +102,11 @@ class Reader:
             check_count("cut_at", self.cut_at)
         self.nested = self.left_out = self.undeclared = 0
         # Spans that have a retriever with documents below them.
-        self._around: LRUCache[tuple[str, str], None] = LRUCache(_REMEMBERED)
-        self._query_vectors: LRUCache[tuple[str, str], FloatArray] = LRUCache(_VECTORS_BYTES, lambda one: one.nbytes)
-        # The texts that were embedded in a trace, two at most: only whether it is one is asked.
-        self._embedded: LRUCache[str, set[str]] = LRUCache(_REMEMBERED)
+        self._around: LRUCache[bytes, None] = LRUCache(_SPANS)
+        # By trace and text.
+        self._query_vectors: LRUCache[bytes, FloatArray] = LRUCache(_VECTORS_BYTES, _size)
+        # The only text that was embedded in a trace; None where there were several.
+        self._embedded: LRUCache[bytes, str | None] = LRUCache(_TEXTS_BYTES, _size)
 
     def read(self, span: Span) -> Retrieval | None:
         """What *span* says was retrieved or reranked; None for all other spans."""
@@ -108,7 +114,7 @@ class Reader:
         kind = str(fields.get("openinference.span.kind", "")).upper()
         if fields.get("gen_ai.operation.name") in _GEN_AI:
             kind = "RETRIEVER"
-        key = span.trace_id, span.span_id
+        key = _digest(span.trace_id, span.span_id)
         nested = key in self._around
         self._around.pop(key, None)
         documents: list[dict[str, Any]] = []
@@ -117,7 +123,7 @@ class Reader:
             documents = next(filter(None, (_documents(fields, name) for name in _RETRIEVED)), [])
             self.left_out += any(isinstance(fields.get(name), str) for name in _RETRIEVED)  # cut on the way
         if (nested or documents) and span.parent_id is not None:
-            self._around[span.trace_id, span.parent_id] = None
+            self._around[_digest(span.trace_id, span.parent_id)] = None
         if kind == "EMBEDDING":
             self._note_vectors(span, fields)
         elif kind == "RERANKER" and self.scores_of and self.scores_of in ("*", fields.get("reranker.model_name")):
@@ -130,8 +136,7 @@ class Reader:
         elif kind == "RETRIEVER":
             said = next(filter(None, map(fields.get, _QUERY)), _input(fields))
             if isinstance(said, str) and _A_VECTOR.fullmatch(said):  # then it is the trace's only embedded text
-                embedded = self._embedded.get(span.trace_id, set())
-                said = next(iter(embedded)) if len(embedded) == 1 else None
+                said = self._embedded.get(_digest(span.trace_id))
             return self._found(span, fields, said, documents)
         return None
 
@@ -151,7 +156,7 @@ class Reader:
         if not kept:
             return None
         places, texts, scores = [one[0] for one in kept], [one[1] for one in kept], [one[2] for one in kept]
-        vector = self._query_vectors.get((span.trace_id, query))
+        vector = self._query_vectors.get(_digest(span.trace_id, query))
         task = fields.get(f"metadata.{TASK_KEY}") or fields.get(TASK_KEY)
         task = task if isinstance(task, str) else None
         return Retrieval(query, texts, places, span, scores if scored else None, vector, task)
@@ -164,11 +169,11 @@ class Reader:
             number += 1
             if text is None:
                 continue
-            embedded = self._embedded.setdefault(span.trace_id, set())
-            if len(embedded) < 2:
-                embedded.add(text)
-            key = span.trace_id, text
-            if base and key not in self._query_vectors and (taken := _vector(vector)) is not None:
+            trace, key = _digest(span.trace_id), _digest(span.trace_id, text)
+            is_only = self._embedded.get(trace, text) == text
+            self._embedded[trace] = text if is_only and _size(text) <= _TEXTS_BYTES else None
+            taken = _vector(vector) if base and key not in self._query_vectors else None
+            if taken is not None and _size(taken) <= _VECTORS_BYTES:
                 self._query_vectors[key] = taken
 
     def _texts(self, documents: list[dict[str, Any]]) -> list[str | None]:
@@ -187,6 +192,16 @@ class Reader:
         if not isinstance(text, str) or not text.strip() or text == _REDACTED:
             return None
         return None if self.cut_at is not None and len(text) >= self.cut_at else text
+
+
+def _digest(*parts: str) -> bytes:
+    """What stands for names and texts where only equality is asked, as short as they may be long."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
+
+
+def _size(value: str | FloatArray | None) -> int:
+    """Bytes that a remembered text or vector takes."""
+    return _ENTRY_BYTES + getsizeof(value)
 
 
 def children_first(spans: Iterable[Span]) -> list[Span]:
