@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from hashlib import sha256
 
 import numpy as np
@@ -178,6 +179,36 @@ class Cancelling(Fake):
             raise StoreUnavailable("canceling statement due to statement timeout")
         self.sizes.append(len(served))
         return len(served)
+
+
+class Slow(Fake):
+    """A store that takes a while for each transaction, and how many queries it has."""
+
+    written = 0
+
+    def observe(self, served, *, judge=""):
+        """Count, a little later."""
+        time.sleep(0.1)
+        self.written += len(served)
+        return len(served)
+
+
+@contextmanager
+def still_serving(log):
+    """Requests that arrive one after another from another thread."""
+    ended = threading.Event()
+
+    def serve():
+        while not ended.is_set():
+            log.observe("late", ["a"])
+
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        serving.join()
 
 
 class TestHarm:
@@ -432,6 +463,62 @@ class TestHarm:
 
         assert log.counts == Captured(written=0, queued=0, dropped=1, sampled_out=0, failed=1)
         assert "1 served queries were not written: " in caplog.text
+
+    def test_requests_that_still_come_cost_nothing_that_waits(self):
+        """While a log is closed, calls that are dropped do not stand for those in the queue: all of these are written.
+
+        It gives up after a time without progress, and writes until then, however many requests come.
+        """
+        store = Slow()
+        log = StoreLog(store)
+        for number in range(3000):
+            log.observe(f"q{number}", ["a"])
+        with still_serving(log):
+            log._end(math.inf, patience=2.0)
+
+        assert store.written == log.counts.written >= 3000
+        assert (log.counts.queued, log.counts.failed) == (0, 0)
+        assert log.counts.dropped > 0
+
+    def test_a_flush_waits_for_the_queue_alone(self, tmp_path):
+        """Calls that were left out meanwhile are no calls that were written; both are counted."""
+        with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", capacity=3) as log:
+            for number in range(3):
+                log.observe(f"q{number}", ["a"])
+            with still_serving(log):
+                flushed = log.flush(0.3)
+            counts = log.counts
+            log.close(timeout=0.0)
+
+        assert not flushed
+        assert counts.queued == 3
+        assert counts.dropped > 3
+
+    def test_a_store_that_is_away_is_given_up_while_requests_come(self, tmp_path):
+        """A request that is dropped is no progress."""
+        log = StoreLog(f"sqlite:///{tmp_path}/none/ttt.db")
+        for number in range(9000):
+            log.observe(f"q{number}", ["a"])
+        with still_serving(log):
+            closing = threading.Thread(target=log._end, args=(math.inf, 0.05), daemon=True)
+            closing.start()
+            closing.join(3)
+            ended = not closing.is_alive()
+        closing.join()
+
+        assert ended
+        assert log.counts.failed >= 9000
+        assert log.counts.queued == 0
+
+    def test_a_batch_is_bounded_in_bytes(self, monkeypatch):
+        """Calls that are written stand beside a queue that fills again: large ones are written a few at a time."""
+        monkeypatch.setattr("tttembed_rag.capture.storelog._BATCH_BYTES", 100_000)
+        store = Cancelling(200)
+        with StoreLog(store) as log:
+            for number in range(100):
+                log.observe(f"q{number}", ["x" * 30_000], known=Known(doc_ids=["a"]))
+
+        assert (sum(store.sizes), max(store.sizes)) == (100, 4)
 
     def test_closing_waits_for_slow_embedding(self, store):
         """As long as queries are being written, a log that is closed goes on; nothing is lost for being slow.

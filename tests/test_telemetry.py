@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,8 +14,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tttembed_rag import Evidence, Offset, Offsets
-from tttembed_rag.capture import StoreLog
+from tttembed_rag import Evidence, Offset, Offsets, context
+from tttembed_rag.capture import REQUIRED, StoreLog
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.system import telemetry
@@ -185,6 +186,29 @@ class TestCapture:
         }
         assert grown(batches, read("tttembed.capture.duration")) == {(): 1}
         assert spans("tttembed.capture") == [{"tttembed.queries": 1}]
+
+    def test_an_instrument_that_raises_costs_no_request_and_no_query(self, store, monkeypatch, caplog):
+        """It is asked in the thread that writes alone, and its error is logged there."""
+        asked = []
+
+        def raises(*_):
+            asked.append(threading.current_thread().name)
+            raise ZeroDivisionError
+
+        for metric in ("tttembed.capture.queries", "tttembed.capture.duration"):
+            monkeypatch.setitem(telemetry._instruments(), metric, raises)
+        with StoreLog(store, "judge", capacity=1, tenant=REQUIRED) as log:
+            log.record("nobody's", ["a"], [0.5])
+            log.record("no texts", 7, [0.5])
+            with context(task="t", tenant="acme"):
+                for number in range(3):
+                    log.record(f"q{number}", ["a"], [0.5])
+                    log.flush()
+            before_closing = set(asked)
+
+        assert (log.counts.written, log.counts.without_tenant, log.counts.failed) == (3, 2, 0)
+        assert before_closing == {"tttembed-write"}
+        assert "tttembed.capture.queries was not recorded" in caplog.text
 
     def test_what_waits_is_seen(self, read, tmp_path):
         """The queue's length, while the store is away, beside those of logs that other tests left open."""

@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 # Calls that are prepared and written together, in one transaction; and of those with texts that may have to be embedded
 # first, so that some are written every few seconds.
 _BATCH, _EMBEDDED_BATCH = 200, 4
+# Bytes of calls that are prepared together, but for the last.
+_BATCH_BYTES = 16 * 2**20
 # Seconds for which calls are gathered, unless they fill a batch before: small transactions cost as much as large ones.
 _PAUSE = 0.2
 # Seconds until a store that is away is tried again: at first, and at most, as each wait is twice the one before.
@@ -109,7 +111,7 @@ class StoreLog(Log):
         share: Of the queries of a task and a day, the share that is kept, in (0, 1].
         pairs_a_day: Pairs kept in a UTC day, by this process; None is no limit.
         capacity: Served queries that may wait, >= 1.
-        max_bytes: Bytes of served queries that may wait, >= 1.
+        max_bytes: Bytes of served queries that may wait, >= 1; beside them at most 16 MiB and one query are written.
         clock: Gives the Unix seconds at which a query is served.
         trusted: As the attribute, kept with the judge in the store; taps that record the order that is served set it
             to True where it is None.
@@ -211,15 +213,14 @@ class StoreLog(Log):
         """Put a call into the queue as it is, whatever the caller's `context` says, or count it as dropped."""
         size = call.size
         with self._changed:
-            full = self._closed or len(self._queue) >= self._capacity or self._held + size > self._max_bytes
-            if not full:
-                self._queue.append((call, size))
-                self._held += size
-                self._accepted += 1
+            if self._closed or len(self._queue) >= self._capacity or self._held + size > self._max_bytes:
+                self._counts["dropped"] += 1
+                return
+            self._queue.append((call, size))
+            self._held += size
+            self._accepted += 1
             fills = len(self._queue) >= min(_BATCH, 1 + self._capacity // 2) or 2 * self._held >= self._max_bytes
-        if full:
-            self._leave_out("dropped")
-        elif self._loop.asleep:
+        if self._loop.asleep:
             _write_at_exit()
             self._loop.start()
         elif fills and self._retry == _RETRY:
@@ -247,7 +248,8 @@ class StoreLog(Log):
     def _end(self, timeout: float, patience: float) -> None:
         """Write what waits, for *timeout* seconds at most; give up after *patience* seconds in which nothing ended."""
         until = time.monotonic() + timeout
-        self._closed = True
+        with self._changed:  # all that was put before is waited for below
+            self._closed = True
         drained, done = False, -1
         while not drained and self._done > done:
             done = self._done
@@ -259,14 +261,14 @@ class StoreLog(Log):
         if lost := self.counts.queued:
             _log.error("%d served queries were not written: %s", lost, self._reached.error() or "the time was over")
             self._settle(failed=lost)
+        self._report()
         self._reached.close()
         _logs.discard(self)
 
     def _leave_out(self, outcome: str) -> None:
-        """Count a call that does not wait."""
+        """Count a call that does not wait: the numbers that `flush` compares are of calls in the queue alone."""
         with self._changed:
-            self._accepted += 1
-        self._settle(**{outcome: 1})
+            self._counts[outcome] += 1
 
     def _forked(self) -> None:
         self._start_anew()
@@ -276,9 +278,10 @@ class StoreLog(Log):
         # Guards the queue and the counts; told to threads that wait for calls to come to an end.
         self._changed = Condition()
         self._queue: deque[tuple[Call, int]] = deque()
-        # Bytes of the calls in the queue; how many calls were put, and how many came to an end.
+        # Bytes of the calls in the queue; how many calls were put there, and how many of those came to an end.
         self._held = self._accepted = self._done = 0
-        self._counts: Counter[str] = Counter()
+        # All calls by their ends: so far, and when telemetry was told last.
+        self._counts, self._reported = Counter[str](), Counter[str]()
         # Served queries that the store has not answered for yet, and how many of them are written in one transaction.
         self._batch: list[Served] = []
         self._at_once = _BATCH
@@ -290,6 +293,7 @@ class StoreLog(Log):
 
     def _round(self) -> float | None:
         """Write one batch; gives the seconds until the next."""
+        self._report()
         try:
             store = self._reached.store()
             if self._batch and store.text_id != self._text_id:
@@ -322,13 +326,14 @@ class StoreLog(Log):
             return []
         has_tenants = store.has_tenants()
         most = _EMBEDDED_BATCH if self._preparation.embeds else _BATCH
-        calls, lacking = list[Call](), 0
+        calls, taken, lacking = list[Call](), 0, 0
         with self._changed:
-            while self._queue and len(calls) < _BATCH and lacking < most:
+            while self._queue and len(calls) < _BATCH and lacking < most and taken < _BATCH_BYTES:
                 call, size = self._queue.popleft()
                 calls.append(call)
-                self._held -= size
+                taken += size
                 lacking += call.known.vector is None
+            self._held -= taken
         has_tenants = has_tenants or any(call.tenant for call in calls)  # it will have them a moment later
         if has_tenants and (lost := sum(call.tenant is None for call in calls)):
             if not self._counts["without_tenant"]:
@@ -366,14 +371,18 @@ class StoreLog(Log):
         self._at_once, self._retry = min(_BATCH, self._at_once + 1 + self._at_once // 32), _RETRY
 
     def _settle(self, **ends: int) -> None:
-        """Count calls that came to an end, and let the threads know that wait for them."""
+        """Count calls of the queue that came to an end, and let the threads know that wait for them."""
         with self._changed:
             self._counts.update(ends)
             self._done += sum(ends.values())
             self._changed.notify_all()
-        for outcome, calls in ends.items():
-            if calls:
-                telemetry.record("tttembed.capture.queries", calls, outcome=outcome)
+
+    def _report(self) -> None:
+        """Tell telemetry of the calls since the last report; never in the thread of a request."""
+        with self._changed:
+            since, self._reported = self._counts - self._reported, self._counts.copy()
+        for outcome, calls in since.items():
+            telemetry.record("tttembed.capture.queries", calls, outcome=outcome)
 
 
 _logs: WeakSet[StoreLog] = WeakSet()

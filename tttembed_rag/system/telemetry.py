@@ -8,6 +8,7 @@ something changed) and ``tttembed.STEP``.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from threading import Lock
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
+_log = logging.getLogger(__name__)
 Value: TypeAlias = str | bool | int | float
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -133,9 +135,16 @@ def watch(source: Measured) -> None:
 
 
 def record(metric: str, value: float, **attributes: Value) -> None:
-    """Add *value* to a histogram or counter of the table above; attributes are named without ``tttembed.``."""
+    """Add *value* to a histogram or counter of the table above; attributes are named without ``tttembed.``.
+
+    An error of the instrument is logged: it costs this value, and nothing that is measured.
+    """
     if (instruments := _instruments()) is not None:
-        instruments[metric](value, _attributes(attributes))
+        add = instruments[metric]
+        try:
+            add(value, _attributes(attributes))
+        except Exception:  # noqa: BLE001 - the application's SDK: what is measured must not fail for it
+            _log.exception("%s was not recorded", metric)
 
 
 @contextmanager
