@@ -116,3 +116,15 @@ def test_a_query_that_is_served_again_is_whole_again(store, caplog):
 
     assert before == columns(store.rewards(JUDGE, tenant="a"))
     assert caplog.messages == []
+
+
+def test_a_document_that_is_shown_again_is_whole_again(store, caplog):
+    """Its vector is written anew; all others stay as they are."""
+    before = columns(store.rewards(JUDGE, tenant="a"))
+    damage(store, schema.documents, "d7", DAMAGES["NaN"])
+    damaged = columns(store.rewards(JUDGE, tenant="a"))
+    store.observe(traffic(12, tenant="a"), judge=JUDGE)
+
+    assert damaged != before
+    assert before == columns(store.rewards(JUDGE, tenant="a"))
+    assert told(0, 1, 0) == caplog.messages

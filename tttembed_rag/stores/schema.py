@@ -133,7 +133,7 @@ document_vectors = _table(
     _of("documents", primary_key=True),
     _of("embedders", primary_key=True, cascade=False),
     Column("vector", LargeBinary, nullable=False),
-    # Of the vector: by it a damaged vector is recognised, and a changed one without reading the old one.
+    # Of the vector: by it a damaged vector is recognised.
     Column("checksum", LargeBinary(8), nullable=False),
 )
 

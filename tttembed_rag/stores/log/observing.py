@@ -317,7 +317,10 @@ def _write_documents(
 def _write_document_vectors(
     connection: Connection, entries: Entries, ids: Mapping[DocumentKey, int], embedders: Mapping[str, int]
 ) -> None:
-    """Write the vectors of documents that are missing or were others; checksums tell which."""
+    """Write the vectors of documents that are missing, were others, or are damaged.
+
+    The old vector itself is compared: damage leaves the checksum beside it as it was.
+    """
     table = schema.document_vectors
     new = {
         (ids[key], embedders[embedder]): (vector, checksum(vector))
@@ -325,10 +328,9 @@ def _write_document_vectors(
         for embedder, vector in document.vectors.items()
     }
     for numbers in in_parts(sorted({document for document, _ in new})):
-        stored = select(table.c.document, table.c.embedder, table.c.checksum).where(table.c.document.in_(numbers))
-        for document, embedder, old in connection.execute(stored):
-            if (given := new.get((document, embedder))) and given[1] == bytes(old):
-                del new[document, embedder]
+        for old in connection.execute(table.select().where(table.c.document.in_(numbers))):
+            if new.get((old.document, old.embedder)) == (bytes(old.vector), bytes(old.checksum)):
+                del new[old.document, old.embedder]
     rows = [
         {"document": document, "embedder": embedder, "vector": vector, "checksum": own}
         for (document, embedder), (vector, own) in sorted(new.items())
