@@ -56,11 +56,12 @@ def test_a_document_that_is_forgotten_teaches_nothing(store):
 
 
 def test_forgetting_reaches_the_shared_scope(store):
-    """Shared versions go with sharing; other tenants keep theirs."""
+    """Shared versions go if the tenant ever shared, even those published later; other tenants keep theirs."""
     store.observe(traffic(4, tenant="a"), judge=JUDGE)
     store.share("a", True, by="owner")
-    store.registry.publish(learned(store), by="me")
+    shared = learned(store)
     store.share("a", False, by="owner")
+    store.registry.publish(shared, by="me")
     other = store.registry.publish(Offsets([], width=8), by="me", tenant="b")
 
     store.forget(tenant="a", query_id="q1", by="me")

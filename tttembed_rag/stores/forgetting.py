@@ -68,9 +68,9 @@ def forget(
     insert_all(connection, f, [{"tenant": owner, "query": key, "at": now} for key in keys], replace=True)
     # Versions may have learned from rewards of an unseen source that were dropped since: nothing tells of these now.
     learned_from = kind is None or gone.queries or gone.rewards or (kind == "source" and unseen)
-    # Where sharing ended, every shared version went then: see `Store.share`.
-    shares = select(schema.tenants.c.shares).where(schema.tenants.c.id == owner)
-    learners = {tenant, ""} if connection.execute(shares).scalar_one() else {tenant}
+    # Every shared version went where sharing ended, but one that was learned before may be published after that.
+    shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
+    learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
     if learned_from or _has_expired(connection, learners):
         gone = replace(gone, versions=unlearn(connection, learners))
     what = f"a {kind}" if kind else "all of the tenant"

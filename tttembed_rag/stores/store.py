@@ -281,11 +281,12 @@ class Store(AbstractContextManager["Store"]):
         """
         checked_name("tenant", tenant)
         checked_name("by", by)
+        values = {"shares": True, "shared_once": True} if allowed else {"shares": False}
         with self._database.write("forgetting") as connection:
             ids = rows.ids_of(connection, schema.tenants, [tenant, ""])
             mark_due(connection, [ids[""]])
             t = schema.tenants
-            changed = t.update().where(t.c.name == tenant, t.c.shares.is_not(allowed)).values(shares=allowed)
+            changed = t.update().where(t.c.name == tenant, t.c.shares.is_not(allowed)).values(**values)
             if connection.execute(changed).rowcount and not allowed:
                 forgetting.unlearn(connection, {""})
             write_line(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
@@ -304,7 +305,7 @@ class Store(AbstractContextManager["Store"]):
     ) -> Forgotten:
         """Delete a query, what a source said, a document, or all of a tenant, and all that was learned from it.
 
-        Every version of the tenant goes, and of the shared tenant if this one shares; the next fit is what it
+        Every version of the tenant goes, and of the shared tenant if this one ever shared; the next fit is what it
         would be had the deleted never been seen. The audit trail goes on saying when, who and what, without details of
         these tenants. Nothing comes back late, neither what was served before and is written later, nor a judge's
         answer, nor what a worker is learning; the clocks of hosts and database must agree on what is late. On SQLite no
