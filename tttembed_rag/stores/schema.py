@@ -173,7 +173,8 @@ source_rewards = _table(
     sqlite_with_rowid=False,
 )
 
-# How many rewards each judge gave for each query, and how many pairs wait for it: follows from pairs and rewards.
+# How many rewards each judge gave for each query, and how many pairs wait for it: follows from pairs and rewards. A
+# document's first text makes the pairs wait of those queries that are served from then on.
 progress = _table(
     "progress",
     _of("queries", primary_key=True),

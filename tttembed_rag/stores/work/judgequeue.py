@@ -1,4 +1,4 @@
-"""The queue of a judge: pairs that it has neither scored nor declined, the answers it was paid for, and the spend."""
+"""The queue of a judge: pairs that wait for its verdict, the answers that it was paid for, and the spend."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ class JudgeQueue:
         queries: Collection[str] | None = None,
     ) -> list[Observation]:
         """Pairs of *tenant* with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
+
+        A document's first text makes the pairs wait of those queries that are served from then on.
 
         The newest queries come first, and those that the judge failed at last; with *due*, only such of them as it is
         time to ask about again. Queries that are in *without*, by the ids that this method gave, are left out, and so
