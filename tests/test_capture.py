@@ -357,11 +357,12 @@ def test_a_log_of_something_else_is_refused(make, reason):
 
 
 def test_a_store_without_its_folder_is_told_of_at_once(tmp_path, caplog):
-    """Before the first query waits: most often the address is mistyped."""
+    """Before the first query waits, as the address may be mistyped; what may hold passwords is not shown."""
     with caplog.at_level("WARNING"):
-        StoreLog(f"sqlite:///{tmp_path / 'no' / 't.db'}", "judge").close(0)
+        StoreLog(f"sqlite:///{tmp_path / 'no' / 't.db'}?password=hidden", "judge").close(0)
 
-    assert "its folder is not there" in caplog.text
+    assert f"until its folder is there: {tmp_path / 'no'}\n" in caplog.text
+    assert "hidden" not in caplog.text
 
 
 def test_logs_and_vectors_say_what_they_hold(tmp_path):

@@ -35,9 +35,9 @@ class Reached:
         if isinstance(store, str):
             from tttembed_rag.stores import checked_url
 
-            file = checked_url(store).database or ""
-            if store.startswith("sqlite:") and not Path(file).absolute().parent.is_dir():
-                _log.warning("%s: its folder is not there: nothing can be read or written until it is", store)
+            folder = Path(checked_url(store).database or "").absolute().parent
+            if store.startswith("sqlite:") and not folder.is_dir():  # the URL itself may hold passwords
+                _log.warning("%s: nothing can be read or written until its folder is there: %s", name, folder)
 
     def store(self) -> Store:
         """The store; a StoreUnavailable where it cannot be reached now."""
