@@ -123,6 +123,22 @@ class TestBrokenJudges:
         assert len(asked) == 24 + 40 + 3 + 1
 
 
+def test_an_error_of_who_watches_leaves_the_round(world, store):
+    """It is not taken for one of the tenant: what is done stays done, and nothing is held or left out afterwards."""
+    store.observe(world.served(range(40), judged=True), judge="j")
+    worker = Worker(store)
+
+    def watch(step):
+        raise KeyError(step.action)
+
+    with pytest.raises(KeyError, match="published"):
+        worker.round(watch=watch)
+
+    assert store.registry.version().number == 1
+    assert store.leases.take("", "another", 60.0) is not None
+    assert not worker._troubles
+
+
 class TestLease:
     """One worker works for a tenant at a time."""
 

@@ -10,8 +10,8 @@ import random
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from threading import Event
 from typing import TypeAlias
 from uuid import uuid4
@@ -248,10 +248,15 @@ class Worker:
                 return
             if tenant in self._elsewhere:
                 continue  # who judges for it learns for it too, once the turns are over
-            with self._alone("learning", tenant, tell) as lease:
-                if lease is not None:
-                    for step in one_pass(Tenant(self._store, tenant, self._habits, lease), probe):
-                        tell(step)
+            with closing(self._learned(tenant, probe, tell)) as steps:
+                for step in steps:  # told out here, as an error of the caller's `watch` is not the tenant's
+                    tell(step)
+
+    def _learned(self, tenant: str, probe: Probe | None, tell: Tell) -> Generator[Step, None, None]:
+        """The steps of one pass over *tenant*; its lease is held until they end, or are closed."""
+        with self._alone("learning", tenant, tell) as lease:
+            if lease is not None:
+                yield from one_pass(Tenant(self._store, tenant, self._habits, lease), probe)
 
     def _look_anew(self, probe: Probe | None) -> None:
         """Let all tenants be due where another judge is learned from than before, or the embedding model is another.
