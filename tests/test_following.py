@@ -314,6 +314,24 @@ class TestTenants:
         assert eventually(lambda: len(source._snapshots) <= 6)
         assert "t29" in source._snapshots
 
+    @pytest.mark.parametrize("owner", ["busy", ""])
+    def test_a_busy_tenant_stays_however_many_are_met(self, store, monkeypatch, owner):
+        """Whoever asks between two newcomers is never served base vectors for them: with its own offsets or shared."""
+        monkeypatch.setattr("tttembed_rag.serving.following._MOST_TENANTS", 3)
+        store.registry.publish(offsets_of(1), by="test", tenant=owner)
+        newcomers = [f"t{number}" for number in range(60)]
+        follower = Follower(Counted(store, own=["busy", *newcomers]), every=60)
+        follower.refresh(["busy"])
+        reasons = set()
+        for newcomer in newcomers:
+            reasons.add(follower.snapshot("busy").reason)
+            follower.snapshot(newcomer)
+            follower.refresh([newcomer])
+
+        assert reasons == {None}
+        assert set(follower._snapshots) == {"", "busy", *newcomers[-2:]}
+        assert set(follower._asked_at) == {"busy", *newcomers[-2:]}
+
     def test_made_up_names_push_nobody_out(self, store, monkeypatch):
         """Names that requests invent are served what is shared, at once, and nothing is kept of them."""
         monkeypatch.setattr("tttembed_rag.serving.following._MOST_TENANTS", 5)

@@ -99,6 +99,24 @@ def test_a_file_of_queries_is_read_alone(tmp_path):
         check_same(whole.take(rows), Rewards.from_parquet(tmp_path / "set", part=f"part-{number:05d}.parquet"))
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "int64"])
+def test_a_file_of_queries_is_read_alone_whatever_the_type_of_ids(tmp_path, kind):
+    """Engines write ids as texts of several types, and as numbers."""
+    ids = pa.array(["1", "2", "3"]).cast(kind)
+    vectors = [[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]
+    for table, name, columns in (
+        ("documents", "all", {"doc_id": ids, "vector": vectors}),
+        ("queries", "first", {"doc_ids": pa.ListArray.from_arrays([0, 2], ids[:2]), "rewards": [[0.1, 0.9]]}),
+        ("queries", "last", {"doc_ids": pa.ListArray.from_arrays([0, 1], ids[2:]), "rewards": [[0.5]]}),
+    ):
+        (tmp_path / table).mkdir(exist_ok=True)
+        pq.write_table(pa.table({"vector": vectors[:1], **columns}), tmp_path / table / f"{name}.parquet")
+    read = Rewards.from_parquet(tmp_path, part="last.parquet")
+
+    assert read.doc_ids.tolist() == ["3"]
+    assert read.doc_vectors.tolist() == vectors[2:]
+
+
 def test_large_files_are_read_in_parts(tmp_path):
     """More rows than are copied at a time, in one file and in two."""
     rewards = made(140_000, 70_000, 2, most=1)

@@ -227,6 +227,14 @@ class TestLookup:
 
             assert found is None or found.query_id is None
 
+    def test_a_served_query_is_looked_up_once(self):
+        """The id of its text is worked out once for its vector."""
+        asked = []
+        live = live_of(offsets_of("ID"), lambda text: asked.append(text) or "ID")
+
+        assert Steering(live).apply(BASE, "text") == offsets_of("ID").apply(BASE, query_id="ID")
+        assert asked == ["text"]
+
     def test_it_is_counted_as_served(self):
         """Telemetry counts a query that a private offset alone moves as one with an offset."""
         telemetry.applied.clear()

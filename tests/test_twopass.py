@@ -8,9 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import Rewards, VectorError, fit
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, VectorError, context, fit
+from tttembed_rag.offsets import Rescorer
+from tttembed_rag.offsets.rescorer import Vocabulary
 from tttembed_rag.rewards.orders import in_fused_order
-from tttembed_rag.serving import FirstPass, Handlers, TwoPass, adrive, drive, in_reward_order
+from tttembed_rag.serving import (
+    FirstPass,
+    Handlers,
+    Published,
+    Snapshot,
+    Steering,
+    TwoPass,
+    adrive,
+    drive,
+    in_reward_order,
+)
 
 KEYS = st.lists(st.integers(0, 30), unique=True)
 REWARDS = st.dictionaries(st.integers(0, 30), st.floats(0, 1))
@@ -238,6 +250,56 @@ def test_without_a_rescorer_no_vector_is_asked_for(case):
         depth=5, second_pass=False
     )
     assert library.asked == ["embed", "search", "judge"]
+
+
+def sorting(task=None, **options):
+    """Steering with a published rescorer of the default task, served by *options* of `LiveOffsets.of`."""
+    sure = Evidence(9, None, None, "published", "made for a test")
+    rescorer = Rescorer(np.array([1.0, 0.0, 0.0, 0.0]), Vocabulary.of(["a text"]), sure)
+    offset = Offset("local", np.ones(16), 0.5, 9, sure, task="default", rescorer=rescorer)
+    return Steering(
+        LiveOffsets.of(Published({"": Snapshot(Offsets([offset], width=16), reason=None)}), **options), task
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({}, ["embed", "search", "vectors", "judge"]),
+        ({"base_share": 1.0}, ["embed", "search", "judge"]),
+        ({"tenant_required": True}, ["embed", "search", "judge"]),
+    ],
+)
+def test_where_base_vectors_are_served_no_vector_is_asked_for(case, options, asked):
+    """A rescorer that is published sorts only the lists of queries that offsets serve."""
+    library, words = Library(case), sorting(**options)
+
+    library.found(depth=5, words=words, second_pass=False)
+
+    assert library.asked == asked
+
+
+def test_a_query_without_the_tenant_that_is_required_is_counted():
+    """Also where a list is asked about and not a vector."""
+    live = sorting(tenant_required=True)._live
+
+    assert not Steering(live).needs_scores("q")
+    assert live.without_tenant == 1
+
+
+def test_where_a_router_names_no_task_no_score_is_needed(caplog):
+    """`Steering.order` leaves such a list as it came; nothing is said of a task that nobody named."""
+
+    class Routing:
+        def route(self, vector):
+            return "another"
+
+    words = sorting(Routing())
+    needed = [words.needs_scores("q")]
+    with context(task="default"):
+        needed.append(words.needs_scores("q"))
+
+    assert (needed, caplog.messages) == ([False, True], [])
 
 
 @pytest.mark.parametrize("settings", [{"second_pass": False}, {"depth": 1}])

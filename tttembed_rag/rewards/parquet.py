@@ -142,11 +142,10 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
     if found.null_count:
         unknown = names.filter(found.is_null())[0].as_py()
         raise DataError(f"{queries.folder}: expected doc_ids of documents/, got {unknown!r}, which is not there")
-    rows, named = found.to_numpy().astype(np.intp), None
+    rows, used = found.to_numpy().astype(np.intp), None
     if part is not None:
         used, rows = np.unique(rows, return_inverse=True)
         ids = ids.take(pa.array(used))
-        named = pc.field("doc_id").isin(ids)
     judges, embedders, query_ids = queries.texts("judge"), queries.texts("embedder"), queries.names("query_id")
     judged_by = ["unnamed"] if judges is None else judges.unique().to_pylist()
     models = [""] if embedders is None else sorted(embedders.unique().to_pylist())
@@ -157,7 +156,7 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
         query_ids = [str(before + row) for row in range(len(depths))]
     columns = {
         "query_vectors": queries.vectors(len(depths), scratch=scratch),
-        "doc_vectors": documents.vectors(len(ids), named),
+        "doc_vectors": documents.vectors(len(ids), used),
         "candidates": rows,
         "scores": rewards.to_numpy(),
         "starts": starts_of(depths),
@@ -229,15 +228,18 @@ class _Table:
         lengths = pc.list_value_length(column).to_numpy().astype(np.intp)
         return self._whole(name, pc.list_flatten(column)), lengths
 
-    def vectors(self, rows: int, only: Any = None, *, scratch: bool = False) -> FloatArray:
-        """The vectors of all rows, as many as another column has, or of those of which the expression *only* holds."""
-        pc = require("pyarrow.compute", EXTRA)
+    def vectors(self, rows: int, only: IntArray | None = None, *, scratch: bool = False) -> FloatArray:
+        """The vectors of all rows, as many as another column has, or of those at the ascending places *only*."""
+        pa, pc = require("pyarrow", EXTRA), require("pyarrow.compute", EXTRA)
         vectors: FloatArray = np.empty((0, 0))
-        filled = 0
+        read = filled = 0
         few = {"batch_size": _GROUP, "batch_readahead": 1, "fragment_readahead": 1}
         with _checked(self.folder), tempfile.TemporaryFile() if scratch else nullcontext() as file:
-            for batch in self._files.to_batches(columns=[_VECTOR], filter=only, **few):
-                column = self._whole(_VECTOR, batch.column(0))
+            for batch in self._files.to_batches(columns=[_VECTOR], **few):
+                column, first, read = batch.column(0), read, read + batch.num_rows
+                if only is not None:
+                    column = column.take(pa.array(only[slice(*np.searchsorted(only, (first, read)))] - first))
+                column = self._whole(_VECTOR, column)
                 lengths = pc.list_value_length(column).to_numpy()
                 if not len(column):
                     continue

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tttembed_rag.stores import Serving, Store
 
 _log = logging.getLogger(__name__)
-# Tenants with something of their own that are followed at once; beyond it those that were met first are forgotten, and
-# read again when they ask.
+# Tenants with something of their own that are followed at once; beyond it those that were served longest ago are
+# forgotten, and read again when they ask.
 _MOST_TENANTS = 20_000
 # The part of the time that looking takes, since queries wait for the interpreter meanwhile: one in a hundred notices.
 # And for how many seconds it puts off the next look at most.
@@ -99,6 +99,8 @@ class Follower:
         self._read: dict[str, int] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self._errors: dict[str, str] = {}
+        # When each tenant asked last, by the monotonic clock.
+        self._asked_at: dict[str, float] = {}
         self._wanted: set[str] = set()
         self._due = 0.0
         self._crowded = False
@@ -121,6 +123,8 @@ class Follower:
         self._store.error()
         if self._off is not None:
             return self._off
+        if tenant in self._own:  # also where it is served what is shared, but never a name that requests invent
+            self._asked_at[tenant] = time.monotonic()
         tenant = self._key(tenant)
         now = self._snapshots.get(tenant)
         if now is not None:
@@ -179,7 +183,8 @@ class Follower:
                 if not self._crowded:
                     self._crowded = True
                     _log.warning("%d tenants are served: %d are followed", beyond + _MOST_TENANTS, _MOST_TENANTS)
-                self._leave([one for one in self._snapshots if one][:beyond])
+                longest_ago = sorted(self._snapshots.keys() - {""}, key=lambda one: self._asked_at.get(one, 0.0))
+                self._leave(longest_ago[:beyond])
             telemetry.record("tttembed.refresh.duration", time.perf_counter() - began)
             return None
 
@@ -230,7 +235,7 @@ class Follower:
     def _leave(self, idle: Collection[str]) -> None:
         """Follow some tenants no longer."""
         for one in idle:
-            for known in (self._snapshots, self._read, self._errors):
+            for known in (self._snapshots, self._read, self._errors, self._asked_at):
                 known.pop(one, None)
 
 

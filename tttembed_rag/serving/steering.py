@@ -175,7 +175,10 @@ class Steering:
 
     def needs_scores(self, query: str) -> bool:
         """Whether `order` or a cascade makes anything of the scores of a list for *query*; else none need be known."""
-        offsets, task = self._live.current, self.task_of(query)
+        task = self.task_of(query)
+        if self.routes and current_task() is None:  # nothing is sorted, as `ranked` says
+            return False
+        offsets, _ = self._live.serving(query, task)
         return offsets is not None and not (offsets.rescorer(task) is None and offsets.skips(task) is None)
 
     def order(
