@@ -129,6 +129,22 @@ def reference():
     return eq6
 
 
+@pytest.fixture
+def downloaded(tmp_path, monkeypatch):
+    """Puts a copy of a folder into the cache of a hub that is away, and gives the name of the model there."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    def put(folder):
+        copies, commit = tmp_path / "hub" / "models--some--tiny", "0" * 40
+        shutil.copytree(folder, copies / "snapshots" / commit)
+        (copies / "refs").mkdir()
+        (copies / "refs" / "main").write_text(commit)
+        return "some/tiny"
+
+    return put
+
+
 @dataclass
 class Endpoint:
     """A running server: its address and what it was asked."""

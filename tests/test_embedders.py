@@ -219,19 +219,26 @@ class TestSentenceTransformer:
         with pytest.raises(EmbedderError, match=r"^no/such: expected .* http://127.0.0.1:9 is not reachable: [^\n]+$"):
             local_model("no/such")
 
+    def test_a_downloaded_model_needs_no_hub(self, qwen_folder, downloaded):
+        """Where the hub is away, its copy on this machine gives the same vectors."""
+        found = local_model(downloaded(qwen_folder), "qwen3").embed_queries(TEXTS)
+
+        assert_array_equal(found, local_model(str(qwen_folder), "qwen3").embed_queries(TEXTS))
+
 
 # model2vec leaves the files that it reads and writes to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_model2vec_is_the_mean_of_token_vectors(tmp_path):
-    """A static model averages the rows of its table."""
+def test_model2vec_is_the_mean_of_token_vectors(tmp_path, downloaded):
+    """A static model averages the rows of its table, also one that was downloaded before the hub was away."""
     from model2vec import StaticModel
 
     tokenizer = tokenizer_of(template=None)
     table = np.random.default_rng(0).normal(size=(len(tokenizer), 12)).astype(np.float32)
-    StaticModel(table, tokenizer.backend_tokenizer, normalize=False).save_pretrained(tmp_path)
+    StaticModel(table, tokenizer.backend_tokenizer, normalize=False).save_pretrained(tmp_path / "table")
     ids = tokenizer("old mill")["input_ids"]
 
-    assert_allclose(model2vec(str(tmp_path)).embed_documents(["old mill"])[0], unit(table[ids].mean(0)), atol=1e-5)
+    for model in (str(tmp_path / "table"), downloaded(tmp_path / "table")):
+        assert_allclose(model2vec(model).embed_documents(["old mill"])[0], unit(table[ids].mean(0)), atol=1e-5)
 
 
 class TestFingerprint:

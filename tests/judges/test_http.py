@@ -322,7 +322,7 @@ def test_a_usage_that_no_call_can_have_is_not_believed(serve, tokens, place):
 
 
 def test_a_request_that_is_too_large_is_halved(serve):
-    """A proxy with a limit on bodies has all documents scored."""
+    """A proxy with a limit on bodies has all documents scored, the longest of them cut."""
 
     def answer(_, body, __):
         if len(json.dumps(body)) > 3_000:
@@ -330,18 +330,18 @@ def test_a_request_that_is_too_large_is_halved(serve):
         return 200, {}, results(*((i, float("good" in text)) for i, text in enumerate(body["documents"])))
 
     server = serve(answer)
-    documents = ["poor " * 200, "good " * 200, "poor", "good " * 500, "poor " * 400]
+    documents = ["poor " * 200, "good " * 200, "poor", "good " * 5_000, "poor " * 400]
 
     assert judge_at(server).score("q", documents) == [0.0, 1.0, 0.0, 1.0, 0.0]
 
 
 def test_a_server_that_refuses_every_size_is_an_error(serve):
-    """Halving ends with one document, and the error says why."""
+    """Halving has an end, and the error says why."""
     server = serve(lambda *_: (413, {}, b"too large"))
 
     with pytest.raises(JudgeError, match="got 413 too large"):
         judge_at(server).score("q", ["long " * 2_000, "short"])
-    assert len(server.asked) == 2
+    assert len(server.asked) < 10
 
 
 def test_secrets_of_an_address_are_in_no_error_and_no_log(serve, caplog):

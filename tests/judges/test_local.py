@@ -160,6 +160,13 @@ class TestCrossEncoder:
         found = CrossEncoderJudge(*classifier, batch_tokens=batch_tokens).score(QUERY, DOCUMENTS)
         assert_allclose(found, expected, atol=1e-5)
 
+    def test_a_downloaded_model_needs_no_hub(self, classifier_folder, downloaded):
+        """Where the hub is away, its copy on this machine gives the same scores."""
+        found = CrossEncoderJudge.from_pretrained(downloaded(classifier_folder), device="cpu")
+        expected = CrossEncoderJudge.from_pretrained(str(classifier_folder), device="cpu")
+
+        assert expected.score(QUERY, DOCUMENTS) == found.score(QUERY, DOCUMENTS)
+
     def test_reads_as_far_as_the_model_does(self, classifier):
         """A long document is cut where sentence-transformers cuts it: at the model's own limit."""
         from transformers import BertConfig, BertForSequenceClassification

@@ -98,10 +98,11 @@ def local_model(
     library = require("sentence_transformers", EXTRA)
     device = device or library.util.get_device_name()
     accelerated = "bfloat16" if kind == "embeddinggemma" else "auto"
-    with loading(model, "sentence-transformers", EmbedderError, extra=EXTRA):
+    with loading(model, "sentence-transformers", EmbedderError, extra=EXTRA) as away:
         loaded = library.SentenceTransformer(
             model,
             revision=revision,
+            local_files_only=away,
             device=device,
             model_kwargs={"dtype": dtype or ("float32" if device == "cpu" else accelerated)},
             processor_kwargs={"padding_side": "left"} if kind == "qwen3" else None,

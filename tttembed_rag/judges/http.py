@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,12 @@ from tttembed_rag.rewards.scales import Scale
 _AT_ONCE = 8
 # Characters of a query that are sent.
 _LONGEST_QUERY = 4_000
+# Characters of a document that is not cut further where a server refuses its size.
+_SHORT_DOCUMENT = 1_000
 # What TEI is told besides.
 _TEI = {"truncate": True, "raw_scores": False, "return_text": False}
+
+_log = logging.getLogger(__name__)
 
 
 def _plain(_: str, query: str, documents: list[str]) -> dict[str, Any]:
@@ -144,6 +149,8 @@ class HttpJudge(Blocking):
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, on the declared scale; None for a document without text.
 
+        Documents that the server refuses for their size are sent in smaller requests; one that is refused alone is cut.
+
         Raises:
             JudgeError: The server refused, stayed busy, or left a document out.
         """
@@ -169,7 +176,7 @@ class HttpJudge(Blocking):
         return _by_index(self.fingerprint, answer, 1)[0], plausible(used.get("total_tokens"), 0)
 
     def _scores(self, query: str, documents: list[str]) -> Scores:
-        """Scores of *documents*, in two halves where the server refuses the size of all."""
+        """Scores of *documents*, in two halves where the server refuses their size; a single one is cut in half."""
 
         def read(answer: Any) -> tuple[Scores, Usage]:
             scores = _by_index(self.endpoint.where.name, answer, len(documents))
@@ -178,10 +185,14 @@ class HttpJudge(Blocking):
         expected = "an index and a score per document"
         try:
             scores, used = self.endpoint.ask(self.request(query, documents), read, expected=expected)
-        except TooLargeError:
-            if not (half := len(documents) // 2):
+        except TooLargeError as exc:
+            if half := len(documents) // 2:
+                return self._scores(query, documents[:half]) + self._scores(query, documents[half:])
+            (text,) = documents
+            if len(text) <= _SHORT_DOCUMENT:
                 raise
-            return self._scores(query, documents[:half]) + self._scores(query, documents[half:])
+            _log.warning("%s; a document of %d characters is cut in half", exc, len(text))
+            return self._scores(query, [readable(text, len(text) // 2)])
         report_usage(used)
         return scores
 

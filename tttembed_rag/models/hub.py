@@ -25,8 +25,7 @@ def why_unreachable(*, extra: str) -> str | None:
     try:
         hub.get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
     except Exception as exc:  # noqa: BLE001 (its HTTP library changes, and any of its errors is a reason)
-        reason = f"{constants.ENDPOINT} is not reachable: {first_line(exc) or type(exc).__name__}"
-        return f"{reason}; HF_HUB_OFFLINE=1 uses what was downloaded before"
+        return f"{constants.ENDPOINT} is not reachable: {first_line(exc) or type(exc).__name__}"
     return None
 
 

@@ -38,27 +38,30 @@ def load(
     accelerator = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     device = device or accelerator
     dtype = dtype or ("float32" if device == "cpu" else "auto")
-    with loading(model, "transformers", JudgeError, extra=EXTRA):
-        loaded = getattr(transformers, auto_class).from_pretrained(model, revision=revision, dtype=dtype)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model, revision=revision)
+    with loading(model, "transformers", JudgeError, extra=EXTRA) as away:
+        named = {"revision": revision, "local_files_only": away}
+        loaded = getattr(transformers, auto_class).from_pretrained(model, dtype=dtype, **named)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, **named)
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(f"{model}: expected a tokenizer.json, found a tokenizer without one")
     return loaded.to(device).eval(), tokenizer
 
 
 @contextmanager
-def loading(model: str, library: str, failure: type[TTTEmbedError], *, extra: str) -> Iterator[None]:
+def loading(model: str, library: str, failure: type[TTTEmbedError], *, extra: str) -> Iterator[bool]:
     """A block in which *library* loads *model*, from its folder or from the hub, without progress bars.
 
-    The *extra* of this package brings the library. Where it cannot, *failure* is raised in one line.
+    The block is told whether the hub is away. It then loads what was downloaded before and asks no hub, for the
+    libraries would try again for minutes. The *extra* of this package brings the library. Where a model cannot be
+    loaded, *failure* is raised in one line.
     """
-    if not Path(model).exists() and (reason := why_unreachable(extra=extra)):
-        raise failure(f"{model}: expected a folder, or a model of the hub; {reason}")
+    reason = None if Path(model).exists() else why_unreachable(extra=extra)
     try:
         with without_bars("transformers", extra=extra):
-            yield
+            yield reason is not None
     except (OSError, ValueError, KeyError) as exc:
-        raise failure(f"{model}: expected a model that {library} can load ({first_line(exc)})") from exc
+        away = f"; {reason}" if reason else ""
+        raise failure(f"{model}: expected a model that {library} can load ({first_line(exc)}){away}") from exc
 
 
 def weights_digest(model: Any) -> str:

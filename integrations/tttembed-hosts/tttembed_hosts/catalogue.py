@@ -201,7 +201,7 @@ def _only(what: str, name: str, choices: Iterable[str]) -> str:
 def _readable(name: str, path: str) -> Iterator[None]:
     """A block that reads data of the hub: no progress bars in pipes, an error of one line where it fails."""
     if not Path(path).exists() and (reason := why_unreachable(extra=EXTRA)):
-        raise DataError(f"{name}: expected its data at {path}; {reason}")
+        raise DataError(f"{name}: expected its data at {path}; {reason}; HF_HUB_OFFLINE=1 reads what was downloaded")
     try:
         with nullcontext() if sys.stderr.isatty() else without_bars("datasets", extra=EXTRA):
             yield
