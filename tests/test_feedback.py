@@ -187,6 +187,9 @@ class TestFiles:
 
         assert [row.document for row in read_rows(path, scale=Scale(), task="t")] == [text]
         assert [one.candidates for one in read_log(log)] == [[("d", text)]]
+        log.write_text('{"query": "what a user asked', encoding="utf-8")
+        with pytest.raises(DataError, match=r":1: expected one JSON object a line$"):  # what stands there is not shown
+            read_log(log)
 
     @pytest.mark.parametrize(
         ("name", "text", "message"),

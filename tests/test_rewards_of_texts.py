@@ -173,11 +173,14 @@ class TestSaving:
         of(ROWS).save(tmp_path / "mine.npz")
         with np.load(tmp_path / "mine.npz") as stored:
             columns = dict(stored)
+        np.savez(tmp_path / "numbered.npz", **columns | {"judge": np.array(5), "embedder": np.array([5])})
         columns["query_vectors"][0] = np.nan
         np.savez(tmp_path / "mine.npz", **columns)
 
         with pytest.raises(InputError, match="query_vectors"):
             Rewards.load(tmp_path / "mine.npz")
+        numbered = Rewards.load(tmp_path / "numbered.npz")
+        assert (numbered.judge, numbered.embedder) == ("5", "[5]")
 
     def test_it_prints_on_one_line(self):
         """Not all its texts and numbers."""

@@ -271,6 +271,7 @@ def test_gemini_has_its_own_header(serve):
     [
         ("http://example.com", "cohere", {"key": "k"}, "^url: expected https where a key is sent"),
         ("ftp://example.com", "cohere", {}, r"^url: expected http\(s\)://HOST without a password"),
+        (f"http://127.0.0.1:9/{'a' * 70_000}", "cohere", {}, r"^url: expected .*, got an address that no request"),
         ("https://me:pw@example.com", "cohere", {}, r"^url: expected http\(s\)://HOST without a password"),
         ("http://127.0.0.1:9", "jina", {}, r"^scale: expected one for jina"),  # they mean what its model means
         ("http://127.0.0.1:9", "vertex", {}, r"^shape: expected one of cohere, jina, .*, got 'vertex'$"),

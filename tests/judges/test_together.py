@@ -129,8 +129,9 @@ def test_an_unbounded_scale_is_refused_by_rewards(some_rewards):
 def test_rewards_keep_what_was_not_judged_apart():
     """Not judged is NaN, never zero."""
     rewards = checked_rewards(fixed("rubric:0,5"), [5.0, None, 0.0])
+    column = checked_rewards(fixed("rubric:0,5"), np.array([[5.0], [0.0]]))  # as some cross-encoders give them
 
-    assert rewards[[0, 2]].tolist() == [1.0, 0.0]
+    assert rewards[[0, 2]].tolist() == column.tolist() == [1.0, 0.0]
     assert np.isnan(rewards[1])
 
 

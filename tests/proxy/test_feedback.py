@@ -276,6 +276,7 @@ def test_what_is_meant_for_us_never_reaches_the_service(proxied, method, path, m
 
     assert (answer.status_code, answer.json()["error"]["message"]) == (404, f"tttembed: {message}")
     assert client.get("/v1/openapi.json").json()["paths"].keys() == {"/v1/steer"}
+    assert client.request("FOO", "/v1/steer").headers["allow"] == "POST"
 
 
 def test_a_stranger_destroys_nothing(proxied, store_url, kept):

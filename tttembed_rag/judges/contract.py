@@ -157,7 +157,7 @@ def checked_rewards(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.
     judged = np.array([score is not None for score in scores], dtype=np.bool_)
     values = np.full(len(scores), np.nan)
     try:
-        values[judged] = np.array([score for score in scores if score is not None], dtype=np.float64)
+        values[judged] = np.array([score for score in scores if score is not None], dtype=np.float64).reshape(-1)
     except (TypeError, ValueError) as exc:
         raise JudgeError(f"{judge.fingerprint}: expected scores that are numbers or None", f"({exc})") from exc
     values[judged] = judge.scale.to_unit(values[judged])

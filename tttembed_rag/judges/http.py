@@ -147,7 +147,9 @@ class HttpJudge(Blocking):
         )
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """One score per document, on the declared scale; None for a document without text.
+        """One score per document, as the server gave it; None for a document without text.
+
+        Whoever asks a judge checks that the scores are on its scale: `checked_rewards`.
 
         Documents that the server refuses for their size are sent in smaller requests; one that is refused alone is cut.
 

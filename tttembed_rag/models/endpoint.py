@@ -129,6 +129,10 @@ class Endpoint:
         self._httpx = require("httpx", EXTRA)
         key, patience = self.where.key, patience or Patience()
         sent = dict(headers or {}) | ({header: f"Bearer {key}" if header == "authorization" else key} if key else {})
+        try:
+            self._httpx.URL(self.url)
+        except self._httpx.InvalidURL as exc:
+            raise InputError(f"url: expected http(s)://HOST, got an address that no request can have: {exc}") from exc
         self._client = self._httpx.Client(timeout=timeout, headers=sent, **client_options(patience))
         weakref.finalize(self, self._client.close)
         self._retrying = patience.caller()

@@ -270,7 +270,7 @@ async def _chained(read: list[bytes], parts: AsyncIterator[bytes]) -> AsyncItera
         yield part
 
 
-def _json(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _json(answer: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """*answer* as JSON."""
     return Response(orjson.dumps(answer), status, headers, media_type="application/json")
 
@@ -297,8 +297,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         _log.debug("%s: the caller left", request.url.path)
         return Response()  # which goes nowhere
-    if isinstance(error, HTTPException):
-        status, line = error.status_code, error.detail
-    else:
-        status, line = 400 if isinstance(error, InputError) else 503, str(error)
-    return _json({"error": {"message": f"tttembed: {line}", "type": "tttembed_error"}}, status)
+    if not isinstance(error, HTTPException):
+        error = HTTPException(400 if isinstance(error, InputError) else 503, str(error))
+    said = {"error": {"message": f"tttembed: {error.detail}", "type": "tttembed_error"}}
+    return _json(said, error.status_code, error.headers)

@@ -194,6 +194,7 @@ class Rewards:
         between = saved.pop("starts")[1:-1]
         rows, rewards = (np.split(saved.pop(name), between) for name in ("candidates", "values"))
         texts = {name: saved.pop(name).tolist() for name in _TEXTS}
+        texts |= {name: str(texts[name]) for name in ("judge", "embedder")}
         return cls.from_indexed(**saved, candidates=rows, rewards=rewards, **texts)
 
     @classmethod
