@@ -530,12 +530,18 @@ class TestLog:
     """A log of searches, judged and learned from."""
 
     def test_a_log_that_was_judged_can_be_learned_from(self, here: Path) -> None:
-        """`judge LOG`, then `fit LOG`: the two commands of a user without vectors and without a store."""
+        """`judge LOG`, then `fit LOG`: the two commands of a user without vectors and without a store.
+
+        A document without a text is judged and left out, which is said.
+        """
         write_log(here / "log.jsonl")
+        lines = (here / "log.jsonl").read_text().replace('"text": "topic0 blog entry"', '"text": " "')
+        (here / "log.jsonl").write_text(lines)
         judged = run("judge", "log.jsonl", "--judge", JUDGE, "--out", "scores/mine.tsv")
         learned = run("fit", "log.jsonl", "--rewards", "mine", "--embed", EMBED, "--out", "o.safetensors")
 
         assert (judged.exit_code, learned.exit_code) == (0, 0), judged.output + learned.output
+        assert "log.jsonl: 1 judged pairs without a text are left out" in learned.stderr
         assert finds_official_pages(Offsets.load("o.safetensors"), "docs") > 0.3
 
     def test_a_folder_without_vectors_is_judged_and_learned_from(self, here: Path) -> None:

@@ -263,11 +263,14 @@ class TestKilled:
 
 @pytest.mark.slow
 def test_a_signal_ends_it_while_new_texts_are_embedded(store, sqlite_url, tmp_path):
-    """A model that hangs is left behind."""
-    hangs = tmp_path / "hangs"
+    """A model that hangs is left behind; what one says that fails is not printed, as it may repeat a text."""
+    fails, hangs, printed = (tmp_path / name for name in ("fails", "hangs", "printed"))
     code = f"""
 import pathlib, time
 def embed(texts):
+    if "private" in texts and not pathlib.Path({str(fails)!r}).exists():
+        pathlib.Path({str(fails)!r}).touch()
+        raise ValueError(texts)
     if "hang" in texts:
         pathlib.Path({str(hangs)!r}).touch()
         time.sleep(60)
@@ -276,10 +279,15 @@ def embed(texts):
     (tmp_path / "hanging.py").write_text(code)
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     asked = command(sqlite_url, "--every", 0.2, "--embed", "python:hanging:embed")
-    with subprocess.Popen(asked, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with (
+        printed.open("w") as errors,
+        subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
+        StoreLog(store) as log,
+    ):
         process.stdout.readline()
-        with StoreLog(store) as log:
-            log.observe("hang", ["a", "b"])
+        log.observe("private", ["a", "b"])
+        eventually(fails.exists)
+        log.observe("hang", ["a", "b"])
         eventually(hangs.exists)
         process.send_signal(signal.SIGTERM)
         try:
@@ -287,7 +295,11 @@ def embed(texts):
         finally:
             process.kill()
 
+    said = printed.read_text()
     assert code == 0
+    assert "new texts were not embedded" in said
+    assert "private" not in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow

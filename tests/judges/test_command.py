@@ -9,10 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from tttembed_rag.cli import main
-from tttembed_rag.evaluate.observed import observe
+from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.judging import ScoreCache
 from tttembed_rag.judging.covering import in_covering_order
 from tttembed_rag.rewards.events import SIGNALS
+from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.scales import Scale
 
 
 def tttembed(*arguments):
@@ -123,10 +125,13 @@ def test_continues_where_the_cap_stopped_it(folder, cohere, spec):
 
 def test_queries_that_say_most_are_judged_first(folder, cohere, spec):
     """With --order cover a cap leaves those that `in_covering_order` puts last, and more pairs judge the next."""
-    with np.load(folder / "vectors" / "minilm.npz") as stored:
-        vectors = stored["queries"]
-    served = observe(folder, vectors="minilm", depth=5)
-    expected = [one.query_id for one in in_covering_order(served, vectors, key=b"1000")]
+    of = open_collection(folder, vectors="minilm", rewards="qrels", scale=Scale())
+    found = zip(of.dataset.queries.items(), of.base[:, :5].tolist(), strict=True)
+    documents = list(of.dataset.documents.items())
+    served = [
+        Observation(name, text, [documents[row] for row in rows], of.dataset.name) for (name, text), rows in found
+    ]
+    expected = [one.query_id for one in in_covering_order(served, of.query_vectors, key=b"1000")]
     command = ("judge", folder, "--judge", spec, "--depth", "5", "--order", "cover", "--budget")
     judged = []
     for cap in ("pairs=15", "pairs=30"):

@@ -40,14 +40,12 @@ def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
 
     model = open_embedder(spec)
     cache.parent.mkdir(parents=True, exist_ok=True)
-    began, done = time.monotonic(), 0
-    stopping = stoppable(lambda: f"the vectors of {done} texts are kept; run it again to go on")
+    began = time.monotonic()
+    stopping = stoppable(lambda: f"the vectors of {bar.pos} texts are kept; run it again to go on")
     with closing(VectorCache.open(cache)) as known, stopping, working(length, "embed") as bar:
 
         def watch(texts: int) -> None:
-            nonlocal done
-            done += texts
-            bar.update(texts, f"{done / max(1e-9, time.monotonic() - began):.1f} texts/s")
+            bar.update(texts, f"{(bar.pos + texts) / max(1e-9, time.monotonic() - began):.1f} texts/s")
 
         yield CachedEmbedder(model, known, at_once=128, watch=watch, seconds=_SECONDS)
 

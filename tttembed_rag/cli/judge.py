@@ -93,7 +93,6 @@ def judge(
     Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
     """
     from tttembed_rag.evaluate.files import load_beir
-    from tttembed_rag.evaluate.observed import observe
     from tttembed_rag.judges.specs import FREE
     from tttembed_rag.judging.files import read_feedback, write_scores
     from tttembed_rag.judging.plan import Plan, Verdicts
@@ -117,7 +116,7 @@ def judge(
         )
     if dataset is not None and embed is not None:
         vectors = embed_folder(source, dataset, embed, vectors)[0].stem
-    served = observe(source, vectors=vectors or "minilm", depth=max(depths))
+    served = _served(source, dataset, vectors or "minilm", max(depths))
     in_order = served if order == "drawn" else _covering(source, dataset, served, embed, vectors or "minilm", seed)
     plan = replace(draft, observations=in_order)
     cache = cache_path or target.parent / ".paid-scores.sqlite"
@@ -141,6 +140,23 @@ def judge(
     click.echo(json.dumps(record) if as_json else line)
     if isinstance(said, Verdicts) and said.broken:  # exit code 1 tells scripts that the judge broke down
         raise click.exceptions.Exit(1)
+
+
+def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> list[Observation]:
+    """Queries with their candidates: those of a log, or of a folder's stored *vectors* the first *depth* of each."""
+    from tttembed_rag.evaluate.files import load_vectors
+    from tttembed_rag.evaluate.index import FaissIndex
+    from tttembed_rag.rewards.observations import Observation, read_log
+
+    if dataset is None:
+        return read_log(source)
+    docs, queries = load_vectors(source, vectors, dataset)
+    base = FaissIndex.from_vectors(docs).search(queries, depth)[1]
+    documents = list(dataset.documents.items())
+    return [
+        Observation(query, text, [documents[row] for row in rows], dataset.name)
+        for (query, text), rows in zip(dataset.queries.items(), base.tolist(), strict=True)
+    ]
 
 
 def _by_calls(
@@ -239,7 +255,7 @@ def _told(spec: str, plan: Plan, said: Verdicts | Progress, target: Path) -> tup
     )
     if verdicts is None:
         line += ", with its examination if it has not passed that before" if usage.requests else ""
-        return record, f"{line}; time unknown before the judge is asked: a run shows its rate and the time left"
+        return record, f"{line}; time unknown before the judge is asked: on a terminal a run shows its rate"
     line += f"; {verdicts.unjudged} without a score; written to {target} (scale: probability)"
     raised = "raise it and " if verdicts.stopped.startswith("budget:") else ""
     line += f"\nnot judged: {next(iter(verdicts.failed.values()))}" if verdicts.failed else ""

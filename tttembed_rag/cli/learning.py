@@ -216,14 +216,14 @@ def _of_store(url: str, tenant: str, judge: str | None, embed: str | None, last:
 
 def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: Scale, depth: int) -> Found:
     from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
-    from tttembed_rag.evaluate.files import embedder_of, load_beir
+    from tttembed_rag.evaluate.files import embedder_of
 
     if rewards is None:
         raise click.UsageError("--rewards: expected scores/NAME.tsv of the folder by its NAME, or qrels")
     collection = open_collection(folder, vectors=vectors, rewards=rewards, scale=scale, labels=False)
     judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, depth)[0])]
     pooled = pooled_rewards([collection], [np.array(judged, dtype=np.intp)], depth)
-    read = load_beir(folder, labels=False)
+    read = collection.dataset
     lengths = {name: len(text) for name, text in read.documents.items()}
     pooled = replace(pooled, embedder=embedder_of(folder, vectors))
     return Found(pooled, lengths, texts=lambda _: (read.queries, read.documents))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -88,8 +86,10 @@ def collections_of(rewards: Rewards, index: Literal["flat", "hnsw"]) -> list[Col
         if not any(grade for grades in dataset.qrels.values() for grade in grades.values()):
             expected = f"expected a reward above {RELEVANT:g} in task {dataset.name!r}"
             raise DataError(f"{rewards.judge}: {expected}, found none")
-        of = partial(Collection.of, embedder=rewards.embedder, judge=rewards.judge, scores=scores, index=index)
-        found.append(replace(of(dataset, *vectors_of(rewards, dataset)), sources=sources))
+        by, judge, vectors = rewards.embedder, rewards.judge, vectors_of(rewards, dataset)
+        found.append(
+            Collection.of(dataset, *vectors, embedder=by, judge=judge, scores=scores, sources=sources, index=index)
+        )
     return found
 
 
@@ -202,6 +202,9 @@ def _judged_log(file: Path, rewards: str | None, scale: Scale, task: str) -> lis
         for name, text in one.candidates
         if name in scores.get(one.query_id, {})
     ]
-    if not rows:
+    told = [row for row in rows if row.query.strip() and row.document.strip()]
+    if blank := len(rows) - len(told):
+        click.echo(f"warning: {file}: {blank} judged pairs without a text are left out", err=True)
+    if not told:
         raise DataError(f"{file}: expected pairs with a score of scores/{rewards}.tsv, found none")
-    return rows
+    return told

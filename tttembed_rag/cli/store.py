@@ -11,7 +11,7 @@ import click
 
 from tttembed_rag.cli.group import counted, operators, say, target, text
 from tttembed_rag.cli.options import as_objects, in_store, of_tenant, on_record, opened, signed
-from tttembed_rag.cli.telling import named, own_halt, print_versions, served_now, version_facts, when, with_origin
+from tttembed_rag.cli.telling import named, print_versions, served_now, version_facts, when, with_origin
 from tttembed_rag.offsets.lookup import Offsets
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def resume(url: str, tenant: str | None, **signature: Any) -> None:
     with opened(url) as store:
         store.registry.resume(tenant=tenant, **signature)
         say(f"resumed: {'all tenants' if tenant is None else named(tenant)}")
-        left = [one for one in store.tenants() if tenant is None and own_halt(store, one) is not None]
+        known = store.tenants() if tenant is None else []
+        left = [one for one in known if store.registry.halted(tenant=one, own=True) is not None]
         if left:
             more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
             say(f"still halted, each by itself: {', '.join(map(named, left[:_NAMED]))}{more}")

@@ -79,16 +79,10 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
 
 def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
     """One of *offsets* as a JSON object, without its vector."""
-    of_offset, of_evidence = (
-        {name: getattr(one, name) for name in names}
-        for one, names in (
-            (offset, ("key", "served", "alpha", "n")),
-            (offset.evidence, ("gain", "interval", "verdict", "reason", "needed", "sources", "trust", "lost")),
-        )
-    )
+    of_evidence = ("gain", "interval", "verdict", "reason", "needed", "sources", "trust", "lost")
     return {
-        **of_offset,
-        **of_evidence,
+        **{name: getattr(offset, name) for name in ("key", "served", "alpha", "n")},
+        **{name: getattr(offset.evidence, name) for name in of_evidence},
         "skips": None if offset.skips is None else asdict(offset.skips),
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
@@ -114,8 +108,8 @@ def served_now(store: Store, tenant: str) -> str:
     now = store.serving(tenant=tenant)
     owner = "" if now.version is None else now.version.tenant
     if now.halted is not None:
-        own = ((named(one), why) for one in (tenant, owner) if (why := own_halt(store, one)) is not None)
-        halted, why = next(own, ("all tenants", now.halted))
+        own = ((named(one), store.registry.halted(tenant=one, own=True)) for one in (tenant, owner))
+        halted, why = next((one for one in own if one[1] is not None), ("all tenants", now.halted))
         what = f"base vectors, halted for {halted}{f': {why}' if why else ''}"
     elif now.version is None:
         what = "base vectors, nothing was published"
@@ -136,11 +130,6 @@ def with_origin(offsets: Offsets, **origin: str) -> Offsets:
 def named(tenant: str) -> str:
     """The name of a tenant in words."""
     return f"tenant {tenant!r}" if tenant else "the shared tenant"
-
-
-def own_halt(store: Store, tenant: str) -> str | None:
-    """Why *tenant* itself is halted, whether or not all are."""
-    return store.registry.halted(tenant=tenant, own=True)
 
 
 def version_facts(version: Version) -> dict[str, Any]:

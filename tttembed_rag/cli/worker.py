@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import time
 from dataclasses import replace
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -14,10 +15,12 @@ import click
 from tttembed_rag.cli.embedding import check_has_vectors, embedded_by, fill
 from tttembed_rag.cli.group import counted, main, say, text
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.system.background import Loop
+from tttembed_rag.system.failures import FailureLog
 
 if TYPE_CHECKING:
     from tttembed_rag.worker import Step
+
+_log = logging.getLogger(__name__)
 
 # Actions of steps that are printed once where they are the same every round.
 _QUIET = ("learned nothing", "standby")
@@ -106,24 +109,24 @@ def worker(
             stop.set()
             signal.signal(number, signal.SIG_DFL)  # a second one does not wait
 
-        def keep_filled() -> float | None:
-            if stop.is_set():
-                return None
-            fill(store, str(embed), embedder or "", only_without_any=True)
-            return every
+        def keep_filled() -> None:
+            failures = FailureLog(_log)
+            while embed is not None and not once and not stop.wait(every):
+                try:
+                    fill(store, embed, embedder or "", only_without_any=True)
+                except Exception:  # noqa: BLE001 - of a store or a model: the next time may succeed
+                    failures.exception("new texts were not embedded")
 
-        filling = Loop("tttembed-embed", keep_filled, lambda: None)
+        filling = Thread(target=keep_filled, name="tttembed-embed", daemon=True)
         before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
+            filling.start()
             if once:
                 worker.round(stop=stop, watch=printed)
             else:
-                if embed is not None:
-                    filling.start()
                 worker.run(every=every, stop=stop, watch=printed)
         finally:
             stop.set()
-            filling.wake()
             filling.join(_GRACE)  # a model that hangs is left behind
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -82,6 +82,7 @@ class Collection:
         embedder: str,
         judge: str = QRELS,
         scores: Judgments | None = None,
+        sources: Mapping[str, Judgments] | None = None,
         scale: Scale | None = None,
         index: Literal["flat", "hnsw"] = "flat",
     ) -> Collection:
@@ -106,6 +107,7 @@ class Collection:
             query_ids,
             base,
             graded(np.arange(len(base)), base),
+            sources=sources or {},
         )
 
     @property

@@ -180,7 +180,7 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
         facts = _version_facts(store, version, tenant)
         live = Live(
             facts,
-            since=store.audit.last(["publish", "rollback"], [owner]),
+            since=store.audit.last(["publish", "rollback"], [owner]) or version.at,
             shared=owner != tenant,
             trial=str(trial) if trial.version == version.number and trial.upper is not None else "",
         )
