@@ -22,7 +22,7 @@ from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
 from tttembed_rag.judges import Blocking
 from tttembed_rag.offsets.skips import SHARES, Skips
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving import Cascade, CentroidRouter, LiveOffsets, Published, Snapshot, Steering
+from tttembed_rag.serving import Cascade, LiveOffsets, Published, Snapshot, Steering
 from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE, WATCHED
 
 LOSS, NEVER = 0.03, 1e-12
@@ -475,7 +475,3 @@ class TestCascade:
             Cascade(offsets, reranker, log="sqlite:///ttt.db")
         with pytest.raises(InputError, match="log: expected one for unnamed"):
             Cascade(offsets, reranker, log=RewardLog("another"))
-        router = CentroidRouter.of(habit(40).query_vectors, ["billing", "legal"] * 20)
-        for routed in (router, Steering(offsets, router)):
-            with pytest.raises(InputError, match="task: expected a key or a function of the text, got a router"):
-                Cascade(offsets, reranker, task=routed)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, VectorError, context, fit
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, VectorError, fit
 from tttembed_rag.offsets import Rescorer
 from tttembed_rag.offsets.rescorer import Vocabulary
 from tttembed_rag.rewards.orders import in_fused_order
@@ -252,14 +252,12 @@ def test_without_a_rescorer_no_vector_is_asked_for(case):
     assert library.asked == ["embed", "search", "judge"]
 
 
-def sorting(task=None, **options):
+def sorting(**options):
     """Steering with a published rescorer of the default task, served by *options* of `LiveOffsets.of`."""
     sure = Evidence(9, None, None, "published", "made for a test")
     rescorer = Rescorer(np.array([1.0, 0.0, 0.0, 0.0]), Vocabulary.of(["a text"]), sure)
     offset = Offset("local", np.ones(16), 0.5, 9, sure, task="default", rescorer=rescorer)
-    return Steering(
-        LiveOffsets.of(Published({"": Snapshot(Offsets([offset], width=16), reason=None)}), **options), task
-    )
+    return Steering(LiveOffsets.of(Published({"": Snapshot(Offsets([offset], width=16), reason=None)}), **options))
 
 
 @pytest.mark.parametrize(
@@ -285,21 +283,6 @@ def test_a_query_without_the_tenant_that_is_required_is_counted():
 
     assert not Steering(live).needs_scores("q")
     assert live.without_tenant == 1
-
-
-def test_where_a_router_names_no_task_no_score_is_needed(caplog):
-    """`Steering.order` leaves such a list as it came; nothing is said of a task that nobody named."""
-
-    class Routing:
-        def route(self, vector):
-            return "another"
-
-    words = sorting(Routing())
-    needed = [words.needs_scores("q")]
-    with context(task="default"):
-        needed.append(words.needs_scores("q"))
-
-    assert (needed, caplog.messages) == ([False, True], [])
 
 
 @pytest.mark.parametrize("settings", [{"second_pass": False}, {"depth": 1}])

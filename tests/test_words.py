@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from safetensors.numpy import load, save
 from scipy.optimize import check_grad
 
-from tttembed_rag import InputError, Offset, OffsetFileError, Offsets, Rewards, context, fit
+from tttembed_rag import InputError, Offset, OffsetFileError, Offsets, Rewards, fit
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.experiment import ExperimentPlan, run
@@ -255,7 +255,6 @@ class TestServing:
     """What sorts in a request."""
 
     offsets = fit(judged(), trusted=True)
-    texts = corpus()[1][:3]
 
     def test_a_request_never_fails(self, caplog):
         """Texts that are none, scores that are none: the list stays, and the first time is logged."""
@@ -270,19 +269,6 @@ class TestServing:
             assert steering.order("own1", texts, scores) == list(range(len(texts)))
         assert steering.order("own1", ["a", "b"], [1, 2], similarity=lambda _: 1 / 0) == [0, 1]
         assert len([record for record in caplog.records if "not sorted by words" in record.message]) == 1
-
-    def test_a_router_names_no_task_without_a_vector(self):
-        """No task's list is sorted by the words of another; what the caller says still counts."""
-
-        class Routing:
-            def route(self, vector):
-                return "another"
-
-        steering = Steering(self.offsets, Routing())
-        scores = [0.7, 0.69, 0.68]
-        assert steering.order("own2", self.texts, scores) == [0, 1, 2]
-        with context(task="default"):
-            assert steering.order("own2", self.texts, scores)[0] == 2
 
     def test_a_worker_keeps_and_publishes_rescorers(self):
         """One that is published beside a withheld offset counts; labels that deny one take it away."""

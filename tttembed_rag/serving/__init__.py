@@ -9,8 +9,7 @@ from tttembed_rag.serving.context import (
 )
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, checked_offsets
-from tttembed_rag.serving.routing import CentroidRouter
-from tttembed_rag.serving.steering import NamesTasks, Router, Steering, TaskSource, checked_task, resolve_task
+from tttembed_rag.serving.steering import NamesTasks, Steering, TaskSource, checked_task, resolve_task
 from tttembed_rag.serving.twopass import (
     FirstPass,
     Handlers,
@@ -23,14 +22,12 @@ from tttembed_rag.system.failures import FailureLog
 
 __all__ = [
     "Cascade",
-    "CentroidRouter",
     "FailureLog",
     "FirstPass",
     "Handlers",
     "LiveOffsets",
     "NamesTasks",
     "Published",
-    "Router",
     "Snapshot",
     "Steering",
     "TaskSource",

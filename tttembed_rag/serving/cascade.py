@@ -84,8 +84,7 @@ class Cascade:
         explore: Share of texts that are reranked in any case, in (0, 1].
 
     Raises:
-        InputError: An option is none, the log is for another judge, or a router names the tasks: it needs base vectors,
-            which a cascade does not see.
+        InputError: An option is none, or the log is for another judge.
     """
 
     def __init__(
@@ -107,8 +106,6 @@ class Cascade:
         if isinstance(offsets, Steering) and task is not None:
             raise InputError(f"task: expected none beside a Steering, which has one, got {task!r:.80}")
         self._steering = offsets if isinstance(offsets, Steering) else Steering(offsets, task)
-        if self._steering.routes:
-            raise InputError("task: expected a key or a function of the text, got a router, which needs base vectors")
         self._judge: Judge = checked_judge(judge)
         if log is not None:
             if not hasattr(log, "check_is_for"):

@@ -27,64 +27,48 @@ _LARGEST, _TIES = 1.01, 1e-3
 
 
 @runtime_checkable
-class Router(Protocol):
-    """Names tasks by base query vectors, such as `tttembed_rag.serving.CentroidRouter`."""
-
-    def route(self, vector: Any, /) -> str | None:
-        """The task of a base query vector (d,), None where it is unsure."""
-
-
-@runtime_checkable
 class NamesTasks(Protocol):
     """A wrapper that knows the tasks of its queries, such as `Steering` and the wrapped embeddings of the adapters."""
 
-    def task_of(self, query: str, vector: Any = None, /) -> str | None:
+    def task_of(self, query: str, /) -> str | None:
         """The task of *query*, None where nothing names one."""
 
 
 # Score to cosine similarity; None where scores are cosines.
 Similarity: TypeAlias = Callable[[float], float] | None
-# A task key, a wrapper that names tasks, a function from query text to task key or None, a router, or None.
-TaskSource: TypeAlias = str | NamesTasks | Callable[[str], str | None] | Router | None
+# A task key, a wrapper that names tasks, a function from query text to task key or None, or None.
+TaskSource: TypeAlias = str | NamesTasks | Callable[[str], str | None] | None
 
 
 def checked_task(source: TaskSource) -> TaskSource:
     """*source* as it came, or an InputError that names it ``task``."""
-    if not (source is None or isinstance(source, str | NamesTasks | Router) or callable(source)):
+    if not (source is None or isinstance(source, str | NamesTasks) or callable(source)):
         raise InputError(
-            f"task: expected a task key, wrapped embeddings, a function, a router or None, got {type(source).__name__}"
+            f"task: expected a task key, wrapped embeddings, a function or None, got {type(source).__name__}"
         )
     return source
 
 
-def resolve_task(source: TaskSource, query: str, vector: Any = None) -> str | None:
+def resolve_task(source: TaskSource, query: str) -> str | None:
     """The task of *query*: a fixed *source*, else the caller's `context`, else what *source* answers.
 
     Where none of the three names a task, the query has none; that of the last query is never used. A wrapper as
-    *source* decides as it does for its own queries, so that what is logged and what is asked for agree. A router is
-    asked about the base *vector*, and where none is at hand names no task. A resolver that fails, or answers anything
-    but a text, names no task; the failure is logged.
+    *source* decides as it does for its own queries, so that what is logged and what is asked for agree. A resolver
+    that fails, or answers anything but a text, names no task; the failure is logged.
     """
     if source is None or isinstance(source, str):  # before the checks of protocols, which take longer than all else
         return current_task() if source is None else source
     if isinstance(source, NamesTasks):
-        return source.task_of(query, vector)
+        return source.task_of(query)
     task = current_task()
     if task is not None:
         return task
     try:
-        if isinstance(source, Router):
-            return None if vector is None else source.route(vector)
         answer = source(query)
     except Exception:  # noqa: BLE001 - the caller's code: whatever it raises, the query is answered
         _log.exception("%r named no task", source)
         return None
     return answer if isinstance(answer, str) else None
-
-
-def routes(source: TaskSource) -> bool:
-    """Whether *source* names tasks by base vectors: a router, or a wrapper with one."""
-    return isinstance(source, Router) or bool(getattr(source, "routes", False))
 
 
 @dataclass(slots=True)
@@ -112,14 +96,11 @@ class Steering:
 
     Args:
         offsets: What was learned; `LiveOffsets` where it is replaced while serving.
-        task: A task for every query, a function from query text to task, or a router from base vector
-            to task; a caller's `context` comes before these two. Where no task is named, the default task's or the
-            global offset is looked up, as `Offsets.apply` does, and without one the base vector served.
+        task: A task for every query, or a function from query text to task; a caller's `context` comes before the
+            function. Where no task is named, the default task's or the global offset is looked up, as `Offsets.apply`
+            does, and without one the base vector served.
         model: The embedding model; where it says how wide its vectors are, offsets of another width are refused here
             and not at the first query.
-
-    Attributes:
-        routes: Whether a router names the tasks, which needs base vectors; also behind a wrapped model.
 
     Raises:
         InputError: *offsets* or *task* are something else, or the offsets are of another width than the model's.
@@ -136,7 +117,6 @@ class Steering:
             )
         telemetry.start()
         self._task = checked_task(task)
-        self.routes = routes(self._task)
         # What is logged once: tasks with a vector that the offsets refused, and that a list was not sorted.
         self._logged: set[tuple[str, str | None]] = set()
 
@@ -146,9 +126,9 @@ class Steering:
         other._logged = self._logged
         return other
 
-    def task_of(self, query: str, vector: Any = None) -> str | None:
-        """The task of *query*; None where nothing names one. A router needs its base *vector*."""
-        return resolve_task(self._task, query, vector)
+    def task_of(self, query: str) -> str | None:
+        """The task of *query*; None where nothing names one."""
+        return resolve_task(self._task, query)
 
     def apply(self, vector: Any, query: str) -> Any:
         """The vector to search with: *vector* (d,) with its offset, as a list of Python floats.
@@ -158,7 +138,7 @@ class Steering:
         """
         # Some providers hand out numpy arrays; stores expect Python floats.
         base = vector.tolist() if isinstance(vector, np.ndarray) else vector
-        task = self.task_of(query, base)
+        task = self.task_of(query)
         offsets, offset = self._live.serving(query, task)
         steered, served = base, False
         try:
@@ -176,8 +156,6 @@ class Steering:
     def needs_scores(self, query: str) -> bool:
         """Whether `order` or a cascade makes anything of the scores of a list for *query*; else none need be known."""
         task = self.task_of(query)
-        if self.routes and current_task() is None:  # nothing is sorted, as `ranked` says
-            return False
         offsets, _ = self._live.serving(query, task)
         return offsets is not None and not (offsets.rescorer(task) is None and offsets.skips(task) is None)
 
@@ -187,7 +165,7 @@ class Steering:
         """Places of what a search with the vector of `apply` found, best first, by the words shared with *query* too.
 
         They stay as they came where no rescorer of the task is published, where the scores are no cosines, and whatever
-        goes wrong; the first time is logged. A router, which sees no vector here, names no task: nothing is sorted.
+        goes wrong; the first time is logged.
 
         Args:
             query: Its text.
@@ -206,8 +184,6 @@ class Steering:
             check_list(query, texts, scores)
             found.refused = False
             found.task = self.task_of(query)
-            if self.routes and current_task() is None:
-                return found
             offsets, offset = self._live.serving(query, found.task)
             if offsets is None:
                 return found

@@ -121,8 +121,7 @@ class RewardCallbackHandler(BaseCallbackHandler):
 
     Args:
         log: Keeps queries and documents.
-        task: As in `TTTEmbeddings`, best the wrapped embeddings themselves; a router sees no vector here, and names
-            no task.
+        task: As in `TTTEmbeddings`, best the wrapped embeddings themselves.
         vectors: Keeps the id of each document in the store; give the same to `TTTEmbeddings.rewards`.
         max_pending: Runs that may be open at once; beyond it the oldest is forgotten.
     """

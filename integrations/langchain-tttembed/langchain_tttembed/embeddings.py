@@ -41,9 +41,8 @@ class TTTEmbeddings(Embeddings):
     Args:
         embeddings: The embeddings to wrap.
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
-        task: The task of every query, a function from query text to task, or a router from base
-            vector to task (`tttembed_rag.serving.CentroidRouter`). Without a fixed task, the
-            caller's ``with tttembed_rag.context(...)`` comes first. A query that nothing gives a
+        task: The task of every query, or a function from query text to task. Without a fixed task,
+            the caller's ``with tttembed_rag.context(...)`` comes first. A query that nothing gives a
             task looks up the default task; that and an unknown task fall back to the global
             offset, and without one to the base vector.
         vectors: Gives `rewards` document vectors before it embeds again.
@@ -126,14 +125,9 @@ class TTTEmbeddings(Embeddings):
         """Places of what a search with `embed_query` found, best first, by shared words too: `RescoringRetriever`."""
         return self._steering.order(query, texts, scores, similarity=similarity)
 
-    @property
-    def routes(self) -> bool:
-        """Whether a router names the tasks, which needs base vectors."""
-        return self._steering.routes
-
-    def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
-        """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""
-        return self._steering.task_of(query, vector)
+    def task_of(self, query: str) -> str | None:
+        """The task that gives *query* its offset; None where no task is named."""
+        return self._steering.task_of(query)
 
     def rewards(self, log: RewardLog, *, vectors: TextVectors | None = None, embedder: str = "") -> Rewards:
         """The rewards in *log* with base query vectors and document vectors, ready for `fit`.

@@ -129,7 +129,7 @@ class RewardRetriever(BaseRetriever):
     def _record(self, query: str, base: list[float], documents: list[Document], scores: Sequence[float | None]) -> None:
         if self.log is not None:
             texts = [document.page_content for document in documents]
-            task = self.embeddings.task_of(query, base)
+            task = self.embeddings.task_of(query)
             self.log.record(query, texts, scores, task=task, known=Known(base), source=self.source)
 
 

@@ -38,8 +38,8 @@ class TTTEmbeddingModel(WrapperEmbeddingModel):
     Args:
         wrapped: The model, or its name such as ``openai:text-embedding-3-small``.
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
-        task: The task of every query, a function from query text to task, or a router; a caller's
-            ``with context(...)`` comes before these two.
+        task: The task of every query, or a function from query text to task; a caller's
+            ``with context(...)`` comes before the function.
 
     Raises:
         InputError: *wrapped* is wrapped already, *offsets* are no offsets, or *task* is something else.

@@ -39,9 +39,8 @@ class TTTEmbedding(BaseEmbedding):
     Args:
         embed_model: The model to wrap; its name, batch size and number of workers are taken over.
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
-        task: The task of every query, a function from query text to task, or a router from base
-            vector to task (`tttembed_rag.serving.CentroidRouter`). Without a fixed task, the
-            caller's ``with tttembed_rag.context(...)`` comes first. A query that nothing gives a
+        task: The task of every query, or a function from query text to task. Without a fixed task,
+            the caller's ``with tttembed_rag.context(...)`` comes first. A query that nothing gives a
             task looks up the default task; that and an unknown task fall back to the global
             offset, and without one to the base vector.
         vectors: Gives `rewards` document vectors before it embeds again.
@@ -50,7 +49,7 @@ class TTTEmbedding(BaseEmbedding):
     Raises:
         InputError: *embed_model* is no ``BaseEmbedding``, is multi-modal or already wrapped,
             *offsets* are no ``Offsets`` or of another width than the model says, or *task* is neither
-            string nor function nor router.
+            string nor function.
     """
 
     _embed_model: BaseEmbedding = PrivateAttr()
@@ -115,14 +114,9 @@ class TTTEmbedding(BaseEmbedding):
         """Places of what a search with this model found, best first, by shared words too: `RescoringPostprocessor`."""
         return self._steering.order(query, texts, scores)
 
-    @property
-    def routes(self) -> bool:
-        """Whether a router names the tasks, which needs base vectors."""
-        return self._steering.routes
-
-    def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
-        """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""
-        return self._steering.task_of(query, vector)
+    def task_of(self, query: str) -> str | None:
+        """The task that gives *query* its offset; None where no task is named."""
+        return self._steering.task_of(query)
 
     def rewards(self, log: RewardLog, *, vectors: TextVectors | None = None, embedder: str = "") -> Rewards:
         """The rewards in *log* with base query vectors and document vectors, ready for `fit`.

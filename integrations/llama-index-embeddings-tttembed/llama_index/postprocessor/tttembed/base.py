@@ -33,7 +33,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         log: Keeps nodes and scores. A judge whose order is served is declared: `Log.declare`.
         judge: Scores the nodes; None only notes them, to be judged later.
         top_n: Nodes kept, >= 1; None keeps all.
-        task: As in `TTTEmbedding`, best the wrapped model itself; a router sees no vector here, and names no task.
+        task: As in `TTTEmbedding`, best the wrapped model itself.
         vectors: Keeps the id of each node in the index; give the same to `TTTEmbedding.rewards`.
         source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
             ``with tttembed_rag.context(..., source=...)``, where each agent judges for itself.

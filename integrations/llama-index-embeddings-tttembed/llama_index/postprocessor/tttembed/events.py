@@ -31,7 +31,7 @@ class RewardEventHandler(BaseEventHandler):
 
     Args:
         log: Keeps queries and nodes.
-        task: As in `TTTEmbedding`, best the wrapped model itself; a router sees no vector here, and names no task.
+        task: As in `TTTEmbedding`, best the wrapped model itself.
         vectors: Keeps the id of each node in the index; give the same to `TTTEmbedding.rewards`.
     """
 

@@ -126,7 +126,7 @@ class RewardRetriever(BaseRetriever):
         self, query: str, base: list[float], nodes: list[NodeWithScore], scores: Sequence[float | None]
     ) -> None:
         if self._log is not None:
-            task = self._embed_model.task_of(query, base)
+            task = self._embed_model.task_of(query)
             self._log.record(query, read_texts(nodes), scores, task=task, known=Known(base), source=self._source)
 
 
