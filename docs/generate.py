@@ -322,8 +322,8 @@ def comments(source: str) -> dict[tuple[str, str], str]:
             continue
         if found := re.match(r"(\w+) = _table\(", line):
             table, column = found[1], ""
-        elif found := re.match(r'Column\("(\w+)"', line):
-            column = found[1]
+        elif found := re.match(r'Column\("(\w+)"|_(name)\(', line):
+            column = found[1] or found[2]
         elif found := re.match(r'_of\("(\w+)"', line):
             column = found[1].removesuffix("s") if found[1] != "queries" else "query"
         else:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tttembed_rag import InputError, RewardError, context
 from tttembed_rag.capture import Known, Log
 from tttembed_rag.embedders import CachedEmbedder, Embedder, FrameworkEmbedder, VectorCache
-from tttembed_rag.judges import Forecasting, check_judge, checked_rewards
+from tttembed_rag.judges import check_judge, checked_rewards
+from tttembed_rag.judges.contract import Forecasting
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.testing import FakeClock, FakeEmbedder, FakeJudge, FakeLog, word_overlap

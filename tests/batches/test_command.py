@@ -14,8 +14,9 @@ from click.testing import CliRunner
 
 from tttembed_rag.cli import main
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judging import Budget, Plan, Price, ScoreCache
-from tttembed_rag.judging.batching import FiledBatches, byplan, judge_by_batches, open_batch_service, requests
+from tttembed_rag.judging import Budget, Plan, Price, ScoreCache, judge_by_batches, open_batch_service
+from tttembed_rag.judging.batching import byplan, requests
+from tttembed_rag.judging.batching.openbatch import FiledBatches
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.testing import eventually
 

@@ -12,8 +12,8 @@ from tests.batches.conftest import BatchHandler
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges import Patience, open_judge
 from tttembed_rag.judges.chats import Gemini
-from tttembed_rag.judging import Price
-from tttembed_rag.judging.batching import exchange, open_batch_service
+from tttembed_rag.judging import Price, open_batch_service
+from tttembed_rag.judging.batching import exchange
 from tttembed_rag.judging.batching.service import GeminiBatches
 from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.testing import word_overlap

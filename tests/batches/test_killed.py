@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag.judges import open_judge
-from tttembed_rag.judging import Price
-from tttembed_rag.judging.batching import open_batch_service
+from tttembed_rag.judging import Price, open_batch_service
 from tttembed_rag.judging.batching.service import OpenAIBatches
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges import open_judge
-from tttembed_rag.judging import Budget, Plan, Price, ScoreCache, judge_all
-from tttembed_rag.judging.batching import open_batch_service, requests
+from tttembed_rag.judging import Budget, Plan, Price, ScoreCache, judge_all, open_batch_service
+from tttembed_rag.judging.batching import requests
 from tttembed_rag.judging.batching.lines import LineResult
 from tttembed_rag.judging.batching.openbatch import OpenBatch
 from tttembed_rag.judging.batching.requests import answered, collect, pack

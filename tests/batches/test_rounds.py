@@ -19,8 +19,8 @@ from tests.workers import hours_pass, steal
 from tttembed_rag.cli import main
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.judges import open_judge
-from tttembed_rag.judging import Budget, Price
-from tttembed_rag.judging.batching import exchange, open_batch_service, requests
+from tttembed_rag.judging import Budget, Price, open_batch_service
+from tttembed_rag.judging.batching import exchange, requests
 from tttembed_rag.judging.batching.service import OpenAIBatches
 from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.stores import Served, open_store

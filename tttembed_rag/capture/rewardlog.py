@@ -135,7 +135,8 @@ class RewardLog(Log):
             verdicts = judge_all(plan, judge, answers, concurrency=concurrency)
         for one in waiting:
             judged = verdicts.rewards.get(one.query_id, {})
-            self._add(one.query, [(text, judged[key]) for key, text in one.candidates if key in judged], "", one.task)
+            shown = [(text, judged[key]) for key, text in one.candidates if key in judged]
+            self._add(one.query, shown, "", one.task, None)
         return verdicts
 
     def rewards(
@@ -181,12 +182,7 @@ class RewardLog(Log):
         return f"RewardLog({self.judge!r}, {len(self)} queries)"
 
     def _add(
-        self,
-        query: str,
-        shown: Sequence[tuple[str, float | None]],
-        source: str,
-        task: str | None,
-        known: Known | None = None,
+        self, query: str, shown: Sequence[tuple[str, float | None]], source: str, task: str | None, known: Known | None
     ) -> None:
         """Keep documents with the rewards that *source* gave them; None where it gave none."""
         names = (query, source, *(text for text, _ in shown))

@@ -1,7 +1,4 @@
-"""The `tttembed` command: bad input ends with exit code 2 and one line of reason.
-
-Private: may change without notice.
-"""
+"""The `tttembed` command; bad input ends with exit code 2 and a line of reason. Private: may change without notice."""
 
 from tttembed_rag.cli import (  # noqa: F401 - each adds its commands
     auditing,

@@ -1,4 +1,1 @@
-"""The `tttembed demo`: an agent's search over the tools of an office, whose people have habits.
-
-Private: may change without notice.
-"""
+"""The `tttembed demo`: an agent's search over the tools of an office. Private: may change without notice."""

@@ -1,4 +1,1 @@
-"""The gain of offsets, measured: BEIR folders, nDCG with intervals, baselines, experiments.
-
-Private: may change without notice.
-"""
+"""The gain of offsets, measured: BEIR folders, nDCG, baselines, experiments. Private: may change without notice."""

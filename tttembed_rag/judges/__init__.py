@@ -2,16 +2,7 @@
 
 from tttembed_rag.judges.chat import LocalChat
 from tttembed_rag.judges.chats import AnthropicChat, Gemini, OpenAIChat
-from tttembed_rag.judges.contract import (
-    Blocking,
-    Forecasting,
-    Judge,
-    Scores,
-    ascored,
-    checked_judge,
-    checked_rewards,
-    scored,
-)
+from tttembed_rag.judges.contract import Blocking, Judge, Scores, ascored, checked_judge, checked_rewards, scored
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.examination import check_judge
 from tttembed_rag.judges.http import HttpJudge
@@ -32,7 +23,6 @@ __all__ = [
     "Calibration",
     "CrossEncoderJudge",
     "EnsembleJudge",
-    "Forecasting",
     "Gemini",
     "HttpJudge",
     "Judge",

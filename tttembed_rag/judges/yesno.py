@@ -77,13 +77,9 @@ class YesNoJudge(Blocking):
         self._answers = [token for (token,) in ids[:2]]
         self._instruction = instruction
         self._batches = Batches(batch_tokens, model.device.type)
+        weights, prompt = weights_digest(model), [PREFIX, BODY, SUFFIX]
         self.fingerprint = fingerprint_of(
-            "yesno",
-            name,
-            weights=weights_digest(model),
-            prompt=[PREFIX, BODY, SUFFIX],
-            instruction=instruction,
-            tokens=max_tokens,
+            "yesno", name, weights=weights, prompt=prompt, instruction=instruction, tokens=max_tokens
         )
 
     @classmethod

@@ -8,7 +8,6 @@ from tttembed_rag.judging.plan import Plan, Progress, Verdicts
 from tttembed_rag.judging.running import judge_all
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.observations import read_log
-from tttembed_rag.rewards.turns import in_turns, water_fill
 
 __all__ = [
     "Answers",
@@ -19,11 +18,9 @@ __all__ = [
     "Progress",
     "ScoreCache",
     "Verdicts",
-    "in_turns",
     "judge_all",
     "judge_by_batches",
     "open_batch_service",
     "read_log",
-    "water_fill",
     "write_scores",
 ]

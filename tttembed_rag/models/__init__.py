@@ -1,4 +1,1 @@
-"""The common ground of judges and embedders: loading, asking again, options of one line, fingerprints.
-
-Private: may change without notice.
-"""
+"""The common ground of judges and embedders: loading, asking again, options. Private: may change without notice."""

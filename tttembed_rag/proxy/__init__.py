@@ -1,9 +1,4 @@
-"""A steering proxy before an embedding service: what it answers to queries is steered, all else passes as it came.
-
-Beside that it takes feedback, and searches tools.
-
-Private: may change without notice.
-"""
+"""A steering proxy before an embedding service; it takes feedback, finds tools. Private: may change without notice."""
 
 from tttembed_rag.proxy.app import proxy_app
 from tttembed_rag.proxy.callers import Caller, Callers

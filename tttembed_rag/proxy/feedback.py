@@ -56,15 +56,8 @@ class _Said(NamedTuple):
             for key, one in shown.items()
         ]
         caller, query_id = self.caller, self.caller.query_id or store.text_id(self.query)
-        return Served(
-            query_id,
-            None,
-            candidates,
-            self.query,
-            caller.task or DEFAULT_TASK,
-            caller.tenant or "",
-            source=caller.source,
-        )
+        task, tenant = caller.task or DEFAULT_TASK, caller.tenant or ""
+        return Served(query_id, None, candidates, self.query, task, tenant, source=caller.source)
 
 
 class FeedbackWriter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Mapping
-from typing import Self
+from typing import Self, TypeAlias
 
 import aiohttp
 from starlette.exceptions import HTTPException
@@ -25,6 +25,8 @@ _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 # Seconds until a connection must stand; an answer is waited for as long as the caller waits.
 _CONNECT_SECONDS = 20.0
 Headers = list[tuple[bytes, bytes]]
+# What is sent: whole, in parts, or nothing.
+Body: TypeAlias = bytes | AsyncIterator[bytes] | None
 
 
 class Answer:
@@ -75,12 +77,7 @@ class Upstream:
             await self._session.close()
 
     async def ask(
-        self,
-        request: Request,
-        body: bytes | AsyncIterator[bytes] | None,
-        *,
-        known: bool = False,
-        replaced: Mapping[bytes, bytes] | None = None,
+        self, request: Request, body: Body, *, known: bool = False, replaced: Mapping[bytes, bytes] | None = None
     ) -> Answer:
         """The upstream's answer to *request* with this *body*, whole or in parts; None is none.
 
@@ -112,9 +109,7 @@ class Upstream:
                     _log.warning("%s", line)
                     raise HTTPException(502, line) from error
 
-    def _headers(
-        self, request: Request, body: bytes | AsyncIterator[bytes] | None, *, known: bool
-    ) -> dict[bytes, bytes]:
+    def _headers(self, request: Request, body: Body, *, known: bool) -> dict[bytes, bytes]:
         headers: dict[bytes, bytes] = {}
         for name, value in request.headers.raw:
             if name in _HOP or name.startswith(b"x-ttt-") or (name == b"content-length" and isinstance(body, bytes)):

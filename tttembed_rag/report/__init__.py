@@ -1,7 +1,4 @@
-"""What a store has learned and serves, gathered into one value and written as one HTML page.
-
-Private: may change without notice.
-"""
+"""What a store has learned and serves, as one value and one HTML page. Private: may change without notice."""
 
 from tttembed_rag.report.gathering import StoreReport, gather
 from tttembed_rag.report.page import page_of

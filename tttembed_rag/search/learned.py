@@ -155,8 +155,6 @@ class LearnedSearch:
         with self._adding:
             self._items = self._items.having(current_tenant(), self._index.without(names))
 
-    # Searching
-
     def __call__(
         self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
     ) -> list[str]:
@@ -215,8 +213,6 @@ class LearnedSearch:
         pool = self._memory.requests(tenant := current_tenant(), len(vector))
         requests = [one for one in pool if one.tenant == tenant]  # what others share is their offset, not their texts
         return explained(index, query, vector, offsets, requests, k=k, task=task, query_id=query_id)
-
-    # Learning
 
     def used(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from threading import Lock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 from zlib import crc32
 
@@ -291,21 +291,11 @@ class InStore:
         live = self.store.registry.version("live", tenant=tenant)
         return 0 if live is None else live.number
 
-    def publish(
-        self, offsets: Offsets, tenant: str, *, lease: Lease | None, note: str, rewarded: int, instead_of: int
-    ) -> bool:
+    def publish(self, offsets: Offsets, tenant: str, *, instead_of: int, **facts: Any) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is live meanwhile."""
+        model = self._embedder
         try:
-            self.store.registry.publish(
-                offsets,
-                by=_BY,
-                tenant=tenant,
-                note=note,
-                embedder=self._embedder,
-                rewarded=rewarded,
-                lease=lease,
-                instead_of=instead_of,
-            )
+            self.store.registry.publish(offsets, by=_BY, tenant=tenant, embedder=model, instead_of=instead_of, **facts)
         except Superseded:
             return False
         follow(self.store, tenants=[tenant], embedder=self._embedder)  # this process need not wait for its next look

@@ -16,29 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import (
-    URL,
-    Connection,
-    Engine,
-    ExceptionContext,
-    Select,
-    column,
-    create_engine,
-    event,
-    func,
-    make_url,
-    select,
-    table,
-    text,
-)
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    InterfaceError,
-    InvalidatePoolError,
-    OperationalError,
-    SQLAlchemyError,
-)
+from sqlalchemy import Select, column, create_engine, event, func, select, table, text
+from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -276,7 +256,7 @@ def checked_url(url: str | URL) -> URL:
     """
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError):  # its message would show a password
+    except (SQLAlchemyError, ValueError):  # its message would show a password
         raise StoreError("url: expected sqlite:///FILE or postgresql+psycopg://..., got another text") from None
     if "@" in (parsed.host or ""):  # what stands before it is the rest of a password, which errors would show
         raise StoreError("url: expected %40 for each @ in a password, got one as it is (not shown)")

@@ -9,24 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Date,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    text,
-)
+from sqlalchemy import Column, ForeignKey, Index, MetaData, Table, UniqueConstraint, text
 from sqlalchemy.schema import SchemaItem
+from sqlalchemy.types import BigInteger, Boolean, Date, Double, Integer, LargeBinary, String, Text
 
 from tttembed_rag.rewards.names import MAX_NAME
 
@@ -54,6 +39,10 @@ def _of(table: str, *, primary_key: bool = False, nullable: bool = False, cascad
     return Column(name, _Id, parent, primary_key=primary_key, nullable=nullable)
 
 
+def _name(**options: Any) -> Column[str]:
+    return Column("name", String(MAX_NAME), nullable=False, **options)
+
+
 def _index(name: str, *columns: str, only: str) -> Index:
     """An index of the rows for which *only* holds."""
     return Index(name, *columns, sqlite_where=text(only), postgresql_where=text(only))
@@ -66,7 +55,7 @@ facts = _table("facts", Column("name", String(64), primary_key=True), Column("va
 tenants = _table(
     "tenants",
     _key(),
-    Column("name", String(MAX_NAME), nullable=False, unique=True),
+    _name(unique=True),
     # Whether the shared scope learns from it, and whether it ever did.
     Column("shares", Boolean, nullable=False, server_default=text("false")),
     Column("shared_once", Boolean, nullable=False, server_default=text("false")),
@@ -80,17 +69,12 @@ tenants = _table(
     _index("tenants_by_generation", "generation", "name", only="generation > 0"),
 )
 
-embedders = _table(
-    "embedders",
-    _key(),
-    Column("name", String(MAX_NAME), nullable=False, unique=True),
-    Column("width", Integer, nullable=False),
-)
+embedders = _table("embedders", _key(), _name(unique=True), Column("width", Integer, nullable=False))
 
 judges = _table(
     "judges",
     _key(),
-    Column("name", String(MAX_NAME), nullable=False, unique=True),
+    _name(unique=True),
     # Whether it has asked for work: pairs that it has not answered are counted from then on.
     Column("asks", Boolean, nullable=False, server_default=text("false")),
     # Whether somebody vouches for it, or nobody may; null where nobody said so.
@@ -102,7 +86,7 @@ queries = _table(
     _key(),
     _of("tenants"),
     Column("task", String(MAX_NAME), nullable=False),
-    Column("name", String(MAX_NAME), nullable=False),
+    _name(),
     Column("text", Text),
     _of("embedders", nullable=True, cascade=False),
     Column("seen", Integer, nullable=False),
@@ -112,12 +96,7 @@ queries = _table(
 )
 
 documents = _table(
-    "documents",
-    _key(),
-    _of("tenants"),
-    Column("name", String(MAX_NAME), nullable=False),
-    Column("text", Text),
-    UniqueConstraint("tenant", "name"),
+    "documents", _key(), _of("tenants"), _name(), Column("text", Text), UniqueConstraint("tenant", "name")
 )
 
 query_vectors = _table(
@@ -317,16 +296,13 @@ audit = _table(
 )
 
 states = _table(
-    "states",
-    _of("tenants", primary_key=True),
-    Column("name", String(MAX_NAME), primary_key=True),
-    Column("value", Text, nullable=False),
+    "states", _of("tenants", primary_key=True), _name(primary_key=True), Column("value", Text, nullable=False)
 )
 
 # By name, the tenants that workers are at work for; a lease that ended or was revoked has no row.
 leases = _table(
     "leases",
-    Column("name", String(MAX_NAME), primary_key=True),
+    _name(primary_key=True),
     Column("owner", String(MAX_NAME), nullable=False),
     # A number that no other lease has.
     Column("token", BigInteger, nullable=False),

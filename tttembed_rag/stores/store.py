@@ -110,8 +110,6 @@ class Store(AbstractContextManager["Store"]):
         """Let every connection go."""
         self._database.close()
 
-    # Observing
-
     def observe(self, served: Iterable[Served], *, judge: str = "", fills: bool = False) -> int:
         """Write served queries, all or nothing; gives how many of *served* were written.
 
@@ -152,8 +150,6 @@ class Store(AbstractContextManager["Store"]):
             given, source = with_text_ids(given, self.text_id), source and self.text_id(source)
         with self._database.write("observing") as connection:
             return observing.reward_named(connection, judge, given, source, self._database.now(connection))
-
-    # Learning
 
     def trust(self, judge: str, trusted: bool | None) -> None:
         """Say whether *judge* is vouched for, to all who learn from its rewards; see `tttembed_rag.Rewards`.
@@ -244,8 +240,6 @@ class Store(AbstractContextManager["Store"]):
         with self._database.read() as connection:
             return reading.counts_of(connection, tenant, self._size(connection))
 
-    # Serving
-
     def generations(self) -> Generations:
         """Whether all tenants are halted, and a number for each that rises with what is its own; one look-up."""
         return self.registry.generations()
@@ -259,8 +253,6 @@ class Store(AbstractContextManager["Store"]):
         """
         checked_name("tenant", tenant, empty=True)
         return self.registry.serving(tenant, own=own)
-
-    # Tenants
 
     def tenants(self, *, sharing: bool = False) -> list[str]:
         """Every tenant that was ever named, sorted, the shared tenant, "", among them; or only those that share."""
@@ -290,8 +282,6 @@ class Store(AbstractContextManager["Store"]):
             if connection.execute(changed).rowcount and not allowed:
                 forgetting.unlearn(connection, {""})
             write_line(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
-
-    # Forgetting
 
     def forget(
         self,

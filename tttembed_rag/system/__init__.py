@@ -1,4 +1,1 @@
-"""The machine below: files, threads, terminals and telemetry. Nothing here knows of retrieval.
-
-Private: may change without notice.
-"""
+"""The machine below: files, threads, terminals, telemetry; nothing of retrieval. Private: may change without notice."""

@@ -1,4 +1,1 @@
-"""Numbers: unit vectors, checks of incoming ones, and the products that a fit spends its time on.
-
-Private: may change without notice.
-"""
+"""Numbers: unit vectors, checks of incoming ones, and the products of a fit. Private: may change without notice."""

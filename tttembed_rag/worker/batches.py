@@ -73,8 +73,6 @@ class BatchAsking:
             told += Asked(stopped=exc.brief, broken=True)
         return told
 
-    # Reading
-
     def _looked_at(self, batch: OpenBatch, exchange: Exchange, tenant: str) -> Asked:
         """What came of a look; a service that refuses to tell of one batch alone is not broken."""
         try:
@@ -107,8 +105,6 @@ class BatchAsking:
         """Write the kept answers about *observations* as rewards; gives how many."""
         rewards = answered(_plan(observations), self._lines, answers).rewards
         return self._queue.judged(self.fingerprint, rewards, tenant=tenant) if rewards else 0
-
-    # Sending
 
     def _send_what_waits(self, books: Books, exchange: Exchange, tenant: str, stop: Event, lease: Lease) -> Asked:
         """Send what waits of `_QUERIES` queries that no open batch asks about, as far as the day's budget goes."""

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -110,20 +111,12 @@ def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:
 def _take_back(tenant: Tenant, live: Version, trial: Trial, rewards: Rewards) -> Iterator[Step]:
     """Serve the version before, if the rewards that contradict this one speak for that one; else base vectors."""
     why = f"version {live.number} is contradicted: {trial}"
-    before = tenant.store.registry.version("previous", tenant=tenant.name)
+    registry, before = tenant.store.registry, tenant.store.registry.version("previous", tenant=tenant.name)
+    change: dict[str, Any] = {"by": BY, "tenant": tenant.name, "lease": tenant.lease, "instead_of": live.number}
     if before is not None and _speaks_for(tenant, before, trial, rewards.judge, live.embedder or tenant.embedder):
-        now = tenant.store.registry.rollback(
-            by=BY, tenant=tenant.name, to=before.number, note=why, lease=tenant.lease, instead_of=live.number
-        )
+        now = registry.rollback(to=before.number, note=why, **change)
     else:
-        now = tenant.store.registry.publish(
-            Offsets([], width=rewards.width),
-            by=BY,
-            tenant=tenant.name,
-            note=f"base vectors: {why}",
-            lease=tenant.lease,
-            instead_of=live.number,
-        )
+        now = registry.publish(Offsets([], width=rewards.width), note=f"base vectors: {why}", **change)
     tenant.live = now
     tenant.begin_trial(now, rewards)
     # What was learned from before has had its say: those who ask now want something else.

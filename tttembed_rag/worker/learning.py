@@ -124,14 +124,7 @@ def staying(found: Offsets, live: Offsets | None) -> Offsets:
 
 
 def _publish(
-    tenant: Tenant,
-    offsets: Offsets,
-    rewards: Rewards,
-    gains: Float64,
-    probe: Probe | None,
-    summary: str,
-    *,
-    serves: bool,
+    tenant: Tenant, offsets: Offsets, rewards: Rewards, gains: Float64, probe: Probe | None, why: str, *, serves: bool
 ) -> Iterator[Step]:
     """Publish *offsets*; the trial of the live version goes on under them if both belong to one embedding model."""
     live, trial = tenant.live, tenant.trial()
@@ -139,7 +132,7 @@ def _publish(
         offsets,
         by=BY,
         tenant=tenant.name,
-        note=summary,
+        note=why,
         embedder=tenant.embedder or "",
         probe="" if probe is None else probe.to_json(),
         rewarded=len(rewards),
@@ -149,7 +142,7 @@ def _publish(
     goes_on = live is not None and trial.version == live.number and tenant.is_for(live, rewards) and serves
     tenant.live = now
     tenant.begin_trial(now, rewards, trial.followed_by(now.number, gains) if goes_on else None)
-    yield tenant.step("published" if serves else "withdrawn", f"version {now.number}: {summary}", now)
+    yield tenant.step("published" if serves else "withdrawn", f"version {now.number}: {why}", now)
     yield from tenant.resume("a version for this embedding model was published")
 
 

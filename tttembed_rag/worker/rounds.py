@@ -118,13 +118,8 @@ class Worker:
         if judge is not None:
             singly = Asking(store, judge, budget=caps, price=cost, concurrency=concurrency, seconds=judge_seconds)
             self._asking = singly if batches is None else BatchAsking(singly, batches)
-        self._habits = Habits(
-            judge=rewards_of or (judge.fingerprint if judge else None),
-            embedder=embedder,
-            scope=scope,
-            min_new=min_new,
-            last=last,
-        )
+        learned = rewards_of or (judge.fingerprint if judge else None)
+        self._habits = Habits(judge=learned, embedder=embedder, scope=scope, min_new=min_new, last=last)
         self._probe = probe
         self._judge_seconds = judge_seconds
         self._clock = clock

@@ -105,8 +105,6 @@ class Tenant:
         """Whether the live version serves any offset."""
         return self.live is not None and self.live.served > 0
 
-    # Which rewards are read
-
     def judge(self) -> tuple[str, int]:
         """The judge that is learned from, and how many rewards it has given."""
         judge = self.habits.judge
@@ -153,8 +151,6 @@ class Tenant:
         except StoreError as exc:
             _log.error("tenant %r: %s", self.name, exc)
             return None
-
-    # What is told and remembered
 
     def kept(self, state: str) -> Any:
         """What is kept under a name of `states`; None where there is nothing."""

@@ -65,7 +65,7 @@ def judge_by_batches(
     """
     judge = service.judge
     judge.scale.check_calibrated()
-    exchange = Exchange(service, books, plan.price)
+    exchange = Exchange(service, books, plan.price, seconds=None, stop=None)
     failures, usage = Counter[str](), Usage()
 
     def read_all() -> None:

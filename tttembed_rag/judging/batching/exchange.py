@@ -54,13 +54,7 @@ class Exchange:
     """
 
     def __init__(
-        self,
-        service: BatchService,
-        books: Books,
-        price: Price,
-        *,
-        seconds: float | None = None,
-        stop: Event | None = None,
+        self, service: BatchService, books: Books, price: Price, *, seconds: float | None, stop: Event | None
     ) -> None:
         self._service, self._books, self._price = service, books, price
         self._seconds, self._stop = seconds, stop or Event()

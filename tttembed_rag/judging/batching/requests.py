@@ -85,18 +85,14 @@ class Collected:
 
 
 def collect(
-    contents: Iterable[bytes],
-    batch: OpenBatch,
-    judge: LineJudge,
-    answers: Answers,
-    asked: Container[bytes] | None = None,
+    files: Iterable[bytes], batch: OpenBatch, judge: LineJudge, answers: Answers, asked: Container[bytes] | None = None
 ) -> Collected:
-    """Keep the answers in the results of *batch*, files in any order; to read them twice changes nothing.
+    """Keep the answers in the *files* of results of *batch*, in any order; to read them twice changes nothing.
 
     The price of the batch is that of its answers, and its mean highest cost that of a line without usage. *asked* are
     addresses of pairs that are still asked about; None for all that the results name.
     """
-    results = [judge.read(line) for content in contents for line in content.split(b"\n") if line.strip()]
+    results = [judge.read(line) for content in files for line in content.split(b"\n") if line.strip()]
     known = answers.get(list({result.pair for result in results if result.pair is not None}))
     price, highest = Price(*batch.price).share(judge.price), (batch.tokens / batch.pairs, batch.usd / batch.pairs)
     fresh: dict[bytes, Paid] = {}

@@ -1,4 +1,1 @@
-"""What was served, and the rewards of it: writing it, reading it for a fit, and marking whose is new.
-
-Private: may change without notice.
-"""
+"""What was served and the rewards of it: written, read for a fit, marked as new. Private: may change without notice."""

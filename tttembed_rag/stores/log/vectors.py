@@ -68,7 +68,7 @@ class StoredVectors:
         embedder: str,
         *,
         only_without_any: bool = False,
-        watch: Callable[[int], object] | None = None,
+        watch: Callable[[int], object] = lambda _: None,
     ) -> Lacking:
         """Give vectors of *model* to texts that lack one of *embedder*; gives what lacks one still, without a text.
 
@@ -87,8 +87,7 @@ class StoredVectors:
                 rows = np.asarray(embed(list(texts.values())))
                 self._write(table, of, embedder, dict(zip(texts, rows, strict=True)))
                 after = max(texts)
-                if watch is not None:
-                    watch(len(texts))
+                watch(len(texts))
         return self.lacking(lacking)
 
     def _texts(self, table: Table, of: Table, embedder: str | None, after: int) -> dict[int, str]:

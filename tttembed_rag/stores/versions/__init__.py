@@ -1,4 +1,1 @@
-"""What was published: the versions, the aliases that point to them, and who changed what.
-
-Private: may change without notice.
-"""
+"""What was published: versions, their aliases, and who changed what. Private: may change without notice."""

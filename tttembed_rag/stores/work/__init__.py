@@ -1,4 +1,1 @@
-"""What workers share: the queue of judges, answers that were paid, open batches, and what is kept between rounds.
-
-Private: may change without notice.
-"""
+"""What workers share: queues of judges, paid answers, open batches, states. Private: may change without notice."""
