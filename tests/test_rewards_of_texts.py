@@ -1,12 +1,12 @@
-"""Rewards of texts, and rewards on disk."""
+"""Rewards of texts."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
-from tttembed_rag import DataError, EmbedderError, InputError, Offsets, RewardError, Rewards, fit
+from tttembed_rag import EmbedderError, InputError, Offsets, RewardError, Rewards, fit
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 
@@ -59,11 +59,9 @@ class TestFromTexts:
         assert rewards.values.tolist() == [1.0, 0.25, 0.1]
 
     def test_offsets_carry_the_embedding_model(self, tmp_path):
-        """From the rewards, through a part of them, a file and a fit, to a file of offsets and a version of a store."""
+        """From the rewards, through a part of them and a fit, to a file of offsets and a version of a store."""
         rewards = of(ROWS, embedder="model-a")
-        rewards.save(tmp_path / "rewards.npz")
-
-        offsets = fit(Rewards.load(tmp_path / "rewards.npz").take(np.array([1])))
+        offsets = fit(rewards.take(np.array([1])))
         offsets.save(tmp_path / "offsets.safetensors")
 
         read = Offsets.load(tmp_path / "offsets.safetensors")
@@ -145,49 +143,6 @@ class TestFromTexts:
             of([("q", "a", 5), ("q", "b", 1)])
 
 
-class TestSaving:
-    """Rewards in a file."""
-
-    def test_what_is_loaded_teaches_the_same(self, tmp_path):
-        """Every column comes back, and the fit of it is the same."""
-        rewards = of(ROWS, judge="people")
-        rewards.save(tmp_path / "mine.npz")
-        loaded = Rewards.load(tmp_path / "mine.npz")
-
-        numbers = ("query_vectors", "doc_vectors", "starts", "candidates", "values")
-        for name in (*numbers, "tasks", "query_ids", "sources", "doc_ids"):
-            assert_array_equal(getattr(loaded, name), getattr(rewards, name))
-        assert loaded.judge == "people"
-        learned, again = (fit(one, scope="task", gate=False) for one in (rewards, loaded))
-        assert_array_equal(learned["task:billing"].vector, again["task:billing"].vector)
-
-    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"no such thing"])
-    def test_another_file_is_refused(self, tmp_path, content):
-        """In one line that names it."""
-        (tmp_path / "other.npz").write_bytes(content)
-        with pytest.raises(DataError, match=r"other\.npz: expected a file that Rewards\.save wrote(?!.*pickle)"):
-            Rewards.load(tmp_path / "other.npz")
-
-    def test_a_damaged_column_is_refused(self, tmp_path):
-        """What is loaded is checked as what is given."""
-        of(ROWS).save(tmp_path / "mine.npz")
-        with np.load(tmp_path / "mine.npz") as stored:
-            columns = dict(stored)
-        np.savez(tmp_path / "numbered.npz", **columns | {"judge": np.array(5), "embedder": np.array([5])})
-        columns["query_vectors"][0] = np.nan
-        np.savez(tmp_path / "mine.npz", **columns)
-
-        with pytest.raises(InputError, match="query_vectors"):
-            Rewards.load(tmp_path / "mine.npz")
-        numbered = Rewards.load(tmp_path / "numbered.npz")
-        assert (numbered.judge, numbered.embedder) == ("5", "[5]")
-
-    def test_it_prints_on_one_line(self):
-        """Not all its texts and numbers."""
-        assert repr(of(ROWS, judge="people")) == "Rewards(2 queries of 2 tasks, 4 pairs, width 16, people)"
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    """And not a temporary file in it."""
-    with pytest.raises(FileNotFoundError, match=r"mine\.npz: expected a file in an existing folder"):
-        of(ROWS).save(tmp_path / "absent" / "mine.npz")
+def test_it_prints_on_one_line():
+    """Not all its texts and numbers."""
+    assert repr(of(ROWS, judge="people")) == "Rewards(2 queries of 2 tasks, 4 pairs, width 16, people)"

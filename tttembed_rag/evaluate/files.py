@@ -13,7 +13,6 @@ import numpy as np
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.rewards.rows import json_lines
-from tttembed_rag.system.arrays import read_arrays
 from tttembed_rag.system.files import whole_file
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -91,16 +90,20 @@ def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray,
         raise DataError(f"{path}: expected stored vectors, found none (here: {_names_beside(path)})")
     names = ("doc_ids", "docs", "query_ids", "queries")
     expected = f"arrays {', '.join(names)}"
-    doc_ids, docs, query_ids, queries = read_arrays(path, names, expected)
     try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            doc_ids, docs, query_ids, queries = (stored[name] for name in names)
         return (
             _in_order(path, "doc", doc_ids, docs, dataset.documents),
             _in_order(path, "query", query_ids, queries, dataset.queries),
         )
     except DataError:
         raise
-    except (TypeError, ValueError) as exc:
-        raise DataError(f"{path}: expected {expected} ({exc})") from exc
+    except Exception as exc:
+        # NumPy raises anything where a file is damaged. It takes any other file for a pickle, and tells how to load it,
+        # which would run what is in it.
+        reason = "" if "pickle" in str(exc) else f" ({exc})"
+        raise DataError(f"{path}: expected {expected}{reason}") from exc
 
 
 def embedder_of(folder: Path, name: str) -> str:

@@ -21,14 +21,10 @@ from tttembed_rag.rewards.columns import check_paired, checked_columns, ragged, 
 from tttembed_rag.rewards.parquet import read_folder, write_folder
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.texts import columns_of
-from tttembed_rag.system.arrays import read_arrays, write_arrays
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.copies import near_copies, same_text
 from tttembed_rag.vectors.rows import UnitRows
 
-# What a file of rewards holds: arrays of numbers, and of texts.
-_NUMBERS = ("query_vectors", "doc_vectors", "starts", "candidates", "values")
-_TEXTS = ("tasks", "query_ids", "sources", "doc_ids", "judge", "embedder")
 _OF_DOCUMENTS = ("doc_vectors", "doc_norms", "doc_texts")
 _OF_QUERIES = ("query_vectors", "query_norms", "tasks", "query_ids", "sources", "query_texts")
 
@@ -176,26 +172,6 @@ class Rewards:
         """
         columns = columns_of(feedback, embed_query, embed_documents)
         return cls.from_indexed(**columns, scale=scale, judge=judge, embedder=embedder)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one ``.npz`` file, whole or not at all."""
-        write_arrays(path, {name: np.asarray(getattr(self, name)) for name in (*_NUMBERS, *_TEXTS)})
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Rewards:
-        """Read a file that `save` wrote; everything in it is checked again, and nothing executed.
-
-        Raises:
-            DataError: The file is something else, or damaged.
-        """
-        names = (*_NUMBERS, *_TEXTS)
-        arrays = read_arrays(path, names, "a file that Rewards.save wrote")
-        saved: dict[str, Any] = dict(zip(names, arrays, strict=True))
-        between = saved.pop("starts")[1:-1]
-        rows, rewards = (np.split(saved.pop(name), between) for name in ("candidates", "values"))
-        texts = {name: saved.pop(name).tolist() for name in _TEXTS}
-        texts |= {name: str(texts[name]) for name in ("judge", "embedder")}
-        return cls.from_indexed(**saved, candidates=rows, rewards=rewards, **texts)
 
     @classmethod
     def from_parquet(
