@@ -6,6 +6,5 @@ Private: may change without notice.
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import fit_scope, scope_weights
 from tttembed_rag.fitting.solver import Solution
-from tttembed_rag.fitting.spreading import MapLike, spread_over
 
-__all__ = ["MapLike", "ObjectiveName", "Recipe", "Solution", "SolverName", "fit_scope", "scope_weights", "spread_over"]
+__all__ = ["ObjectiveName", "Recipe", "Solution", "SolverName", "fit_scope", "scope_weights"]

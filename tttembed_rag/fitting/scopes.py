@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from tttembed_rag.fitting.private import PrivateProblems
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import Problem, Solution
-from tttembed_rag.fitting.spreading import spread
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Certificate, Offset, Scope
@@ -163,12 +161,12 @@ def solved_offset(
 def private_optima(rewards: Rewards, recipe: Recipe) -> Solution:
     """The private offset (n, d) of each query of *rewards*, and how near its optimum each is."""
     rows = list(batches(rewards))
-    parts = spread(partial(_optima_of_batch, recipe), map(rewards.take, rows))
+    parts = [_optima_of_batch(rewards.take(which), recipe) for which in rows]
     order = np.argsort(np.concatenate(rows))
     return Solution(*(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
 
 
-def _optima_of_batch(recipe: Recipe, batch: Rewards) -> Solution:
+def _optima_of_batch(batch: Rewards, recipe: Recipe) -> Solution:
     """The private offsets of the queries of *batch*, in their order, searched in the basis that the solver wants."""
     grid = Grid.of(batch)
     loss = recipe.loss(grid)

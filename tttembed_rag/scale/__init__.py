@@ -1,6 +1,5 @@
 """Fits that outgrow one machine: shards of Parquet, held where they are read, under the same solver and gate."""
 
-from tttembed_rag.fitting.spreading import spread_over
 from tttembed_rag.scale.sharded import fit_sharded
 
-__all__ = ["fit_sharded", "spread_over"]
+__all__ = ["fit_sharded"]

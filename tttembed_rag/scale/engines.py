@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +11,6 @@ from math import ceil
 from typing import Any, TypeAlias
 
 from tttembed_rag.errors import InputError, TTTEmbedError, require
-from tttembed_rag.fitting.spreading import MapLike
 from tttembed_rag.scale.shards import Shard
 
 EXTRA = "ray"
@@ -19,6 +18,8 @@ EXTRA = "ray"
 # for want of memory would die for ever. Nodes that a cloud takes back do not count as restarts.
 _RESTARTS = 20
 
+# A function like `map`: results in the order of the items. An `Executor.map` is one.
+MapLike: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 # What a method of each shard answers to what it is given, in the order of the shards: `each("evaluate", ...)`.
 Each: TypeAlias = Callable[..., list[Any]]
 

@@ -23,7 +23,6 @@ from tttembed_rag.errors import DataError, InputError, RewardError, VectorError,
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
 from tttembed_rag.fitting.scopes import lowest, recorded, solved_offset
 from tttembed_rag.fitting.shared import SharedProblem
-from tttembed_rag.fitting.spreading import MapLike
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
 from tttembed_rag.gate.deciding import check_asked, fit
@@ -34,7 +33,7 @@ from tttembed_rag.offsets.values import AnyScope, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.parquet import parts
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.scale.engines import Each, check_engine, opened_engine
+from tttembed_rag.scale.engines import Each, MapLike, check_engine, opened_engine
 from tttembed_rag.scale.shards import Census, NamedQueries, Shard, ShardGroup, ShardPlan
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
