@@ -157,11 +157,6 @@ def test_help_lists_every_option(words: tuple[str, ...]) -> None:
     assert [option for option in options if option not in printed] == []
 
 
-def test_help_shows_workers_as_they_are_typed() -> None:
-    """In small letters: capitals are refused."""
-    assert "--workers N|ray|ray://HOST" in tttembed("eval", "--help").output
-
-
 def test_eval_has_the_options_of_the_contract() -> None:
     """The options that other programs call eval with are there."""
     contract = ["vectors", "rewards", "depth", "rewarded", "seeds", "holdout", "scopes", "baselines", "json"]

@@ -97,7 +97,7 @@ def main(
     specialised: str | None,
     embed: str,
     out: Path,
-    workers: int | str,
+    workers: int,
     *,
     fresh: bool,
     **options: Any,

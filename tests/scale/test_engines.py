@@ -19,7 +19,6 @@ from click.testing import CliRunner
 
 from tttembed_rag import Offsets, Rewards
 from tttembed_rag.cli import main
-from tttembed_rag.cli.processes import worker_processes
 from tttembed_rag.errors import DataError
 from tttembed_rag.scale import fit_sharded
 
@@ -180,14 +179,3 @@ def test_damage_is_told_by_the_cluster_as_it_is_here(cluster, rewards, tmp_path)
         fit_sharded(tmp_path / "set", scope="global", gate=False, engine="ray")
 
     assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_splits_of_an_experiment_are_tasks_of_a_cluster(cluster, tmp_path):
-    """`--workers ray`: what this process measures; a command says what else there is."""
-    with worker_processes("ray") as pool:
-        done = [future.result() for future in [pool.submit(np.sqrt, number) for number in range(8)]]
-    refused = CliRunner().invoke(main, ["eval", str(tmp_path), "--workers", "spark"])
-
-    assert done == [np.sqrt(number) for number in range(8)]
-    assert "expected a number from 1 on, ray or ray://HOST:PORT, got 'spark'" in refused.output

@@ -72,7 +72,7 @@ def evaluate(
     index: Any,
     json_path: Path | None,
     page: Path | None,
-    workers: int | str,
+    workers: int,
     **plan: Any,
 ) -> None:
     """Fit on some queries, measure nDCG@10 on the others.

@@ -16,35 +16,15 @@ from tttembed_rag.cli.group import CommandT
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def _workers(given: object) -> int | str:
-    """A number of processes from 1 on, or a Ray cluster by name."""
-    text = str(given)
-    if text == "ray" or text.startswith("ray://"):
-        return text
-    if not text.isdecimal() or not int(text):
-        raise click.BadParameter(f"expected a number from 1 on, ray or ray://HOST:PORT, got {text!r}")
-    return int(text)
-
-
 def side_by_side(what: str) -> Callable[[CommandT], CommandT]:
     """The option ``--workers`` of a command that measures *what* side by side."""
-    text = f"Processes that measure {what} side by side, or tasks of a Ray cluster."
-    shown = "N|ray|ray://HOST"  # as it is typed: click would show it in capitals, which are refused
-    return click.option("--workers", default=1, type=_workers, metavar=shown, help=text)
+    text = f"Processes that measure {what} side by side."
+    return click.option("--workers", default=1, type=click.IntRange(min=1), metavar="N", help=text)
 
 
 @contextmanager
-def worker_processes(count: int | str) -> Iterator[Executor]:
-    """A pool of *count* fresh processes, which share the cores of the machine unless the environment says otherwise.
-
-    For the name of a Ray cluster, its tasks.
-    """
-    if isinstance(count, str):
-        from tttembed_rag.scale.engines import ray_tasks
-
-        with ray_tasks(count) as tasks:
-            yield tasks
-        return
+def worker_processes(count: int) -> Iterator[Executor]:
+    """A pool of *count* fresh processes, which share the cores of the machine unless the environment says otherwise."""
     own = str(max(1, (os.cpu_count() or 1) // count))
     given = {name: own for name in _THREADS if name not in os.environ}
     os.environ |= given

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
@@ -93,23 +92,3 @@ def _pool(ray: Any, shards: int) -> Iterator[Callable[[Callable[[Shard], Any], S
                         ) from exc
 
         yield spread
-
-
-@contextmanager
-def ray_tasks(engine: str) -> Iterator[Executor]:
-    """An executor whose calls are tasks of a Ray cluster, each on a CPU of its own: ``ray``, or ``ray://HOST:PORT``."""
-    with _ray(engine) as ray:
-        yield _Tasks(ray)
-
-
-class _Tasks(Executor):
-    def __init__(self, ray: Any) -> None:
-        self._task = ray.remote(_called)
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """The result of a call, when it is there."""
-        return self._task.remote(function, args, kwargs).future()  # type: ignore[no-any-return]
-
-
-def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return function(*args, **kwargs)
