@@ -196,7 +196,7 @@ class TestCapture:
             raise ZeroDivisionError
 
         for metric in ("tttembed.capture.queries", "tttembed.capture.duration"):
-            monkeypatch.setitem(telemetry._instruments(), metric, raises)
+            monkeypatch.setitem(telemetry.instruments(), metric, raises)
         with StoreLog(store, "judge", capacity=1, tenant=REQUIRED) as log:
             log.record("nobody's", ["a"], [0.5])
             log.record("no texts", 7, [0.5])

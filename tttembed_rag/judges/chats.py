@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import isnan, nan
-from typing import Any, Literal
+from typing import Any
 
 from tttembed_rag.errors import InputError, check_count, require
 from tttembed_rag.models.endpoint import Address, Endpoint, read_json, with_path
@@ -15,6 +15,8 @@ from tttembed_rag.models.usage import Usage, plausible, report_usage
 
 # Tokens that an answer may have. Models that think need more, as Gemini does: their thoughts count.
 OUTPUT_TOKENS, GEMINI_TOKENS = 1024, 4096
+# How much a model of Gemini thinks: every one of them understands this.
+_THINKING = "low"
 _OPENAI, _ANTHROPIC = "https://api.openai.com/v1", "https://api.anthropic.com/v1"
 # The version of Anthropic's messages.
 _VERSION = "2023-06-01"
@@ -106,17 +108,7 @@ class OpenAIChat(_ByKey):
 
 
 class AnthropicChat(_ByKey):
-    """Answers of a chat model of Anthropic; one that was cut off or refused is none.
-
-    Args:
-        model: Its name there.
-        url: Where the service is, with its version; None is Anthropic.
-        key: Its key; None where it needs none.
-        tokens: Tokens that an answer may have.
-        temperature: NaN leaves it to the service.
-        patience: How often and how fast it is asked.
-        timeout: Seconds to wait for the next part of an answer.
-    """
+    """Answers of a chat model of Anthropic, by the arguments of `OpenAIChat`, whose *url* of None is Anthropic here."""
 
     def __init__(
         self,
@@ -153,8 +145,6 @@ class Gemini(_Chat):
     Args:
         model: Such as ``gemini-3.1-pro`` or ``gemini-3.5-flash``; its key is in GEMINI_API_KEY or GOOGLE_API_KEY.
         url: Another server that speaks the protocol; None is Google.
-        thinking: How much it thinks; ``low`` is understood by every model.
-        output_tokens: Tokens of thoughts and answer together.
         patience: How often and how fast it is asked.
         timeout: Seconds to wait for the next part of an answer.
 
@@ -163,23 +153,15 @@ class Gemini(_Chat):
     """
 
     def __init__(
-        self,
-        model: str,
-        *,
-        url: str | None = None,
-        thinking: Literal["low", "medium", "high"] = "low",
-        output_tokens: int = GEMINI_TOKENS,
-        patience: Patience | None = None,
-        timeout: float = 120.0,
+        self, model: str, *, url: str | None = None, patience: Patience | None = None, timeout: float = 120.0
     ) -> None:
         self.google = GoogleModel(model, url=url, timeout=timeout, patience=patience)
         self.client = self.google.client
         types = require("google.genai.types", EXTRA)
-        self._config = types.GenerateContentConfig(
-            thinking_config=types.ThinkingConfig(thinking_level=thinking), max_output_tokens=output_tokens
-        )
+        thinking = types.ThinkingConfig(thinking_level=_THINKING)
+        self._config = types.GenerateContentConfig(thinking_config=thinking, max_output_tokens=GEMINI_TOKENS)
         self.name = model
-        self.settings = f"thinking={thinking} n={output_tokens}"
+        self.settings = f"thinking={_THINKING} n={GEMINI_TOKENS}"
 
     def request(self, prompt: str) -> dict[str, Any]:
         """The JSON that asks *prompt*."""

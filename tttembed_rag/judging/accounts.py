@@ -27,12 +27,10 @@ class Charge:
 
 
 class Account(Protocol):
-    """What a run of one judge may spend, and the answers that were paid for.
+    """What a run of one judge may spend, at a *price* of usage, and the answers that were paid for.
 
-    Attributes:
-        price: The price of usage.
-        running: Charges that are not settled yet: parts of them may be given back.
-        ended: Why the last charge was refused.
+    The charges that are *running* are not settled yet: parts of them may be given back. *ended* says why the last one
+    was refused.
     """
 
     price: Price

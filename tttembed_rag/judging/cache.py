@@ -40,11 +40,7 @@ class Answers(Protocol):
 class ScoreCache:
     """Answers by pair, each written as it comes.
 
-    Any number of processes may share the file. A pair that two of them judge at the same moment
-    keeps its first answer.
-
-    Args:
-        rows: The cache's table.
+    Any number of processes may share the file. A pair that two of them judge at the same moment keeps its first answer.
     """
 
     def __init__(self, rows: KeyedRows) -> None:

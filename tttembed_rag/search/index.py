@@ -50,12 +50,8 @@ def best(scores: FloatArray, k: int) -> IntArray:
 class Index:
     """One state of the items, ready to be searched; it never changes, and others are made of it.
 
-    Attributes:
-        cards: The items, of whose names each comes once.
-        keywords: BM25 over their texts.
-        rows: The place of each card by its name.
-        keys: The place of each card by its key.
-        vectors: (n, d) unit vectors of the cards' texts.
+    Each name of the *cards* comes once. Of their texts there are *keywords* for BM25 and unit *vectors* (n, d); the
+    place of each stands by its name in *rows*, and by its key in *keys*.
     """
 
     cards: tuple[Card, ...] = ()

@@ -115,7 +115,7 @@ class Steering:
                 f"offsets: expected the width of {type(model).__name__}, {width}, got {offsets.width}: they were "
                 "learned for another embedding model"
             )
-        telemetry.start()
+        telemetry.instruments()
         self._task = checked_task(task)
         # What is logged once: tasks with a vector that the offsets refused, and that a list was not sorted.
         self._logged: set[tuple[str, str | None]] = set()

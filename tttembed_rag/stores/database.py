@@ -65,17 +65,9 @@ _inherited: list[Any] = []
 class Database:
     """Transactions on one database, from any thread; a child process gets connections of its own.
 
-    Args:
-        url: ``sqlite:///FILE`` or ``postgresql+psycopg://...``.
-        busy_seconds: How long a transaction waits for another writer of the same SQLite file.
-        idle_seconds: How long PostgreSQL lets a transaction be idle: that of a frozen process holds up all others.
-
-    Attributes:
-        file: The file of a SQLite database, where it is known.
-        salt: Key of the hashes of the store that was opened here, by which it is told from any other; empty before.
-
-    Raises:
-        StoreError: The URL is neither.
+    A transaction waits for another writer of the same SQLite *file*, where that is known, for *busy_seconds*, and
+    PostgreSQL lets it be idle for *idle_seconds*: that of a frozen process holds up all others. The *salt* of a store
+    that was opened here is the key of its hashes, by which it is told from any other; it is empty before.
     """
 
     def __init__(self, url: str | URL, *, busy_seconds: float = 30.0, idle_seconds: int = 60) -> None:

@@ -39,13 +39,9 @@ def forget(
     by: str,
     now: float,
 ) -> Forgotten:
-    """Delete what has one of *names*, or (None) all of a tenant, and every version that may know of it.
+    """As `Store.forget`, of what has one of *names*, or (None) of all of a tenant.
 
     What was served until *now* and is written later is left out: see `observing.write_entries`.
-
-    Raises:
-        InputError: There is no reward of a source, it was not forgotten before, and it is not allowed to be *unseen*;
-            nothing was deleted.
     """
     owner = ids_of(connection, schema.tenants, [tenant])[tenant]
     keys = [EVERYTHING] if kind is None else [forgotten_id(salt, kind, name) for name in names]
@@ -158,11 +154,7 @@ def expire_queries(connection: Connection, before: float, *, by: str) -> int:
 
 
 def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int, int, set[int]]:
-    """Delete queries by id with their pairs, rewards and vectors.
-
-    Returns:
-        The number of pairs, the number of rewards, and the ids of the documents that the queries were shown.
-    """
+    """Delete queries by id; gives how many pairs and rewards went with them, and the documents that they were shown."""
     pairs, given = schema.pairs, schema.rewards.c
     gone = rewards = 0
     shown = set[int]()

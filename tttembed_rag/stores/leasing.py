@@ -15,7 +15,7 @@ from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.records import Lease
-from tttembed_rag.stores.rows import insert, is_lease
+from tttembed_rag.stores.rows import insert_in, is_lease
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Leases:
             connection.execute(_table.delete().where(_table.c.name == tenant, is_free))
             lease = Lease(tenant, owner, secrets.randbits(62))
             values = {"name": tenant, "owner": owner, "token": lease.token, "expires": now + seconds}
-            made = insert(connection, _table).values(**values).on_conflict_do_nothing()
+            made = insert_in(connection.dialect.name, _table).values(**values).on_conflict_do_nothing()
             return lease if connection.execute(made.returning(_table.c.name)).first() else None
 
     def renew(self, lease: Lease, seconds: float) -> bool:

@@ -20,13 +20,8 @@ _FACT = select(schema.facts.c.value).where(schema.facts.c.name == bindparam("nam
 AT_ONCE = 1000
 
 
-def insert(connection: Connection, table: Table) -> Any:
-    """An INSERT of the connection's dialect, which knows ON CONFLICT."""
-    return insert_in(connection.dialect.name, table)
-
-
 def insert_in(dialect: str, table: Table) -> Any:
-    """The same for the name of a dialect: statements that are made again and again are kept by it."""
+    """An INSERT of the *dialect* of that name, which knows ON CONFLICT."""
     return (sqlite if dialect == "sqlite" else postgresql).insert(table)
 
 

@@ -10,25 +10,19 @@ from threading import Lock
 
 from tttembed_rag.errors import in_brief
 
+# Seconds between two lines of one message.
+_SECONDS = 60.0
+
 
 class FailureLog:
-    """Logs the error that is being handled in one line, at most once in so many seconds, then with how many there were.
+    """Logs the error that is being handled in one line, at most once a minute, then with how many there were.
 
     Of errors that models raise it has the kind and the place, without their words, which may repeat a text of a user;
-    the traceback of every error is logged at level DEBUG.
-
-    Args:
-        logger: Where the lines go.
-        seconds: Between two lines of one message, > 0.
-        clock: Gives seconds that only grow.
+    the traceback of every error is logged at level DEBUG. The *clock* gives seconds that only grow.
     """
 
-    def __init__(
-        self, logger: logging.Logger, *, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._logger = logger
-        self._seconds = seconds
-        self._clock = clock
+    def __init__(self, logger: logging.Logger, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger, self._clock = logger, clock
         # By message: when its last line was logged, and how many errors were kept back since.
         self._lines: dict[str, tuple[float, int]] = {}
         self._lock = Lock()
@@ -43,8 +37,8 @@ class FailureLog:
         self._logger.debug(message, *arguments, exc_info=error)
         now = self._clock()
         with self._lock:
-            last, more = self._lines.get(message, (-self._seconds, 0))
-            quiet = now - last < self._seconds
+            last, more = self._lines.get(message, (-_SECONDS, 0))
+            quiet = now - last < _SECONDS
             self._lines[message] = (last, more + 1) if quiet else (now, 0)
         if not quiet:
             counted = f" ({more} more like it in the last {now - last:.0f} s)" if more else ""

@@ -123,14 +123,9 @@ _METRICS = {
 _JOINED: dict[str, Callable[[list[float]], float]] = {"tttembed.refresh.version": min, "tttembed.refresh.age": max}
 
 
-def start() -> None:
-    """Offer the metrics of this process to OpenTelemetry, once; do nothing where it is not installed."""
-    _instruments()
-
-
 def watch(source: Measured) -> None:
     """Ask *source* for its values whenever an exporter wants them, as long as it lives."""
-    start()
+    instruments()
     _watched.add(source)
 
 
@@ -139,8 +134,8 @@ def record(metric: str, value: float, **attributes: Value) -> None:
 
     An error of the instrument is logged: it costs this value, and nothing that is measured.
     """
-    if (instruments := _instruments()) is not None:
-        add = instruments[metric]
+    if (known := instruments()) is not None:
+        add = known[metric]
         try:
             add(value, _attributes(attributes))
         except Exception:  # noqa: BLE001 - the application's SDK: what is measured must not fail for it
@@ -172,7 +167,7 @@ def step(name: str, **attributes: Value) -> Iterator[Callable[..., None]]:
 @contextmanager
 def span(name: str, **attributes: Value) -> Iterator[Callable[..., None]]:
     """A span ``tttembed.NAME``; an error ends it as one. Gives a function that sets further attributes."""
-    if _instruments() is None:
+    if instruments() is None:
         yield lambda **_: None
         return
     from opentelemetry import trace
@@ -188,7 +183,7 @@ def span(name: str, **attributes: Value) -> Iterator[Callable[..., None]]:
 
 def mark(**attributes: Value) -> None:
     """Set attributes of the span that the caller is in, whoever began it."""
-    if _instruments() is not None:
+    if instruments() is not None:
         from opentelemetry import trace
 
         trace.get_current_span().set_attributes(_attributes(attributes))
@@ -221,8 +216,8 @@ def _values(metric: str) -> dict[tuple[tuple[str, Value], ...], float]:
 
 
 @cache
-def _instruments() -> dict[str, Callable[[float, Mapping[str, Value]], None]] | None:
-    """The functions that add to each histogram and counter; None without OpenTelemetry.
+def instruments() -> dict[str, Callable[[float, Mapping[str, Value]], None]] | None:
+    """Offer the metrics of this process; gives what adds to each histogram and counter, None without OpenTelemetry.
 
     The API hands out instruments before an application has set up its SDK; they work from then on.
     """

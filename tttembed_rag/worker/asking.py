@@ -34,17 +34,11 @@ _QUERIES = 16
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What came of asking.
+    """What came of asking: how many rewards were written, whether *more* may wait, what was used and what that cost.
 
-    Attributes:
-        scored: Rewards written.
-        refused: Pairs that the judge failed at although it is well: they are set aside.
-        why: The reason of one of them, without words of the judge, which the store has.
-        stopped: Why no more is asked now; empty if more may be asked.
-        broken: Whether the judge broke down: it is not to be asked about anything else now.
-        more: Whether more may wait.
-        usage: What it used.
-        usd: What that cost.
+    Pairs that the judge failed at although it is well are *refused*, and set aside: *why* is the reason of one of them,
+    without words of the judge, which the store has. Where *stopped* has a reason, no more is asked now; where the judge
+    is *broken*, nothing else is either.
     """
 
     scored: int = 0

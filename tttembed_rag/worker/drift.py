@@ -19,14 +19,10 @@ _LEVEL, _EFFECT = 0.002, 0.05
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far fresh traffic is from the traffic that was learned from.
+    """How far the queries that come *now* are from those *before* that were learned from, so many of each.
 
-    Attributes:
-        what: What was compared, in words.
-        before: The number of queries learned from.
-        now: The number of fresh queries.
-        p: Probability of so large a difference between queries of the same kind.
-        effect: The size of the difference, in the unit that `what` names.
+    *what* says in words what was compared, and the unit of the *effect*, which is the size of the difference; *p* is
+    the probability of so large a one between queries of the same kind.
     """
 
     what: str
@@ -44,16 +40,12 @@ class Drift:
 
 
 def query_drift(before: FloatArray, now: FloatArray, *, seed: int = 0) -> Drift:
-    """A permutation test of whether query vectors *now* have the distribution of those *before*.
+    """A permutation test of whether query vectors *now* (m, d) have the distribution of those *before* (n, d).
 
     The energy distance E = 2 mean|x - y| - mean|x - x'| - mean|y - y'| of unit vectors is 0 only for equal
     distributions. It is compared with that of random splits of all vectors together, which are as likely where
-    nothing drifted: the test is exact for any number of vectors. The effect is E / (2 mean|x - y|), from 0 to 1.
-
-    Args:
-        before: (n, d) vectors that an offset was learned from, n >= 2.
-        now: (m, d) fresh vectors of the same embedding model, m >= 2.
-        seed: Seed of the splits, and of the `_SAMPLE` vectors of each side that are compared where there are more.
+    nothing drifted: the test is exact for any n and m >= 2. The effect is E / (2 mean|x - y|), from 0 to 1. The *seed*
+    is that of the splits, and of the `_SAMPLE` vectors of each side that are compared where there are more.
     """
     rng = np.random.default_rng(seed)
     samples = [vectors[rng.permutation(len(vectors))[:_SAMPLE]] for vectors in (before, now)]

@@ -63,8 +63,7 @@ def recognise(tenant: Tenant, probe: Probe, changes: int) -> Iterator[Step]:
 def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, None, Float64]:
     """Look at how the live version does on fresh queries; *rewards* are those that are learned from.
 
-    Returns:
-        (n,) gains of fresh queries, with which its trial goes on under the next version; empty if it begins anew.
+    Gives the gains (n,) with which its trial goes on under the next version; none where that begins anew.
     """
     none, offsets = np.empty(0), tenant.offsets_of(live)
     own = rewards if same_model(live.embedder, tenant.embedder) else tenant.rewards(rewards.judge, live.embedder)

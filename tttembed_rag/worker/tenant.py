@@ -79,13 +79,10 @@ class Memory:
 
 
 class Tenant:
-    """One tenant in one pass.
+    """One tenant in one pass; *live* is the live version, None where nothing was published.
 
-    Attributes:
-        lease: The lease that everything is written under; a store refuses changes under one that is lost.
-        memory: How far the worker is with the tenant; `remember` changes and writes it.
-        live: The live version; None where nothing was published.
-        embedder: Fingerprint of the embedding model that is learned from; None until that is known.
+    The *memory* is how far the worker is with it, which `remember` changes and writes. The *embedder* is the
+    fingerprint of the embedding model that is learned from, None until that is known.
     """
 
     def __init__(self, store: Store, name: str, habits: Habits, lease: Lease) -> None:

@@ -39,12 +39,10 @@ SOURCE_VOICES = 1.0
 
 
 class LiveGains(NamedTuple):
-    """Gains of fresh queries under the offsets that serve them.
+    """The *gains* (n,) of fresh queries under the offsets that serve them, in reward-weighted nDCG@10.
 
-    Attributes:
-        gains: (n,) change of reward-weighted nDCG@10 of each query.
-        groups: (n,) a number for each query; those that ask nearly the same are one observation.
-        weights: (n,) how much each counts beside the others: no source and no copy is more than one voice.
+    Queries with one number in *groups* (n,) ask nearly the same, and are one observation. The *weights* (n,) say how
+    much each counts beside the others: no source and no copy is more than one voice.
     """
 
     gains: Float64
@@ -128,11 +126,9 @@ class Trial:
     def look(self, live: LiveGains, fresh: int, *, rest: LiveGains | None = None) -> Trial:
         """The trial after a look at the gains under the *live* version; unchanged where too few are new.
 
-        Args:
-            live: Gains of the last `WINDOW` fresh queries; queries of one group are one observation.
-            fresh: How many fresh queries the live version has served.
-            rest: The gains among all other documents than those that rose most. The version must not harm these
-                either, so both are looked at, each at half the level.
+        These are gains of the last `WINDOW` of the *fresh* queries that it has served. The *rest* are gains among all
+        other documents than those that rose most: the version must not harm these either, so both are looked at, each
+        at half the level.
         """
         queries = min(WINDOW, len(np.unique(live.groups)) + len(self.earlier))
         if fresh < self.due or queries < FIRST_LOOK:

@@ -83,13 +83,8 @@ class Retrieval:
 class Reader:
     """Reads retrievals from spans that are handed over children first, as they end.
 
-    Its arguments are those of `TTTSpanProcessor`. About 180 MiB of the latest spans are remembered at most, however
-    long their names and texts are.
-
-    Attributes:
-        nested: Retrievers that only handed on.
-        left_out: Documents and queries without a whole text.
-        undeclared: Spans of rerankers that nothing was declared for.
+    Its arguments are those of `TTTSpanProcessor`, and it counts what is *nested*, *left_out* and *undeclared*, as
+    `Tapped` says. About 180 MiB of the latest spans are remembered at most, however long their names and texts are.
     """
 
     scores_of: str | None = None

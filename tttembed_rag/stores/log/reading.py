@@ -31,13 +31,7 @@ def selected_rewards(
     since: float | None,
     before: float | None,
 ) -> Rewards:
-    """The rewards that `Store.rewards` selects, in an order that depends on nothing but what they are.
-
-    Damaged vectors and rewards are left out, and a line in the log tells how many.
-
-    Raises:
-        RewardError: There are none.
-    """
+    """The rewards that `Store.rewards` selects, in an order that depends on nothing but what they are."""
     number = id_of(connection, schema.judges, judge)
     if embedder is None:
         embedder = embedder_of_most(connection, judge, tenant, last=1, since=since, before=before)
@@ -92,11 +86,7 @@ def _own_text(row: Any, tenant: str) -> str:
 
 
 def judge_of_most(connection: Connection, tenant: str, *, last: int, since: float | None) -> str | None:
-    """The judge of any but `AUDIT` that rewarded most of the last rewarded queries; None without rewards.
-
-    Of two judges with as many queries it is the one that rewarded the newest query. One that sources alone speak for is
-    told where there is no other.
-    """
+    """As `Store.judge`."""
     progress, j = schema.progress, schema.judges
     spoken = (j.c.name != AUDIT) & exists().where(
         progress.c.judge == j.c.id, progress.c.tenant.in_(owners_of(tenant)), progress.c.rewards > 0
@@ -140,7 +130,7 @@ def embedder_of_most(
     since: float | None,
     before: float | None = None,
 ) -> str | None:
-    """The embedding model of most of the last rewarded queries, of two the newer; None where there are no vectors."""
+    """As `Store.embedder`."""
     q, e = schema.queries, schema.embedders
     rewarded = _rewarded_queries(id_of(connection, schema.judges, judge), since, before)
     rows = _last_served(connection, tenant, rewarded.where(q.c.embedder.is_not(None)), last, q.c.embedder)
@@ -149,7 +139,7 @@ def embedder_of_most(
 
 
 def judges_of(connection: Connection, tenant: str | None) -> list[tuple[str, int]]:
-    """Judges with how many rewards they gave, to *tenant* or (None) to all, the busiest first."""
+    """As `Store.judges`."""
     progress, j = schema.progress, schema.judges
     total = func.sum(progress.c.rewards)
     rows = connection.execute(
@@ -163,10 +153,7 @@ def judges_of(connection: Connection, tenant: str | None) -> list[tuple[str, int
 
 
 def count_changes(connection: Connection, judge: str, tenant: str, *, own: bool) -> int:
-    """How many rewards of *judge* were ever written that were new, or differed from those before.
-
-    They are those that *tenant* learns from; with *own*, those of its own queries.
-    """
+    """As `Store.changes`."""
     table, t = schema.changes, schema.tenants
     owners = select(t.c.id).where(t.c.name == tenant) if own else owners_of(tenant)
     written = select(func.coalesce(func.sum(table.c.rewards), 0)).where(

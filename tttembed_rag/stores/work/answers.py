@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import asdict
 from datetime import date
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -20,7 +21,7 @@ from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database, keyed_digest
 from tttembed_rag.stores.records import Spend, row_of
-from tttembed_rag.stores.rows import ids_of, in_parts, insert, insert_all
+from tttembed_rag.stores.rows import ids_of, in_parts, insert_all, insert_in
 
 ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
@@ -147,6 +148,6 @@ def count_within(connection: Connection, caps: Budget, judge: int, day: date, mo
 def count_spending(connection: Connection, judge: int, day: date, spend: Spend) -> None:
     """Add to what a judge, by its id, was paid on a day."""
     table = schema.spending
-    made = insert(connection, table).values(day=day, judge=judge, pairs=spend.pairs, tokens=spend.tokens, usd=spend.usd)
+    made = insert_in(connection.dialect.name, table).values(day=day, judge=judge, **asdict(spend))
     sums = {name: table.c[name] + made.excluded[name] for name in ("pairs", "tokens", "usd")}
     connection.execute(made.on_conflict_do_update(index_elements=["day", "judge"], set_=sums))
