@@ -5,14 +5,4 @@ from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.storelog import REQUIRED, Captured, StoreLog
 from tttembed_rag.capture.textvectors import TextVectors
 
-__all__ = [
-    "REQUIRED",
-    "Captured",
-    "Known",
-    "Log",
-    "Logged",
-    "RewardLog",
-    "StoreLog",
-    "TextVectors",
-    "checked_log",
-]
+__all__ = ["REQUIRED", "Captured", "Known", "Log", "Logged", "RewardLog", "StoreLog", "TextVectors", "checked_log"]

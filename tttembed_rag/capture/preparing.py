@@ -174,9 +174,7 @@ class Preparation:
 
 
 def _embedded(
-    vectors: TextVectors,
-    embed: Callable[[list[str]], Sequence[ArrayLike]] | None,
-    texts: Iterable[str | None],
+    vectors: TextVectors, embed: Callable[[list[str]], Sequence[ArrayLike]] | None, texts: Iterable[str | None]
 ) -> dict[str, FloatArray]:
     """Vectors by text, as far as they can be found; a failure of the model is logged."""
     distinct = list(dict.fromkeys(text for text in texts if text is not None))

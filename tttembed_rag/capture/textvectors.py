@@ -113,11 +113,7 @@ class TextVectors:
         return vectors
 
     def _joined(
-        self,
-        texts: Sequence[str],
-        vectors: Mapping[str, FloatArray],
-        missing: list[str],
-        embedded: Sequence[ArrayLike],
+        self, texts: Sequence[str], vectors: Mapping[str, FloatArray], missing: list[str], embedded: Sequence[ArrayLike]
     ) -> NDArray[np.float64]:
         if len(embedded) != len(missing):
             raise InputError(f"embed_documents: expected one vector per text, {len(missing)}, got {len(embedded)}")

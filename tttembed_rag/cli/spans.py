@@ -139,13 +139,7 @@ def _served_votes(votes: Sequence[TextReward], text_id: Callable[[str], str], te
 
 
 def _served_spans(
-    log: Path | str,
-    store: Store,
-    tenant: str,
-    scores_of: str | None,
-    scale: str | None,
-    cut_at: int | None,
-    limit: int,
+    log: Path | str, store: Store, tenant: str, scores_of: str | None, scale: str | None, cut_at: int | None, limit: int
 ) -> tuple[list[Served], int]:
     """What spans show, and how many documents were left out.
 

@@ -198,11 +198,7 @@ class _Outcome(NamedTuple):
 
 
 def _outcomes(
-    collection: Collection,
-    plan: ExperimentPlan,
-    unlearned: Mapping[str, Float64],
-    rewarded: IntArray,
-    fitted: _Fits,
+    collection: Collection, plan: ExperimentPlan, unlearned: Mapping[str, Float64], rewarded: IntArray, fitted: _Fits
 ) -> Iterator[_Outcome]:
     """nDCG@10 of every query under each baseline and each fit."""
     for name, reason in _UNLEARNED.items():

@@ -81,12 +81,7 @@ class Problem(Protocol):
 
 @np.errstate(over="ignore", invalid="ignore")  # a step too far is rejected by its value
 def exact(
-    problem: Problem,
-    start: FloatArray,
-    *,
-    tolerance: float = 1e-4,
-    curvature: float = 1.0,
-    max_evaluations: int = 1000,
+    problem: Problem, start: FloatArray, *, tolerance: float = 1e-4, curvature: float = 1.0, max_evaluations: int = 1000
 ) -> Solution:
     """Minimise every problem from *start* (G, p) until its gradient norm is at most *tolerance*.
 

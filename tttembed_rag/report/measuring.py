@@ -42,11 +42,7 @@ def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells
         facts = {"name": name, "held_out": held_out, "drawings": held_out_drawings(held_out)}
         sections.append(facts | {"course": course, "drawn": drawn_course})
     return rendered(
-        "report/eval.html.jinja",
-        extra="report",
-        sections=sections,
-        conclusions=conclusions(cells),
-        about=about,
+        "report/eval.html.jinja", extra="report", sections=sections, conclusions=conclusions(cells), about=about
     )
 
 

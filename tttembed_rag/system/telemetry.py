@@ -103,11 +103,7 @@ _watched: WeakSet[Measured] = WeakSet()
 # given their sum, the age of the oldest and the version of the one that is behind.
 _METRICS = {
     "tttembed.apply.queries": ("observable_counter", "{query}", "Queries by task and outcome: offset, base"),
-    "tttembed.capture.queries": (
-        "counter",
-        "{query}",
-        "Served queries by outcome, such as written or dropped",
-    ),
+    "tttembed.capture.queries": ("counter", "{query}", "Served queries by outcome, such as written or dropped"),
     "tttembed.capture.queued": ("observable_gauge", "{query}", "Served queries that wait to be written"),
     "tttembed.capture.duration": ("histogram", "s", "Time to write a batch of served queries"),
     "tttembed.refresh.duration": ("histogram", "s", "Time to look for another version"),

@@ -7,14 +7,4 @@ from tttembed_rag.capture.spans.files import read_spans, retrievals_of, served_o
 from tttembed_rag.capture.spans.reading import Reader, Retrieval, Span
 from tttembed_rag.capture.spans.thumbs import Thumb, thumbed
 
-__all__ = [
-    "Reader",
-    "Retrieval",
-    "Span",
-    "Thumb",
-    "read_spans",
-    "retrievals_of",
-    "served_of",
-    "span_of",
-    "thumbed",
-]
+__all__ = ["Reader", "Retrieval", "Span", "Thumb", "read_spans", "retrievals_of", "served_of", "span_of", "thumbed"]

@@ -64,12 +64,7 @@ class Entries:
     """
 
     def __init__(
-        self,
-        served: Iterable[Served],
-        judge: str,
-        *,
-        fills: bool = False,
-        text_id: Callable[[str], str] | None = None,
+        self, served: Iterable[Served], judge: str, *, fills: bool = False, text_id: Callable[[str], str] | None = None
     ) -> None:
         self.judge, self.fills, self._text_id = judge, fills, text_id
         self.queries: dict[QueryKey, QueryEntry] = {}

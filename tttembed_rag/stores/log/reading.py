@@ -122,13 +122,7 @@ def _judges_themselves(connection: Connection, queries: Sequence[int]) -> set[in
 
 
 def embedder_of_most(
-    connection: Connection,
-    judge: str,
-    tenant: str,
-    *,
-    last: int,
-    since: float | None,
-    before: float | None = None,
+    connection: Connection, judge: str, tenant: str, *, last: int, since: float | None, before: float | None = None
 ) -> str | None:
     """As `Store.embedder`."""
     q, e = schema.queries, schema.embedders
