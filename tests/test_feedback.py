@@ -1,4 +1,4 @@
-"""Feedback as rewards: thumbs, clicks by place, task success, imported judgments, decay."""
+"""Feedback as rewards: thumbs, clicks by place, task success, imported judgments."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from tttembed_rag.rewards import Event, Feedback
 from tttembed_rag.rewards.observations import read_log
 from tttembed_rag.rewards.rows import read_events, read_rows
 
-DAY = 86_400.0
 HEADER = "query_id,doc_id,signal,value,position,time\n"
 
 
-def reward(*events, **options):
+def reward(*events):
     """Reward of the one pair these events are about."""
-    (score,) = Feedback.of(events, **options).scores.values()
+    (score,) = Feedback.of(events).scores.values()
     return score
 
 
@@ -45,19 +44,6 @@ class TestBehaviour:
         assert rewards == sorted(rewards)
         assert rewards[0] == pytest.approx(0.5 / 6)
         assert rewards[2] == pytest.approx(0.5 / 1.5)
-
-    def test_equal_attention_is_a_click_rate(self):
-        """Without position weighting all places count alike."""
-        clicks = [event(position=9), event(value=0.0, position=9)]
-
-        assert reward(*clicks, attention=0.0) == pytest.approx(0.5)
-
-    def test_old_events_fade(self):
-        """After one half-life an event weighs half."""
-        old, new = event("thumb", -1.0, seconds=0.0), event("thumb", 1.0, seconds=10 * DAY)
-
-        assert reward(old, new, half_life_days=10.0) == pytest.approx((0.5 + 1) / (1 + 1.5))
-        assert reward(old, new) == pytest.approx(0.5)
 
     def test_a_thumb_taken_back_is_no_feedback(self):
         """Zero is neither up nor down."""
@@ -146,7 +132,7 @@ class TestFiles:
             (
                 "clicks.csv",
                 HEADER + 'q,"a,b",click,1,2,1970-01-02\nq,c,thumb,-1,,\n',
-                [Event("q", "a,b", "click", 1.0, 2, DAY), Event("q", "c", "thumb", -1.0)],
+                [Event("q", "a,b", "click", 1.0, 2), Event("q", "c", "thumb", -1.0)],
             ),
             (
                 "sheet.csv",
@@ -197,13 +183,7 @@ class TestFiles:
             ("x.csv", "query_id,doc_id\n", r"x.csv:1: expected a header with .* lacks signal, value$"),
             ("x.csv", HEADER + "q,d,click,maybe,1,\n", r"x.csv:2: value: expected a number, got 'maybe'"),
             ("x.csv", HEADER + "q,d,click,1,first,\n", r"x.csv:2: position: expected a number, got 'first'"),
-            (
-                "x.csv",
-                HEADER + "q,d,click,1,1,yesterday\n",
-                r"x.csv:2: time: expected seconds since 1970 or an ISO date",
-            ),
             ("x.csv", HEADER + "q,d\n", r"x.csv:2: value: expected a number, got None"),
-            ("x.csv", HEADER + "q,d,click,1,1,inf\n", r"x.csv:2: seconds: expected a finite number, got inf"),
             ("x.txt", "q 0 2\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 2'"),
             ("x.txt", "q 0 d\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 d'"),
             ("x.json", "{}", r"x.json: expected .*judgmentRatings"),

@@ -83,9 +83,9 @@ def judge(
     voyage, zeroentropy, vllm, vllm-score, tei, sglang, decision, gemini-decision), python:MODULE:NAME or feedback:FILE
     (CSV, TREC qrels, OpenSearch JSON); options follow as ?name=value&...
 
-    The CSV of feedback has the columns query_id, doc_id, signal and value, and may have position and time. Signals:
-    thumb (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked, weighed by position), success
-    (1 the document served the task, 0 it did not), judgment (a grade, on ?scale=rubric:LOW,HIGH).
+    The CSV of feedback has the columns query_id, doc_id, signal and value, and may have position. Signals: thumb
+    (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked, weighed by position), success (1 the
+    document served the task, 0 it did not), judgment (a grade, on ?scale=rubric:LOW,HIGH).
 
     With --batch, SPEC is openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME. What is left is sent to the
     service's batches, which answer within a day; stop it whenever you like, the next run reads what was sent.

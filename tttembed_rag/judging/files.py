@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,17 +16,16 @@ from tttembed_rag.system.files import write_whole
 def read_feedback(spec: str, plan: Plan, *, queries: Mapping[str, str], documents: Mapping[str, str]) -> Verdicts:
     """The scores that a file of feedback holds for the pairs of *plan*; *queries* and *documents* are texts by id.
 
-    *spec* is ``feedback:FILE``; options follow as in an address: ``feedback:FILE?scale=rubric:0,3&half_life_days=30``.
+    *spec* is ``feedback:FILE``, or ``feedback:FILE?scale=rubric:0,3`` for grades of judgments.
 
     Raises:
         DataError: Not such a file, or one about other queries and documents.
     """
     options = Options("judge", spec)
     scale = options.take("scale", "")
-    days, attention = options.number("half_life_days", math.inf), options.number("attention", 1.0)
     options.check_all_used()
     events, declared = list(read_events(Path(options.target))), Scale.parse(scale) if scale else None
-    feedback = Feedback.of(events, scale=declared, half_life_days=days, attention=attention)
+    feedback = Feedback.of(events, scale=declared)
     scores = feedback.by_text(queries, documents)
     pairs = [
         (one.query_id, name, scores.get((one.query, text))) for one, stage in plan.visits() for name, text in stage

@@ -1,15 +1,15 @@
 """Feedback of users as rewards: thumbs, clicks, task success, and judgments made elsewhere.
 
 A click says little without the place of its document: a document that the user never looked at was not
-rejected. With examination probability e_p at place p, decay w and prior strength m, the reward of a
-pair is the posterior mean (m/2 + sum w good) / (m + sum w (good + e_p bad)), in [0, 1].
+rejected. With examination probability e_p at place p and prior strength m, the reward of a pair is
+the posterior mean (m/2 + sum good) / (m + sum (good + e_p bad)), in [0, 1].
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +17,9 @@ from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.rewards.scales import Scale
 
 _log = logging.getLogger(__name__)
+# e_p = p ** -_ATTENTION, and the strength m of the prior, in events.
+_ATTENTION = 1.0
+_PRIOR = 1.0
 # The signals, and what their values mean.
 SIGNALS = {
     "thumb": "1 up, -1 down, 0 taken back",
@@ -36,7 +39,6 @@ class Event:
         signal: ``thumb``, ``click``, ``success`` or ``judgment``.
         value: As `SIGNALS` says: of a thumb 1 is up, -1 down, 0 taken back; else 1 or 0, or the grade of a judgment.
         position: Place at which the document was shown, from 1; only clicks need it.
-        seconds: When, since 1970; None is now.
     """
 
     query: str
@@ -44,7 +46,6 @@ class Event:
     signal: str
     value: float
     position: int = 1
-    seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.signal not in SIGNALS:
@@ -54,8 +55,6 @@ class Event:
             raise InputError(f"value: expected for {self.signal} {SIGNALS[self.signal]}, got {self.value:g}")
         if self.position < 1:
             raise InputError(f"position: expected 1 or more, got {self.position}")
-        if self.seconds is not None and not math.isfinite(self.seconds):
-            raise InputError(f"seconds: expected a finite number, got {self.seconds:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +70,14 @@ class Feedback:
     scale: Scale
 
     @classmethod
-    def of(
-        cls,
-        events: Sequence[Event],
-        *,
-        scale: Scale | None = None,
-        half_life_days: float = math.inf,
-        attention: float = 1.0,
-        prior: float = 1.0,
-    ) -> Feedback:
+    def of(cls, events: Sequence[Event], *, scale: Scale | None = None) -> Feedback:
         """Gather *events*, in any order; judgments and behaviour are different judges and must not come together.
 
-        Args:
-            events: All of them.
-            scale: Scale of the grades of judgments, which the grades alone do not show.
-            half_life_days: After so many days an event weighs half; age counts back from the newest.
-            attention: e_p = p ** -attention.
-            prior: Strength m of the prior, in events.
+        *scale* is that of the grades of judgments, which the grades alone do not show.
         """
         judged = {event.signal == "judgment" for event in events}
         if len(judged) != 1:
             raise InputError(f"events: expected judgments or behaviour, got {'both' if judged else 'none'}")
-        if not (half_life_days > 0 and attention >= 0 and prior >= 0):
-            raise InputError("feedback: expected half_life_days > 0, attention >= 0 and prior >= 0")
         if (imported := judged == {True}) and scale is None:
             raise InputError("scale: expected one for judgments, such as rubric:0,3, got none")
         thumbs = [event.value for event in events if event.signal == "thumb"]
@@ -102,23 +86,18 @@ class Feedback:
             if 2 * silent > len(thumbs):
                 raise InputError(f"{line}; expected -1 for a thumb down")
             _log.warning("%s; a thumb down is -1", line)
-        newest = max((event.seconds for event in events if event.seconds is not None), default=0.0)
-        gained: Counter[tuple[str, str]] = Counter()
-        counted: Counter[tuple[str, str]] = Counter()
+        gained, counted = defaultdict[tuple[str, str], float](float), defaultdict[tuple[str, str], float](float)
         for event in events:
-            age = 0.0 if event.seconds is None else (newest - event.seconds) / 86_400
-            weight, pair = 0.5 ** (age / half_life_days), (event.query, event.document)
+            pair = event.query, event.document
             if imported:
-                gained[pair] += weight * event.value
-                counted[pair] += weight
+                gained[pair] += event.value
+                counted[pair] += 1.0
             elif event.signal != "thumb" or event.value:  # else it was taken back
                 good = event.value > 0
-                gained[pair] += weight * good
-                counted[pair] += weight * (1.0 if good or event.signal != "click" else event.position**-attention)
-        strength = 0.0 if imported else prior
-        scores = {
-            pair: (strength / 2 + gained[pair]) / (strength + total) for pair, total in counted.items() if total > 0
-        }
+                gained[pair] += good
+                counted[pair] += 1.0 if good or event.signal != "click" else event.position**-_ATTENTION
+        strength = 0.0 if imported else _PRIOR
+        scores = {pair: (strength / 2 + gained[pair]) / (strength + total) for pair, total in counted.items()}
         return cls(scores, scale if imported and scale is not None else Scale("probability"))
 
     def by_text(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> dict[tuple[str, str], float]:

@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,11 +157,11 @@ def json_lines(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
 
 
 def _event(row: Mapping[str, Any], query: str, document: str, signal: str, value: float) -> Event:
-    """An event with the place and the time of its row, where these are known."""
-    when, place = row.get("time"), _number("position", row.get("position") or 1)
+    """An event with the place of its row, where that is known."""
+    place = _number("position", row.get("position") or 1)
     if place != int(place):
         raise InputError(f"position: expected a whole number, got {place:g}")
-    return Event(query, document, signal, value, int(place), _seconds(str(when)) if when else None)
+    return Event(query, document, signal, value, int(place))
 
 
 def _events(path: Path, text: str) -> Iterator[Event]:
@@ -232,15 +231,3 @@ def _number(name: str, value: Any) -> float:
         return float(_WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value)
     except (TypeError, ValueError):
         raise InputError(f"{name}: expected a number, got {value!r:.40}") from None
-
-
-def _seconds(text: str) -> float:
-    """Seconds since 1970 of a number or an ISO date, UTC where it names no zone."""
-    try:
-        return float(text)
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise InputError(f"time: expected seconds since 1970 or an ISO date, got {text!r:.40}") from None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
