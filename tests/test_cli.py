@@ -359,14 +359,6 @@ def test_the_fit_follows_its_options(folder: Path, option: str, value: str, fiel
     assert {row[field] for row in usual} == {"exact" if field == "solver" else "kd"}
 
 
-def test_an_approximate_index_can_be_searched(folder: Path) -> None:
-    """On a small corpus --index hnsw measures what the flat index measures."""
-    fixed = ("eval", folder, *SMALL, "--scopes", "task", "--json", "-")
-    flat, hnsw = (json.loads(tttembed(*fixed, "--index", kind).stdout) for kind in ("flat", "hnsw"))
-
-    assert [row["ndcg10"] for row in flat] == [row["ndcg10"] for row in hnsw]
-
-
 @pytest.mark.parametrize(
     ("rewards", "scale", "doubted"),
     [("judge", "rubric:0,5", True), ("judge", "rubric:0,1", False), ("qrels", "rubric:0,5", False)],

@@ -40,10 +40,9 @@ def test_similarities_are_cosines() -> None:
     np.testing.assert_allclose(expected, similarities, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["flat", "hnsw"])
-def test_query_norm_changes_nothing(kind: str) -> None:
+def test_query_norm_changes_nothing() -> None:
     """A query ranks documents the same at a thousand times its length."""
-    index = FaissIndex.from_vectors(DOCUMENTS, kind=kind)
+    index = FaissIndex.from_vectors(DOCUMENTS)
 
     assert index.search(QUERIES, 10)[1].tolist() == index.search(1000.0 * QUERIES, 10)[1].tolist()
 
@@ -56,33 +55,9 @@ def test_float32_and_float64_rank_alike() -> None:
     assert wide.tolist() == narrow.tolist()
 
 
-def test_hnsw_finds_nearly_all_neighbours() -> None:
-    """Recall@10 of HNSW on 4,000 random vectors is at least 0.98."""
-    documents, queries = RNG.standard_normal((4000, 32)), RNG.standard_normal((200, 32))
-    exact = FaissIndex.from_vectors(documents).search(queries, 10)[1]
-
-    found = FaissIndex.from_vectors(documents, kind="hnsw").search(queries, 10)[1]
-
-    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(exact.tolist(), found.tolist(), strict=True)])
-    assert recall >= 0.98
-
-
-def test_hnsw_returns_only_documents_that_exist() -> None:
-    """Every row of an HNSW search is a document, once, also where the graph does not reach them all."""
-    clusters = [0.01 * RNG.standard_normal((1500, 16)) + np.eye(16)[axis] for axis in range(2)]
-    documents = np.concatenate(clusters)
-
-    _, rows = FaissIndex.from_vectors(documents, kind="hnsw").search(documents[:1], len(documents))
-
-    listed = rows[0].tolist()
-    assert min(listed) >= 0
-    assert len(set(listed)) == len(listed)
-
-
-@pytest.mark.parametrize("kind", ["flat", "hnsw"])
-def test_k_beyond_the_documents_lists_each_once(kind: str) -> None:
+def test_k_beyond_the_documents_lists_each_once() -> None:
     """A search for more documents than there are lists every document once."""
-    index = FaissIndex.from_vectors(DOCUMENTS[:7], kind=kind)
+    index = FaissIndex.from_vectors(DOCUMENTS[:7])
 
     _, rows = index.search(QUERIES, 100)
 
@@ -163,12 +138,6 @@ def test_k_below_one_is_refused(k: int) -> None:
 
     with pytest.raises(InputError, match=r"^k: expected .*"):
         index.search(QUERIES, k)
-
-
-def test_unknown_kind_is_refused() -> None:
-    """An unknown kind of index is an input error that names the known ones."""
-    with pytest.raises(InputError, match=r"^kind: expected flat or hnsw, got 'ivf'$"):
-        FaissIndex.from_vectors(DOCUMENTS, kind="ivf")
 
 
 def test_missing_faiss_names_the_install_command() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -57,7 +57,6 @@ rows_written = click.option(
 @click.option("--objective", type=click.Choice(["kd", "reverse_kl", "softmax_grpo"]), default="kd")
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact")
 @whether_trusted
-@click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat")
 @rows_written
 @click.option("--html", "page", metavar="PAGE", type=target, help="A page of queries one by one.")
 @side_by_side("splits")
@@ -69,7 +68,6 @@ def evaluate(
     rewards: str,
     scale: str,
     gate: str,
-    index: Any,
     json_path: Path | None,
     page: Path | None,
     workers: int,
@@ -97,7 +95,7 @@ def evaluate(
         raise click.UsageError(f"--html: expected auto among --scopes, got {', '.join(plan['scopes'])}")
     settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
     Scale.parse(scale)
-    asked = (folders, vectors, rewards, scale, index, embed, task)
+    asked = (folders, vectors, rewards, scale, embed, task)
     opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*asked)
     outcomes = len(settings.contestants) + len(settings.baselines)
     total = len(settings.seeds) * len(settings.rewarded) * len(opened or folders) * outcomes * 3
@@ -132,13 +130,7 @@ def _listed(asked: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
 
 
 def _collections(
-    paths: tuple[Path, ...],
-    vectors: str,
-    rewards: str,
-    scale: str,
-    index: Literal["flat", "hnsw"],
-    embed: str | None,
-    task: str | None,
+    paths: tuple[Path, ...], vectors: str, rewards: str, scale: str, embed: str | None, task: str | None
 ) -> list[Collection]:
     from tttembed_rag.evaluate.collection import open_collection
     from tttembed_rag.evaluate.datasets import QRELS
@@ -151,10 +143,10 @@ def _collections(
             read = read_embedded(
                 path, embed=embed, rewards=named, scale=scale, task=task or unnamed, beside=path.parent
             )
-            found += collections_of(read, index)
+            found += collections_of(read)
             continue
         refuse_embed(path, embed)
-        found.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale), index=index))
+        found.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale)))
         scores = [score for of in found[-1].scores.values() for score in of.values()]
         real = not found[-1].simulated
         if real and (doubt := found[-1].scale.doubt(found[-1].scale.to_unit(np.array(scores)))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import numpy as np
@@ -77,8 +77,8 @@ def vectors_of(rewards: Rewards, dataset: Dataset) -> tuple[FloatArray, FloatArr
     return rewards.doc_vectors, rewards.query_vectors[[asked[text] for text in dataset.queries]]
 
 
-def collections_of(rewards: Rewards, index: Literal["flat", "hnsw"]) -> list[Collection]:
-    """A collection for each task of *rewards*, to measure on, with an index of that kind."""
+def collections_of(rewards: Rewards) -> list[Collection]:
+    """A collection for each task of *rewards*, to measure on."""
     from tttembed_rag.evaluate.collection import Collection
 
     found = []
@@ -87,9 +87,7 @@ def collections_of(rewards: Rewards, index: Literal["flat", "hnsw"]) -> list[Col
             expected = f"expected a reward above {RELEVANT:g} in task {dataset.name!r}"
             raise DataError(f"{rewards.judge}: {expected}, found none")
         by, judge, vectors = rewards.embedder, rewards.judge, vectors_of(rewards, dataset)
-        found.append(
-            Collection.of(dataset, *vectors, embedder=by, judge=judge, scores=scores, sources=sources, index=index)
-        )
+        found.append(Collection.of(dataset, *vectors, embedder=by, judge=judge, scores=scores, sources=sources))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,10 +84,9 @@ class Collection:
         scores: Judgments | None = None,
         sources: Mapping[str, Judgments] | None = None,
         scale: Scale | None = None,
-        index: Literal["flat", "hnsw"] = "flat",
     ) -> Collection:
         """Index and rank *dataset*; without *scores* its relevance labels act as the judge."""
-        searched = FaissIndex.from_vectors(doc_vectors, kind=index)
+        searched = FaissIndex.from_vectors(doc_vectors)
         doc_ids, query_ids = np.array(list(dataset.documents)), np.array(list(dataset.queries))
         graded = Graded.of(dataset.qrels, list(dataset.queries), list(dataset.documents))
         base = searched.search(query_vectors, LISTED)[1]
@@ -244,15 +243,7 @@ def label_scale(dataset: Dataset) -> Scale:
     return Scale("rubric", 0.0, max(1.0, *(max(grades.values()) for grades in dataset.qrels.values())))
 
 
-def open_collection(
-    folder: Path,
-    *,
-    vectors: str,
-    rewards: str,
-    scale: Scale,
-    index: Literal["flat", "hnsw"] = "flat",
-    labels: bool = True,
-) -> Collection:
+def open_collection(folder: Path, *, vectors: str, rewards: str, scale: Scale, labels: bool = True) -> Collection:
     """The collection in a BEIR *folder* with its stored vectors and rewards.
 
     Queries without a score of the judge are left out, so that rewarded and held-out queries come from one
@@ -263,9 +254,7 @@ def open_collection(
     if scores is not None:
         dataset = dataset.only(scores)
     docs, queries = load_vectors(folder, vectors, dataset)
-    return Collection.of(
-        dataset, docs, queries, embedder=vectors, judge=rewards, scores=scores, scale=scale, index=index
-    )
+    return Collection.of(dataset, docs, queries, embedder=vectors, judge=rewards, scores=scores, scale=scale)
 
 
 def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], depth: int) -> Rewards:
