@@ -92,13 +92,6 @@ def test_the_name_is_the_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert load_beir(Path()).name == "wings"
 
 
-def test_another_split_is_another_file(folder: Path) -> None:
-    """The labels of a split are those of qrels/SPLIT.tsv."""
-    (folder / "qrels" / "dev.tsv").write_text("header\nq3\td4\t1\n", encoding="utf-8")
-
-    assert load_beir(folder, "dev").qrels == {"q3": {"d4": 1.0}}
-
-
 def test_vectors_come_in_the_order_of_the_ids(folder: Path) -> None:
     """Stored vectors are put in the order of the documents and of the labelled queries."""
     documents, queries = load_vectors(folder, "tiny", load_beir(folder))

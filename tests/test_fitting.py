@@ -1,6 +1,7 @@
 """The plain rule: scopes, weights, doses, and the invariances of what is learned."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,14 +10,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import InputError, Rewards, VectorError, fit
-from tttembed_rag.fitting import Recipe, fit_scope, scope_weights
+from tttembed_rag.fitting import ObjectiveName, Recipe, fit_scope, scope_weights
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.fitting.objectives import OBJECTIVES, ROUNDING
+from tttembed_rag.fitting.objectives import ROUNDING
 from tttembed_rag.fitting.scopes import batches, of_task
 from tttembed_rag.fitting.shared import SharedProblem
 
 TIGHT = Recipe(tolerance=1e-8)
-every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
+every_objective = pytest.mark.parametrize("objective", get_args(ObjectiveName))
 # Softmax-GRPO is left out where offsets of two solves are compared: its loss has corners and several
 # minima, so rounding may decide which one is found. Its problem is compared in test_solver.py.
 smooth = pytest.mark.parametrize("objective", ["kd", "reverse_kl"])

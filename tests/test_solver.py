@@ -1,20 +1,20 @@
 """The problems of Eq. 6 and the solvers that minimise them."""
 
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag.fitting import Recipe, scope_weights
+from tttembed_rag.fitting import ObjectiveName, Recipe, scope_weights
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.private import _REACH, PrivateProblems
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import Evaluation, adam, exact
 
 RAGGED = (7, 1, 4, 7, 2)
-every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
+every_objective = pytest.mark.parametrize("objective", get_args(ObjectiveName))
 
 
 def shared(rewards, recipe):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,11 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import stdtrit
 
 from tttembed_rag import InputError, Rewards, fit
-from tttembed_rag.fitting import Recipe
+from tttembed_rag.fitting import ObjectiveName, Recipe
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.neighbours import with_neighbours
-from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.scopes import UNSOLVED, shared_offset
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.gains import Gain
@@ -31,7 +31,7 @@ from tttembed_rag.gate.thresholds import (
 
 every_scope = pytest.mark.parametrize("scope", ["global", "task", "local", "query", "auto"])
 shared_scopes = pytest.mark.parametrize("scope", ["global", "task", "local", "auto"])
-every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
+every_objective = pytest.mark.parametrize("objective", get_args(ObjectiveName))
 
 
 def shuffled(rewards, seed):
@@ -227,7 +227,8 @@ class TestAbstaining:
         assert offset.evidence.reason == "one rewarded query cannot be held out from itself"
 
     @pytest.mark.parametrize(
-        ("scope", "objective"), [("global", "kd"), ("auto", "kd"), *(("query", name) for name in OBJECTIVES)]
+        ("scope", "objective"),
+        [("global", "kd"), ("auto", "kd"), *(("query", name) for name in get_args(ObjectiveName))],
     )
     def test_one_candidate_has_no_order(self, planted, scope, objective):
         """Queries with a single judged candidate are no evidence, alone or among others; the verdict says so."""

@@ -217,12 +217,8 @@ class Collection:
 def reordered(ranked: IntArray, candidates: IntArray, rewards: FloatArray, order: Order) -> IntArray:
     """The list (k,) with its rewarded documents in another *order*, within the places that they hold.
 
-    Args:
-        ranked: (k,) rows of documents, best first.
-        candidates: Rewarded rows; those that *ranked* lacks are left out.
-        rewards: Their rewards.
-        order: `in_reward_order` for direct rerank (ties keep the order of *ranked*; paper, appendix on budgets),
-            `in_fused_order` for judge and search together.
+    *candidates* that the list lacks are left out. The *order* is `in_reward_order` for direct rerank (ties stay as they
+    are; paper, appendix on budgets), and `in_fused_order` for judge and search together.
     """
     listed = np.isin(candidates, ranked)
     rewarded = dict(zip(candidates[listed].tolist(), rewards[listed].tolist(), strict=True))

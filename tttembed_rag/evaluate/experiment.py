@@ -52,13 +52,10 @@ class ExperimentPlan:
         depth: Rewarded candidates per query.
         seeds: Seeds of the split into rewarded and held-out queries.
         holdout: Share of each task's queries that are never rewarded, in (0, 1).
-        scopes: Scopes fitted.
         baselines: Baselines measured; ``rerank`` is direct rerank, as if every query were judged; ``fused`` is that of
             the search with ``auto``, search and judge weighing the same, for rewarded queries that it moves;
             ``hybrid`` is reciprocal rank fusion of the search and BM25, for which no judge is asked.
         gates: With the gate, without, or both; ``auto`` and ``words`` are always gated.
-        objective: Objective of the fit.
-        solver: Solver of the fit.
         trusted: Whether the judge is vouched for, as in `Rewards`.
     """
 

@@ -67,9 +67,6 @@ class Explanation:
     """One query, the offset that served it, and the documents that moved.
 
     Attributes:
-        query_id: Its id.
-        text: Its text.
-        offset: The offset that served it.
         moves: Documents among the first results before or after, best new rank first.
         movers: The rewarded queries that moved it, the largest share first; empty unless the offset is local.
     """
@@ -194,14 +191,8 @@ def moves_between(
 ) -> tuple[Move, ...]:
     """The moves of documents from the search with one query vector to the search with another, best new rank first.
 
-    Args:
-        documents: Text by document id, in the order of the index.
-        index: What is searched.
-        both: (2, d) query vectors, before and after.
-        rewards: By document id, as far as the query was judged.
-        top: First results looked at.
-        text: The text of the query.
-        rescorer: Sorts the first `LISTED` documents of the search after.
+    *documents* are texts by id in the order of the *index*, *both* (2, d) the vectors before and after. A *rescorer*
+    sorts the first `LISTED` documents of the search after, by the query's *text*.
     """
     similarities, rows = index.search(both, len(index))
     ids = list(documents)

@@ -19,8 +19,8 @@ from tttembed_rag.vectors.checks import FloatArray
 __all__ = ["embedder_of", "load_beir", "load_scores", "load_vectors", "write_beir", "write_vectors"]
 
 
-def load_beir(folder: Path, split: str = "test", *, labels: bool = True) -> Dataset:
-    """The collection in a BEIR *folder*, its labels those of a *split*; documents are title and text, joined.
+def load_beir(folder: Path, *, labels: bool = True) -> Dataset:
+    """The collection in a BEIR *folder*, its labels those of the test split; documents are title and text, joined.
 
     Where *labels* are not needed, and their file is not there, all queries are read.
     """
@@ -31,22 +31,17 @@ def load_beir(folder: Path, split: str = "test", *, labels: bool = True) -> Data
         for record in _records(folder / "corpus.jsonl")
     }
     texts = {record["_id"]: record.get("text") or "" for record in _records(folder / "queries.jsonl")}
-    file = folder / "qrels" / f"{split}.tsv"
+    file = folder / "qrels" / "test.tsv"
     if not (labels or file.exists()):
         return Dataset(folder.resolve().name, documents, texts, {})
     qrels = _judgments(file)
     if unknown := next((q for q in qrels if q not in texts), None):
-        raise DataError(f"{folder}: query {unknown!r} of qrels/{split}.tsv is not in queries.jsonl")
+        raise DataError(f"{folder}: query {unknown!r} of qrels/test.tsv is not in queries.jsonl")
     return Dataset(folder.resolve().name, documents, {q: texts[q] for q in qrels}, qrels)
 
 
 def write_beir(
-    folder: Path,
-    corpus: Iterable[tuple[str, str, str]],
-    queries: Mapping[str, str],
-    qrels: Judgments,
-    *,
-    split: str = "test",
+    folder: Path, corpus: Iterable[tuple[str, str, str]], queries: Mapping[str, str], qrels: Judgments
 ) -> None:
     """Write a collection as a BEIR *folder*, each file whole or not at all, the corpus last: (id, title, text) each."""
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
@@ -55,7 +50,7 @@ def write_beir(
         raise DataError(f"{folder}: expected ids without tabs and line breaks, got {wrong!r}")
     header = "query-id\tcorpus-id\tscore"
     lines = (f"{query}\t{document}\t{grade:g}" for query, document, grade in rows)
-    _write_lines(folder / "qrels" / f"{split}.tsv", chain([header], lines))
+    _write_lines(folder / "qrels" / "test.tsv", chain([header], lines))
     texts = ({"_id": key, "text": text} for key, text in queries.items())
     _write_lines(folder / "queries.jsonl", map(json.dumps, texts))
     documents = ({"_id": key, "title": title, "text": text} for key, title, text in corpus)

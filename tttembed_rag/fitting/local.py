@@ -62,12 +62,8 @@ class Local:
     ) -> Local:
         """The regression of *targets* on the queries of *rewards*, one task.
 
-        Args:
-            rewards: n rewarded queries.
-            targets: (n, d) their private optima.
-            kappa: Noise of a query with rewards of mean reach, in units of the prior variance.
-            weights: (n,) voices in (0, 1]: a query of half a voice has twice the noise. None for one each.
-            groups: (n,) landmarks are of different groups. None for queries of the same text.
+        A query with rewards of mean reach has a noise of *kappa* prior variances, and twice that where its *weights*
+        (n,) give it half a voice. Landmarks are of different *groups* (n,), of different texts where there are none.
         """
         voices = np.ones(len(rewards)) if weights is None else weights
         rows = _landmark_rows(rewards, rewards.same_queries if groups is None else groups)

@@ -31,19 +31,7 @@ _LEAST = {"kappa": 0.0, "tolerance": 1e-300}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How an offset is learned; the defaults are the paper's.
-
-    Attributes:
-        objective: ``kd``, ``reverse_kl`` or ``softmax_grpo``.
-        solver: ``exact`` (to *tolerance*, certified) or ``adam`` (the paper's 300 steps).
-        ridge: lambda > 0, weight of ||v||^2.
-        teacher_temperature: tau_T > 0, in units of reward.
-        student_temperature: tau_S > 0, in units of cosine similarity.
-        kappa: Dose n / (n + kappa), in rewarded queries, >= 0.
-        tolerance: Largest gradient norm that counts as converged, in nats per unit of offset.
-        device: ``cpu``, ``cuda``, or ``auto``: a GPU where torch sees one and there are vectors enough to pay.
-        warm_start: Offsets of an earlier fit; a shared offset is searched from the one of its key on.
-    """
+    """How an offset is learned; the defaults are the paper's, and `fit` says what each option is."""
 
     objective: ObjectiveName = "kd"
     solver: SolverName = "exact"

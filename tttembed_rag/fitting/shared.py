@@ -27,11 +27,9 @@ class DataTerm(Protocol):
 
     def __call__(self, offsets: Float64, vv: Float64) -> tuple[Float64, Float64]:
         """Their part of the objectives (G,) and of the gradients (G, d) at *offsets* v (G, d), ||v||^2 being *vv*."""
-        ...
 
     def take(self, rows: IntArray) -> DataTerm:
         """The queries in some of the problems."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Block:
     weights: Float64
 
     def __call__(self, offsets: Float64, vv: Float64) -> tuple[Float64, Float64]:
-        """Their part of the objectives (G,) and of the gradients (G, d) at *offsets* v (G, d), ||v||^2 being *vv*."""
+        """The queries' part, as of any `DataTerm`."""
         squares = 1.0 + 2.0 * self.queries.times(offsets) + vv[:, None]
         along = self.documents.times(offsets)
         value, of_queries, of_documents = np.zeros(len(offsets)), np.empty(squares.shape), np.zeros(along.shape)

@@ -68,15 +68,12 @@ class Problem(Protocol):
 
     def evaluate(self, offsets: Float64) -> Evaluation:
         """Objectives and gradients at *offsets* (G, p)."""
-        ...
 
     def newton_step(self, offsets: Float64, at: Evaluation) -> Float64 | None:
         """Steps (G, p) to where the local curvature sees the minimum; None where it is not at hand."""
-        ...
 
     def take(self, rows: IntArray) -> Problem:
         """The problem restricted to some of the G minimisations."""
-        ...
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a step too far is rejected by its value
@@ -85,13 +82,9 @@ def exact(
 ) -> Solution:
     """Minimise every problem from *start* (G, p) until its gradient norm is at most *tolerance*.
 
-    Args:
-        problem: G problems in p coordinates.
-        start: Where to begin; the paper begins at zero.
-        tolerance: Largest Euclidean gradient norm accepted as converged. With ridge 0.3 a norm of
-            1e-4 leaves the objective within about 1e-8 nats of the optimum.
-        curvature: A guess at the second derivative downhill from the start, which gives the first step its length.
-        max_evaluations: Evaluations after which a problem is given up, not converged.
+    With ridge 0.3 a norm of 1e-4 leaves the objective within about 1e-8 nats of the optimum. A guess at the
+    *curvature* downhill from the start gives the first step its length. A problem is given up, not converged, after
+    *max_evaluations*.
     """
     at = _Points.at(problem, np.array(start, dtype=np.float64))
     groups = np.arange(len(start))
@@ -215,8 +208,7 @@ def _line_search(
     A step counts when the objective fell (Armijo), or, where rounding hides the fall, when the slope
     there shows it (Hager and Zhang 2005, approximate Wolfe). One that never falls stays put.
 
-    Returns:
-        Where the problems are then, the evaluations (G,) that took, and which problems are stuck.
+    Gives where the problems are then, the evaluations (G,) that took, and which problems are stuck.
     """
     step = running.astype(np.float64)
     reached = _Points.at(problem, at.x + step[:, None] * direction)

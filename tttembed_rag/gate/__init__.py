@@ -2,7 +2,3 @@
 
 Private: may change without notice.
 """
-
-from tttembed_rag.gate.deciding import fit
-
-__all__ = ["fit"]

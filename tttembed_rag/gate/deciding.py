@@ -80,12 +80,12 @@ def fit(
         objective: ``kd``, ``reverse_kl`` or ``softmax_grpo``.
         solver: ``exact`` (certified optimum) or ``adam`` (the paper's 300 steps).
         gate: False serves the paper's rule as it stands; ``auto`` needs the gate.
-        ridge: lambda > 0; with the gate, constant offsets are learned at `RIDGE_STEP` times it.
+        ridge: lambda > 0, weight of ||v||^2; with the gate, constant offsets are learned at `RIDGE_STEP` times it.
         teacher_temperature: tau_T > 0, in units of reward; with the gate, `TEACHER_STEP` times it, and at most a
             `SHARPNESS`-th of how far the best and the worst candidate of a query lie apart on average.
         student_temperature: tau_S > 0, in units of cosine similarity; with the gate, `STUDENT_STEP` times it.
-        kappa: Dose n / (n + kappa), in rewarded queries; of the local offset, the noise of a rewarded query.
-        tolerance: Largest gradient norm that counts as converged.
+        kappa: Dose n / (n + kappa), in rewarded queries, >= 0; of the local offset, the noise of a rewarded query.
+        tolerance: Largest gradient norm that counts as converged, in nats per unit of offset.
         device: ``cpu``, ``cuda``, or ``auto``: a GPU where torch sees one and there are vectors enough to pay.
         warm_start: Offsets of an earlier fit; a constant offset is searched from the one of its key on.
         source_voices: How many voices each of the rewards' ``sources`` has near any query, > 0; the gate alone asks.

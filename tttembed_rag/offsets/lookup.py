@@ -154,7 +154,11 @@ class Offsets(Mapping[str, Offset]):
         Raises:
             InputError: *task* is no text, *today* below 1, *loss* not above 0, or *words* neither True nor False.
         """
-        check_depth(task, today, loss, words=words)
+        check_text("task", task)
+        check_count("today", today)
+        check_above_zero("loss", loss)
+        if words not in (True, False):
+            raise InputError(f"words: expected True or False, got {words!r}")
         if words and (rescorer := self.rescorer(task)) is not None:
             return rescorer.evidence.depth(today, loss)
         served = self.find(task)
@@ -321,15 +325,6 @@ def _check_offset(offset: Offset, width: int) -> None:
         offset.map.check(repr(offset.key), width)
     if offset.rescorer is not None:
         offset.rescorer.check(repr(offset.key))
-
-
-def check_depth(task: str | None, today: int, loss: float, *, words: bool) -> None:
-    """Refuse what no depth can be certified for; as `Offsets.depth` says."""
-    check_text("task", task)
-    check_count("today", today)
-    check_above_zero("loss", loss)
-    if words not in (True, False):
-        raise InputError(f"words: expected True or False, got {words!r}")
 
 
 def _each(name: str, keys: Keys, count: int) -> list[str | None]:

@@ -257,19 +257,12 @@ class LiveOffsets:
             if first:
                 _log.warning("version %s: base vectors are served: %s", now.version, foreign)
             return replace(now, offsets=None, reason=foreign)
-        if first and self._embedder:
+        if first:
             _log.warning(
-                "version %s does not say for which embedding model it was learned, and is served to %s: publish with "
-                "--embedder",
+                "version %s was learned for %s, and is served to %s: name both, by --embedder and embedder=",
                 now.version,
-                self._embedder,
-            )
-        elif first:
-            _log.warning(
-                "version %s was learned for %s, and is served to whatever model is wrapped: follow(url, embedder=...) "
-                "names it",
-                now.version,
-                now.embedder,
+                now.embedder or "a model that it does not name",
+                self._embedder or "whatever model is wrapped",
             )
         return now
 

@@ -22,7 +22,6 @@ from tttembed_rag.system.failures import FailureLog
 from tttembed_rag.vectors.checks import as_floats
 
 Document = TypeVar("Document")
-Key = TypeVar("Key", bound=Hashable)
 ResultT = TypeVar("ResultT")
 # A question of the loop to the application: about a query, a query vector (d,), texts, or documents.
 Request: TypeAlias = tuple[Literal["embed", "search", "judge", "vectors"], Any]
