@@ -319,8 +319,8 @@ class TestTenants:
 @pytest.mark.parametrize(
     ("learned_for", "wrapped", "said"),
     [
-        ("", "mine", ["version 3 was learned for a model that it does not name, and is served to mine"]),
-        ("mine", "", ["version 3 was learned for mine, and is served to whatever model is wrapped"]),
+        ("", "mine", ["version 3 was learned for a model that it does not name and is served to mine"]),
+        ("mine", "", ["version 3 was learned for mine and is served to whatever model is wrapped"]),
         ("mine", "mine", []),
         ("", "", []),
     ],

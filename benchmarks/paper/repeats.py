@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -90,7 +91,7 @@ def repeats_study(workload: Workload, options: StudyOptions, embedder: Embedder)
             parts = []
             for collection, rows in workload.each(judged):
                 texts, exact = _edited(collection, rows, edit)
-                repeated = collection.with_queries(rows, _vectors(embedder, known, collection, rows, texts, exact))
+                repeated = _repeated(collection, rows, _vectors(embedder, known, collection, rows, texts, exact))
                 ids = collection.query_ids[rows].tolist()
                 same = [one if unchanged else None for one, unchanged in zip(ids, exact, strict=True)]
                 parts.append(
@@ -179,6 +180,16 @@ def _vectors(
     for i in changed:
         vectors[i] = known[texts[i]]
     return vectors
+
+
+def _repeated(collection: Collection, rows: IntArray, vectors: FloatArray) -> Collection:
+    """The *collection* with other *vectors* (m, d) of the queries *rows*, and what was said of those queries."""
+    queries, base, raw = collection.query_vectors.copy(), collection.base.copy(), collection.raw.copy()
+    if rows.size:
+        queries[rows] = vectors
+        base[rows] = collection.index.search(queries[rows], base.shape[1])[1]
+        raw[rows] = collection.graded(rows, base[rows])
+    return replace(collection, query_vectors=queries, base=base, raw=raw)
 
 
 def _served(collection: Collection, rows: IntArray, offsets: Offsets, ids: Sequence[str | None]) -> Float64:

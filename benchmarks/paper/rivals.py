@@ -15,9 +15,7 @@ import numpy as np
 
 from benchmarks.paper.dart import ORDERED, dart
 from tttembed_rag.evaluate.collection import Collection
-from tttembed_rag.evaluate.measures import ndcg
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.fitting.measures import dcg
 from tttembed_rag.fitting.objectives import log_softmax, softmax
 from tttembed_rag.fitting.scopes import scope_weights
 from tttembed_rag.rewards import Rewards
@@ -251,7 +249,9 @@ def _reward_ndcg(similar: Float64, rewards: Float64, among: np.ndarray[Any, np.d
     """NDCG (b,) of the candidates *among* those judged, in order of *similar*, with rewards as gains."""
     gains = np.where(among, rewards, 0.0)
     order = np.argsort(np.where(among, -similar, np.inf), axis=1, kind="stable")
-    return ndcg(np.take_along_axis(gains, order, 1), dcg(-np.sort(-gains, axis=1), places=None), empty=1.0)
+    discounts = 1.0 / np.log2(np.arange(2, gains.shape[1] + 2))
+    gained, ideal = np.take_along_axis(gains, order, 1) @ discounts, -np.sort(-gains, axis=1) @ discounts
+    return np.asarray(np.divide(gained, ideal, out=np.ones(len(ideal)), where=ideal > 0))
 
 
 def _refined(

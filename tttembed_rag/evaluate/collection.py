@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -162,15 +162,6 @@ class Collection:
             for place, doc in enumerate(self.doc_ids[ranked].tolist())
             if (self.simulated or doc in scores) and doc not in self.unjudged
         ]
-
-    def with_queries(self, rows: IntArray, vectors: FloatArray) -> Collection:
-        """The same with other *vectors* (m, d) of the queries *rows*, and what was said of those queries."""
-        queries, base, raw = self.query_vectors.copy(), self.base.copy(), self.raw.copy()
-        if rows.size:
-            queries[rows] = vectors
-            base[rows] = self.index.search(queries[rows], base.shape[1])[1]
-            raw[rows] = self.graded(rows, base[rows])
-        return replace(self, query_vectors=queries, base=base, raw=raw)
 
     def measure(self, query_vectors: FloatArray, rows: IntArray) -> Float64:
         """nDCG@10 (M,) of a new search with *query_vectors*, for *rows*; the others keep raw."""

@@ -20,11 +20,6 @@ RESAMPLES = 1_000
 _DRAWN = 1_000_000
 
 
-def ndcg(gains: Float64, ideal: Float64, *, empty: float = 0.0) -> Float64:
-    """The DCG of *gains* (n, k), all places of them, over *ideal* (n,); *empty* where nothing can be gained."""
-    return np.asarray(np.divide(dcg(gains, places=None), ideal, out=np.full(len(ideal), empty), where=ideal > 0))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Graded:
     """nDCG@10, linear gains, of ranked rows of documents, for a collection whose labels were read once.
@@ -66,8 +61,9 @@ class Graded:
         first = ranked[:, :PLACES]
         if not first.size:
             return np.zeros(len(rows))
-        gains = self.grades[np.repeat(rows, first.shape[1]), first.ravel()]
-        return ndcg(np.asarray(gains).reshape(first.shape), self.ideal[rows])
+        gains = np.asarray(self.grades[np.repeat(rows, first.shape[1]), first.ravel()]).reshape(first.shape)
+        ideal = self.ideal[rows]
+        return np.asarray(np.divide(dcg(gains), ideal, out=np.zeros(len(rows)), where=ideal > 0))
 
 
 def mean_interval(differences: Float64, *, level: float = 0.9) -> tuple[float, float]:

@@ -65,9 +65,9 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
     return found
 
 
-def dcg(gains: Float64, *, places: int | None = PLACES) -> Float64:
-    """(...,) DCG@10 of lists with *gains* (..., k) at their places, the best first; None counts all *places*."""
-    listed = gains[..., :places]
+def dcg(gains: Float64) -> Float64:
+    """(...,) DCG@10 of lists with *gains* (..., k) at their places, the best first."""
+    listed = gains[..., :PLACES]
     return np.asarray(listed @ (1.0 / np.log2(np.arange(2, listed.shape[-1] + 2))))
 
 

@@ -259,7 +259,7 @@ class LiveOffsets:
             return replace(now, offsets=None, reason=foreign)
         if first:
             _log.warning(
-                "version %s was learned for %s, and is served to %s: name both, by --embedder and embedder=",
+                "version %s was learned for %s and is served to %s: publish with --embedder, follow with embedder=",
                 now.version,
                 now.embedder or "a model that it does not name",
                 self._embedder or "whatever model is wrapped",
