@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, Rewards, fit
+from tttembed_rag import Rewards, fit
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.voices import heard
 from tttembed_rag.gate.case import Case, gated
@@ -143,9 +143,3 @@ class TestGate:
 
         assert case.questions == 12
         assert_allclose(case.voices.sum(), 12.0)
-
-    @pytest.mark.parametrize("voices", [0.0, -1.0, float("nan")])
-    def test_a_source_has_a_voice(self, planted, voices):
-        """No voices at all is a mistake, not a setting."""
-        with pytest.raises(InputError, match=r"^source_voices: expected a number above 0, got"):
-            fit(planted(4), source_voices=voices)

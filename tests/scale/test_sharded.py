@@ -240,7 +240,7 @@ def test_withheld_documents_and_their_copies_teach_nothing(tmp_path):
         sources=[f"user {row}" for row in range(30)],
     )
     judged.to_parquet(tmp_path / "set")
-    plan = ShardPlan(gated(Recipe(), judged), (ShardGroup(None, ("d0",)),), source_voices=1.0)
+    plan = ShardPlan(gated(Recipe(), judged), (ShardGroup(None, ("d0",)),), gated=True)
     learned = Shard(tmp_path / "set", "part-00000.parquet")._of_groups(plan)[0][0]
 
     assert {"d0", "d1"} <= set(judged.doc_ids[judged.candidates])
@@ -348,7 +348,6 @@ def test_the_gate_is_what_auto_chooses_by(folder):
     ("given", "line"),
     [
         ({"gate": False, "audit": {("q0", "d0"): 1.0}}, "audit: expected gate=True"),
-        ({"gate": False, "source_voices": -1.0}, "source_voices: expected a number above 0"),
         ({"audit": {("q0", "d0"): 7.0}}, "audit: expected labels in"),
         ({"engine": "rayy"}, "engine: expected local, ray"),
     ],

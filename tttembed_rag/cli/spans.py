@@ -89,7 +89,7 @@ def import_(
                 f'--tenant: expected whose queries these are, as the store has tenants ({known}); "" is the shared one'
             )
         if of_spans:
-            served, left_out = _served_spans(log, store, owner, scores_of, scale, cut_at, limit)
+            served, left_out = _served_spans(log, store, owner, scores_of, scale, cut_at, limit, thumbs=of_answers)
         elif votes:
             served = _served_votes(votes, store.text_id, owner)
         with working(len(served), "import") as bar:
@@ -139,26 +139,33 @@ def _served_votes(votes: Sequence[TextReward], text_id: Callable[[str], str], te
 
 
 def _served_spans(
-    log: Path | str, store: Store, tenant: str, scores_of: str | None, scale: str | None, cut_at: int | None, limit: int
+    log: Path | str,
+    store: Store,
+    tenant: str,
+    scores_of: str | None,
+    scale: str | None,
+    cut_at: int | None,
+    limit: int,
+    *,
+    thumbs: bool,
 ) -> tuple[list[Served], int]:
     """What spans show, and how many documents were left out.
 
-    Rewards are the scores of the reranker *scores_of*, or in projects of answers the thumbs of that name, on a *scale*.
+    Rewards are the scores of the reranker *scores_of*, or the *thumbs* on answers of that name, on a *scale*.
     """
     from tttembed_rag.capture.spans import Reader, read_spans, retrievals_of, served_of, thumbed
 
     service = _service(log)
-    thumbs = scores_of if service not in ("", "phoenix") else None
-    reader = Reader(scores_of if thumbs is None else None, None, cut_at)
-    on = None if scale is None and thumbs is None else Scale.parse(scale or "probability")
+    reader = Reader(None if thumbs else scores_of, None, cut_at)
+    on = None if scale is None and not thumbs else Scale.parse(scale or "probability")
     if isinstance(log, str):
         brings = f"projects of {_PROJECTS[service]} are read by a part"
         spans: Any = extension("tttembed.spans", service, brings=brings)(log, limit=limit)
     else:
         spans = read_spans(log)
     found = retrievals_of(spans, reader)
-    if thumbs is not None and on is not None:
-        said = extension("tttembed.thumbs", service, brings=brings)(log, spans, name=thumbs)
+    if thumbs and on is not None:
+        said = extension("tttembed.thumbs", service, brings=brings)(log, spans, name=scores_of)
         found, on = thumbed(found, said, on), Scale()
     served = [served_of(one, store.text_id, tenant=tenant, scale=on) for one in found]
     return served, reader.left_out

@@ -26,15 +26,14 @@ def tools() -> None:
 )
 @click.option("--store", required=True, metavar="URL", help="Where the search keeps what was called.")
 @click.option("--embed", "embedder", default="minilm", metavar="SPEC", help="That of the search.")
-@click.option("--grown", default=0.1, type=click.FloatRange(min=0), metavar="SHARE", help="Worth a pass.")
 @judged
-def learn(catalog: Path, store: str, embedder: str, grown: float, judge: str | None, budget: str, price: str) -> None:
+def learn(catalog: Path, store: str, embedder: str, judge: str | None, budget: str, price: str) -> None:
     """Learn from the calls in a store, for every tenant, as `LearnedToolSearch.learn` does; one pass, for cron.
 
-    A tenant is learned for where requests that no process has learned from are at least a share --grown of the others.
+    A tenant is learned for where requests that no process has learned from are at least a tenth of the others.
     """
     from tttembed_rag.judging.spending import Budget, Price
-    from tttembed_rag.search.tools import LearnedToolSearch
+    from tttembed_rag.search import GROWTH, LearnedToolSearch
     from tttembed_rag.stores import open_store
 
     caps, cost = Budget.parse(budget), Price.parse(price)
@@ -42,5 +41,5 @@ def learn(catalog: Path, store: str, embedder: str, grown: float, judge: str | N
         open_store(store, create=False) as opened,
         LearnedToolSearch(catalog, embedder, store=opened, judge=judge, budget=caps, price=cost) as search,
     ):
-        for tenant, lesson in search.learn_for_all(grown=grown).items():
+        for tenant, lesson in search.learn_for_all(grown=GROWTH).items():
             say(f"{named(tenant)}: {lesson}")

@@ -116,7 +116,6 @@ def run_tool_demo(
     ends = [f"{line['seen']} requests" for line in (lines[0], lines[-1])]
     html = rendered(
         "demo/tools.html.jinja",
-        extra="eval",
         lines=lines,
         samples=samples,
         shown=_SHOWN,

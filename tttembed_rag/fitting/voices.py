@@ -20,6 +20,8 @@ from tttembed_rag.vectors.rows import Float64
 # A document that is the best of more queries than this, and than this share of them, has one vote of each source.
 BEST_LEAST = 3
 BEST_SHARE = 0.05
+# How many voices a source has near any query, at most.
+SOURCE_VOICES = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +40,7 @@ class Voices:
     sources: int
 
 
-def heard(rewards: Rewards, cap: float) -> Voices:
+def heard(rewards: Rewards, cap: float = SOURCE_VOICES) -> Voices:
     """*rewards* with the voices of their sources, of which none is more than *cap* voices near any query."""
     groups = rewards.near_queries
     if not (named := rewards.sources != "").any():

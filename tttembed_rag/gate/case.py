@@ -32,7 +32,6 @@ class Case:
     Attributes:
         given: Judged candidates as they were given: several rows where several sources rewarded a query.
         recipe: How its offsets are learned, as `gated` makes it.
-        source_voices: How many voices a source has near any query, at most.
         labels: Trusted labels of some judged pairs; None where nobody audits.
         trusted: Whether somebody vouches for the judge; None lets the data say, and with False nobody does.
         together: What the rewards of all tasks say of the judge; None where these are all.
@@ -42,7 +41,6 @@ class Case:
 
     given: Rewards
     recipe: Recipe
-    source_voices: float = 1.0
     labels: Labels | None = None
     trusted: bool | None = None
     together: Signal | None = None
@@ -52,7 +50,7 @@ class Case:
     @cached_property
     def heard(self) -> Voices:
         """The rewards with one row for each query, and how much each counts."""
-        return heard(self.given, self.source_voices)
+        return heard(self.given)
 
     @property
     def rewards(self) -> Rewards:

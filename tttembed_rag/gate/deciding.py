@@ -63,7 +63,6 @@ def fit(
     tolerance: float = 1e-4,
     device: Device = "auto",
     warm_start: Mapping[str, Offset] | None = None,
-    source_voices: float = 1.0,
     audit: Labels | None = None,
     trusted: bool | None = None,
     served: Search | None = None,
@@ -88,7 +87,6 @@ def fit(
         tolerance: Largest gradient norm that counts as converged, in nats per unit of offset.
         device: ``cpu``, ``cuda``, or ``auto``: a GPU where torch sees one and there are vectors enough to pay.
         warm_start: Offsets of an earlier fit; a constant offset is searched from the one of its key on.
-        source_voices: How many voices each of the rewards' ``sources`` has near any query, > 0; the gate alone asks.
         audit: Trusted labels in [0, 1] of judged pairs, by query id and document id: 30 to 200 of them, drawn at
             random, make the gate independent of the judge. The gate alone asks.
         trusted: True where somebody vouches for the judge: the application serves its order, or it passed its
@@ -116,7 +114,7 @@ def fit(
         device=device,
         warm_start=warm_start,
     )
-    check_asked(scope, gate=gate, source_voices=source_voices, audit=audit, trusted=trusted)
+    check_asked(scope, gate=gate, audit=audit, trusted=trusted)
     if served is not None and not (gate and callable(served)):
         raise InputError(f"served: expected a function, and gate=True, which asks it, got {served!r:.80}, gate={gate}")
     if reranked and served is None:
@@ -126,7 +124,7 @@ def fit(
     trusted = rewards.trusted if trusted is None else trusted
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
-        everything = Case(rewards, recipe, source_voices, audit, trusted, search=served, reranked=reranked)
+        everything = Case(rewards, recipe, audit, trusted, search=served, reranked=reranked)
         offsets = list(_decided(everything, scope))
         return recorded(offsets, rewards.judge, rewards.width, recipe, scope, rewards.embedder)
     return fit_scope(rewards, scope, recipe)
@@ -138,9 +136,7 @@ def check_rewards(rewards: object) -> None:
         raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
 
 
-def check_asked(
-    scope: AnyScope, *, gate: bool, source_voices: float, audit: Labels | None, trusted: bool | None
-) -> None:
+def check_asked(scope: AnyScope, *, gate: bool, audit: Labels | None, trusted: bool | None) -> None:
     """Refuse options of `fit` that are none, or that nothing would ask.
 
     Raises:
@@ -156,8 +152,6 @@ def check_asked(
         raise InputError("audit: expected gate=True, which asks the labels, got gate=False")
     if not gate and trusted is not None:
         raise InputError(f"trusted: expected gate=True, which asks who vouches, got {trusted} with gate=False")
-    if not source_voices > 0:
-        raise InputError(f"source_voices: expected a number above 0, got {source_voices}")
     check_labels(audit)
 
 

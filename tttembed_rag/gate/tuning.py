@@ -72,7 +72,7 @@ def tune(
         InputError: There are less than two settings, or *search* gives no ids that the rewards know.
     """
     check_rewards(rewards)
-    check_asked("auto", gate=True, source_voices=1.0, audit=None, trusted=trusted)
+    check_asked("auto", gate=True, audit=None, trusted=trusted)
     if not callable(search):
         raise InputError(f"search: expected a function of a setting, a vector and a text, got {type(search).__name__}")
     if isinstance(settings, str | set | frozenset | Mapping) or not isinstance(settings, Iterable):

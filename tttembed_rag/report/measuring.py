@@ -41,9 +41,7 @@ def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells
         drawn_course = drawing.course("Change of nDCG@10 by judged queries", marks, *ends)
         facts = {"name": name, "held_out": held_out, "drawings": held_out_drawings(held_out)}
         sections.append(facts | {"course": course, "drawn": drawn_course})
-    return rendered(
-        "report/eval.html.jinja", extra="report", sections=sections, conclusions=conclusions(cells), about=about
-    )
+    return rendered("report/eval.html.jinja", sections=sections, conclusions=conclusions(cells), about=about)
 
 
 def _held_out(collection: Collection, splits: Sequence[tuple[Offsets, IntArray]], depth: int) -> HeldOut:

@@ -32,7 +32,6 @@ def page_of(report: StoreReport, *, interactive: bool = False) -> str:
     shared = version.shared if version is not None else report.today
     return rendered(
         "report/report.html.jinja",
-        extra="report",
         interactive=interactive,
         report=report,
         live=report.live,

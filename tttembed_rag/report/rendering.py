@@ -14,14 +14,13 @@ from tttembed_rag.report.heldout import LISTED, HeldOut
 from tttembed_rag.stores.database import TEXT_ID
 
 
-def rendered(template: str, *, extra: str, interactive: bool = False, **facts: Any) -> str:
+def rendered(template: str, *, interactive: bool = False, **facts: Any) -> str:
     """The page of a *template*, such as ``report/report.html.jinja``; all texts in *facts* are escaped.
 
-    The *extra* installs what pages need. An *interactive* page has the script of the slider: its policy admits that one
-    alone, by its digest.
+    An *interactive* page has the script of the slider: its policy admits that one alone, by its digest.
     """
-    jinja2 = require("jinja2", extra)
-    markup = require("markupsafe", extra).Markup
+    jinja2 = require("jinja2", "report")
+    markup = require("markupsafe", "report").Markup
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tttembed_rag", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )

@@ -55,7 +55,6 @@ def fit_sharded(
     scale: Scale | str = "probability",
     gate_queries: int = GATE_QUERIES,
     scratch: bool = False,
-    source_voices: float = 1.0,
     audit: Labels | None = None,
     trusted: bool | None = None,
 ) -> Offsets:
@@ -80,7 +79,6 @@ def fit_sharded(
         gate_queries: Rewarded queries that the gate and local offsets see at most, beside those of *audit*; >= 1. A
             query counts once for each source that rewarded it, and is seen with all of them or not at all.
         scratch: Whether query vectors are kept in unnamed temporary files instead of memory, where a shard is held.
-        source_voices: As for `fit`.
         audit: As for `fit`. The queries that labels name are in the sample, beside those that were drawn.
         trusted: As for `fit`; a folder does not keep it.
 
@@ -92,7 +90,7 @@ def fit_sharded(
             several files.
     """
     check_engine(engine)
-    check_asked(scope, gate=gate, source_voices=source_voices, audit=audit, trusted=trusted)
+    check_asked(scope, gate=gate, audit=audit, trusted=trusted)
     recipe = recipe or Recipe()
     check_count("gate_queries", gate_queries)
     rows = parts(folder)
@@ -100,7 +98,7 @@ def fit_sharded(
     if not n:
         raise DataError(f"{os.fspath(folder)}: expected rewarded queries, found none in {len(rows)} files")
     options = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    options |= {"scope": scope, "gate": gate, "source_voices": source_voices, "audit": audit, "trusted": trusted}
+    options |= {"scope": scope, "gate": gate, "audit": audit, "trusted": trusted}
     if (gate or scope == "local") and n <= gate_queries:
         return fit(Rewards.from_parquet(folder, scale=scale), **options)
     if scope == "local" and not gate:
@@ -124,7 +122,7 @@ def fit_sharded(
                 for one in fit(sample, **options).values()
             ]
             recipe = gated(recipe, sample)
-            plan = ShardPlan(replace(recipe, warm_start=None), source_voices=source_voices)
+            plan = ShardPlan(replace(recipe, warm_start=None), gated=True)
             offsets = _of_all(each, plan, decided, dtype)
         elif scope == "query":
             offsets = _private(each, plan, ShardGroup(None))

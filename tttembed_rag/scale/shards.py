@@ -43,13 +43,13 @@ class ShardGroup(NamedTuple):
 class ShardPlan(NamedTuple):
     """How the offsets of some groups are learned, by a recipe without a warm start.
 
-    `source_voices` says how many voices a source has near any query, as the gate counts them; None is without a gate:
-    every query counts as one, and no unjudged neighbours join its candidates.
+    Where it is `gated`, queries have the voices that the gate counts; else every query counts as one, and no unjudged
+    neighbours join its candidates.
     """
 
     recipe: Recipe
     groups: tuple[ShardGroup, ...] = ()
-    source_voices: float | None = None
+    gated: bool = False
 
 
 class NamedQueries(NamedTuple):
@@ -144,10 +144,10 @@ class Shard:
         """The private offset of each query of the one group of *plan*, on *evidence*."""
         if (rewards := self._rewards_of(plan.groups[0])) is None:
             return []
-        if plan.source_voices is None or evidence is None:
+        if not plan.gated or evidence is None:
             rewards = one_row_each(rewards)
             return private_offsets(rewards, private_optima(rewards, plan.recipe), plan.recipe)
-        case = Case(rewards, plan.recipe, plan.source_voices)
+        case = Case(rewards, plan.recipe)
         return private_offsets(case.rewards, case.optima, plan.recipe, evidence)
 
     @cached_property
@@ -190,11 +190,11 @@ class Shard:
             for row, group in enumerate(plan.groups):
                 if (rewards := self._rewards_of(group)) is None:
                     continue
-                if plan.source_voices is None:
-                    found[row] = rewards, np.ones(len(rewards))
-                else:
-                    voices = heard(rewards, plan.source_voices)
+                if plan.gated:
+                    voices = heard(rewards)
                     found[row] = with_neighbours(voices.rewards), voices.weights
+                else:
+                    found[row] = rewards, np.ones(len(rewards))
             self._learned = asked, found
         return self._learned[1]
 

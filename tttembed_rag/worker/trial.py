@@ -34,8 +34,6 @@ _RATIO = 0.02
 # How far the gain of one query typically lies from the mean gain, in nDCG@10: .04 to .17 in `benchmarks/trial.py`. The
 # most counts, as a few queries with small losses do not say that no other one gains much.
 _TYPICAL_GAIN = 0.2
-# How many voices a source may have near any query, as in a fit by default.
-SOURCE_VOICES = 1.0
 
 
 class LiveGains(NamedTuple):
@@ -56,7 +54,7 @@ def live_gains(offsets: Offsets, fresh: Rewards) -> LiveGains:
     Queries that no offset serves are left out. The candidates are those that the served vectors found: documents
     that an offset pushed out of sight are not among them, documents that it pushed in are.
     """
-    voices = heard(fresh, SOURCE_VOICES)
+    voices = heard(fresh)
     rewards = voices.rewards
     names = list(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
     rows = np.array([row for row, name in enumerate(names) if offsets.find(*name) is not None], dtype=np.intp)
