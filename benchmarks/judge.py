@@ -24,7 +24,7 @@ import torch
 import transformers
 
 from benchmarks.callables import collect_callables
-from tttembed_rag.judges import CrossEncoderJudge, YesNoJudge
+from tttembed_rag.judges import YesNoJudge, open_judge
 from tttembed_rag.judges.yesno import BODY, PREFIX, SUFFIX
 
 QUERY = "How do I read a file line by line without loading all of it into memory?"
@@ -177,7 +177,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.cross_encoder or Path(__file__).resolve().parents[2] / "shared" / "models" / "ce-minilm-multi"
         if "cross-encoder" in options.rows and Path(folder).is_dir():
-            judge: Any = CrossEncoderJudge.from_pretrained(str(folder), device=options.device)
+            judge: Any = open_judge(f"cross-encoder:{folder}?device={options.device}")
             rival = CrossEncoder(str(folder), device=options.device, model_kwargs={"dtype": torch.float32})
             sigmoid = torch.nn.Sigmoid()
             for name, some, target in (

@@ -11,7 +11,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, JudgeError
-from tttembed_rag.judges import CrossEncoderJudge, YesNoJudge, check_judge
+from tttembed_rag.judges import CrossEncoderJudge, YesNoJudge, check_judge, open_judge
 from tttembed_rag.judges.yesno import BODY, PREFIX, SUFFIX
 from tttembed_rag.models.local import Batches, PlainTokenizer
 from tttembed_rag.models.usage import metered
@@ -111,7 +111,7 @@ class TestYesNo:
 
     def test_loads_from_a_folder(self, reranker, reranker_folder):
         """The folder's judge is the same judge, by scores and by fingerprint."""
-        loaded = YesNoJudge.from_pretrained(str(reranker_folder), device="cpu")
+        loaded = open_judge(f"yesno:{reranker_folder}?device=cpu")
         made = YesNoJudge(*reranker, name="tiny-reranker")
 
         assert made.fingerprint == loaded.fingerprint
@@ -131,7 +131,7 @@ class TestYesNo:
     def test_no_such_model_is_an_error(self, tmp_path):
         """A folder without a model is an error of one line that names it."""
         with pytest.raises(JudgeError, match=r"expected a model that transformers can load \([^\n]*$") as caught:
-            YesNoJudge.from_pretrained(str(tmp_path))
+            open_judge(f"yesno:{tmp_path}")
 
         assert tmp_path.name in str(caught.value)
 
@@ -147,7 +147,7 @@ class TestCrossEncoder:
         activation = torch.nn.Sigmoid() if scale == "probability" else torch.nn.Identity()
         rival = CrossEncoder(str(classifier_folder), device="cpu")
         expected = rival.predict([(QUERY, text) for text in DOCUMENTS], activation_fn=activation)
-        judge = CrossEncoderJudge.from_pretrained(str(classifier_folder), device="cpu", scale=scale)
+        judge = open_judge(f"cross-encoder:{classifier_folder}?device=cpu&scale={scale}")
 
         assert np.ptp(expected) > 0.01
         assert_allclose(judge.score(QUERY, DOCUMENTS), expected, atol=1e-5)
@@ -162,8 +162,8 @@ class TestCrossEncoder:
 
     def test_a_downloaded_model_needs_no_hub(self, classifier_folder, downloaded):
         """Where the hub is away, its copy on this machine gives the same scores."""
-        found = CrossEncoderJudge.from_pretrained(downloaded(classifier_folder), device="cpu")
-        expected = CrossEncoderJudge.from_pretrained(str(classifier_folder), device="cpu")
+        found = open_judge(f"cross-encoder:{downloaded(classifier_folder)}?device=cpu")
+        expected = open_judge(f"cross-encoder:{classifier_folder}?device=cpu")
 
         assert expected.score(QUERY, DOCUMENTS) == found.score(QUERY, DOCUMENTS)
 
@@ -194,7 +194,7 @@ class TestCrossEncoder:
     @pytest.mark.skipif(not MODEL.is_dir(), reason=f"needs {MODEL}")
     def test_a_real_one_passes_the_examination(self):
         """A real small cross-encoder tells plainly good documents from plainly bad ones."""
-        judge = CrossEncoderJudge.from_pretrained(str(MODEL), device="cpu")
+        judge = open_judge(f"cross-encoder:{MODEL}?device=cpu")
 
         check_judge(judge)
         good, bad = judge.score("What is the capital city of France?", ["Paris is the capital of France.", "Rust."])

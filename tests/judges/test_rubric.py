@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from tttembed_rag import InputError, JudgeError
-from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge, checked_rewards
+from tttembed_rag.judges import (
+    Gemini,
+    LocalChat,
+    Patience,
+    RubricJudge,
+    Usage,
+    check_judge,
+    checked_rewards,
+    open_judge,
+)
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.judges.rubric import grade_of
 from tttembed_rag.models.usage import estimated_tokens, metered, report_usage
@@ -224,7 +233,7 @@ class TestLocalChat:
 
     def test_loads_from_a_folder(self, reranker, reranker_folder):
         """The folder's model has the name of its weights."""
-        loaded = LocalChat.from_pretrained(str(reranker_folder), device="cpu")
+        loaded = open_judge(f"rubric:{reranker_folder}?device=cpu").complete
 
         assert LocalChat(*reranker, name="tiny-reranker").name == loaded.name
 

@@ -77,7 +77,7 @@ def _here(kind: Any, target: str, options: Options) -> Embedder:
         return minilm()
     if kind == "model2vec":
         return model2vec(target)
-    machine: dict[str, Any] = options.machine(batches=False)
+    machine: dict[str, Any] = options.machine()
     machine["max_tokens"] = options.whole("tokens", 0) or None
     machine["batch_size"] = options.whole("batch", 32)
     if kind == "qwen3":

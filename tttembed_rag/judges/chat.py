@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from tttembed_rag.errors import JudgeError, require
-from tttembed_rag.models.local import EXTRA, PlainTokenizer, load, short_name, weights_digest
+from tttembed_rag.models.local import EXTRA, PlainTokenizer, weights_digest
 from tttembed_rag.models.usage import Usage, report_usage
 
 # The paper's settings for its local judges: the official ones without thinking.
@@ -48,14 +48,6 @@ class LocalChat:
         self._one_at_a_time = threading.Lock()
         self.name = f"{name}@{weights_digest(model)}"
         self.settings = f"t={TEMPERATURE} p={TOP_P} k={TOP_K} n={new_tokens} seed={seed} frame={frame}"
-
-    @classmethod
-    def from_pretrained(
-        cls, model: str, *, revision: str | None = None, device: str | None = None, dtype: str | None = None
-    ) -> LocalChat:
-        """The chat model with that name or in that folder."""
-        parts = load("AutoModelForCausalLM", model, revision=revision, device=device, dtype=dtype)
-        return cls(*parts, name=short_name(model))
 
     def __call__(self, prompt: str) -> str | None:
         """The answer to *prompt*; None if it was cut off."""

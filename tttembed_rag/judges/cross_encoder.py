@@ -9,15 +9,7 @@ from tttembed_rag.errors import InputError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
 from tttembed_rag.models.fingerprints import fingerprint_of
-from tttembed_rag.models.local import (
-    EXTRA,
-    MOST_CHARACTERS_PER_TOKEN,
-    Batches,
-    PlainTokenizer,
-    load,
-    short_name,
-    weights_digest,
-)
+from tttembed_rag.models.local import EXTRA, MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, weights_digest
 from tttembed_rag.models.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.rewards.scales import Scale
 
@@ -66,23 +58,6 @@ class CrossEncoderJudge(Blocking):
         self.fingerprint = fingerprint_of(
             "cross-encoder", name, weights=weights_digest(model), scale=scale, tokens=self._tokens
         )
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        model: str,
-        *,
-        revision: str | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        scale: Literal["probability", "logit"] = "probability",
-        max_tokens: int | None = None,
-        batch_tokens: int | None = None,
-    ) -> CrossEncoderJudge:
-        """The cross-encoder with that name or in that folder."""
-        parts = load("AutoModelForSequenceClassification", model, revision=revision, device=device, dtype=dtype)
-        name = short_name(model)
-        return cls(*parts, scale=scale, name=name, max_tokens=max_tokens, batch_tokens=batch_tokens)
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, on the declared scale; None for a document without text."""

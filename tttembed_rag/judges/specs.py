@@ -16,6 +16,7 @@ from tttembed_rag.judges.http import SHAPES, HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.yesno import YesNoJudge
 from tttembed_rag.models.fingerprints import INSTRUCTION
+from tttembed_rag.models.local import load, short_name
 from tttembed_rag.models.options import Options
 
 # Kinds of judges that cost nothing: models on this machine.
@@ -47,13 +48,8 @@ def open_judge(spec: str) -> Judge:
 
 def _open(options: Options) -> Judge:
     kind, target = options.kind, options.target
-    if kind == "yesno":
-        instruction, tokens = options.take("instruction", INSTRUCTION), options.whole("tokens", 8192)
-        return YesNoJudge.from_pretrained(target, instruction=instruction, max_tokens=tokens, **options.machine())
-    if kind == "cross-encoder":
-        scale: Any = options.take("scale", "probability")
-        tokens = options.whole("tokens", 0)
-        return CrossEncoderJudge.from_pretrained(target, scale=scale, max_tokens=tokens or None, **options.machine())
+    if kind in ("yesno", "cross-encoder"):
+        return _reranker(kind, target, options)
     if kind == "python":
         named = options.load()
         if isfunction(named):  # from prompt to answer
@@ -68,10 +64,22 @@ def _open(options: Options) -> Judge:
     return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction, **settings)
 
 
+def _reranker(kind: str, model: str, options: Options) -> Judge:
+    """A reranker on this machine."""
+    settings: dict[str, Any] = {"name": short_name(model), "batch_tokens": options.whole("batch_tokens", 0) or None}
+    if kind == "yesno":
+        instruction, tokens = options.take("instruction", INSTRUCTION), options.whole("tokens", 8192)
+        parts = load("AutoModelForCausalLM", model, **options.machine())
+        return YesNoJudge(*parts, instruction=instruction, max_tokens=tokens, **settings)
+    settings |= {"scale": options.take("scale", "probability"), "max_tokens": options.whole("tokens", 0) or None}
+    return CrossEncoderJudge(*load("AutoModelForSequenceClassification", model, **options.machine()), **settings)
+
+
 def _chat(kind: str, model: str, options: Options) -> tuple[LocalChat | Gemini | OpenAIChat | AnthropicChat, int]:
     """A chat model, and the tokens that its answer may have."""
     if kind == "rubric":
-        return LocalChat.from_pretrained(model, **options.machine(batches=False)), NEW_TOKENS
+        parts = load("AutoModelForCausalLM", model, **options.machine())
+        return LocalChat(*parts, name=short_name(model)), NEW_TOKENS
     url, patience = options.take("url", "") or None, options.patience()
     if kind == "gemini":
         return Gemini(model, url=url, patience=patience), GEMINI_TOKENS

@@ -16,15 +16,7 @@ from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.local import (
-    EXTRA,
-    MOST_CHARACTERS_PER_TOKEN,
-    Batches,
-    PlainTokenizer,
-    load,
-    short_name,
-    weights_digest,
-)
+from tttembed_rag.models.local import EXTRA, MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, weights_digest
 from tttembed_rag.models.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.rewards.scales import Scale
 
@@ -81,23 +73,6 @@ class YesNoJudge(Blocking):
         self.fingerprint = fingerprint_of(
             "yesno", name, weights=weights, prompt=prompt, instruction=instruction, tokens=max_tokens
         )
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        model: str,
-        *,
-        revision: str | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        instruction: str = INSTRUCTION,
-        max_tokens: int = 8192,
-        batch_tokens: int | None = None,
-    ) -> YesNoJudge:
-        """The reranker with that name or in that folder, such as ``Qwen/Qwen3-Reranker-4B``."""
-        parts = load("AutoModelForCausalLM", model, revision=revision, device=device, dtype=dtype)
-        name = short_name(model)
-        return cls(*parts, name=name, instruction=instruction, max_tokens=max_tokens, batch_tokens=batch_tokens)
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """P(yes) per document; None for a document without text, or where the query leaves no room for one."""

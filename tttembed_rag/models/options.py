@@ -64,12 +64,9 @@ class Options:
             )
         return os.environ.get(named or default or "")
 
-    def machine(self, *, batches: bool = True) -> dict[str, Any]:
+    def machine(self) -> dict[str, Any]:
         """The options of a model on this machine."""
-        options: dict[str, Any] = {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
-        if batches:
-            options["batch_tokens"] = self.whole("batch_tokens", 0) or None
-        return options
+        return {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
 
     def patience(self) -> Patience:
         """The patience with a service."""
