@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -47,74 +46,53 @@ class Probe:
     Attributes:
         name: The declared name of the model.
         queries: (texts, d) float32 vectors of the texts as queries.
-        documents: (texts, d) float32 vectors of the texts as documents; None where documents are not probed.
     """
 
     name: str
     queries: FloatArray
-    documents: FloatArray | None = None
 
     @classmethod
-    def of(
-        cls,
-        embed_query: Callable[[str], ArrayLike],
-        embed_documents: Callable[[list[str]], ArrayLike] | None = None,
-        *,
-        name: str = "",
-    ) -> Probe:
-        """The probe of a model, one call per text and one for all documents (about 1100 tokens each).
+    def of(cls, embed_query: Callable[[str], ArrayLike], *, name: str = "") -> Probe:
+        """The probe of a model, one call per text (about 1100 tokens together).
 
         Args:
             embed_query: A text to its vector (d,).
-            embed_documents: Texts to their vectors (n, d).
             name: The declared name of the model, with its revision.
 
         Raises:
             VectorError: A vector is NaN, infinite, zero or of another width.
         """
-        queries = np.asarray([_numbers("embed_query", embed_query(text)) for text in PROBE_TEXTS])
-        documents = None if embed_documents is None else _numbers("embed_documents", embed_documents(list(PROBE_TEXTS)))
-        return cls(name, queries, documents)
+        answers = [embed_query(text) for text in PROBE_TEXTS]
+        numbers = [one.tolist() if hasattr(one, "tolist") else one for one in answers]
+        return cls(name, np.asarray([as_floats("embed_query", one) for one in numbers]))
 
     def __post_init__(self) -> None:
-        for what, vectors in (("queries", self.queries), ("documents", self.documents)):
-            if vectors is None:
-                continue
-            if vectors.ndim != 2 or len(vectors) != len(PROBE_TEXTS):
-                raise VectorError(f"probe: expected {len(PROBE_TEXTS)} vectors of {what}, got shape {vectors.shape}")
-            checked_norms(f"probe, {what}", vectors)
-            object.__setattr__(self, what, vectors.astype(np.float32))
-
-    @property
-    def fingerprint(self) -> str:
-        """``embedder:name@`` and a hash of the vectors; two probes of one model may differ in it, by rounding."""
-        digest = hashlib.sha256(self.queries.tobytes() + (b"" if self.documents is None else self.documents.tobytes()))
-        return f"embedder:{self.name}@{digest.hexdigest()[:16]}"
+        if self.queries.ndim != 2 or len(self.queries) != len(PROBE_TEXTS):
+            got = self.queries.shape
+            raise VectorError(f"probe: expected {len(PROBE_TEXTS)} vectors of queries, got shape {got}")
+        checked_norms("probe, queries", self.queries)
+        object.__setattr__(self, "queries", self.queries.astype(np.float32))
 
     def difference(self, other: Probe) -> str:
         """Why *other* is of another model, prompt or truncation, in words; empty if equal within `SAME_MODEL`."""
         if self.name != other.name:
             return f"the embedder is declared as {other.name!r}, it was {self.name!r}"
-        for what, before, now in (
-            ("queries", self.queries, other.queries),
-            ("documents", self.documents, other.documents),
-        ):
-            if before is None or now is None:
-                continue  # documents that were probed only once cannot be compared
-            if before.shape != now.shape:
-                return f"{what} have {now.shape[1]} dimensions, they had {before.shape[1]}"
-            apart = 1.0 - np.vecdot(unit(before.astype(np.float64)), unit(now.astype(np.float64)))
-            if (worst := float(apart.max())) > SAME_MODEL:
-                return (
-                    f"vectors of fixed {what} have moved, the worst by 1 - cosine = {worst:.1e} "
-                    f"({SAME_MODEL:.0e} is the most that rounding explains)"
-                )
-        return ""
+        before, now = self.queries.astype(np.float64), other.queries.astype(np.float64)
+        if before.shape != now.shape:
+            return f"queries have {now.shape[1]} dimensions, they had {before.shape[1]}"
+        worst = float((1.0 - np.vecdot(unit(before), unit(now))).max())
+        if worst <= SAME_MODEL:
+            return ""
+        return (
+            f"vectors of fixed queries have moved, the worst by 1 - cosine = {worst:.1e} "
+            f"({SAME_MODEL:.0e} is the most that rounding explains)"
+        )
 
     def to_json(self) -> str:
         """The probe as text, to be kept with a version."""
-        packed = [None if part is None else _packed(part) for part in (self.queries, self.documents)]
-        return json.dumps({"name": self.name, "texts": _TEXTS, "queries": packed[0], "documents": packed[1]})
+        numbers = base64.b64encode(self.queries.astype("<f4").tobytes()).decode()
+        queries = {"width": self.queries.shape[1], "float32": numbers}
+        return json.dumps({"name": self.name, "texts": _TEXTS, "queries": queries})
 
     @classmethod
     def from_json(cls, text: str) -> Probe:
@@ -127,8 +105,9 @@ class Probe:
             record = json.loads(text)
             if record["texts"] != _TEXTS:
                 raise InputError(f"probe: expected texts {_TEXTS}, got a probe of texts {record['texts']!r}")
-            documents = None if record["documents"] is None else _unpacked(record["documents"])
-            return cls(str(record["name"]), _unpacked(record["queries"]), documents)
+            queries = record["queries"]
+            numbers = np.frombuffer(base64.b64decode(queries["float32"], validate=True), dtype="<f4")
+            return cls(str(record["name"]), numbers.reshape(-1, int(queries["width"])))
         except InputError:
             raise
         except (KeyError, TypeError, ValueError) as exc:
@@ -136,16 +115,3 @@ class Probe:
 
 
 _TEXTS = hashlib.sha256("\n".join(PROBE_TEXTS).encode()).hexdigest()[:8]
-
-
-def _numbers(name: str, answer: ArrayLike) -> FloatArray:
-    return as_floats(name, answer.tolist() if hasattr(answer, "tolist") else answer)
-
-
-def _packed(vectors: FloatArray) -> dict[str, Any]:
-    return {"width": vectors.shape[1], "float32": base64.b64encode(vectors.astype("<f4").tobytes()).decode()}
-
-
-def _unpacked(record: dict[str, Any]) -> FloatArray:
-    data = base64.b64decode(record["float32"], validate=True)
-    return np.frombuffer(data, dtype="<f4").reshape(-1, int(record["width"])).astype(np.float32)

@@ -70,7 +70,7 @@ class Worker:
         last: Queries learned from at most, the last served ones.
         embedder: Fingerprint of the embedding model that made the vectors to learn from; None is the model of most
             of the last 100 rewarded queries.
-        probe: Probes the embedding model, once a round: ``lambda: Probe.of(embed_query, ...)``. Where it is
+        probe: Probes the embedding model, once a round: ``lambda: Probe.of(embed_query)``. Where it is
             another one than before, offsets are halted until enough of the new one is learned.
         batches: A batch service of *judge*, which is then asked through it: results come in a later round.
         concurrency: Calls of the judge in flight at once.
