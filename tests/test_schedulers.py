@@ -174,7 +174,7 @@ def test_a_task_that_comes_while_another_runs_stands_by(sqlite_url, fill):
 
         def watch(step):
             if not seen:
-                seen.extend(step.action for done in Worker(second).round() for step in done.steps)
+                seen.extend(step.action for step in Worker(second).round())
 
         Worker(first).round(watch=watch)
 

@@ -43,11 +43,11 @@ class TestOneRound:
     def test_what_waits_is_judged_learned_from_and_served(self, kind, world, store, reranker):
         """Held-out queries find better documents after one round, whoever judged."""
         store.observe(world.served(range(40)))
-        rounds = Worker(store, self.judge(kind, world, reranker)).round()
+        steps = Worker(store, self.judge(kind, world, reranker)).round()
         live = store.serving().version
 
-        assert actions(rounds) == ["judged", "published"]
-        assert (rounds[-1].version, live.by) == (live.number, "worker")
+        assert actions(steps) == ["judged", "published"]
+        assert (steps[-1].version, live.by) == (live.number, "worker")
         assert world.best(range(40, 120), live.offsets) > world.best(range(40, 120)) + 0.05
 
     def test_rewards_that_came_along_need_no_judge(self, world, store):
@@ -62,20 +62,20 @@ class TestOneRound:
     def test_rewards_that_mean_nothing_are_not_served(self, world, store):
         """Shuffled rewards end in an abstention that says why, in the audit too."""
         store.observe(world.served(range(40), judged=True, values=shuffled(world.rewards)), judge="dice")
-        (one,) = Worker(store, scope="task").round()
+        (step,) = Worker(store, scope="task").round()
 
-        assert one.actions == ("abstained",)
+        assert step.action == "abstained"
         assert store.registry.version() is None
-        assert [line.detail for line in store.audit.lines()] == [one.steps[0].detail]
+        assert [line.detail for line in store.audit.lines()] == [step.detail]
 
     def test_only_new_evidence_is_learned_from(self, world, store):
         """A round without news fits nothing, one with too little news says how much is needed."""
         worker = Worker(store, min_new=50)
         store.observe(world.served(range(40), judged=True), judge="j")
         first = actions(worker.round())
-        again = worker.round()[0].steps[0].detail
+        again = worker.round()[0].detail
         store.observe(world.served(range(40, 46), judged=True), judge="j")
-        little = worker.round()[0].steps[-1].detail
+        little = worker.round()[-1].detail
         store.observe(world.served(range(46, 47), judged=True), judge="j")
 
         assert first == ["published"]
@@ -93,7 +93,7 @@ class TestOneRound:
 
         assert busiest == ["abstained"]
         assert actions(named) == ["published"]
-        assert "learned from 40 queries" in named[0].steps[0].detail
+        assert "learned from 40 queries" in named[0].detail
 
     def test_a_round_after_forgetting_learns_anew(self, world, store):
         """What is forgotten is taken out of service, and out of what is learned from the rest."""
@@ -159,10 +159,10 @@ class TestOneRound:
         }
 
         meddled = publishing(store, acts[what])
-        (one,) = Worker(meddled, scope="task", min_new=8).round()
+        steps = Worker(meddled, scope="task", min_new=8).round()
         decided = store.registry.version().number
 
-        assert "nothing was changed" in one.steps[-1].detail
+        assert "nothing was changed" in steps[-1].detail
         assert decided == (1 if what == "rolled back" else 3)
         assert actions(worker.round())[-1] == "published"
 
@@ -235,7 +235,7 @@ class TestBudget:
         """Whoever starts again today has what is left of the day, and the examination counts too."""
         host, asked = reranker()
         store.observe(world.served(range(40)))
-        said = [Worker(store, http_judge(host), budget=Budget(pairs=100)).round()[0].steps[0].detail for _ in range(3)]
+        said = [Worker(store, http_judge(host), budget=Budget(pairs=100)).round()[0].detail for _ in range(3)]
 
         assert store.judge_queue.spent().pairs == 100
         assert sum(len(body["documents"]) for _, _, body in asked) == 100

@@ -56,11 +56,11 @@ class TestBrokenJudges:
         """The round says why, keeps every sensible verdict, and another day finds the rest waiting."""
         judge = self.broken(kind, reranker)
         store.observe(world.served(range(40)))
-        rounds = Worker(store, judge, concurrency=1).round()
+        steps = Worker(store, judge, concurrency=1).round()
         (_, kept), *_ = store.judges() or [("", 0)]
         waits = sum(len(one.candidates) for one in store.judge_queue.waiting(judge.fingerprint))
 
-        assert actions(rounds)[0] == "not judged"
+        assert actions(steps)[0] == "not judged"
         assert kept == (0 if kind == "down" else 3 * 8)
         assert kept + waits == 320
 
@@ -85,10 +85,10 @@ class TestBrokenJudges:
 
         store.observe(world.served(range(40)))
         store.observe(world.served(range(40, 80), judged=True), judge="other")
-        rounds = Worker(store, Knowing(world, asked), rewards_of="other").round()
+        steps = Worker(store, Knowing(world, asked), rewards_of="other").round()
 
-        assert actions(rounds) == ["not judged", "published"]
-        assert "ZeroDivisionError: no documents today" in rounds[0].steps[0].detail
+        assert actions(steps) == ["not judged", "published"]
+        assert "ZeroDivisionError: no documents today" in steps[0].detail
 
     def test_a_judge_that_hangs_is_left_behind(self, world, store):
         """A judge without an answer holds a round up for so long, and no later one."""
@@ -103,7 +103,7 @@ class TestBrokenJudges:
 
         store.observe(world.served(range(40)))
         worker = Worker(store, Hanging(), judge_seconds=0.3)
-        details = [worker.round()[0].steps[0].detail for _ in range(2)]
+        details = [worker.round()[0].detail for _ in range(2)]
         free.set()
 
         assert "no answer within 0.3 s" in details[0]
@@ -180,9 +180,9 @@ class TestLease:
         """A worker whose lease was taken over while it learned stops before it publishes."""
         store.observe(world.served(range(40), judged=True), judge="j")
         stolen = publishing(store, partial(steal, store))
-        (lost,) = Worker(stolen, lease_seconds=60).round()
+        lost = Worker(stolen, lease_seconds=60).round()
 
-        assert [(step.action, "got 'another'" in step.detail) for step in lost.steps] == [("standby", True)]
+        assert [(step.action, "got 'another'" in step.detail) for step in lost] == [("standby", True)]
         assert store.registry.version() is None
 
     def test_who_lost_it_asks_no_more(self, world, store):
@@ -199,7 +199,7 @@ class TestLease:
 
         (lost,) = Worker(store, Knowing(world, ask), lease_seconds=0.3, concurrency=1).round()
 
-        assert lost.actions == ("standby",)
+        assert lost.action == "standby"
         assert len(asked) == 28
         assert store.judge_queue.spent().pairs == 48 + 8 * (len(asked) - 24)  # first comes the examination
 
@@ -314,9 +314,9 @@ def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
         return careful(prompt)
 
     store.observe(world.served(range(40)))
-    rounds = Worker(store, RubricJudge(complete, model="told to end")).round(stop=stop)
+    steps = Worker(store, RubricJudge(complete, model="told to end")).round(stop=stop)
 
-    assert actions(rounds) == ["judged"]
+    assert actions(steps) == ["judged"]
     assert 18 <= store.judges()[0][1] == len(asked) - 48 < 16 * 8
 
 
@@ -335,10 +335,10 @@ def test_told_to_end_it_keeps_what_a_slow_judge_has_answered(world, store, monke
 
     store.observe(world.served(range(40)))
     begun = time.monotonic()
-    rounds = Worker(store, RubricJudge(complete, model="slow")).round(stop=stop)
+    steps = Worker(store, RubricJudge(complete, model="slow")).round(stop=stop)
     free.set()
 
-    assert actions(rounds) == ["judged"]
+    assert actions(steps) == ["judged"]
     assert store.judges()[0][1] == 8
     assert store.judge_queue.failures() == []
     assert time.monotonic() - begun < 5
@@ -392,10 +392,10 @@ def test_the_same_on_postgresql(world, postgres_url, reranker):
     """Judge, learn and publish on PostgreSQL as on SQLite."""
     with open_store(postgres_url) as store:
         store.observe(world.served(range(40)))
-        rounds = Worker(store, http_judge(reranker()[0]), budget=Budget(pairs=1000)).round()
+        steps = Worker(store, http_judge(reranker()[0]), budget=Budget(pairs=1000)).round()
         offsets = store.serving().version.offsets
 
-        assert actions(rounds) == ["judged", "published"]
+        assert actions(steps) == ["judged", "published"]
         assert world.best(range(40, 120), offsets) > world.best(range(40, 120)) + 0.05
         assert store.judge_queue.spent().pairs == 320 + 48
 

@@ -56,7 +56,7 @@ def traffic(planted):
 
 def steps(worker):
     """What a round did, action by action, with what it said."""
-    return [(step.action, step.detail) for step in worker.round()[0].steps]
+    return [(step.action, step.detail) for step in worker.round()]
 
 
 def actions(worker):

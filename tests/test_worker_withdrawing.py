@@ -97,13 +97,13 @@ class TestRollback:
         store.observe(world.served(range(60, 100), judged=True, values=bad), judge="j")
         seen = actions(patient.round())
         store.observe(world.served(range(100, 119), judged=True, values=bad), judge="j")
-        (soon,) = worker.round()
+        soon = worker.round()
         store.observe(world.served(range(60, 90), judged=True, values=bad, name="again"), judge="j")
-        (late,) = worker.round()
+        late = worker.round()
 
         assert seen[-2:] == ["rolled back", "learned nothing"]
-        assert "learned from 59 queries" in soon.steps[-1].detail
-        assert "learned from 89 queries" in late.steps[-1].detail
+        assert "learned from 59 queries" in soon[-1].detail
+        assert "learned from 89 queries" in late[-1].detail
 
     def test_old_taste_is_forgotten_also_where_the_trial_is_older(self, world, store):
         """A trial goes on over versions; what was served under earlier ones is forgotten with them."""
@@ -112,10 +112,10 @@ class TestRollback:
             store.observe(world.served(range(start, start + 30), judged=True), judge="j")
             worker.round()
         store.observe(world.served(range(60, 119), judged=True, values=harmful(world)), judge="j")
-        (last,) = worker.round()
+        last = worker.round()
 
-        assert last.actions[-2] == "rolled back"
-        assert "learned from 59 queries" in last.steps[-1].detail
+        assert last[-2].action == "rolled back"
+        assert "learned from 59 queries" in last[-1].detail
 
     def test_a_version_that_helps_stays(self, world, store):
         """Looks at a good version are told and change nothing; drift is on record."""
@@ -124,9 +124,9 @@ class TestRollback:
         worker, seen, details = Worker(store, scope="task", min_new=10_000), [], []
         for start in range(40, 120, 40):
             store.observe(world.served(range(start - 5, start + 40), judged=True), judge="j")
-            (one,) = worker.round()
-            seen += one.actions
-            details.append(one.steps[0].detail)
+            steps = worker.round()
+            seen += actions(steps)
+            details.append(steps[0].detail)
 
         assert seen == ["looked", "learned nothing"] * 2
         assert [
@@ -209,7 +209,7 @@ class TestProbe:
         assert (steered.first, changed, little) == (["published"], ["halted", "learned nothing"], ["learned nothing"])
         assert halted.startswith("another embedding model")
         assert actions(enough)[-2:] == ["published", "resumed"]
-        assert "learned from 40 queries" in enough[0].steps[-2].detail
+        assert "learned from 40 queries" in enough[-2].detail
         assert store.serving().halted is None
         assert store.registry.version().rewarded == 40
 
@@ -326,19 +326,19 @@ class TestProbe:
         (first,) = worker.round()
         answers.set()
 
-        assert first.actions == ("not probed",)
-        assert "no answer within 0.2 s" in first.steps[0].detail
+        assert first.action == "not probed"
+        assert "no answer within 0.2 s" in first.detail
 
     def test_a_model_that_hangs_takes_no_more_than_some_threads(self, world, store):
         """However many rounds ask it."""
         store.observe(world.served(range(4), judged=True), judge="j")
         answers, asked = threading.Event(), []
         worker = Worker(store, probe=lambda: asked.append(1) or answers.wait(20), judge_seconds=0.05)
-        rounds = [worker.round()[0] for _ in range(12)]
+        last = [worker.round()[-1] for _ in range(12)][-1]
         answers.set()
 
         assert len(asked) == 8
-        assert "has not answered several calls of before" in rounds[-1].steps[0].detail
+        assert "has not answered several calls of before" in last.detail
 
     def test_a_model_out_of_reach_ends_the_round(self, world, store):
         """Nothing is learned for a model nobody could ask; nothing breaks either."""
@@ -347,7 +347,7 @@ class TestProbe:
         def refuse():
             raise ConnectionError("refused")
 
-        (one,) = Worker(store, probe=refuse).round()
+        (step,) = Worker(store, probe=refuse).round()
 
-        assert one.actions == ("not probed",)
-        assert "ConnectionError: refused" in one.steps[0].detail
+        assert step.action == "not probed"
+        assert "ConnectionError: refused" in step.detail

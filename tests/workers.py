@@ -71,9 +71,9 @@ def steal(store, seconds=0):
         connection.execute(schema.leases.update().values(taken))
 
 
-def actions(rounds):
+def actions(steps):
     """What was done, over all tenants."""
-    return [action for one in rounds for action in one.actions]
+    return [step.action for step in steps]
 
 
 def shuffled(rewards, seed=0):

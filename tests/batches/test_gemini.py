@@ -133,7 +133,7 @@ def worker(gemini, store):
 
 def judged(worker):
     """What a worker says in one round about judging."""
-    return [(step.action, step.detail) for one in worker.round() for step in one.steps if "judged" in step.action]
+    return [(step.action, step.detail) for step in worker.round() if "judged" in step.action]
 
 
 def test_a_batch_is_sent_and_read_when_it_has_ended(gemini, worker, store, served):

@@ -52,7 +52,7 @@ class Bench:
 
     def round(self, **options):
         """What a new worker says in one round about judging."""
-        steps = [step for one in self.worker(**options).round() for step in one.steps]
+        steps = self.worker(**options).round()
         return [(step.action, step.detail) for step in steps if "judged" in step.action]
 
     def rounds(self, count, **options):
@@ -408,7 +408,7 @@ class TestBroken:
         bench.server.fault = lambda *asked: 404 if asked == ("GET", "/batches/batch-0") else None
         bench.store.observe(served(3, first=10, tenant="b"))
         worker = bench.worker()
-        said = [str(step) for _ in range(5) for one in worker.round() for step in one.steps]
+        said = [str(step) for _ in range(5) for step in worker.round()]
 
         assert [bench.store.counts(tenant).rewards for tenant in "ab"] == [0, 9]
         assert any(step.startswith("a: not judged") and "404" in step for step in said)

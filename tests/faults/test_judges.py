@@ -78,8 +78,8 @@ def test_a_judge(store, rng, serve, world, unsound):
     a_round(down)
     well = True
     _, fingerprint = a_round(judge.url)
-    (rounds, _) = a_round(judge.url)
-    actions = [action for one in rounds for action in one.actions]
+    (steps, _) = a_round(judge.url)
+    actions = [step.action for step in steps]
     with_rewards = store.rewards(fingerprint) if store.counts().rewards else None
 
     assert store.judge_queue.spent().pairs <= cap

@@ -218,10 +218,10 @@ def test_damaged_rows(store, rng, world, caplog):
         if one.query_id not in queries
     ]
     store.observe(whole, judge="j")
-    rounds = Worker(store, scope="task").round()
+    steps = Worker(store, scope="task").round()
     told = [line for line in caplog.messages if f"damaged, and left out of what is learned: {len(queries)} " in line]
 
-    assert [one.actions for one in rounds if one.tenant] == [("failed",), ("published",), ("published",)]
+    assert [step.action for step in steps if step.tenant] == ["failed", "published", "published"]
     assert facts(store.registry.version(tenant="whole").offsets) == facts(
         store.registry.version(tenant="damaged").offsets
     )
@@ -314,7 +314,7 @@ def test_a_clock_that_jumps(child, sqlite_url, rng, world, unsound):
     assert code == 0
     with open_store(sqlite_url) as store:
         time.sleep(0.35)
-        steps = [action for one in Worker(store, lease_seconds=0.3, scope="task").round() for action in one.actions]
+        steps = [step.action for step in Worker(store, lease_seconds=0.3, scope="task").round()]
 
         with store._database.read() as connection:
             ends = connection.execute(select(schema.leases.c.expires)).scalar()  # None where no lease is held

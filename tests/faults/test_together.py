@@ -316,7 +316,7 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
                     stop_before_changes(mine, tell)
                 worker = Worker(mine, scope="task", min_new=50 if change == "publish" else 10_000, lease_seconds=0.3)
                 while True:
-                    said = [step for told in worker.round() for step in told.steps]
+                    said = worker.round()
                     if any("nothing was changed" in step.detail for step in said):
                         return tell("lost")
                     if "standby" not in [step.action for step in said]:

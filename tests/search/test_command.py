@@ -64,11 +64,9 @@ def test_the_worker_leaves_calls_alone(store):
         teach(search, LEARNED)
         search.learn()
 
-        (done,) = Worker(store, min_new=1).round()
+        done = Worker(store, min_new=1).round()
 
-        assert [str(step.detail) for step in done.steps] == [
-            "these are calls of tools: `tttembed tools learn` learns from them"
-        ]
+        assert [step.detail for step in done] == ["these are calls of tools: `tttembed tools learn` learns from them"]
         assert [one.by for one in store.registry.versions()] == ["search"]
         assert store.due.tenants() == []
 
@@ -114,7 +112,7 @@ def test_a_worker_with_a_judge_leaves_calls_alone(store, rewarded):
     alone = ["these are calls of tools: `tttembed tools learn` learns from them"]
     # What is published under the tenant's lease is nothing that a worker must look at.
     after = alone if rewarded else ["nothing is new"]
-    assert [[step.detail for step in one.steps] for one in (*before_learning, *done)] == [alone, after]
+    assert [[step.detail for step in one] for one in (before_learning, done)] == [alone, after]
     assert judge.asked == []
     assert [one.by for one in store.registry.versions()] == ["search"]
     assert store.judge_queue.spent().pairs == 0

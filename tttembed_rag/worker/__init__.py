@@ -20,6 +20,6 @@ all tenants with something to do. A tenant with something broken has failed; the
 
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.rounds import Worker
-from tttembed_rag.worker.steps import Action, Round, Step
+from tttembed_rag.worker.steps import Action, Step
 
-__all__ = ["Action", "Probe", "Round", "Step", "Worker"]
+__all__ = ["Action", "Probe", "Step", "Worker"]

@@ -31,7 +31,7 @@ from tttembed_rag.worker.asking import Asked, Asking
 from tttembed_rag.worker.batches import BatchAsking
 from tttembed_rag.worker.learning import one_pass
 from tttembed_rag.worker.probe import Probe
-from tttembed_rag.worker.steps import DECISIONS, Round, Step
+from tttembed_rag.worker.steps import DECISIONS, Step
 from tttembed_rag.worker.tenant import Habits, Tenant
 
 _log = logging.getLogger(__name__)
@@ -132,8 +132,8 @@ class Worker:
         self._basis: str | None = None  # what it looked with in the last round; None before the first
         self._elsewhere = set[str]()  # the tenants of this round that other workers work for
 
-    def round(self, *, stop: Event | None = None, watch: Callable[[Step], None] | None = None) -> list[Round]:
-        """One pass over the tenants with something to do; gives what was done.
+    def round(self, *, stop: Event | None = None, watch: Callable[[Step], None] | None = None) -> list[Step]:
+        """One pass over the tenants with something to do; gives what was done, step by step.
 
         Args:
             stop: Once it is set, the current step is finished and no other begun.
@@ -160,8 +160,7 @@ class Worker:
                 tell(Step("standby", "other workers are at work for all tenants with something to do"))
             elif not steps:
                 tell(Step("learned nothing", "nothing is new"))
-        tenants = dict.fromkeys(step.tenant for step in steps)
-        return [Round(tenant, tuple(step for step in steps if step.tenant == tenant)) for tenant in tenants]
+        return steps
 
     def run(
         self, *, every: float = 60.0, stop: Event | None = None, watch: Callable[[Step], None] | None = None

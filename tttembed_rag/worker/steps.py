@@ -46,26 +46,3 @@ class Step:
     def __str__(self) -> str:
         who = "" if not self.tenant else f"{self.tenant}: "
         return f"{who}{self.action}: {self.detail}"
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One pass over one tenant.
-
-    Attributes:
-        tenant: The tenant; None for the steps that concern all.
-        steps: The steps, in order.
-    """
-
-    tenant: str | None
-    steps: tuple[Step, ...]
-
-    @property
-    def actions(self) -> tuple[Action, ...]:
-        """The actions, without the reasons."""
-        return tuple(step.action for step in self.steps)
-
-    @property
-    def version(self) -> int | None:
-        """The version that went live last; None if none did."""
-        return next((step.version for step in reversed(self.steps) if step.version is not None), None)
