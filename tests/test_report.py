@@ -447,7 +447,7 @@ def test_spend_is_told_per_day_and_rewards_by_judge(url: str) -> None:
 def test_drift_is_told(url: str, page: Page) -> None:
     """Each comparison that the worker made: the size of both drifts, their p, and on how many queries."""
     with open_store(url) as store:
-        (drift,) = json.loads(store.states.get("drift") or "[]")
+        (drift,) = store.states.get("drift")
     queries, rewards = drift["queries"], drift["rewards"]
 
     told = f"{queries['effect']:.3f} {queries['p']:.3g} {rewards['effect']:.3f} {rewards['p']:.3g} 40 40"

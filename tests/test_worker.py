@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import sqlite3
 from dataclasses import asdict, replace
@@ -173,8 +172,8 @@ class TestOneRound:
         kept = {"since": 5.0}
         lease = store.leases.take("", "test", 60)
         memory = Memory("j", rewards=320, learned=320, changes=320, **kept)
-        store.states.set("worker", json.dumps(asdict(memory)), lease=lease)
-        store.states.set("drift", "[1]")
+        store.states.set("worker", asdict(memory), lease=lease)
+        store.states.set("drift", [1])
         store.forget(tenant="", query_id="q7", by="test")
 
         assert read_memory(store, "") == Memory(**kept)
@@ -183,7 +182,7 @@ class TestOneRound:
 
     def test_what_another_release_remembered_is_read(self, store):
         """What it knew and this one does not is left aside, and the other way round."""
-        store.states.set("worker", '{"rewards": 5, "halted": "why"}')
+        store.states.set("worker", {"rewards": 5, "halted": "why"})
 
         assert read_memory(store, "") == Memory(rewards=5)
 

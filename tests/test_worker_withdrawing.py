@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import replace
 from functools import partial
@@ -134,7 +133,7 @@ class TestRollback:
             for n, detail in zip((40, 80), details, strict=True)
         ] == [True] * 2
         assert store.registry.version().number == 1
-        assert [sorted(entry) for entry in json.loads(store.states.get("drift"))] == [["at", "queries", "rewards"]] * 2
+        assert [sorted(entry) for entry in store.states.get("drift")] == [["at", "queries", "rewards"]] * 2
 
     def test_another_traffic_is_noticed(self, world, store):
         """Queries about something else are on record as drift."""

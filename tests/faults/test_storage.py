@@ -196,7 +196,7 @@ def test_damaged_rows(store, rng, world, caplog):
     What it remembers of another tenant is damaged: it goes on with the next.
     """
     store.observe(list(world.served(range(2), judged=True, tenant="broken")), judge="j")
-    store.states.set("worker", "{}", tenant="broken")
+    store.states.set("worker", {}, tenant="broken")
     with store._database.write("forgetting") as connection:
         connection.execute(schema.states.update().values(value='{"looked'))
     served = list(world.served(range(60), judged=True, tenant="damaged"))

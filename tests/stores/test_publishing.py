@@ -231,7 +231,7 @@ def test_who_lost_a_lease_cannot_publish(store):
 
     for write in (
         lambda: store.registry.publish(Offsets([], width=8), by="a", lease=lost),
-        lambda: store.states.set("drift", "[1]", lease=lost),
+        lambda: store.states.set("drift", [1], lease=lost),
         lambda: store.registry.halt(by="a", tenant="", lease=lost),
         lambda: store.registry.resume(by="a", tenant="", lease=lost),
     ):

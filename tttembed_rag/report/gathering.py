@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -163,7 +162,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
             versions=tuple(_version_facts(store, replace(version), tenant) for version in versions),
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
             days=tuple(store.history.days(tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)),
-            drift=tuple(json.loads(store.states.get(DRIFT, tenant=tenant) or "[]")),
+            drift=tuple(store.states.get(DRIFT, tenant=tenant) or ()),
             held_out=held,
             today=today,
             opposed=against,

@@ -264,7 +264,7 @@ class InStore:
         """Digests of the requests that any process has learned from, or in vain, the first ones first."""
         from tttembed_rag.stores.work.states import TOOLS
 
-        return dict.fromkeys(json.loads(self.store.states.get(TOOLS, tenant=tenant) or "[]"))
+        return dict.fromkeys(self.store.states.get(TOOLS, tenant=tenant) or [])
 
     @contextmanager
     def alone(self, tenant: str) -> Iterator[Lease]:
@@ -283,7 +283,7 @@ class InStore:
         from tttembed_rag.stores.work.states import TOOLS
 
         earlier = [one for one in self.seen(tenant) if one not in set(digests)]
-        kept = json.dumps([*earlier, *digests][-_SEEN:])
+        kept = [*earlier, *digests][-_SEEN:]
         self.store.states.set(TOOLS, kept, tenant=tenant, lease=lease)
 
     def version(self, tenant: str) -> int:

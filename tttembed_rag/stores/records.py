@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
@@ -15,7 +14,6 @@ from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards.names import cleaned
 from tttembed_rag.vectors.checks import as_floats, checked_norms
 
 # The judge whose rewards are trusted labels: nothing is learned from them, they confirm or refuse what was learned.
@@ -202,17 +200,6 @@ class AuditLine:
     by: str
     action: str
     detail: str
-
-
-def checked_json(argument: str, value: Any) -> str:
-    """*value* as JSON text that every database can hold."""
-    if not isinstance(value, str):
-        raise InputError(f"{argument}: expected JSON text, got {type(value).__name__}")
-    try:
-        json.loads(value)
-    except ValueError as exc:
-        raise InputError(f"{argument}: expected JSON text, got {value[:40]!r}") from exc
-    return value if value == cleaned(value) else json.dumps(json.loads(value))
 
 
 def checked_vector(argument: str, value: ArrayLike) -> bytes:

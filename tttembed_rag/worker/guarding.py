@@ -7,6 +7,7 @@ embedding model only.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Generator, Iterator
@@ -36,8 +37,8 @@ def recognise(tenant: Tenant, probe: Probe, changes: int) -> Iterator[Step]:
     Where the model has changed, the rewards so far, after which `Store.changes` is *changes*, are learned from no more.
     """
     live = tenant.live
-    text = tenant.store.states.get(PROBE, tenant=tenant.name)
-    before = Probe.from_json(text) if text else None
+    kept = tenant.store.states.get(PROBE, tenant=tenant.name)
+    before = Probe.from_json(json.dumps(kept)) if kept else None
     of_live = Probe.from_json(live.probe) if live is not None and live.probe else None
     reference = before or of_live
     changed = "" if reference is None else reference.difference(probe)
@@ -51,7 +52,7 @@ def recognise(tenant: Tenant, probe: Probe, changes: int) -> Iterator[Step]:
     if halts:
         registry.halt(by=BY, tenant=tenant.name, note=why, lease=tenant.lease)
     if before is None or changed:  # last: a worker that is killed before it sees the change again
-        tenant.store.states.set(PROBE, probe.to_json(), tenant=tenant.name, lease=tenant.lease)
+        tenant.keep(PROBE, json.loads(probe.to_json()))
     if of_live is not None and not foreign:
         yield from tenant.resume("the embedding model is again the one that the live version was learned for")
     elif halts:
@@ -100,7 +101,7 @@ def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:
     """Write down how far fresh traffic is from what was learned from, and tell where it is far."""
     drifts = {"queries": query_drift(old.query_vectors, fresh.query_vectors), "rewards": reward_drift(old, fresh)}
     comparison = {"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()}
-    tenant.keep(DRIFT, [*(tenant.kept(DRIFT) or []), comparison][-_DRIFTS:])
+    tenant.keep(DRIFT, [*(tenant.store.states.get(DRIFT, tenant=tenant.name) or []), comparison][-_DRIFTS:])
     for drift in drifts.values():
         if drift.seen():
             tenant.store.audit.note(BY, "drift", str(drift), tenant=tenant.name)

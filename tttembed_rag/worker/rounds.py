@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -129,7 +128,7 @@ class Worker:
         self._learning = 0.0  # seconds that learning took the last time
         self._judge_wait = Backoff(_JUDGE_WAITS, clock)
         self._troubles: dict[tuple[str, str], Backoff] = {}
-        self._basis: str | None = None  # what it looked with in the last round; None before the first
+        self._basis: dict[str, str] | None = None  # what it looked with in the last round; None before the first
         self._elsewhere = set[str]()  # the tenants of this round that other workers work for
 
     def round(self, *, stop: Event | None = None, watch: Callable[[Step], None] | None = None) -> list[Step]:
@@ -258,14 +257,12 @@ class Worker:
         Before its first round that is what any worker looked with last. Afterwards it is what this worker looked with,
         as two workers with two judges would let all tenants be due in every round of both.
         """
-        known = json.loads(self._basis or self._store.states.get(BASIS) or "{}")
+        known = self._basis or self._store.states.get(BASIS) or {}
         before = Probe.from_json(known["probe"]) if known.get("probe") else None
         changed = known.get("judge") != (self._habits.judge or "")
         if probe is not None and (before is None or before.difference(probe)):
             before, changed = probe, True
-        self._basis = json.dumps(
-            {"judge": self._habits.judge or "", "probe": "" if before is None else before.to_json()}
-        )
+        self._basis = {"judge": self._habits.judge or "", "probe": "" if before is None else before.to_json()}
         if changed:
             self._store.due.restart(self._habits.judge)
             self._store.states.set(BASIS, self._basis)  # last: a worker that is killed before it does both again

@@ -6,7 +6,6 @@ Everything is written under the worker's lease: nothing from a worker that lost 
 from __future__ import annotations
 
 import base64
-import json
 import logging
 import math
 import time
@@ -149,13 +148,9 @@ class Tenant:
             _log.error("tenant %r: %s", self.name, exc)
             return None
 
-    def kept(self, state: str) -> Any:
-        """What is kept under a name of `states`; None where there is nothing."""
-        return json.loads(self.store.states.get(state, tenant=self.name) or "null")
-
     def keep(self, state: str, value: Any) -> None:
         """Keep a value of JSON under a name of `states`."""
-        self.store.states.set(state, json.dumps(value), tenant=self.name, lease=self.lease)
+        self.store.states.set(state, value, tenant=self.name, lease=self.lease)
 
     def remember(self, **changes: Any) -> None:
         """Write the memory, with changes of its attributes."""
@@ -180,7 +175,7 @@ class Tenant:
 
         Four bytes of each are kept: one query in four billion is left out of a trial by mistake.
         """
-        learned = np.frombuffer(base64.b64decode(self.kept(LEARNED) or ""), dtype="<u4")
+        learned = np.frombuffer(base64.b64decode(self.store.states.get(LEARNED, tenant=self.name) or ""), dtype="<u4")
         held = np.isin(_hashes(rewards), learned)
         old, fresh = [rewards.take(rows) if len(rows) else None for rows in map(np.flatnonzero, (held, ~held))]
         return old, fresh
@@ -211,7 +206,7 @@ def same_model(embedder: str | None, other: str | None) -> bool:
 
 def read_memory(store: Store, tenant: str) -> Memory:
     """How far the worker is with *tenant*."""
-    return Memory.of(json.loads(store.states.get(MEMORY, tenant=tenant) or "{}"))
+    return Memory.of(store.states.get(MEMORY, tenant=tenant) or {})
 
 
 def prevailing_judge(store: Store, tenant: str, memory: Memory, last: int = PREVAILING) -> str:
@@ -224,7 +219,7 @@ def prevailing_judge(store: Store, tenant: str, memory: Memory, last: int = PREV
 
 def read_trial(store: Store, tenant: str) -> Trial:
     """The trial of what is live for *tenant*; version 0 before the first."""
-    return Trial(**json.loads(store.states.get(TRIAL, tenant=tenant) or '{"version": 0}'))
+    return Trial(**(store.states.get(TRIAL, tenant=tenant) or {"version": 0}))
 
 
 def is_of_tools(store: Store, tenant: str) -> bool:

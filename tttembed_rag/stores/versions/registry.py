@@ -17,7 +17,7 @@ from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.log.due import mark_due
-from tttembed_rag.stores.records import Generations, Lease, Serving, Version, checked_json
+from tttembed_rag.stores.records import Generations, Lease, Serving, Version
 from tttembed_rag.stores.rows import fact, ids_of, set_fact
 from tttembed_rag.stores.versions.audittrail import write_line
 
@@ -93,7 +93,7 @@ class Registry:
             "rewarded": _rewarded(offsets) if rewarded is None else int(rewarded),
             "kept": len(offsets),
             "served": sum(offset.in_use for offset in offsets.values()),
-            "probe": checked_json("probe", probe) if probe else "",
+            "probe": cleaned(probe),
             "digest": hashlib.sha256(content).digest(),
             "content": content,
             "evidence": cleaned(_evidence_of(offsets)),

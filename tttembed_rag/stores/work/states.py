@@ -1,16 +1,19 @@
-"""States: JSON texts that a worker keeps in a store, by tenant and name.
+"""States: values of JSON that a worker keeps in a store, by tenant and name.
 
 The store knows their names because forgetting deletes the states that were derived from rewards.
 """
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from sqlalchemy import select
 
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.records import Lease, checked_json
+from tttembed_rag.stores.records import Lease
 from tttembed_rag.stores.rows import ids_of, insert_all
 
 # How far the worker is with a tenant: a JSON object.
@@ -40,15 +43,16 @@ class States:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def get(self, name: str, *, tenant: str = "") -> str | None:
-        """The JSON text that is kept under a name; None where there is none."""
+    def get(self, name: str, *, tenant: str = "") -> Any:
+        """The value that is kept under a name; None where there is none."""
         tenants = schema.tenants
         value = select(_table.c.value).join(tenants, tenants.c.id == _table.c.tenant)
         with self._database.read() as connection:
-            return connection.execute(value.where(tenants.c.name == tenant, _table.c.name == name)).scalar()
+            text = connection.execute(value.where(tenants.c.name == tenant, _table.c.name == name)).scalar()
+        return None if text is None else json.loads(text)
 
-    def set(self, name: str, value: str, *, tenant: str = "", lease: Lease | None = None) -> None:
-        """Keep a JSON text under a name.
+    def set(self, name: str, value: Any, *, tenant: str = "", lease: Lease | None = None) -> None:
+        """Keep a value of JSON under a name.
 
         Raises:
             LeaseLost: Another owner has taken over the *lease*; nothing was changed.
@@ -57,5 +61,5 @@ class States:
         checked_name("tenant", tenant, empty=True)
         with self._database.write("observing", lease) as connection:
             owner = ids_of(connection, schema.tenants, [tenant])[tenant]
-            row = {"tenant": owner, "name": name, "value": checked_json("value", value)}
+            row = {"tenant": owner, "name": name, "value": json.dumps(value)}
             insert_all(connection, _table, [row], replace=True)
