@@ -66,7 +66,7 @@ class Day:
     def _meet(event, store, judge, tell):
         if event in ("work", "halt"):
             store.registry.resume(by="test", tenant="")
-            asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1), timeout=5.0)
+            asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1, timeout=5.0))
             worker = Worker(store, asks, budget=Budget(pairs=CAP), scope="task", min_new=20)
             worker.round(watch=lambda step: tell("step", step.action))
         if event == "halt":

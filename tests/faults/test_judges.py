@@ -66,10 +66,10 @@ def test_a_judge(store, rng, serve, world, unsound):
         "judge_seconds": 0.5,
         "scope": "task",
     }
-    patience = Patience(attempts=int(rng.integers(1, 3)), first_wait=0.001)
+    patience = Patience(attempts=int(rng.integers(1, 3)), first_wait=0.001, timeout=0.1)
 
     def a_round(url):
-        asks = HttpJudge(url, "cohere", patience=patience, timeout=0.1)
+        asks = HttpJudge(url, "cohere", patience=patience)
         return Worker(store, asks, **options).round(), asks.fingerprint
 
     for _ in range(4):

@@ -33,7 +33,6 @@ class GeminiEmbedder(RoleEmbedder):
         query_prefix: Before every query, from the second generation on.
         document_prefix: Before every document, from the second generation on.
         patience: How often and how fast the service is asked.
-        timeout: Seconds to wait for the next part of an answer.
     """
 
     def __init__(
@@ -45,12 +44,11 @@ class GeminiEmbedder(RoleEmbedder):
         query_prefix: str = QUERY_PREFIX,
         document_prefix: str = DOCUMENT_PREFIX,
         patience: Patience | None = None,
-        timeout: float = 120.0,
     ) -> None:
         if dimensions is not None:
             check_count("dimensions", dimensions)
         try:
-            self._google = GoogleModel(model, url=url, timeout=timeout, patience=patience)
+            self._google = GoogleModel(model, url=url, patience=patience)
         except JudgeError as exc:
             raise EmbedderError(exc.brief, exc.said) from exc
         self._dimensions = dimensions

@@ -73,7 +73,6 @@ class EmbeddingService(RoleEmbedder):
         query_prefix: Before every query, for models that read one.
         document_prefix: Before every document.
         patience: How often and how fast it is asked.
-        timeout: Seconds to wait for the next part of an answer.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class EmbeddingService(RoleEmbedder):
         query_prefix: str = "",
         document_prefix: str = "",
         patience: Patience | None = None,
-        timeout: float = 60.0,
     ) -> None:
         if protocol not in PROTOCOLS:
             raise InputError(f"protocol: expected one of {', '.join(PROTOCOLS)}, got {protocol!r}")
@@ -100,7 +98,6 @@ class EmbeddingService(RoleEmbedder):
             key=key,
             header="api-key" if ".azure.com" in base else "authorization",
             patience=patience,
-            timeout=timeout,
         )
         self._body = {"model": model} | ({} if dimensions is None else {self._protocol.width: dimensions})
         self._prefixes, self._dimensions = (query_prefix, document_prefix), dimensions

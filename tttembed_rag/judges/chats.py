@@ -65,7 +65,6 @@ class OpenAIChat(_ByKey):
         tokens: Tokens that an answer may have.
         temperature: NaN leaves it to the service.
         patience: How often it is asked, and how often a minute.
-        timeout: Seconds to wait for the next part of an answer.
 
     Attributes:
         client: The `openai.OpenAI`.
@@ -80,10 +79,9 @@ class OpenAIChat(_ByKey):
         tokens: int = OUTPUT_TOKENS,
         temperature: float = nan,
         patience: Patience | None = None,
-        timeout: float = 120.0,
     ) -> None:
         super().__init__("openai", _OPENAI, model, url, key, tokens, temperature)
-        self.client = openai_client(self._where, path="/chat/completions", patience=patience, timeout=timeout)
+        self.client = openai_client(self._where, path="/chat/completions", patience=patience)
         # The newer name is refused by older servers, and the older one by OpenAI's newer models.
         self._body["max_completion_tokens" if url is None or self._where.is_azure else "max_tokens"] = tokens
 
@@ -119,7 +117,6 @@ class AnthropicChat(_ByKey):
         tokens: int = OUTPUT_TOKENS,
         temperature: float = nan,
         patience: Patience | None = None,
-        timeout: float = 120.0,
     ) -> None:
         super().__init__("anthropic", _ANTHROPIC, model, url, key, tokens, temperature)
         self._body["max_tokens"] = tokens
@@ -129,7 +126,6 @@ class AnthropicChat(_ByKey):
             header="x-api-key",
             headers={"anthropic-version": _VERSION},
             patience=patience,
-            timeout=timeout,
         )
 
     def _answer(self, prompt: str) -> tuple[str | None, Usage | None]:
@@ -146,16 +142,13 @@ class Gemini(_Chat):
         model: Such as ``gemini-3.1-pro`` or ``gemini-3.5-flash``; its key is in GEMINI_API_KEY or GOOGLE_API_KEY.
         url: Another server that speaks the protocol; None is Google.
         patience: How often and how fast it is asked.
-        timeout: Seconds to wait for the next part of an answer.
 
     Attributes:
         client: The `google.genai.Client`.
     """
 
-    def __init__(
-        self, model: str, *, url: str | None = None, patience: Patience | None = None, timeout: float = 120.0
-    ) -> None:
-        self.google = GoogleModel(model, url=url, timeout=timeout, patience=patience)
+    def __init__(self, model: str, *, url: str | None = None, patience: Patience | None = None) -> None:
+        self.google = GoogleModel(model, url=url, patience=patience)
         self.client = self.google.client
         types = require("google.genai.types", EXTRA)
         thinking = types.ThinkingConfig(thinking_level=_THINKING)

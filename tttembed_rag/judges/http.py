@@ -108,7 +108,6 @@ class HttpJudge(Blocking):
         instruction: What counts as relevant, for shapes that take one.
         longest_document: Characters of a document that are sent.
         patience: How often and how fast it is asked.
-        timeout: Seconds to wait for the next part of an answer.
     """
 
     def __init__(
@@ -122,7 +121,6 @@ class HttpJudge(Blocking):
         instruction: str = INSTRUCTION,
         longest_document: int = 32_000,
         patience: Patience | None = None,
-        timeout: float = 60.0,
     ) -> None:
         if shape not in SHAPES:
             raise InputError(f"shape: expected one of {', '.join(SHAPES)}, got {shape!r}")
@@ -131,7 +129,7 @@ class HttpJudge(Blocking):
         declared = scale or told.scale
         if declared is None:
             raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
-        self.endpoint = Endpoint(url, path=told.path, key=key, header=told.header, patience=patience, timeout=timeout)
+        self.endpoint = Endpoint(url, path=told.path, key=key, header=told.header, patience=patience)
         self.model = model
         self._instruction = instruction
         self.longest_document = longest_document

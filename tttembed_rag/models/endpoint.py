@@ -82,7 +82,7 @@ def client_options(patience: Patience) -> dict[str, Any]:
     """Options of an `httpx.Client`: no redirects, which could carry a key away, and no proxy to this machine.
 
     What stands behind the question mark of an address may be a secret, and is in no log of httpx. Of the *patience* it
-    keeps to the number of requests a minute.
+    keeps to the timeout and to the number of requests a minute.
     """
     hooks: list[Callable[[Any], object]] = [_hide_query]
     if patience.per_minute is not None:
@@ -90,6 +90,7 @@ def client_options(patience: Patience) -> dict[str, Any]:
         limiter = pyrate.Limiter(pyrate.Rate(patience.per_minute, pyrate.Duration.MINUTE))
         hooks.append(lambda _: limiter.try_acquire("request", blocking=True))
     return {
+        "timeout": patience.timeout,
         "follow_redirects": False,
         "mounts": {f"all://{f'[{host}]' if ':' in host else host}": None for host in _LOOPBACK},
         "event_hooks": {"request": hooks},
@@ -107,7 +108,7 @@ class Endpoint:
     """An address that takes and gives JSON, asked with patience.
 
     A *url* without a path has *path*. The *key* stands in *header*: ``authorization`` as a bearer token, any other as
-    it is. The *timeout* is seconds to wait for the next part of an answer.
+    it is.
 
     Raises:
         InputError: The address is none, or would send the key in the clear, or the key can stand in no header.
@@ -122,7 +123,6 @@ class Endpoint:
         header: str = "authorization",
         headers: Mapping[str, str] | None = None,
         patience: Patience | None = None,
-        timeout: float = 60.0,
     ) -> None:
         self.where = Address.of(url, key)
         self.url = url if urlsplit(url).path.strip("/") else with_path(url, path)
@@ -133,7 +133,7 @@ class Endpoint:
             self._httpx.URL(self.url)
         except self._httpx.InvalidURL as exc:
             raise InputError(f"url: expected http(s)://HOST, got an address that no request can have: {exc}") from exc
-        self._client = self._httpx.Client(timeout=timeout, headers=sent, **client_options(patience))
+        self._client = self._httpx.Client(headers=sent, **client_options(patience))
         weakref.finalize(self, self._client.close)
         self._retrying = patience.caller()
 

@@ -19,22 +19,21 @@ EXTRA = "gemini"
 class GoogleModel:
     """The model of Google with that *name*, whose key is in GEMINI_API_KEY or GOOGLE_API_KEY.
 
-    *url* is another server that speaks the protocol, and *timeout* the seconds to wait for the next part of an answer.
-    Its `client` is a `google.genai.Client`.
+    *url* is another server that speaks the protocol. Its `client` is a `google.genai.Client`.
 
     Raises:
         InputError: The address would send the key in the clear to another machine.
         JudgeError: There is no key; the message names the model.
     """
 
-    def __init__(self, name: str, *, url: str | None, timeout: float, patience: Patience | None) -> None:
+    def __init__(self, name: str, *, url: str | None, patience: Patience | None) -> None:
         if url is not None:
             Address.of(url, "a key")  # of the environment; the address may be one that no key is sent to
         self.name, patience = name, patience or Patience()
         genai = require("google.genai", EXTRA)
-        http = require("httpx", EXTRA).Client(timeout=timeout, **client_options(patience))
+        http = require("httpx", EXTRA).Client(**client_options(patience))
         options = require("google.genai.types", EXTRA).HttpOptions(
-            base_url=url, timeout=int(timeout * 1000), httpx_client=http
+            base_url=url, timeout=int(patience.timeout * 1000), httpx_client=http
         )
         try:
             self.client = genai.Client(http_options=options)

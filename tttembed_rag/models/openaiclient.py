@@ -12,11 +12,10 @@ from tttembed_rag.models.endpoint import UNREADABLE, Address, client_options, sh
 from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
 
 
-def openai_client(address: Address, *, path: str = "", patience: Patience | None = None, timeout: float = 60.0) -> Any:
+def openai_client(address: Address, *, path: str = "", patience: Patience | None = None) -> Any:
     """An `openai.OpenAI` that asks *address* alone, whatever stands in the environment, and retries by itself.
 
-    The address may end with the *path* of single requests. How long it waits before a retry is openai's matter;
-    *timeout* is for the next part of an answer.
+    The address may end with the *path* of single requests. How long it waits before a retry is openai's matter.
     """
     openai = require("openai", EXTRA)
     patience = patience or Patience()
@@ -35,7 +34,7 @@ def openai_client(address: Address, *, path: str = "", patience: Patience | None
         api_key=address.key or "none",
         default_query=dict(parse_qsl(query, keep_blank_values=True)),
         default_headers=headers,
-        timeout=timeout,
+        timeout=patience.timeout,
         max_retries=patience.attempts - 1,
         http_client=openai.DefaultHttpxClient(**options),
     )

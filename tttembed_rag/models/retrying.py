@@ -42,6 +42,7 @@ class Patience:
         first_wait: Seconds that bound the first wait; the bound doubles with each attempt.
         longest_wait: Seconds of a wait at most; a service that asks for more is given up.
         per_minute: Requests a minute at most; None is no limit of ours. Clients keep to it.
+        timeout: Seconds that clients wait for the next part of an answer.
         sleep: Waits so many seconds; a test gives that of a clock of its own.
     """
 
@@ -49,6 +50,7 @@ class Patience:
     first_wait: float = 1.0
     longest_wait: float = 120.0
     per_minute: int | None = None
+    timeout: float = 120.0
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
 
     def __post_init__(self) -> None:

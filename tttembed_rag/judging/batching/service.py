@@ -41,8 +41,6 @@ _SHOWN = 240
 _PAGE = 100
 # Seconds that the clock of a service may be behind ours.
 _BEHIND = 86_400.0
-# Seconds to wait for the next part of an answer.
-_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +196,7 @@ def open_batch_service(spec: str) -> BatchService:
     """
     judge = open_judge(spec) if spec.partition(":")[0] in _KINDS else None
     if isinstance(judge, HttpJudge):
-        return OpenAIBatches(LineJudge(judge), openai_client(judge.endpoint.where, path="/score", timeout=_SECONDS))
+        return OpenAIBatches(LineJudge(judge), openai_client(judge.endpoint.where, path="/score"))
     if not isinstance(judge, RubricJudge):
         raise InputError(
             "judge: expected openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME where it is asked by "
