@@ -125,7 +125,7 @@ class LiveOffsets:
         self._embedder = ""
         self._required = False
         self._base_share = 0.0
-        self._without_tenant = telemetry.Tally()
+        self._without_tenant = telemetry.Tallies("")
         # What the log has told: tasks without offsets, and versions of another model; None is one of no known model.
         self._missed: set[str] = set()
         self._told: set[int | None] = set()
@@ -155,13 +155,13 @@ class LiveOffsets:
         """Live offsets of one *tenant*, whatever the caller's context says."""
         check_text("tenant", tenant)
         other = copy(self)
-        other._tenant, other._without_tenant = tenant, telemetry.Tally()  # noqa: SLF001 - of this class
+        other._tenant, other._without_tenant = tenant, telemetry.Tallies("")  # noqa: SLF001 - of this class
         return other
 
     @property
     def without_tenant(self) -> int:
         """Queries that were served their base vector because they came without the tenant that is required."""
-        return self._without_tenant.value
+        return self._without_tenant.values().get("", 0)
 
     @property
     def current(self) -> Offsets | None:
@@ -177,7 +177,7 @@ class LiveOffsets:
         """What the tenant is served now, and the offset in it that serves *query*; None for its base vector."""
         now = self._now(self._source.snapshot)
         if now is _NOBODYS:
-            self._without_tenant.add()
+            self._without_tenant.add("")
         if now.offsets is None or (
             self._base_share and crc32(str(query).encode("utf-8", "replace")) < self._base_share * 2**32
         ):

@@ -1,7 +1,7 @@
 """The metrics and spans of a process for OpenTelemetry: offsets served, queries captured, age of the offsets.
 
 Only the API is used: without it nothing is recorded, without an SDK nothing is sent. A query's vector
-is counted by a `Tally`, read when an exporter asks: a counter of the SDK would cost as much as the vector.
+is counted by a `Tallies`, read when an exporter asks: a counter of the SDK would cost as much as the vector.
 Beside the metrics below there are spans with their attributes: ``tttembed.capture``, ``tttembed.refresh`` (where
 something changed) and ``tttembed.STEP``.
 """
@@ -31,22 +31,8 @@ _MOST_KEYS = 500
 _counting = Lock()
 
 
-class Tally:
-    """A count that threads raise at once without losing a step; *value* is how often `add` was called."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def add(self) -> None:
-        """Raise the count by one."""
-        with _counting:
-            self.value += 1
-
-
 class Tallies(Generic[KeyT]):
-    """A count for each key, the first 500 of them; later keys share that of *rest*."""
+    """A count for each key, the first 500 of them, which threads raise at once; later keys share that of *rest*."""
 
     def __init__(self, rest: KeyT) -> None:
         self._rest = rest

@@ -91,7 +91,7 @@ class TTTSpanProcessor(BatchSpanProcessor):
         check_count("capacity", capacity)
         if scores_of is not None:
             log.declare()
-        self._ended = telemetry.Tally()
+        self._ended = telemetry.Tallies("")
         self._reading = _Reading(log, Reader(scores_of, texts, cut_at, vectors))
         batch = min(_BATCH, capacity)
         super().__init__(self._reading, capacity, schedule_delay_millis=_PAUSE, max_export_batch_size=batch)
@@ -99,14 +99,14 @@ class TTTSpanProcessor(BatchSpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Take a span; never waits, never fails."""
         if span.context is not None and span.context.trace_flags.sampled:
-            self._ended.add()
+            self._ended.add("")
         super().on_end(_Ended(span))  # type: ignore[arg-type]  # what is exported is read by none but us
 
     @property
     def counts(self) -> Tapped:
         """What became of all spans so far."""
         done, reader = self._reading, self._reading.reader
-        unread = max(0, self._ended.value - done.read)
+        unread = max(0, self._ended.values().get("", 0) - done.read)
         return Tapped(
             done.observed, done.recorded, reader.nested, reader.left_out, reader.undeclared, unread, done.failed
         )
