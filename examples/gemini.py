@@ -21,7 +21,7 @@ import numpy as np
 from handbook import ASKED, PASSAGES, UNSEEN, grade, helps
 
 from tttembed_rag import fit
-from tttembed_rag.capture import Known, RewardLog, TextVectors
+from tttembed_rag.capture import Known, RewardLog
 from tttembed_rag.embedders import GeminiEmbedder
 from tttembed_rag.judges import Gemini, RubricJudge
 from tttembed_rag.judging import Budget
@@ -97,9 +97,9 @@ def learn(url: str | None) -> None:
         found = np.argsort(-(documents @ vector))[:5]
         log.observe(question, [PASSAGES[row] for row in found], known=Known(vector))
     verdicts = log.score_waiting(judge, budget=Budget(pairs=240))
-    vectors = TextVectors(known=dict(zip(PASSAGES, documents, strict=True)).get)
+    known = dict(zip(PASSAGES, documents, strict=True))
     offsets = fit(
-        log.rewards(lambda text: embedder.embed_queries([text])[0], embedder.embed_documents, vectors=vectors)
+        log.rewards(lambda text: embedder.embed_queries([text])[0], lambda texts: [known[text] for text in texts])
     )
     print(f"{verdicts.progress.usage.requests} requests to the judge; {offsets['local:default'].evidence.reason}")
     report("after", offsets.apply(unseen))

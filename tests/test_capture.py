@@ -239,15 +239,6 @@ class TestJudgingLater:
         log.score_waiting(judge)
         assert log.waiting == 0
 
-    def test_answers_are_kept_on_disk(self, judge, tmp_path):
-        """A restarted process pays for no pair twice."""
-        for _ in range(2):
-            log = RewardLog.of(judge)
-            log.observe("q", ["a!", "b!!"])
-            verdicts = log.score_waiting(judge, cache=tmp_path / "paid.db")
-
-        assert verdicts.progress.cached == 2
-
     def test_another_judge_is_refused(self, judge):
         """Rewards of two judges do not mix."""
         with pytest.raises(RewardError, match=r"^judge: expected somebody, whose rewards are in this log, got rubric:"):
@@ -277,7 +268,8 @@ class TestTextVectors:
             asked.append(texts)
             return vectors(texts)
 
-        source = TextVectors({"stored": [0.5] * 8}.get)
+        source = TextVectors(stored=lambda _: {"7": [0.5] * 8})
+        source.note([("stored", "7")])
         source.of(["a"], embed)
 
         found = source.of(["stored", "a", "b", "a"], embed)

@@ -746,7 +746,8 @@ def name(text):
 
 def test_stored_vectors_come_before_embedding(store):
     """Vectors that the index knows are taken from there."""
-    known = TextVectors({"a": [0.5] * 8}.get)
+    known = TextVectors(stored=lambda _: {"7": [0.5] * 8})
+    known.note([("a", "7")])
     with StoreLog(store, "judge", embed_query=vector, embed_documents=vectors, vectors=known) as log:
         log.record("q", ["a"], [0.5])
 

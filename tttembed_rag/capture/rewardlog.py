@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from threading import Lock
 
 import numpy as np
@@ -98,23 +97,13 @@ class RewardLog(Log):
         if current_tenant() == self.tenant:
             self._add(call.query, list(zip(shown, rewards, strict=True)), call.source, call.task, call.known)
 
-    def score_waiting(
-        self,
-        judge: Judge,
-        *,
-        budget: Budget | None = None,
-        price: Price | None = None,
-        cache: Path | None = None,
-        concurrency: int = 8,
-    ) -> Verdicts:
+    def score_waiting(self, judge: Judge, *, budget: Budget | None = None, price: Price | None = None) -> Verdicts:
         """Ask *judge* about the pairs that wait, under a budget; outside a running event loop.
 
         Args:
             judge: The judge this log is for.
             budget: Caps; None for none.
             price: What the judge's usage costs.
-            cache: Where its answers are kept between runs; None forgets them.
-            concurrency: Calls in flight at once.
 
         Raises:
             RewardError: This log is for another judge.
@@ -131,8 +120,8 @@ class RewardLog(Log):
             ]
         depth = max((len(one.candidates) for one in waiting), default=1)
         plan = Plan(waiting, (depth,), budget or Budget(), price or Price())
-        with closing(ScoreCache.open(cache)) as answers:
-            verdicts = judge_all(plan, judge, answers, concurrency=concurrency)
+        with closing(ScoreCache.open(None)) as answers:
+            verdicts = judge_all(plan, judge, answers)
         for one in waiting:
             judged = verdicts.rewards.get(one.query_id, {})
             shown = [(text, judged[key]) for key, text in one.candidates if key in judged]

@@ -25,27 +25,24 @@ class TextVectors:
     """Document vectors of one embedding model by text: supplied where possible, else remembered, else embedded.
 
     Args:
-        known: Text to its vector in the store, or None where it has none.
         stored: Ids to the vectors that a store has under them, asked once for all texts with an id that was noted.
             Texts that it lacks are embedded; if it fails, that is logged, and all texts are embedded.
         max_bytes: Bytes of vectors that are remembered, in single precision; the least recently used are forgotten
             first.
 
     Attributes:
-        supplied: Vectors that *known* or *stored* gave.
+        supplied: Vectors that *stored* gave.
         remembered: Vectors that were embedded before.
         embedded: Vectors that had to be embedded again.
     """
 
     def __init__(
         self,
-        known: Callable[[str], ArrayLike | None] | None = None,
         *,
         stored: Callable[[list[str]], Mapping[str, ArrayLike]] | None = None,
         max_bytes: int = 64 * 2**20,
     ) -> None:
         self.supplied = self.remembered = self.embedded = 0
-        self._known = known
         self._stored = stored
         self._max_bytes = max_bytes
         self._kept: LRUCache[bytes, NDArray[np.float32]] = LRUCache(max_bytes, getsizeof=lambda vector: vector.nbytes)
@@ -54,7 +51,7 @@ class TextVectors:
 
     def __reduce__(self) -> tuple[Callable[[], TextVectors], tuple[()]]:
         """Where vectors come from, with nothing remembered: a copy, or another process, starts with it."""
-        return partial(TextVectors, self._known, stored=self._stored, max_bytes=self._max_bytes), ()
+        return partial(TextVectors, stored=self._stored, max_bytes=self._max_bytes), ()
 
     def __repr__(self) -> str:
         return f"TextVectors({self.supplied} supplied, {self.remembered} remembered, {self.embedded} embedded)"
@@ -86,11 +83,6 @@ class TextVectors:
         vectors: dict[str, FloatArray] = {**self._from_store(texts)}
         for text in dict.fromkeys(texts):
             if text in vectors:
-                continue
-            supplied = self._known(text) if self._known else None
-            if supplied is not None:
-                vectors[text] = np.asarray(supplied, dtype=np.float64)
-                self.supplied += 1
                 continue
             with self._lock:
                 if (kept := self._kept.get(_address(text))) is not None:
