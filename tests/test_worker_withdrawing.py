@@ -334,10 +334,12 @@ class TestProbe:
         answers, asked = threading.Event(), []
         worker = Worker(store, probe=lambda: asked.append(1) or answers.wait(20), judge_seconds=0.05)
         last = [worker.round()[-1] for _ in range(12)][-1]
+        other = Worker(store, probe=lambda: Probe.of(model(1))).round()
         answers.set()
 
         assert len(asked) == 8
         assert "has not answered several calls of before" in last.detail
+        assert "not probed" not in actions(other)  # no worker waits for the model of another one
 
     def test_a_model_out_of_reach_ends_the_round(self, world, store):
         """Nothing is learned for a model nobody could ask; nothing breaks either."""

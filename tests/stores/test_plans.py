@@ -45,7 +45,7 @@ def sorted_here(store):
     "ask",
     [
         lambda store: store.rewards(JUDGE, last=2),
-        lambda store: store.rewards(JUDGE, last=2, since=1.0, before=2e9),
+        lambda store: store.rewards(JUDGE, last=2, since=1.0),
         lambda store: store.rewards(JUDGE, tenant="a", last=1),
         lambda store: store.embedder(JUDGE, last=2, since=1.0),
         lambda store: store.judge(last=2, since=1.0),

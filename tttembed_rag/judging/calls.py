@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cache
 from threading import Event, Thread
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.system.background import DaemonThreads
@@ -24,8 +25,9 @@ _GRACE = 10.0
 _POLL = 0.1
 # The threads in which judges are called.
 THREADS = DaemonThreads()
-# Calls of one name that are made one by one, and never came back, before no other one is made.
+# Calls that are made one by one, and never came back, before its caller makes no other one; and each caller's threads.
 _MOST_LEFT = 8
+_threads = WeakKeyDictionary[object, DaemonThreads]()
 
 
 class LateError(JudgeError):
@@ -77,20 +79,19 @@ class Calls(Generic[KeyT]):
                     return key, left
 
 
-def in_time(name: str, seconds: float | None, function: Callable[[], ResultT], stop: Event) -> ResultT:
-    """What *function* of *name* returns or raises; it is waited for as `Calls` are, and not made where many hang."""
+def in_time(caller: object, name: str, seconds: float | None, function: Callable[[], ResultT], stop: Event) -> ResultT:
+    """What *function* of *name* returns or raises; it is waited for as `Calls` are.
+
+    Raises:
+        JudgeError: Several calls of this *caller* have not come back, and this one is not made.
+    """
     calls = Calls[None](name, seconds, stop)
     try:
-        calls.begin(None, _threads_of(name).submit(function))
+        calls.begin(None, _threads.setdefault(caller, DaemonThreads(_MOST_LEFT)).submit(function))
     except RuntimeError as exc:
         raise JudgeError(f"{name}: has not answered several calls of before") from exc
     result: ResultT = calls.ended()[1].result()
     return result
-
-
-@cache
-def _threads_of(_name: str) -> DaemonThreads:
-    return DaemonThreads(_MOST_LEFT)
 
 
 @cache

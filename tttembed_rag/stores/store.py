@@ -177,7 +177,6 @@ class Store(AbstractContextManager["Store"]):
         embedder: str | None = None,
         last: int | None = None,
         since: float | None = None,
-        before: float | None = None,
     ) -> Rewards:
         """Rewards of *judge*, ready for a fit; the order in which they came does not matter.
 
@@ -190,15 +189,12 @@ class Store(AbstractContextManager["Store"]):
             embedder: Fingerprint of the embedding model; None is the model of the newest rewarded query.
             last: The number of queries, the last served ones of each source; None is all.
             since: Only queries last served at this Unix second or later.
-            before: Only queries last served before it.
 
         Raises:
             RewardError: There are none.
         """
         with self._database.read() as connection:
-            rewards = reading.selected_rewards(
-                connection, judge, tenant, embedder=embedder, last=last, since=since, before=before
-            )
+            rewards = reading.selected_rewards(connection, judge, tenant, embedder=embedder, last=last, since=since)
         return replace(rewards, trusted=self.trusted(judge))
 
     def embedder(self, judge: str, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:

@@ -24,7 +24,7 @@ from tttembed_rag.judging.plan import Plan
 from tttembed_rag.judging.running import Run
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.usage import Usage
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import MAX_DEPTH, Observation
 from tttembed_rag.stores import Lease, Store
 from tttembed_rag.worker.tenant import is_of_tools
 
@@ -121,16 +121,17 @@ class Asking:
         more = len(observations) == _QUERIES and bool(came.scored or came.refused) and not came.stopped
         return replace(came, more=more)
 
-    def run(self, about: Sequence[Observation], lease: Lease, stop: Event, *, depths: Sequence[int] = ()) -> Run:
+    def run(
+        self, about: Sequence[Observation], lease: Lease, stop: Event, *, depths: Sequence[int] = (MAX_DEPTH,)
+    ) -> Run:
         """A run of the judge *about* queries of the store, paid for from what is left of the day.
 
-        *depths* are those of a `Plan`; without any all candidates are asked about, query by query.
+        *depths* are those of a `Plan`; no query exceeds the default.
         """
-        deepest = max([1, *(len(one.candidates) for one in about)])
         account = self.queue.account(self.fingerprint, about, caps=self.budget, price=self.price, lease=lease)
         return Run(
             account,
-            Plan(about, depths or (deepest,)),
+            Plan(about, depths),
             self._judge,
             concurrency=self._concurrency,
             seconds=self.seconds,

@@ -25,7 +25,7 @@ from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import MAX_DEPTH, Observation
 from tttembed_rag.stores import Lease
 from tttembed_rag.stores.records import Spend
 from tttembed_rag.worker.asking import Asked, Asking
@@ -103,7 +103,7 @@ class BatchAsking:
 
     def _write(self, observations: Sequence[Observation], answers: Answers, tenant: str) -> int:
         """Write the kept answers about *observations* as rewards; gives how many."""
-        rewards = answered(_plan(observations), self._lines, answers).rewards
+        rewards = answered(Plan(observations, (MAX_DEPTH,)), self._lines, answers).rewards
         return self._queue.judged(self.fingerprint, rewards, tenant=tenant) if rewards else 0
 
     def _send_what_waits(self, books: Books, exchange: Exchange, tenant: str, stop: Event, lease: Lease) -> Asked:
@@ -124,7 +124,7 @@ class BatchAsking:
         answers = self._queue.answers(observations)
         full = len(observations) == _QUERIES
         price = self._singly.price.share(self._lines.price)
-        packed, walk = pack(_plan(observations, left, price), self._lines, answers)
+        packed, walk = pack(Plan(observations, (MAX_DEPTH,), left, price), self._lines, answers)
         told = Asked(scored, stopped=walk.stopped)
         if packed:
             run = self._singly.run((), lease, stop)
@@ -153,8 +153,3 @@ class BatchAsking:
         usage = forecast_of_questions(self._lines.single, asked)
         spent = self._queue.spent() + Spend(2 * len(asked), usage.tokens, self._singly.price.of(usage))
         return self._singly.budget.without(pairs=spent.pairs, tokens=spent.tokens, usd=spent.usd)
-
-
-def _plan(observations: Sequence[Observation], budget: Budget | None = None, price: Price | None = None) -> Plan:
-    deepest = max((len(one.candidates) for one in observations), default=1)
-    return Plan(observations, (max(1, deepest),), budget or Budget(), price or Price())

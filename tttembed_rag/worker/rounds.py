@@ -231,7 +231,7 @@ class Worker:
         probe = None
         if (ask := self._probe) is not None and not stop.is_set():
             try:
-                probe = in_time("the embedding model", self._judge_seconds, ask, stop)
+                probe = in_time(self, "the embedding model", self._judge_seconds, ask, stop)
             except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
                 tell(Step("not probed", f"{in_brief(exc)}; nothing is learned until the embedding model answers"))
                 return

@@ -145,4 +145,4 @@ class Exchange:
         self, call: Callable[ParametersT, ResultT], *given: ParametersT.args, **named: ParametersT.kwargs
     ) -> ResultT:
         judge = self._service.judge.fingerprint
-        return in_time(judge, self._seconds, lambda: call(*given, **named), self._stop)
+        return in_time(self._service, judge, self._seconds, lambda: call(*given, **named), self._stop)

@@ -29,16 +29,15 @@ def selected_rewards(
     embedder: str | None,
     last: int | None,
     since: float | None,
-    before: float | None,
 ) -> Rewards:
     """The rewards that `Store.rewards` selects, in an order that depends on nothing but what they are."""
     number = id_of(connection, schema.judges, judge)
     if embedder is None:
-        embedder = embedder_of_most(connection, judge, tenant, last=1, since=since, before=before)
+        embedder = embedder_of_most(connection, judge, tenant, last=1, since=since)
     model = None if embedder is None else id_of(connection, schema.embedders, embedder)
     q, r, own, of_documents = schema.queries, schema.rewards, schema.query_vectors, schema.document_vectors
     with_vectors = (
-        _rewarded_queries(number, since, before)
+        _rewarded_queries(number, since)
         .add_columns(schema.tenants.c.name.label("tenant"), q.c.task, q.c.name, q.c.text)
         .add_columns(own.c.vector, own.c.checksum)
         .join(schema.tenants, schema.tenants.c.id == q.c.tenant)
@@ -121,12 +120,10 @@ def _judges_themselves(connection: Connection, queries: Sequence[int]) -> set[in
     }
 
 
-def embedder_of_most(
-    connection: Connection, judge: str, tenant: str, *, last: int, since: float | None, before: float | None = None
-) -> str | None:
+def embedder_of_most(connection: Connection, judge: str, tenant: str, *, last: int, since: float | None) -> str | None:
     """As `Store.embedder`."""
     q, e = schema.queries, schema.embedders
-    rewarded = _rewarded_queries(id_of(connection, schema.judges, judge), since, before)
+    rewarded = _rewarded_queries(id_of(connection, schema.judges, judge), since)
     rows = _last_served(connection, tenant, rewarded.where(q.c.embedder.is_not(None)), last, q.c.embedder)
     number = _most_common([embedder for _, _, embedder in rows])
     return connection.execute(select(e.c.name).where(e.c.id == number)).scalar()
@@ -186,15 +183,13 @@ def owners_of(tenant: str) -> Select[Any]:
     return select(t.c.id).where(named if tenant else or_(named, t.c.shares))
 
 
-def _rewarded_queries(judge: int | None, since: float | None, before: float | None = None) -> Select[Any]:
-    """The ids of queries that *judge* has rewarded, last served in that time, of all tenants."""
+def _rewarded_queries(judge: int | None, since: float | None) -> Select[Any]:
+    """The ids of queries that *judge* has rewarded, last served since then, of all tenants."""
     q, progress = schema.queries, schema.progress
     rewarded = and_(progress.c.query == q.c.id, progress.c.judge == judge, progress.c.rewards > 0)
     chosen = select(q.c.id).join(progress, rewarded)
     if since is not None:
         chosen = chosen.where(progress.c.at >= since)
-    if before is not None:
-        chosen = chosen.where(progress.c.at < before)
     return chosen
 
 
