@@ -296,17 +296,6 @@ class TestTruncated:
 class TestCache:
     """Vectors by content."""
 
-    @pytest.mark.parametrize(("seconds", "parts"), [(60.0, [8, 16, 32, 4]), (0.0, [8] * 7 + [4])])
-    def test_parts_grow_while_they_are_quick(self, cache, seconds, parts):
-        """So that a slow model says soon how fast it is, and a quick one is asked for many texts at once."""
-        done = []
-        model = CachedEmbedder(embedder(), cache, at_once=32, watch=done.append, seconds=seconds)
-
-        vectors = model.embed_documents([f"text {i}" for i in range(60)])
-
-        assert done == parts
-        assert_array_equal(vectors, embedder().embed_documents([f"text {i}" for i in range(60)]))
-
     @pytest.fixture
     def cache(self, tmp_path):
         """A cache in a file."""

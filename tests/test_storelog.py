@@ -20,8 +20,6 @@ from tttembed_rag.judges import RubricJudge
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
 
-DAY = 86_400
-
 
 def vector(text):
     """A vector drawn from a text's hash."""
@@ -578,44 +576,10 @@ class TestSampling:
         assert first.counts == second.counts
         assert store.counts().queries == first.counts.written
 
-    def test_one_request_over_the_days_pairs_is_left_out_alone(self, store):
-        """However many documents it was shown, all others are kept."""
-        with StoreLog(store, pairs_a_day=100) as log:
-            log.observe("too many", [f"d{i}" for i in range(101)])
-            log.flush()
-            for number in range(10):
-                log.observe(f"q{number}", [f"d{i}" for i in range(10)])
-            log.flush()
-            log.observe("over", ["a"])
-
-        assert (log.counts.written, log.counts.sampled_out, store.counts().pairs) == (10, 2, 100)
-
-    def test_a_days_pairs_are_those_that_are_kept(self, store):
-        """A store keeps two hundred of a query, and none of a malformed one."""
-        with StoreLog(store, pairs_a_day=210) as log:
-            log.observe(" ", ["a", "b"])
-            log.observe("many", [f"d{i}" for i in range(209)])
-            log.observe("few", [f"d{i}" for i in range(10)])
-
-        assert (log.counts.written, log.counts.failed, store.counts().pairs) == (2, 1, 210)
-
-    def test_the_next_day_has_a_budget_of_its_own(self, store):
-        """At midnight UTC capture goes on."""
-        now = [time.time()]
-        with StoreLog(store, pairs_a_day=1, clock=lambda: now[0]) as log:
-            for number in range(3):
-                log.observe(f"q{number}", ["a"])
-            log.flush()
-            now[0] += DAY
-            log.observe("tomorrow", ["a"])
-
-        assert (log.counts.written, log.counts.sampled_out) == (2, 2)
-
     @pytest.mark.parametrize(
         ("options", "message"),
         [
             ({"share": 0.0}, r"^share: expected a share in \(0, 1\], got 0$"),
-            ({"pairs_a_day": -1}, r"^pairs_a_day: expected >= 0, got -1$"),
             ({"capacity": 0}, r"^capacity: expected at least 1, got 0$"),
             ({"max_bytes": 0}, r"^max_bytes: expected at least 1, got 0$"),
             ({"tenant": 3}, r"^tenant: expected a text or None, got int$"),
@@ -775,20 +739,6 @@ def test_what_a_caller_changes_after_the_call_is_not_written(tmp_path, kind):
     assert rewards.values.tolist() == [0.9, 0.1]
     assert rewards.query_vectors.tolist() == [[1.0] * 8]
     assert rewards.doc_vectors.max() == 1.0
-
-
-def test_a_clock_that_was_ahead_silences_nothing(store):
-    """A daily budget that was spent in the future is no reason to keep quiet today."""
-    now = [time.time() + 365 * DAY]
-    with StoreLog(store, "judge", pairs_a_day=1, clock=lambda: now[0]) as log:
-        log.record("then", ["a"], [0.5])
-        log.record("over", ["a"], [0.5])
-        log.flush()
-        now[0] -= 365 * DAY
-        log.record("now", ["a"], [0.5])
-        log.flush()
-
-    assert log.counts.written == 2
 
 
 def test_a_thread_that_cannot_be_had_is_asked_for_again(tmp_path, monkeypatch):

@@ -171,10 +171,10 @@ class TestCapture:
     def test_outcomes_are_counted(self, read, spans, store):
         """Written, dropped, left out and failed; a span for each batch."""
         before, batches = read("tttembed.capture.queries"), read("tttembed.capture.duration")
-        with StoreLog(store, "judge", pairs_a_day=1) as log:
+        with StoreLog(store, "judge") as log, StoreLog(store, "judge", share=1e-9) as sampling:
             log.record("bad", ["a"], [7.0])
             log.record("good", ["a"], [0.5])
-            log.record("over", ["a"], [0.5])
+            sampling.record("left out", ["a"], [0.5])
         log.observe("late", ["a"])
         log.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,12 +18,11 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.rewards.names import checked_name
-from tttembed_rag.rewards.observations import MAX_DEPTH, Candidate, Served
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, as_floats
 
 _log = logging.getLogger(__name__)
-DAY_SECONDS = 86_400
 
 
 class Call(NamedTuple):
@@ -80,12 +78,9 @@ class Preparation:
     embed_query: Callable[[str], ArrayLike] | None
     embed_documents: Callable[[list[str]], Sequence[ArrayLike]] | None
     vectors: TextVectors
-    pairs_a_day: int | None
 
     def __post_init__(self) -> None:
         self._query_vectors = TextVectors()
-        # The last day (UTC) of a call, and the pairs that were kept of it.
-        self._day, self._pairs = 0, 0
 
     @property
     def embeds(self) -> bool:
@@ -96,23 +91,14 @@ class Preparation:
         """In a forked child, leave behind remembered vectors and the locks that other threads may have held."""
         self._query_vectors, self.vectors = copy(self._query_vectors), copy(self.vectors)
 
-    def prepare(self, calls: Sequence[Call], text_id: TextId) -> tuple[list[Served], int, int]:
-        """Served queries for *calls*, with the vectors that can be found.
-
-        How many calls over the budget, and how many malformed ones, were left out stands behind them.
-        """
-        served, sampled_out, malformed = list[Served](), 0, 0
+    def prepare(self, calls: Sequence[Call], text_id: TextId) -> tuple[list[Served], int]:
+        """Served queries for *calls*, with the vectors that can be found, and how many malformed ones were left out."""
+        served = list[Served]()
         for call in calls:
             try:
-                one = self._served(call, text_id)
+                served.append(self._served(call, text_id))
             except Exception as error:  # noqa: BLE001 - a caller's arguments: anything may be wrong with them
                 _log.warning("a served query was malformed: %r", error)
-                malformed += 1
-                continue
-            if self._admits(call.at, len(one.candidates)):
-                served.append(one)
-            else:
-                sampled_out += 1
         asked = self.embed_query
         embed_queries = None if asked is None else lambda texts: [asked(text) for text in texts]
         queries = _embedded(self._query_vectors, embed_queries, (one.query for one in served if one.vector is None))
@@ -130,17 +116,7 @@ class Preparation:
             )
             for one in served
         ]
-        return filled, sampled_out, malformed
-
-    def _admits(self, at: float, pairs: int) -> bool:
-        """Whether so many pairs of a query fit into the day of *at*, as far as a store keeps them, and count them."""
-        if (day := int(at // DAY_SECONDS)) != self._day:
-            self._day, self._pairs = day, 0
-        after = self._pairs + min(pairs, MAX_DEPTH)
-        if after > (math.inf if self.pairs_a_day is None else self.pairs_a_day):
-            return False
-        self._pairs = after
-        return True
+        return filled, len(calls) - len(served)
 
     def _served(self, call: Call, text_id: TextId) -> Served:
         """One call as a store takes it, with the vectors that its caller knew; blank documents are left out.

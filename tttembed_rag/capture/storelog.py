@@ -20,7 +20,7 @@ from weakref import WeakSet
 from numpy.typing import ArrayLike
 
 from tttembed_rag.capture.log import Log, Logged
-from tttembed_rag.capture.preparing import DAY_SECONDS, Call, Preparation, owned
+from tttembed_rag.capture.preparing import Call, Preparation, owned
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError, StoreUnavailable, TTTEmbedError, check_count, check_text
 from tttembed_rag.judges.contract import Judge, checked_judge
@@ -60,6 +60,8 @@ _RETRY, _LONGEST_RETRY = 0.1, 5.0
 _PATIENCE = 30.0
 # Seconds that all logs together may take at exit: without a written query, and in all.
 _EXIT_PATIENCE, _EXIT_SECONDS = 5.0, 30.0
+# Seconds of a day, for which a share of its queries is drawn.
+_DAY_SECONDS = 86_400
 # Seconds in which a round in progress ends: a thread in native code aborts the process when the interpreter ends.
 _LAST_ROUND = 60.0
 
@@ -72,7 +74,7 @@ class Captured:
         written: In the store, by its own count; a query that was served again counts again.
         queued: Waiting for the writer.
         dropped: Left out because the queue was full, or the log closed.
-        sampled_out: Left out by the share or the daily budget.
+        sampled_out: Left out by the share.
         failed: Malformed, refused by the store, or lost at the end because it was away.
         forgotten: Left out by the store, as the query, or all of its tenant, was forgotten since it was served.
         without_tenant: Left out because it came without a tenant, where one is required.
@@ -109,10 +111,8 @@ class StoreLog(Log):
         tenant: The tenant of all queries, "" for the shared one; None is the caller's `context`; `REQUIRED` is that,
             too, and leaves out queries of the shared tenant, also before the store has any other.
         share: Of the queries of a task and a day, the share that is kept, in (0, 1].
-        pairs_a_day: Pairs kept in a UTC day, by this process; None is no limit.
         capacity: Served queries that may wait, >= 1.
         max_bytes: Bytes of served queries that may wait, >= 1; beside them at most 16 MiB and one query are written.
-        clock: Gives the Unix seconds at which a query is served.
         trusted: As the attribute, kept with the judge in the store; taps that record the order that is served set it
             to True where it is None.
 
@@ -133,16 +133,12 @@ class StoreLog(Log):
         embedder: str = "",
         tenant: str | Literal[Required.REQUIRED] | None = None,
         share: float = 1.0,
-        pairs_a_day: int | None = None,
         capacity: int = 10_000,
         max_bytes: int = 256 * 2**20,
-        clock: Callable[[], float] = time.time,
         trusted: bool | None = None,
     ) -> None:
         if not 0 < share <= 1:
             raise InputError(f"share: expected a share in (0, 1], got {share:g}")
-        if pairs_a_day is not None and pairs_a_day < 0:
-            raise InputError(f"pairs_a_day: expected >= 0, got {pairs_a_day}")
         check_count("capacity", capacity)
         check_count("max_bytes", max_bytes)
         if tenant is not REQUIRED:
@@ -154,10 +150,10 @@ class StoreLog(Log):
         self.trusted = trusted
         # Whether the judge is vouched for, as the store was told.
         self._told: bool | None = None
-        self._tenant, self._share, self._clock = tenant, share, clock
+        self._tenant, self._share = tenant, share
         self._capacity, self._max_bytes = capacity, max_bytes
         models = embed_query, embed_documents, vectors or TextVectors()
-        self._preparation = Preparation(self.scale, embedder, *models, pairs_a_day)
+        self._preparation = Preparation(self.scale, embedder, *models)
         self._reached = Reached(store, "store of served queries")
         self._closed = False
         self._start_anew()
@@ -192,9 +188,9 @@ class StoreLog(Log):
     def note(self, call: Logged) -> None:
         """Put one call into the queue, with the caller's tenant and query id."""
         try:
-            at = self._clock()
+            at = time.time()
             if self._share < 1:  # the same answer for every tap, another one tomorrow
-                drawn = f"{at // DAY_SECONDS}\n{call.task or DEFAULT_TASK}\n{call.query}"
+                drawn = f"{at // _DAY_SECONDS}\n{call.task or DEFAULT_TASK}\n{call.query}"
                 if zlib.crc32(drawn.encode("utf-8", "surrogatepass")) >= self._share * 2**32:
                     self._leave_out("sampled_out")
                     return
@@ -344,8 +340,8 @@ class StoreLog(Log):
             self._settle(without_tenant=lost)
             calls = [call for call in calls if call.tenant is not None]
         self._text_id = store.text_id
-        served, sampled_out, malformed = self._preparation.prepare(calls, self._text_id)
-        self._settle(sampled_out=sampled_out, failed=malformed)
+        served, malformed = self._preparation.prepare(calls, self._text_id)
+        self._settle(failed=malformed)
         return served
 
     def _write(self, store: Store, served: Sequence[Served]) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tttembed_rag.stores import Store
     from tttembed_rag.stores.log.vectors import Lacking
 
-# About how long it takes until the bar moves on.
-_SECONDS = 3.0
+# Texts until the bar moves on: a request to each service, and some batches of a model here, sorted by length.
+_AT_ONCE = 96
 # Where a store's texts have no vectors, and what to do.
 _HELP = "give --embed SPEC, the model that the index was built with (`tttembed data --help` lists them)"
 
@@ -47,7 +47,7 @@ def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
         def watch(texts: int) -> None:
             bar.update(texts, f"{(bar.pos + texts) / max(1e-9, time.monotonic() - began):.1f} texts/s")
 
-        yield CachedEmbedder(model, known, at_once=128, watch=watch, seconds=_SECONDS)
+        yield CachedEmbedder(model, known, at_once=_AT_ONCE, watch=watch)
 
 
 def embed_folder(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,9 +11,6 @@ from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, check_width
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.system.keyed import KeyedRows
 from tttembed_rag.vectors.checks import FloatArray
-
-# Texts of the first part where parts grow.
-_FIRST = 8
 
 
 class VectorCache:
@@ -53,8 +49,6 @@ class CachedEmbedder(RoleEmbedder):
         cache: Vectors of earlier runs; new vectors are written to it.
         at_once: Texts between two writes, the most that a killed run loses.
         watch: Called after every write with the number of texts since the last.
-        seconds: About how long a part should take: parts then begin small, and grow up to *at_once* while they are
-            quicker. None for parts of *at_once*.
     """
 
     def __init__(
@@ -64,14 +58,11 @@ class CachedEmbedder(RoleEmbedder):
         *,
         at_once: int = 512,
         watch: Callable[[int], None] | None = None,
-        seconds: float | None = None,
     ) -> None:
         self._embedder = embedder
         self._cache = cache
         self._at_once = at_once
         self._watch = watch or (lambda _: None)
-        self._seconds = seconds
-        self._size = at_once if seconds is None else min(at_once, _FIRST)
         self.fingerprint = embedder.fingerprint
         self._width: int | None = None
 
@@ -79,9 +70,8 @@ class CachedEmbedder(RoleEmbedder):
         role = "document" if place else "query"
         embed = self._embedder.embed_documents if place else self._embedder.embed_queries
         vectors: FloatArray | None = None
-        start = 0
-        while start < len(texts):
-            part, began = texts[start : start + self._size], time.monotonic()
+        for start in range(0, len(texts), self._at_once):
+            part = texts[start : start + self._at_once]
             keys = [pair_key(self.fingerprint, role, text) for text in part]
             by_key = self._cache.get(keys)
             if missing := {key: text for key, text in zip(keys, part, strict=True) if key not in by_key}:
@@ -92,11 +82,7 @@ class CachedEmbedder(RoleEmbedder):
                 vectors = np.empty((len(texts), len(by_key[keys[0]])), dtype=np.float32)
             for row, key in enumerate(keys, start):
                 vectors[row] = self._checked(by_key[key])
-            start += len(part)
             self._watch(len(part))
-            if self._seconds is not None:
-                longer = time.monotonic() - began > self._seconds
-                self._size = max(_FIRST, self._size // 2) if longer else min(self._at_once, 2 * self._size)
         return embed([]) if vectors is None else vectors
 
     def _checked(self, vectors: FloatArray) -> FloatArray:
