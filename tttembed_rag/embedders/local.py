@@ -117,19 +117,18 @@ def local_model(
     return LocalEmbedder(loaded, name=model, query_prompt=prompts[0], document_prompt=prompts[1], batch_size=batch_size)
 
 
-def model2vec(model: str, *, batch_size: int = 1024) -> LocalEmbedder:
+def model2vec(model: str) -> LocalEmbedder:
     """A static model of model2vec: a table of token vectors, hundreds of times faster than a transformer.
 
     Args:
         model: Name or folder, such as ``minishlab/potion-retrieval-32M``.
-        batch_size: Texts at once.
     """
     library = require("sentence_transformers", EXTRA)
     modules = require("sentence_transformers.sentence_transformer.modules", EXTRA)
     require("model2vec", EXTRA)
     with loading(model, "sentence-transformers", EmbedderError, extra=EXTRA):
         table = modules.StaticEmbedding.from_model2vec(model)
-    return LocalEmbedder(library.SentenceTransformer(modules=[table], device="cpu"), name=model, batch_size=batch_size)
+    return LocalEmbedder(library.SentenceTransformer(modules=[table], device="cpu"), name=model, batch_size=1024)
 
 
 def minilm(*, max_tokens: int | None = None) -> LocalEmbedder:
