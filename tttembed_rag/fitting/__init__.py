@@ -1,7 +1,4 @@
-"""The plain rule: rewards of a scope in, its certified offset out (paper, Eq. 6 to 8 and Algorithm 1).
-
-Private: may change without notice.
-"""
+"""The plain rule: rewards of a scope in, its certified offset out. Private: may change without notice."""
 
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import fit_scope, scope_weights

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from sqlalchemy import ColumnElement, Connection, exists, func, select
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.stores import leasing, schema
+from tttembed_rag.stores import schema
 from tttembed_rag.stores.log.due import mark_due
 from tttembed_rag.stores.log.observing import EVERYTHING, Kind, forgotten_id, update_progress
 from tttembed_rag.stores.log.sources import take_back
@@ -132,7 +132,8 @@ def unlearn(connection: Connection, learners: AbstractSet[str]) -> int:
         connection.execute(lines.update().where(lines.c.tenant == tenant).values(detail=""))
         count += connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount
         announce(connection, tenant)
-    leasing.revoke(connection, learners)
+    # Without its lease, what is being learned for a tenant now can no longer be published.
+    connection.execute(schema.leases.delete().where(schema.leases.c.name.in_(sorted(learners))))
     mark_due(connection, owners.values())
     return count
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-from sqlalchemy import Connection, or_
+from sqlalchemy import or_
 
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.rewards.names import checked_name
@@ -91,11 +91,6 @@ class Leases:
                 self.release(lease)
             except StoreError as exc:
                 _log.warning("the lease was not given back, it ends by itself in %g s: %s", seconds, exc)
-
-
-def revoke(connection: Connection, tenants: Iterable[str]) -> None:
-    """End the leases of *tenants*: what is being learned for them now can no longer be published."""
-    connection.execute(_table.delete().where(_table.c.name.in_(sorted(tenants))))
 
 
 def _check_seconds(seconds: float) -> None:

@@ -139,7 +139,7 @@ def reward_rows(
     there: list[Given] = []
     queries: list[int] = []
     for numbers in in_parts(list(rewards)):
-        locked = locked_queries(connection, q.c.id.in_(numbers) & (true() if among is None else among))
+        locked = _locked_queries(connection, q.c.id.in_(numbers) & (true() if among is None else among))
         queries += locked
         there += [
             Given(query, document, rewards[query][document], source)
@@ -347,7 +347,7 @@ def _stored_documents(connection: Connection, tenant: int, names: Sequence[str])
     }
 
 
-def locked_queries(connection: Connection, which: ColumnElement[bool]) -> Sequence[int]:
+def _locked_queries(connection: Connection, which: ColumnElement[bool]) -> Sequence[int]:
     """The ids of some queries, locked until the transaction ends in the order in which `_write_queries` locks them."""
     q, t = schema.queries, schema.tenants
     order: Sequence[ColumnElement[str]] = (t.c.name, q.c.task, q.c.name)

@@ -270,7 +270,8 @@ def _judged_documents(
             for query, document, value in rows
             for source, (reward, _) in all_of(value, said.get((query, document), {})).items()
         ]
-    sound = [one for one in stored if _is_reward(one.value)]
+    # SQLite keeps any text in a column of numbers: damage.
+    sound = [one for one in stored if isinstance(one.value, float) and 0.0 <= one.value <= 1.0]
     rewarded = sorted({one.document for one in sound})
     with_vectors = (
         select(d.c.id, t.c.name.label("tenant"), d.c.name, d.c.text, v.c.vector, v.c.checksum)
@@ -289,11 +290,6 @@ def _judged_documents(
             rewards[query][source].append((document, value))
     damaged = {"document vectors": len(rewarded) - len(documents), "rewards": len(stored) - len(sound)}
     return documents, rewards, damaged
-
-
-def _is_reward(value: Any) -> bool:
-    """Whether a stored value is undamaged: SQLite keeps any text in a column of numbers."""
-    return isinstance(value, float) and 0.0 <= value <= 1.0
 
 
 def _matrix(vectors: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.float32]]:
