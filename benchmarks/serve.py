@@ -48,7 +48,7 @@ import numpy as np
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, context
 from tttembed_rag.capture import Known, StoreLog
 from tttembed_rag.embedders.local import minilm
-from tttembed_rag.offsets import KernelMap
+from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.system import telemetry

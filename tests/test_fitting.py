@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import InputError, Rewards, VectorError, fit
-from tttembed_rag.fitting import ObjectiveName, Recipe, fit_scope, scope_weights
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.objectives import ROUNDING
-from tttembed_rag.fitting.scopes import batches, of_task
+from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
+from tttembed_rag.fitting.scopes import batches, fit_scope, of_task, scope_weights
 from tttembed_rag.fitting.shared import SharedProblem
 
 TIGHT = Recipe(tolerance=1e-8)

@@ -9,7 +9,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tttembed_rag import InputError, OffsetFileError, Offsets, Rewards, VectorError, fit
 from tttembed_rag.fitting import local as module
 from tttembed_rag.fitting.local import Local
-from tttembed_rag.offsets import Evidence, KernelMap, Offset
+from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.offsets.values import Offset
 
 UNGATED = Evidence(3, None, None, "ungated", "learned without a gate")
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from tttembed_rag.fitting import ObjectiveName
 from tttembed_rag.fitting.objectives import CLIP, DEVIATION_FLOOR, PADDING, ROUNDING, build, log_softmax
+from tttembed_rag.fitting.recipe import ObjectiveName
 
 TEACHER = 0.02
 every_objective = pytest.mark.parametrize("name", get_args(ObjectiveName))

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag.fitting import ObjectiveName, Recipe, scope_weights
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.private import _REACH, PrivateProblems
+from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
+from tttembed_rag.fitting.scopes import scope_weights
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import Evaluation, adam, exact
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, VectorError, fit
-from tttembed_rag.offsets import Rescorer
-from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.rewards.orders import in_fused_order
 from tttembed_rag.serving import (
     FirstPass,

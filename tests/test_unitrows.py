@@ -10,8 +10,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import InputError, fit
-from tttembed_rag.fitting import Recipe, scope_weights
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.fitting.scopes import scope_weights
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import exact
 from tttembed_rag.vectors import gpu

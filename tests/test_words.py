@@ -30,9 +30,8 @@ from tttembed_rag.gate.deciding import nothing
 from tttembed_rag.gate.proposals import propose_local
 from tttembed_rag.gate.thresholds import AUDITED, FALLS, MEANS, PUBLISHED
 from tttembed_rag.gate.words import with_lists
-from tttembed_rag.offsets import Rescorer
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.worker.learning import staying

@@ -10,10 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import stdtrit
 
 from tttembed_rag import InputError, Rewards, fit
-from tttembed_rag.fitting import ObjectiveName, Recipe
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.neighbours import with_neighbours
+from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
 from tttembed_rag.fitting.scopes import UNSOLVED, shared_offset
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.gains import Gain

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from tests.test_words import judged
 from tttembed_rag import InputError, Offsets, Rewards, fit
-from tttembed_rag.fitting import Recipe
+from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.audit import audit_sample
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.depth import lost_by_depth

@@ -11,8 +11,9 @@ import pytest
 
 from tttembed_rag import InputError, Rewards, fit
 from tttembed_rag.errors import DataError, RewardError, VectorError
-from tttembed_rag.fitting import Recipe, scope_weights, shared
-from tttembed_rag.fitting.scopes import of_task, shared_offset
+from tttembed_rag.fitting import shared
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.fitting.scopes import of_task, scope_weights, shared_offset
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.rewards import columns

@@ -126,17 +126,15 @@ def exact(
     return Solution(final.x, final.f, final.norm, spent, final.norm <= tolerance)
 
 
-def adam(
-    problem: Problem, start: FloatArray, *, tolerance: float = 1e-4, steps: int = 300, rate: float = 0.01
-) -> Solution:
-    """The paper's recipe: *steps* full-batch Adam steps at learning rate *rate*, no stopping rule."""
+def adam(problem: Problem, start: FloatArray, *, tolerance: float = 1e-4, steps: int = 300) -> Solution:
+    """The paper's recipe: *steps* full-batch Adam steps at a learning rate of .01, no stopping rule."""
     x = np.array(start, dtype=np.float64)
     mean, square = np.zeros_like(x), np.zeros_like(x)
     for step in range(1, steps + 1):
         g = problem.evaluate(x).gradient
         mean = 0.9 * mean + 0.1 * g
         square = 0.999 * square + 0.001 * g * g
-        x = x - rate * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+        x = x - 0.01 * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
     at = _Points.at(problem, x)
     return Solution(at.x, at.f, at.norm, np.full(len(x), steps + 1), at.norm <= tolerance)
 
