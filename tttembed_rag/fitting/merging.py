@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.columns import starts_of
 from tttembed_rag.vectors.checks import IntArray
 
 
@@ -41,7 +42,7 @@ def merged(rewards: Rewards, groups: IntArray, *, absent: bool = False) -> Rewar
         rewards,
         query_vectors=rewards.query_vectors[queries],
         query_norms=rewards.query_norms[queries],
-        starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
+        starts=starts_of(depths),
         candidates=rewards.candidates[first],
         values=total / count,
         tasks=rewards.tasks[queries],

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.columns import starts_of
 from tttembed_rag.vectors.checks import IntArray
 
 # Unjudged candidates that join each judged one. On development three taught no more than two, at twice the cost.
@@ -51,7 +52,7 @@ def with_neighbours(rewards: Rewards) -> Rewards:
             count = min(NEIGHBOURS * len(values[q]), left)
             candidates[q] = np.concatenate([candidates[q], documents[found[:count]]])
             values[q] = np.concatenate([values[q], np.full(count, worst)])
-    starts = np.concatenate([[0], np.cumsum([len(row) for row in values])]).astype(np.intp)
+    starts = starts_of([len(row) for row in values])
     return replace(rewards, candidates=np.concatenate(candidates), values=np.concatenate(values), starts=starts)
 
 

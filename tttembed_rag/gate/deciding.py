@@ -163,9 +163,7 @@ def _decided(everything: Case, scope: AnyScope) -> Iterator[Offset]:
     tasks = np.unique(everything.given.tasks).tolist()
     priors: Mapping[str, Prior] = {}
     if scope == "auto" and len(tasks) >= MIN_TASKS and int(task_families(everything).max()) + 1 >= MIN_TASKS:
-        propose = cache(
-            partial(propose_constant, unseen=True)
-        )  # asked about the same case by the gate and for the priors
+        propose = cache(partial(propose_constant, unseen=True))  # the gate and the priors ask about the same case
         whole = _offset(everything, "global", None, propose)
         yield whole
         if whole.served:
