@@ -3,8 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ADAPTERS := $(addprefix integrations/,langchain-tttembed llama-index-embeddings-tttembed tttembed-haystack)
 HOSTS := integrations/tttembed-hosts
-# Each file of tests runs in one of so many processes.
-JOBS ?= 2
+# Each file of tests runs in one of so many processes: part of their time is waiting, so there is one more than cores.
+JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 # Tests that need what `make test` does not install; there, they are skipped.
 HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py tests/scale \
