@@ -1,6 +1,7 @@
 """What is found where a store should be, and what is left in its file."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,6 +163,22 @@ def test_a_foreign_database_is_refused(new_sqlite_url):
 
     with pytest.raises(StoreError, match="foreign table 'queries'"):
         open_store(new_sqlite_url)
+
+
+def test_a_new_file_is_opened_by_many_at_once(tmp_path):
+    """Its journal is changed by one of them; the others are not told that it is locked."""
+    urls = [f"sqlite:///{tmp_path}/{number}.db" for number in range(60) for _ in range(4)]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(looked_at, urls))
+
+
+def looked_at(url):
+    """Have a new connection read a database."""
+    database = Database(url)
+    with database.read() as connection:
+        connection.execute(text("SELECT 1"))
+    database.close()
 
 
 def test_a_newer_schema_is_refused(new_store_url):

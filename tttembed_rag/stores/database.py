@@ -217,7 +217,11 @@ class Database:
         for setting in settings:
             bare.execute(f"PRAGMA {setting}")
         if bare.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            bare.execute("PRAGMA journal_mode=WAL")
+            try:
+                bare.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY:  # as where two connections meet here at a new file
+                    raise
 
 
 def keyed_digest(salt: bytes, content: bytes) -> bytes:
