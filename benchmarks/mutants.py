@@ -153,7 +153,7 @@ def tests_of(mutation: Mutation, record: CoverageData) -> list[str]:
 
 
 def notices(mutation: Mutation | None, tests: list[str], seconds: int) -> bool:
-    """Whether one of the tests fails under a mutation, or none; the process that calls it is changed for good."""
+    """Whether one of the tests fails under a mutation (None changes nothing); the calling process cannot undo it."""
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / PACKAGE.name
         shutil.copytree(PACKAGE, copied, ignore=shutil.ignore_patterns("__pycache__"))

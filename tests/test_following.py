@@ -414,7 +414,7 @@ class TestOutages:
         assert (during[1].version, lines) == (1, 1)
         assert during[1].age >= 0.1
         assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(2).apply(BASE))
-        assert eventually(lambda: live.status.error is None)  # told behind what is served
+        assert eventually(lambda: live.status.error is None)  # the follower serves first, then clears its error
         assert eventually(lambda: [one.levelno for one in caplog.records] == [logging.WARNING] * 2)
 
     def test_a_store_that_says_nothing_does_not_answer(self, store, monkeypatch, caplog):

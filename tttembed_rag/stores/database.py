@@ -220,7 +220,8 @@ class Database:
             try:
                 bare.execute("PRAGMA journal_mode=WAL")
             except sqlite3.OperationalError as exc:
-                if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY:  # as where two connections meet here at a new file
+                # Another connection is changing the journal of the new file at this moment.
+                if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                     raise
 
 
