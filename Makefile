@@ -3,12 +3,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ADAPTERS := $(addprefix integrations/,langchain-tttembed llama-index-embeddings-tttembed tttembed-haystack)
 HOSTS := integrations/tttembed-hosts
+STORE := integrations/tttembed-store
+TOOLS := integrations/tttembed-tools
 # Each file of tests runs in one of so many processes: part of their time is waiting, so there is one more than cores.
 JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 # Tests that need what `make test` does not install; there, they are skipped.
-HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py tests/scale \
-	tests/test_parquet.py tests/spans/test_files.py tests/search/test_catalog.py integrations/tests \
+HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py integrations/tttembed-store/tests/shards \
+	integrations/tttembed-store/tests/test_parquet.py integrations/tttembed-store/tests/spans/test_files.py integrations/tttembed-tools/tests/test_catalog.py integrations/tests \
 	'tests/test_documentation.py::test_pages_run[docs/tools.md]'
 # What `make test-lowest` installs beside the package, and the tests that it leaves out: those need adapters.
 TESTED_WITH := build celery fastapi hatchling hypothesis ir-measures matplotlib openapi-spec-validator pgserver \
@@ -47,8 +49,8 @@ faults: .venv/hosts
 
 # Three lanes that take about as long: most of it is waiting.
 faults-processes faults-server faults-rest: export TTTEMBED_FAULT_TRIALS := 50
-PROCESSES := $(addprefix tests/faults/test_,day.py killed.py together.py)
-SERVER := tests/faults/test_server.py
+PROCESSES := $(addprefix integrations/tttembed-store/tests/faults/test_,day.py killed.py together.py)
+SERVER := integrations/tttembed-store/tests/faults/test_server.py
 
 faults-processes:
 	$(BIN)/python -m pytest --durations=0 $(PROCESSES)
@@ -57,12 +59,14 @@ faults-server:
 	$(BIN)/python -m pytest --durations=0 $(SERVER)
 
 faults-rest:
-	$(BIN)/python -m pytest --durations=0 tests/faults tests/scale/test_kills.py $(addprefix --ignore ,$(PROCESSES) $(SERVER))
+	$(BIN)/python -m pytest --durations=0 integrations/tttembed-store/tests/faults integrations/tttembed-store/tests/shards/test_kills.py $(addprefix --ignore ,$(PROCESSES) $(SERVER))
 
 check: .venv/hosts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy $(STORE)/tttembed_store
+	$(BIN)/mypy $(TOOLS)/tttembed_tools
 	$(BIN)/mypy integrations/langchain-tttembed/langchain_tttembed
 	cd integrations/llama-index-embeddings-tttembed && ../../$(BIN)/mypy --namespace-packages --explicit-package-bases llama_index
 	$(BIN)/mypy $(HOSTS)/tttembed_hosts
@@ -101,18 +105,18 @@ bench-all: bench
 	$(BIN)/python benchmarks/judge.py
 	$(BIN)/python benchmarks/gain.py
 
-.venv/demo: pyproject.toml constraints.txt
+.venv/demo: constraints.txt $(addsuffix /pyproject.toml,. $(STORE) $(TOOLS))
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[demo]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable . --editable $(STORE) --editable '$(TOOLS)[demo]'
 	touch $@
 
-.venv/dev: pyproject.toml constraints.txt $(addsuffix /pyproject.toml,$(ADAPTERS) $(HOSTS))
+.venv/dev: constraints.txt $(addsuffix /pyproject.toml,. $(STORE) $(TOOLS) $(ADAPTERS) $(HOSTS))
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]' \
-		--editable $(HOSTS) $(foreach folder,$(ADAPTERS),--editable '$(folder)[dev]')
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]' --editable $(HOSTS) \
+		$(foreach folder,$(STORE) $(TOOLS) $(ADAPTERS),--editable '$(folder)[dev]')
 	touch .venv/demo $@
 
 .venv/hosts: .venv/dev
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable . --editable '$(HOSTS)[dev]' \
-		--editable 'integrations/langchain-tttembed[stores]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable . --editable '$(STORE)[ray]' \
+		--editable '$(TOOLS)[mcp,pydantic-ai]' --editable '$(HOSTS)[dev]' --editable 'integrations/langchain-tttembed[stores]'
 	touch $@

@@ -12,6 +12,7 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 import click
+from tttembed_store.sql import schema
 
 import tttembed_rag
 from tttembed_rag.cli import main
@@ -20,7 +21,6 @@ from tttembed_rag.gate import thresholds
 from tttembed_rag.gate.audit import LEAST
 from tttembed_rag.gate.thresholds import Question
 from tttembed_rag.serving import cascade
-from tttembed_rag.stores import schema
 from tttembed_rag.vectors.copies import NEAR
 
 HERE = Path(__file__).parent
@@ -298,7 +298,7 @@ def tables() -> str:
         "",
         "SQLite or PostgreSQL, the same tables in both; opening a store brings them up to date. A column that",
         "refers to another table has its singular as name, and the id there as value. Read them as you like, and write",
-        f"through `tttembed_rag.stores` alone: its guarantees live there. This is revision {schema.HEAD}.",
+        f"through `tttembed_store.sql` alone: its guarantees live there. This is revision {schema.HEAD}.",
         "",
     ]
     for table in schema.metadata.sorted_tables:

@@ -16,11 +16,11 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from tttembed_tools.demo import tools
 
 import tttembed_rag
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
-from tttembed_rag.demo import tools
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.summary import conclusions
 from tttembed_rag.offsets.kernel import KernelMap

@@ -25,13 +25,13 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tttembed_tools import cards_of
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.scopes import UNSOLVED
 from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
-from tttembed_rag.search import cards_of
 from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE
 
 REPO = Path(__file__).resolve().parents[1]
