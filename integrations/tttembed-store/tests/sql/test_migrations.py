@@ -45,7 +45,7 @@ def open_by_next_release(tmp_path):
         package = tmp_path / "next" / "tttembed_store"
         shutil.copytree(Path(tttembed_store.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
         (package / "sql/migrations/versions/0002_next.py").write_text(NEXT.format(more=more), encoding="utf-8")
-        named = package / "stores" / "schema.py"
+        named = package / "sql" / "schema.py"
         named.write_text(named.read_text(encoding="utf-8").replace('HEAD = "0001"', 'HEAD = "0002"'), encoding="utf-8")
         program = "import sys; from tttembed_store.sql import open_store; open_store(sys.argv[1]).close()"
         environment = os.environ | {"PYTHONPATH": str(package.parent)}
