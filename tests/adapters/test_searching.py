@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import NullPool, create_engine
 
 from tests.adapters.conftest import driver_of
 from tests.adapters.worlds import TEXTS, WIDTH, Vectors, drawn, everywhere, knowing, of_task
@@ -23,20 +23,6 @@ STORES = [
     pytest.param(("langchain", "pgvector"), marks=pytest.mark.slow),
     *(("llama_index", kind) for kind in ("simple", "faiss")),
 ]
-
-
-@pytest.fixture(scope="session")
-def pgvector(tmp_path_factory):
-    """Connections to a real PostgreSQL with pgvector, started for these tests."""
-    pgserver = pytest.importorskip("pgserver")
-    try:
-        server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
-    except Exception as exc:  # noqa: BLE001 - whatever keeps a database from starting here, these tests cannot run
-        pytest.skip(f"PostgreSQL does not start here: {exc}")
-    engine = create_engine(server.get_uri().replace("postgresql://", "postgresql+psycopg://"))
-    yield engine
-    engine.dispose()
-    server.cleanup()
 
 
 class World:
@@ -66,7 +52,9 @@ class World:
 @pytest.fixture(params=STORES, ids="-".join)
 def world(request, tmp_path):
     """One store after the other."""
-    return World(*request.param, tmp_path, lambda: request.getfixturevalue("pgvector"))
+    return World(
+        *request.param, tmp_path, lambda: create_engine(request.getfixturevalue("postgres"), poolclass=NullPool)
+    )
 
 
 def test_without_an_offset_a_store_answers_as_unwrapped(world):
