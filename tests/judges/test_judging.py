@@ -463,7 +463,7 @@ class TestFailure:
         def fails(method, nth):
             calls[method] += 1
             if failing == method and calls[method] == nth:
-                asked.wait(10)
+                asked.wait(60)
                 failed.set()
                 raise DataError("gone")
 
@@ -483,7 +483,7 @@ class TestFailure:
                 scores = super().score(query, documents)
                 if query == self.asked[0][0]:
                     asked.set()
-                    failed.wait(10)
+                    failed.wait(60)
                     time.sleep(0.05)  # whoever hears of the failure does so now
                 return scores
 

@@ -30,7 +30,7 @@ class Stuck(Blocking):
         """One half, in time or later."""
         self.asked.append(query)
         if query in self._stuck:
-            self.free.wait(20)
+            self.free.wait(60)
         return [0.5] * len(documents)
 
 

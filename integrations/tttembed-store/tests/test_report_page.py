@@ -101,7 +101,7 @@ class Browser:
         self._asked.close()
         self._answers.close()
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(60)
 
     def ask(self, method, **parameters):
         """The answer to one request; what the browser reports meanwhile is noted."""

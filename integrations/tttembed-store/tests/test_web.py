@@ -55,7 +55,7 @@ def running(app):
     (port,) = {one.getsockname()[1] for one in server.servers[0].sockets}
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
-    thread.join(10)
+    thread.join(60)
 
 
 class Retriever:
@@ -572,7 +572,7 @@ class TestGenerators:
             return current_tenant()
 
         def in_thread():
-            released.wait(10)
+            released.wait(60)
             return current_tenant()
 
         with context(task="t", tenant="acme"):

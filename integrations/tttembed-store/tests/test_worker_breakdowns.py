@@ -96,7 +96,7 @@ class TestBrokenJudges:
             scale, fingerprint = Scale("probability"), "hanging@1"
 
             def score(self, query, documents):
-                free.wait(20)
+                free.wait(60)
                 return [0.9, 0.1]
 
         store.observe(world.served(range(40)))
@@ -157,14 +157,14 @@ class TestLease:
 
         def complete(prompt):
             asked.set()
-            answered.wait(20)
+            answered.wait(60)
             return careful(prompt)
 
         store.observe(world.served(range(6)))
         slow = RubricJudge(complete, model="slow")
         worker = threading.Thread(target=Worker(store, slow, lease_seconds=1.0).round)
         worker.start()
-        asked.wait(20)
+        asked.wait(60)
         ends = time.monotonic() + 2.5
         while time.monotonic() < ends:
             held.append(store.leases.take("", "thief", 1) is None)
@@ -209,7 +209,7 @@ class TestKilled:
     def test_while_it_judges(self, world, store, sqlite_url, reranker):
         """The next worker asks about what was not answered, and no answer is paid for twice."""
         killed = threading.Event()
-        host, asked = reranker(lambda scores, n: (n > 47 and not killed.wait(20)) or scores)
+        host, asked = reranker(lambda scores, n: (n > 47 and not killed.wait(60)) or scores)
         store.observe(world.served(range(40)))
         arguments = (sqlite_url, "--judge", f"http+cohere://{host}", "--concurrency", 1, "--lease", 1, "--once")
         process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE)
@@ -252,7 +252,7 @@ class TestKilled:
         with subprocess.Popen(command(sqlite_url, "--every", 60), stdout=subprocess.PIPE, text=True) as process:
             line = process.stdout.readline()
             process.send_signal(number)
-            code = process.wait(20)
+            code = process.wait(60)
 
         assert "published" in line
         assert code == 0
@@ -289,7 +289,7 @@ def embed(texts):
         eventually(hangs.exists)
         process.send_signal(signal.SIGTERM)
         try:
-            code = process.wait(10)
+            code = process.wait(60)
         finally:
             process.kill()
 
@@ -321,25 +321,25 @@ def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
 def test_told_to_end_it_keeps_what_a_slow_judge_has_answered(world, store, monkeypatch):
     """Verdicts that came before the time was over are kept, and no query is set aside for it."""
     monkeypatch.setattr(calls, "_GRACE", 1.0)
-    stop, free, asked = threading.Event(), threading.Event(), []
+    stop, free, asked, waited = threading.Event(), threading.Event(), [], []
 
     def complete(prompt):
         asked.append(prompt)
         if len(asked) == 56:
             stop.set()
         if len(asked) > 56:
-            free.wait(20)
+            free.wait(60)
+            waited.append(prompt)
         return careful(prompt)
 
     store.observe(world.served(range(40)))
-    begun = time.monotonic()
-    steps = Worker(store, RubricJudge(complete, model="slow")).round(stop=stop)
+    steps, left = Worker(store, RubricJudge(complete, model="slow")).round(stop=stop), list(waited)
     free.set()
 
     assert actions(steps) == ["judged"]
     assert store.judges()[0][1] == 8
     assert store.judge_queue.failures() == []
-    assert time.monotonic() - begun < 5
+    assert left == []
 
 
 class TestCommand:
@@ -413,7 +413,7 @@ def test_a_database_that_is_gone_is_waited_for(world, server):
         store.observe(world.served(range(40), judged=True), judge="j")
         eventually(lambda: "published" in [step.action for step in told])
         stop.set()
-        thread.join(10)
+        thread.join(60)
 
         assert not thread.is_alive()
         assert store.registry.version().number == 1

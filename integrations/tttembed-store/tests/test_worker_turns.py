@@ -253,7 +253,7 @@ class TestRefusedQueries:
 
         def hangs(query):
             if "hang" in query:
-                return lambda documents: free.wait(20) and [0.5] * len(documents)
+                return lambda documents: free.wait(60) and [0.5] * len(documents)
             return None
 
         store.observe(served(rng, 20))

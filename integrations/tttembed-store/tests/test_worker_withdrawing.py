@@ -321,7 +321,7 @@ class TestProbe:
         """Judging goes on in the next round, and nothing is learned."""
         store.observe(world.served(range(40), judged=True), judge="j")
         answers = threading.Event()
-        worker = Worker(store, probe=lambda: answers.wait(20), judge_seconds=0.2)
+        worker = Worker(store, probe=lambda: answers.wait(60), judge_seconds=0.2)
         (first,) = worker.round()
         answers.set()
 
@@ -332,7 +332,7 @@ class TestProbe:
         """However many rounds ask it."""
         store.observe(world.served(range(4), judged=True), judge="j")
         answers, asked = threading.Event(), []
-        worker = Worker(store, probe=lambda: asked.append(1) or answers.wait(20), judge_seconds=0.05)
+        worker = Worker(store, probe=lambda: asked.append(1) or answers.wait(60), judge_seconds=0.05)
         last = [worker.round()[-1] for _ in range(12)][-1]
         other = Worker(store, probe=lambda: Probe.of(model(1))).round()
         answers.set()

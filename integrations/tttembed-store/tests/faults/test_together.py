@@ -527,14 +527,14 @@ def test_forks(child, store, store_url, rng, stamps, capture, unsound):
                 try:
                     for number in range(10):
                         request(1000 * (place + 1) + number)
-                    code = 0 if log.flush(20) and log.counts.written == 10 else 2
+                    code = 0 if log.flush(60) and log.counts.written == 10 else 2
                 finally:
                     os._exit(code)
             forked.append(pid)
         tell("children", [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in forked])
         done.set()
         server.join()
-        tell("flushed", log.flush(20))
+        tell("flushed", log.flush(60))
 
     parent = child(work)
     code = parent.wait()

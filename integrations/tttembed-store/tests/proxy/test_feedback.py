@@ -189,7 +189,7 @@ def test_a_page_of_another_site_says_nothing(proxied, sqlite_url):
 def test_requests_wait_up_to_a_number_of_bytes(proxied, store_url, kept, monkeypatch):
     """What comes beyond them is told so at once, what waits is kept, and there is room again afterwards."""
     go, written = threading.Event(), FeedbackWriter._written
-    monkeypatch.setattr(FeedbackWriter, "_written", lambda self, batch: go.wait(10) and written(self, batch))
+    monkeypatch.setattr(FeedbackWriter, "_written", lambda self, batch: go.wait(60) and written(self, batch))
     monkeypatch.setattr("tttembed_store.proxy.feedback._MOST_BYTES", 1200)
     client = proxied(feedback=FeedbackWriter(store_url))
 
@@ -311,7 +311,7 @@ def test_a_caller_who_leaves_takes_nothing_with_him(proxied, store_url, kept, mo
     client.post("/v1/feedback", json=UP)
     go = threading.Event()
     written = FeedbackWriter._written
-    monkeypatch.setattr(FeedbackWriter, "_written", lambda self, batch: go.wait(10) and written(self, batch))
+    monkeypatch.setattr(FeedbackWriter, "_written", lambda self, batch: go.wait(60) and written(self, batch))
 
     with pytest.raises(Exception, match="timed out"):
         client.post("/v1/feedback", json=UP | {"source": "gone"}, timeout=0.3)

@@ -312,7 +312,7 @@ class TestHarm:
     def test_what_waits_is_bounded(self):
         """A full queue drops spans and counts them; the application does not wait."""
         log, go = FakeLog(), threading.Event()
-        processor, tracer = provided(log, texts=lambda _: go.wait(10) and {}, capacity=3)
+        processor, tracer = provided(log, texts=lambda _: go.wait(60) and {}, capacity=3)
         slow = {"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.query.text": "tea"}
         slow["gen_ai.retrieval.documents"] = '[{"id": "a"}]'
 
