@@ -106,7 +106,6 @@ def eq6(v, rewards, weights, recipe):
 
 
 def softmax(values):
-    """Softmax of a vector."""
     exponentials = np.exp(values - values.max())
     return exponentials / exponentials.sum()
 
@@ -339,7 +338,6 @@ def sqlite_url(new_sqlite_url, sqlite_file):
 
 @pytest.fixture
 def store(sqlite_url):
-    """That store, opened."""
     with open_store(sqlite_url) as opened:
         yield opened
 

@@ -113,7 +113,6 @@ def normalize():
 
 
 def unit(vector):
-    """At unit length."""
     return vector / np.linalg.norm(vector)
 
 
@@ -298,7 +297,6 @@ class TestCache:
 
     @pytest.fixture
     def cache(self, tmp_path):
-        """A cache in a file."""
         with closing(VectorCache.open(tmp_path / "known.sqlite")) as opened:
             yield opened
 

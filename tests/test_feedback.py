@@ -21,7 +21,6 @@ def reward(*events):
 
 
 def event(signal="click", value=1.0, **more):
-    """An event on one pair."""
     return Event("q", "d", signal, value, **more)
 
 
@@ -191,7 +190,6 @@ class TestFiles:
         ],
     )
     def test_damage_is_named(self, tmp_path, name, text, message):
-        """The error names file and line."""
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
 

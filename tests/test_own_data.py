@@ -305,7 +305,6 @@ class TestVotes:
         assert reason.replace("HERE", str(here)) in result.output.splitlines()[-1]
 
     def test_a_file_that_is_not_there(self, here: Path) -> None:
-        """Is named."""
         with pytest.raises(DataError, match=r"none\.csv: expected a file with query"):
             read_rows(here / "none.csv", scale=Scale(), task="t")
 
@@ -463,7 +462,6 @@ class TestMeasured:
         ],
     )
     def test_what_is_missing_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
-        """That says what to do."""
         write_votes(here / "votes.csv", "thumb", 1, -1)
         (here / "all-bad.csv").write_text("query,document,thumb\nq,a,-1\nq,b,-1\n", encoding="utf-8")
         (here / "other.py").write_text(

@@ -37,7 +37,6 @@ def indexed(**changes):
 
 
 def spoiled(array, value):
-    """The array with *value* in its second row."""
     array = np.array(array)
     array[1] = value
     return array
@@ -66,7 +65,6 @@ class TestBuilding:
         assert depths == rewards.depths.tolist()
 
     def test_lists_are_as_good_as_arrays(self):
-        """Nested lists build what arrays build."""
         arrays = columns()
         lists = {name: value.tolist() for name, value in arrays.items()}
         expected, rewards = Rewards.from_arrays(**arrays), Rewards.from_arrays(**lists)
@@ -224,12 +222,10 @@ NONE_JUDGED = "rewards: expected at least one judged candidate per query, got no
 
 
 def arrays(**changes):
-    """A call of `from_arrays`."""
     return partial(Rewards.from_arrays, **columns(**changes))
 
 
 def index(**changes):
-    """A call of `from_indexed`."""
     return partial(Rewards.from_indexed, **indexed(**changes))
 
 

@@ -23,7 +23,6 @@ WORDS = ["task", "tenant", "query_id", "source"]
 
 
 def offsets_of(tasks, seed=0):
-    """A random offset for each task, and none for any other."""
     draw = np.random.default_rng(seed)
     return Offsets([Offset("task", draw.normal(size=WIDTH), 0.8, 4, UNGATED, task=task) for task in tasks], width=WIDTH)
 
@@ -205,7 +204,6 @@ class TestLiveOffsets:
         assert steering.apply(BASE, "q") == offsets.apply(BASE, task="task1")
 
     def test_publishing_returns_the_way_back(self, offsets):
-        """Rolling back is publishing what came back."""
         live = LiveOffsets(offsets)
 
         assert live.publish(offsets_of(["other"])) is offsets
@@ -213,7 +211,6 @@ class TestLiveOffsets:
         assert live.current is offsets
 
     def test_another_width_is_refused(self, offsets):
-        """Offsets of another model never go live."""
         live = LiveOffsets(offsets)
 
         with pytest.raises(VectorError, match=r"^offsets: expected width 8, got 3$"):
@@ -263,7 +260,6 @@ class TestTenants:
         return Steering(live)
 
     def test_others_are_served_the_shared_ones(self, steering):
-        """A tenant without offsets of its own, and no tenant at all, are served what all share."""
         shared = offsets_of(["task1"], seed=99).apply(BASE, task="task1")
         with context(task="task1", tenant="new"):
             new = steering.apply(BASE, "q")

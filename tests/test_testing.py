@@ -30,7 +30,6 @@ class TestJudge:
         assert FakeJudge().score("Wash WOOL?", ["wool: how to wash it", "wool", "rust", ""]) == [1.0, 0.5, 0.0, 0.0]
 
     def test_passes_for_a_reranker(self):
-        """It passes the examination of judges."""
         check_judge(FakeJudge())
 
     async def test_notes_what_it_was_asked(self):

@@ -155,7 +155,6 @@ class Library:
             raise ConnectionError(self.failing)
 
     def loop(self, **settings):
-        """The loop over this library."""
         return TwoPass(
             steer=lambda _, base: base,
             read=str,

@@ -86,7 +86,6 @@ class TestAlike:
         assert all(len(set(found[which == text].tolist())) == 1 for text in range(20))
 
     def test_the_numbers_do_not_follow_the_order(self):
-        """The same rows in another order have the same numbers."""
         rng = np.random.default_rng(0)
         vectors = rng.standard_normal((50, 16))
         vectors[40:] = vectors[:10] + 1e-5
@@ -139,7 +138,6 @@ class TestDevice:
             fit(some_rewards(), scope="task", gate=False, device="tpu")
 
     def test_small_fits_do_not_load_torch(self):
-        """On a machine with torch a small fit leaves it on the disk."""
         code = (
             "import sys, numpy as np; from tttembed_rag import Rewards, fit\n"
             "r = np.random.default_rng(0)\n"

@@ -19,7 +19,6 @@ class Model:
         self.vectors = vectors
 
     def run(self, text):
-        """That of a query."""
         return {"embedding": self.vectors.query(text), "meta": {}}
 
 
@@ -32,19 +31,15 @@ class Driver:
         self.folder = folder
 
     def model(self, vectors=None):
-        """A model of the framework."""
         return Model(vectors or Vectors())
 
     def wrap(self, model, offsets, **options):
-        """The model with offsets, which it reads from a file."""
         path = self.folder / "offsets.safetensors"
         offsets.save(path)
         return TTTTextEmbedder(model, store=str(path), **options)
 
     def embed(self, model, text):
-        """The vector of a query."""
         return model.run(text)["embedding"]
 
     async def aembed(self, model, text):
-        """The same, async."""
         return (await model.run_async(text))["embedding"]

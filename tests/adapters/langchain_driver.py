@@ -35,11 +35,9 @@ class Model(Embeddings):
         self.vectors = vectors
 
     def embed_documents(self, texts):
-        """Those of documents."""
         return [self.vectors.document(text) for text in texts]
 
     def embed_query(self, text):
-        """That of a query."""
         return self.vectors.query(text)
 
 
@@ -66,33 +64,26 @@ class Driver:
     # The wrapper
 
     def model(self, vectors=None):
-        """A model of the framework."""
         return Model(vectors or Vectors())
 
     def wrap(self, model, offsets, **options):
-        """The model with offsets."""
         return TTTEmbeddings(model, offsets=offsets, **options)
 
     def embed(self, model, text):
-        """The vector of a query."""
         return model.embed_query(text)
 
     async def aembed(self, model, text):
-        """The same, async."""
         return await model.aembed_query(text)
 
     def documents(self, model, texts):
-        """The vectors of documents."""
         return model.embed_documents(texts)
 
     async def adocuments(self, model, texts):
-        """The same, async."""
         return await model.aembed_documents(texts)
 
     # Stores
 
     def build(self, model, texts, kind="in_memory", postgres=None):
-        """A store of documents."""
         made = getattr(self, f"_{kind}")
         store = made(model, postgres()) if kind == "pgvector" else made(model)
         store.add_texts(texts)
@@ -121,19 +112,15 @@ class Driver:
         return postgres.PGVector(model, connection=engine, collection_name=uuid.uuid4().hex)
 
     def found(self, store, query, k=4):
-        """The documents of a search."""
         return store.as_retriever(search_kwargs={"k": k}).invoke(query)
 
     async def afound(self, store, query, k=4):
-        """The same, async."""
         return await store.as_retriever(search_kwargs={"k": k}).ainvoke(query)
 
     def texts(self, documents):
-        """The texts of documents."""
         return [document.page_content for document in documents]
 
     def search(self, store, query, k=4):
-        """Texts and scores of a search."""
         return [
             (document.page_content, round(float(score), 5))
             for document, score in store.similarity_search_with_score(query, k=k)
@@ -144,21 +131,17 @@ class Driver:
         return stored_vectors(store)
 
     def ids(self, store, k, query="q"):
-        """The texts of *k* documents with the ids that they have there."""
         return dict(ids_of(store.similarity_search(query, k=k)))
 
     # Judges, logs and words
 
     def retriever(self, store, model, judge, **options):
-        """A retriever that judges."""
         return RewardRetriever(vectorstore=store, embeddings=model, judge=judge, **options)
 
     def ask(self, retriever, query):
-        """The texts that it finds."""
         return self.texts(retriever.invoke(query))
 
     async def aask(self, retriever, query):
-        """The same, async."""
         return self.texts(await retriever.ainvoke(query))
 
     def tap(self, log, judge, **options):
@@ -166,17 +149,14 @@ class Driver:
         return RecordingCrossEncoder(Scores(judge), log, **options)
 
     def record(self, tap, query, texts):
-        """What it makes of a list."""
         reranker = CrossEncoderReranker(model=tap, top_n=len(texts))
         return self.texts(reranker.compress_documents([Document(text) for text in texts], query))
 
     async def arecord(self, tap, query, texts):
-        """The same, async."""
         reranker = CrossEncoderReranker(model=tap, top_n=len(texts))
         return self.texts(await reranker.acompress_documents([Document(text) for text in texts], query))
 
     def observer(self, log, **options):
-        """What notes each retrieval."""
         return RewardCallbackHandler(log, **options)
 
     def off(self, observer):
@@ -187,7 +167,6 @@ class Driver:
         return store.as_retriever(search_kwargs={"k": k}).invoke(query, self._config(observer, task))
 
     async def aobserve(self, observer, store, query, k=3):
-        """The same, async."""
         return await store.as_retriever(search_kwargs={"k": k}).ainvoke(query, self._config(observer, None))
 
     def _config(self, observer, task):
@@ -198,9 +177,7 @@ class Driver:
         return RescoringCompressor(embeddings=model, **options)
 
     def sort(self, sorter, documents, query):
-        """Documents in its order."""
         return list(sorter.compress_documents(documents, query))
 
     async def asort(self, sorter, documents, query):
-        """The same, async."""
         return list(await sorter.acompress_documents(documents, query))

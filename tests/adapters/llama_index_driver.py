@@ -28,7 +28,6 @@ class Model(BaseEmbedding):
 
     @classmethod
     def class_name(cls):
-        """The framework's name for it."""
         return "Model"
 
     def _get_query_embedding(self, query):
@@ -52,27 +51,21 @@ class Driver:
     # The wrapper
 
     def model(self, vectors=None):
-        """A model of the framework."""
         return Model(vectors=vectors or Vectors())
 
     def wrap(self, model, offsets, **options):
-        """The model with offsets."""
         return TTTEmbedding(model, offsets=offsets, **options)
 
     def embed(self, model, text):
-        """The vector of a query."""
         return model.get_query_embedding(text)
 
     async def aembed(self, model, text):
-        """The same, async."""
         return await model.aget_query_embedding(text)
 
     def documents(self, model, texts):
-        """The vectors of documents."""
         return model.get_text_embedding_batch(texts)
 
     async def adocuments(self, model, texts):
-        """The same, async."""
         return await model.aget_text_embedding_batch(texts)
 
     # Indexes
@@ -86,19 +79,15 @@ class Driver:
         )
 
     def found(self, index, query, k=4):
-        """The nodes of a search."""
         return index.as_retriever(similarity_top_k=k).retrieve(query)
 
     async def afound(self, index, query, k=4):
-        """The same, async."""
         return await index.as_retriever(similarity_top_k=k).aretrieve(query)
 
     def texts(self, nodes):
-        """The texts of nodes."""
         return [node.text for node in nodes]
 
     def search(self, index, query, k=4):
-        """Texts and scores of a search."""
         return [(node.text, round(float(node.score), 6)) for node in self.found(index, query, k)]
 
     def stored(self, index):
@@ -106,21 +95,17 @@ class Driver:
         return stored_vectors(index)
 
     def ids(self, index, k, query="q"):
-        """The texts of *k* nodes with the ids that they have there."""
         return {node.text: node.node_id for node in self.found(index, query, k)}
 
     # Judges, logs and words
 
     def retriever(self, index, model, judge, *, k=4, fetch_k=10, **options):
-        """A retriever that judges."""
         return RewardRetriever(index.as_retriever(similarity_top_k=fetch_k), model, judge, top_n=k, **options)
 
     def ask(self, retriever, query):
-        """The texts that it finds."""
         return self.texts(retriever.retrieve(query))
 
     async def aask(self, retriever, query):
-        """The same, async."""
         return self.texts(await retriever.aretrieve(query))
 
     def tap(self, log, judge, **options):
@@ -128,17 +113,14 @@ class Driver:
         return RewardPostprocessor(log, judge, **options)
 
     def record(self, tap, query, texts):
-        """What it makes of a list."""
         nodes = [NodeWithScore(node=TextNode(text=text)) for text in texts]
         return self.texts(tap.postprocess_nodes(nodes, query_str=query))
 
     async def arecord(self, tap, query, texts):
-        """The same, async."""
         nodes = [NodeWithScore(node=TextNode(text=text)) for text in texts]
         return self.texts(await tap.apostprocess_nodes(nodes, query_str=query))
 
     def observer(self, log, **options):
-        """What notes each retrieval."""
         handler = RewardEventHandler(log, **options)
         get_dispatcher().add_event_handler(handler)
         return handler
@@ -153,7 +135,6 @@ class Driver:
             return self.found(index, query, k)
 
     async def aobserve(self, observer, index, query, k=3):
-        """The same, async."""
         return await self.afound(index, query, k)
 
     def sorter(self, model, **options):
@@ -161,9 +142,7 @@ class Driver:
         return RescoringPostprocessor(model, **options)
 
     def sort(self, sorter, nodes, query):
-        """Nodes in its order."""
         return sorter.postprocess_nodes(nodes, query_str=query)
 
     async def asort(self, sorter, nodes, query):
-        """The same, async."""
         return await sorter.apostprocess_nodes(nodes, query_str=query)

@@ -170,7 +170,6 @@ class TestRetrievers:
 
     @staticmethod
     def make(adapter, judge=None, offsets=NO_OFFSET, **options):
-        """A retriever that judges, and the store that it searches."""
         model, store = build(adapter, offsets)
         return adapter.retriever(store, model, judge or knowing(), **options), store
 

@@ -27,7 +27,6 @@ class Collection(Vectors):
         self._vectors = vectors
 
     def query(self, text):
-        """That of a query."""
         return self._vectors[text]
 
     document = query

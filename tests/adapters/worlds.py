@@ -35,17 +35,14 @@ class Vectors:
         self.embedded, self._query, self._documents = 0, query, documents
 
     def query(self, text):
-        """The vector of a query."""
         return drawn(f"query: {text}") if self._query is None else self._query
 
     def document(self, text):
-        """The vector of a document."""
         self.embedded += 1
         return drawn(text) if self._documents is None else self._documents[text]
 
 
 def of_task(task, vector, alpha=0.8):
-    """The offset of one task."""
     return Offset(scope="task", task=task, vector=np.asarray(vector), alpha=alpha, n=4, evidence=UNGATED)
 
 

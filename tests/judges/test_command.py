@@ -291,7 +291,6 @@ def test_bad_input_is_one_line(folder, options, reason):
 
 
 def test_no_such_source_is_an_error(tmp_path):
-    """A source that is not there is named."""
     result = tttembed("judge", tmp_path / "nothing", "--judge", "feedback:x.csv")
 
     assert result.exit_code == 2

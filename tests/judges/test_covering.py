@@ -9,7 +9,6 @@ from tttembed_rag.rewards.observations import Observation
 
 
 def unit_vectors(n, width=6, seed=0):
-    """Random unit vectors (n, width)."""
     vectors = np.random.default_rng(seed).standard_normal((n, width))
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
@@ -92,7 +91,6 @@ def test_every_fifth_is_drawn():
 
 
 def test_nothing_is_left_to_judge():
-    """Where all were judged nothing is chosen, and no more than there are."""
     unit = unit_vectors(3)
 
     assert covering(unit, ["a"] * 3, np.ones(3), lots(3), 2, judged=np.ones(3, dtype=bool)) == []

@@ -515,7 +515,6 @@ class TestFiles:
 
     @pytest.mark.parametrize("line", ["{", "[]", '{"query": "q"}', '{"query_id": 1, "query": "q", "candidates": []}'])
     def test_another_log_is_an_error(self, tmp_path, line):
-        """The error names file and line."""
         path = tmp_path / "log.jsonl"
         path.write_text("\n" + line, encoding="utf-8")
 

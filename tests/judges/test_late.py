@@ -35,7 +35,6 @@ class Stuck(Blocking):
 
 
 def served(queries):
-    """Queries with one document each."""
     return [Observation(f"q{q}", f"query {q}", [("d", "text")]) for q in range(queries)]
 
 

@@ -63,7 +63,6 @@ class TestEnsemble:
             EnsembleJudge([FakeJudge, FakeJudge])
 
     def test_its_fingerprint_names_its_judges(self):
-        """Other judges are another judge; their order is not."""
         a, b, c = (fixed("probability", a=p) for p in (0.1, 0.2, 0.3))
         same = EnsembleJudge([a, b]).fingerprint, EnsembleJudge([b, a]).fingerprint
 

@@ -132,7 +132,6 @@ class TestRecordingCompressor:
     """Compressors that leave a relevance score."""
 
     async def test_scored_documents_are_kept(self, log, wrapped):
-        """Documents pass through; only what has a score is recorded."""
         documents = [Document(text) for text in TEXTS[:2]]
         tap = RecordingCompressor(compressor=BestOnly(), log=log)
 

@@ -30,7 +30,6 @@ class Prompted(Model):
 
 @pytest.fixture
 def model():
-    """The model to wrap."""
     return Model(Vectors())
 
 

@@ -45,7 +45,6 @@ class Offline(Rockset):
 
 @pytest.fixture
 def wrapped():
-    """The model, wrapped."""
     return TTTEmbeddings(Naming(), offsets=OFFSETS)
 
 

@@ -96,7 +96,6 @@ async def test_a_judge_that_is_away_costs_no_reranking(caplog):
 
 
 def test_a_filter_holds_in_both_searches():
-    """Search keywords reach both searches."""
     allowed = set(TEXTS[:30])
     retriever = make(k=10, search_kwargs={"filter": lambda one: one.page_content in allowed})
 
@@ -133,7 +132,6 @@ class TestRescoringCompressor:
         assert (compressor.vectors.supplied, compressor.vectors.embedded) == (120, 0)
 
     async def test_the_metadata_of_a_call_names_the_task(self):
-        """As for the retrievers."""
         found, compressor, _ = self.chain(task="numbers", top_n=3)
         named = CallbackManager([], metadata={"tttembed_task": "numbers"})
         assert compressor.compress_documents(found, "find 17", named)[0].page_content == "passage 17"
@@ -164,7 +162,6 @@ class TestRescoringRetriever:
     """One search, sorted by words too."""
 
     def retriever(self, *, task="default", **settings):
-        """A retriever that is sorted so."""
         embeddings = TTTEmbeddings(Model(Vectors(QUERY)), offsets=Offsets([of_words(task)], width=WIDTH))
         store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
         return RescoringRetriever(vectorstore=store, embeddings=embeddings, depth=60, **settings)

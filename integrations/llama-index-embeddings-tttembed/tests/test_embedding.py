@@ -90,7 +90,6 @@ class LockedOffsets(Offsets):
 
 
 def task_offset(task, vector, alpha=0.8):
-    """The offset of one task."""
     return Offset(scope="task", task=task, vector=np.asarray(vector), alpha=alpha, n=4, evidence=UNGATED)
 
 
@@ -109,7 +108,6 @@ def offsets():
 
 @pytest.fixture
 def wrapped(model, offsets):
-    """The model with the offset of task a."""
     return TTTEmbedding(model, offsets=offsets, task="a")
 
 
@@ -217,7 +215,6 @@ def test_cache_on_the_wrapper_is_refused(wrapped):
 
 
 def test_new_offsets_leave_the_ingestion_cache_valid(model, wrapped):
-    """The hash of an ingestion step depends on the wrapped model, not on offsets or task."""
     nodes = [TextNode(text="t")]
     refitted = TTTEmbedding(model, offsets=Offsets([], width=WIDTH), task="b")
 

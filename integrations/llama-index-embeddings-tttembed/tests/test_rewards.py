@@ -45,7 +45,6 @@ class Unreadable(TextNode):
 
 
 def texts(found):
-    """What was found."""
     return [one.text for one in found]
 
 
@@ -57,7 +56,6 @@ def wrapped():
 
 @pytest.fixture
 def index(wrapped):
-    """A real index."""
     return VectorStoreIndex([TextNode(text=text, id_=text) for text in TEXTS], embed_model=wrapped)
 
 
@@ -146,7 +144,6 @@ class TestRewardPostprocessor:
         assert log.trusted is None
 
     def test_without_a_query_nothing_is_recorded(self, log, nodes, caplog):
-        """Nodes of no query pass, and the log says so."""
         assert RewardPostprocessor(log, knowing(), top_n=3).postprocess_nodes(nodes) == nodes[:3]
         assert log.calls == []
         assert "6 nodes stand as they came: InputError: query: expected a text, got NoneType" in caplog.text

@@ -178,7 +178,6 @@ def test_a_project_that_is_not_there_is_named_in_one_line(phoenix, sqlite_url):
 
 
 def test_the_newest_spans_are_read_and_the_limit_is_told(project, caplog):
-    """A project with more spans than the limit is not cut in silence."""
     _, opened = project
 
     assert len(opened.spans(limit=1)) == 1

@@ -41,7 +41,6 @@ def live(store):
 
 @pytest.fixture
 def steering(live):
-    """Steering by them."""
     return Steering(live)
 
 
@@ -369,7 +368,6 @@ class TestTenants:
 
     @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
     def test_what_is_no_share_is_refused(self, store, share):
-        """In one line."""
         with pytest.raises(InputError, match=r"base_share: expected a share in \[0, 1\], got"):
             follow(store, base_share=share)
 

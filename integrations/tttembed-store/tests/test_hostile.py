@@ -61,7 +61,6 @@ class TestTerminals:
 
     @pytest.mark.parametrize("mark", ["\u202e", "\u2066", "\u200f", "\u061c", "\u2028", "\ufeff", "\U000e0041"])
     def test_marks_that_reorder_or_hide_text_are_shown(self, mark):
-        """As a question mark."""
         assert printable(f"a{mark}b") == "a?b"
 
     def test_letters_of_all_scripts_are_left_alone(self):
@@ -150,7 +149,6 @@ class TestFiles:
 
     @pytest.mark.parametrize("claims", ["an array of 29 TiB", "a header that is no Python"])
     def test_vectors_that_claim_anything_are_refused_in_one_line(self, tmp_path, claims):
-        """A file of vectors with a header from elsewhere."""
         folder = tmp_path / "set"
         (folder / "vectors").mkdir(parents=True)
         for name in ("corpus", "queries"):

@@ -128,7 +128,6 @@ def report(url):
 
 @pytest.fixture(scope="module")
 def page(report):
-    """The same as a page."""
     return Page(page_of(report))
 
 
@@ -159,7 +158,6 @@ def fan(count=6):
 
 
 def published(url, offsets, **facts):
-    """Publish *offsets*."""
     with open_store(url) as store:
         store.registry.publish(offsets, by="me", **facts)
 
@@ -703,7 +701,6 @@ def tttembed(*arguments):
 
 
 def test_the_command_writes_the_page(url, tmp_path):
-    """And says where it is."""
     out = tmp_path / "report.html"
 
     result = tttembed("--store", url, "--html", out)
@@ -987,7 +984,6 @@ def test_a_scope_that_no_fit_has_is_taken_for_auto(fresh, planted):
 
 
 def test_a_tenants_texts_are_not_shown_to_those_who_share(fresh, planted):
-    """Queries of a tenant that shares count in the shared report, and are not shown in it."""
     with open_store(fresh) as store:
         rows = served(planted(60, strength=0.9, dtype=np.float32), range(60), at=NOON, texts=None)
         store.observe([replace(one, tenant="acme", query="secret") for one in rows], judge="j")

@@ -97,7 +97,6 @@ class Browser:
             self.ask(f"{domain}.enable")
 
     def close(self):
-        """End the browser."""
         self._asked.close()
         self._answers.close()
         self._process.terminate()
@@ -152,13 +151,11 @@ class Browser:
             self._next()
 
     def run(self, script):
-        """What *script* evaluates to."""
         answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def press(self, key, code, times=1):
-        """Press and release a key."""
         for _ in range(times):
             for kind in ("rawKeyDown", "keyUp"):
                 self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
@@ -171,7 +168,6 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """One browser for all."""
     one = Browser(tmp_path_factory.mktemp("profile"))
     yield one
     one.close()

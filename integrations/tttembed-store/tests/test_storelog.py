@@ -28,7 +28,6 @@ def vector(text):
 
 
 def vectors(texts):
-    """Vectors of several texts."""
     return [vector(text) for text in texts]
 
 
@@ -677,7 +676,6 @@ log.close(0.2)
 
 
 def vectors_of(rewards):
-    """The vector of each rewarded candidate."""
     return [tuple(row) for row in rewards.doc_vectors[rewards.candidates].tolist()]
 
 

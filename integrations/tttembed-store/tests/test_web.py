@@ -39,7 +39,6 @@ TENANTS = ["acme", "bob", "carol"]
 
 
 def offsets_of(seed):
-    """One global offset."""
     evidence = Evidence(4, None, None, "ungated", "made for a test")
     return Offsets([Offset("global", np.random.default_rng(seed).normal(size=4), 0.8, 4, evidence)], width=4)
 
@@ -350,8 +349,6 @@ class TestGenerators:
         assert awaited == [["acme", "bob", "acme", "bob"], ""]
 
     def test_a_generator_is_in_its_own_block_whoever_goes_on_with_it(self):
-        """Within a block that was opened meanwhile, or a generator with a block of its own."""
-
         def steps(tenant, others=None):
             with context(task="t", tenant=tenant):
                 while True:
@@ -442,8 +439,6 @@ class TestGenerators:
             assert [*steps(), *(ask() for _ in "a")] == [("acme", "acme"), "acme", ("acme", "acme")]
 
     def test_a_step_within_a_block_of_another_tenant_starts_what_is_nobodys(self):
-        """The step is its generator's; of a thread that it starts nobody knows."""
-
         def steps():
             with context(task="t", tenant="acme"):
                 while True:

@@ -346,7 +346,6 @@ class TestCommand:
     """`tttembed worker`."""
 
     def run(self, *arguments):
-        """What the command did."""
         return CliRunner().invoke(main, ["worker", *arguments])
 
     def test_tells_machines_in_json(self, world, store, sqlite_url):

@@ -34,7 +34,6 @@ class Traffic:
         }
 
     def next(self, count, embedder="A", says="right"):
-        """The next *count* queries."""
         for number in range(self.served, self.served + count):
             row = number % len(self.rewards)
             shown = range(DEPTH * row, DEPTH * (row + 1))

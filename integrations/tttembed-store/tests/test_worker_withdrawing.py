@@ -183,7 +183,6 @@ class Steered:
         return Worker(store, scope="task", probe=lambda: Probe.of(model(self.now), name="closed"))
 
     def round(self, now=None):
-        """What another round does, with the model that there is *now*."""
         self.now = now or self.now
         return actions(self.worker.round())
 
@@ -221,7 +220,6 @@ class TestProbe:
 
     @pytest.mark.parametrize("reason", ["incident", ""])
     def test_a_halt_by_a_person_stays(self, reason, store, steered):
-        """Only a person undoes what a person did."""
         store.registry.halt(by="anna", tenant="", note=reason)
         for now in (2, 1, 1):
             steered.round(now)

@@ -106,7 +106,6 @@ class Child:
         return self._code
 
     def until(self, true, seconds=30.0):
-        """Wait until *true* of what it told."""
         eventually(lambda: true(self.told), seconds=seconds)
 
     def end(self):
@@ -157,7 +156,6 @@ def stamp_of(version):
 
 @pytest.fixture(scope="session")
 def stamps():
-    """`stamped(number)`, `stamp_of(version)` and `one_stamp(offsets)`."""
     return stamped, stamp_of, one_stamp
 
 
@@ -240,7 +238,6 @@ class Writing:
 
 @pytest.fixture(scope="session")
 def writing():
-    """`Writing.on` and `Writing.lost`."""
     return Writing
 
 

@@ -177,7 +177,6 @@ def spoilt(vector, rng):
 
 
 def spoil(store, rng, queries, documents, rewards):
-    """Damage vectors of some queries and documents, and the rewards of others, all of them by name."""
     q, d, given = schema.queries, schema.documents, schema.rewards
     with store._database.write("forgetting") as connection:
         for table, vectors, names in ((q, schema.query_vectors, queries), (d, schema.document_vectors, documents)):

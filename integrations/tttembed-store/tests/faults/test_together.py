@@ -292,7 +292,6 @@ def stop_before_changes(store, tell):
 
 
 def turned(offsets):
-    """Offsets that do the opposite."""
     return type(offsets)([replace(one, vector=-one.vector) for one in offsets.values()], width=offsets.width)
 
 

@@ -110,7 +110,6 @@ class Service:
 
     @property
     def app(self):
-        """The service as an application."""
         routes = [
             Route("/v1/embeddings", self.openai, methods=["POST"]),
             Route("/v2/embed", self.cohere, methods=["POST"]),

@@ -61,7 +61,6 @@ def test_an_upstream_with_a_secret_is_refused_without_it(tmp_path, tools, upstre
 
 @pytest.mark.parametrize("header", ["api-key", "x-api-key", "authorization"])
 def test_a_callers_key_stays_with_the_proxy(proxied, service, header):
-    """Where the proxy sends its own key to the service, the service is not sent the caller's beside it."""
     callers = Callers({"callers-key": Caller("acme")})
     value = "Bearer callers-key" if header == "authorization" else "callers-key"
     proxied(callers=callers, upstream_key="ours").post(

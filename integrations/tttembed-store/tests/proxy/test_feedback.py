@@ -152,7 +152,6 @@ def test_no_json_and_too_much_are_refused(proxied, sqlite_url):
 
 
 def test_a_key_says_the_tenant_and_strangers_are_refused(proxied, sqlite_url, store_url, kept):
-    """With keys, the tenant is that of the key, and who has none may not write."""
     callers = Callers({"k1": Caller("acme", "billing")})
     client = proxied(feedback=FeedbackWriter(store_url), callers=callers)
 

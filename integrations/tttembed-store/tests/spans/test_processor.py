@@ -137,7 +137,6 @@ class TestReading:
         assert processor.counts.left_out == 1
 
     def test_a_query_that_is_not_whole_is_not_observed(self):
-        """A redacted query is no query."""
         log = FakeLog()
         processor, tracer = provided(log)
 
@@ -228,7 +227,6 @@ class TestVectors:
         return tracer.start_as_current_span("embed", attributes=attributes | more)
 
     def known(self, log):
-        """The query vectors that a log was given."""
         return [None if one.known is None else one.known.vector.tolist() for one in log.calls]
 
     def test_the_base_vector_of_the_trace_is_known(self):
@@ -278,7 +276,6 @@ class TestVectors:
 
     @pytest.mark.parametrize(("texts", "query"), [(["wool", "wool"], "wool"), ([f"wool {n}" for n in range(9)], None)])
     def test_of_a_trace_no_more_is_kept_than_is_asked(self, texts, query):
-        """A retriever asked by a vector has the one text that was embedded; of many texts of a trace none is kept."""
         reader = Reader()
         embedding = {
             f"embedding.embeddings.{n}.embedding.{key}": value

@@ -13,7 +13,6 @@ FIVE = [f"page {number}" for number in range(5)]
 
 
 def retrieval(trace, texts=FIVE, query="wool"):
-    """What a trace retrieved."""
     return Retrieval(query, list(texts), list(range(len(texts))), Span(f"s {query}", trace, None, {}, 7.0))
 
 
