@@ -9,9 +9,9 @@ from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, Offsets, Rewards, fit
 from tttembed_rag.fitting.scopes import of_task
-from tttembed_rag.fitting.voices import heard
+from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.audit import LEAST, PAIRS, audit_sample, audited, confirmed_order
-from tttembed_rag.gate.thresholds import AUDITED
+from tttembed_rag.offsets.codes import AUDITED
 
 
 def world(n=80, *, documents=200, depth=10, width=16, seed=0, shift=0.0):
@@ -355,7 +355,7 @@ class TestCopies:
         pairs = audit_sample(twice, 100)
         moves = [
             audited(
-                mine := heard(of_task(twice, task), 1.0).rewards,
+                mine := Voices.of(of_task(twice, task), 1.0).rewards,
                 np.ones(len(mine)),
                 offsets.apply(mine.queries.unit, task=mine.tasks.tolist(), query_id=mine.query_ids.tolist())
                 - mine.queries.unit,
@@ -371,7 +371,7 @@ class TestCopies:
     def test_a_label_of_a_copy_counts(self):
         """Where one user was shown the copy A and another B, a label of either counts; that of A comes first."""
         rewards, labels = world(20)
-        each = heard(rated_twice(rewards, ["t"] * 20, [np.zeros(20, int), np.ones(20, int)]), 1.0).rewards
+        each = Voices.of(rated_twice(rewards, ["t"] * 20, [np.zeros(20, int), np.ones(20, int)]), 1.0).rewards
         noisy = replace(each, values=(each.values + np.random.default_rng(1).random(each.budget)) / 2)
         of = {manual: {(q, manual + d[1:]): label for (q, d), label in labels.items()} for manual in "AB"}
         orders = {name: confirmed_order(noisy, wanted) for name, wanted in of.items()}

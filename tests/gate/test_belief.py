@@ -11,7 +11,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.merging import merged
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.belief import signal_of
-from tttembed_rag.gate.case import Case
+from tttembed_rag.gate.case import Case, Terms
 from tttembed_rag.gate.thresholds import BELIEVED_LEVEL, STRICT_LEVEL, VARIES
 
 
@@ -201,15 +201,15 @@ class TestVouching:
         if sources:
             rewards = replace(rewards, sources=np.array([f"user {i}" for i in range(60)]))
 
-        assert Case(rewards, Recipe(), trusted=trusted).voucher == expected
+        assert Case.of(rewards, Recipe(), Terms(trusted=trusted)).voucher == expected
 
     def test_the_data_of_all_tasks_vouch_for_each(self):
         """A judge that all tasks together vouch for is believed where one of them is too small to do so."""
         rewards = shared_documents()
         small = rewards.take(np.arange(2))
 
-        assert Case(small, Recipe()).voucher == "nobody"
-        assert Case(small, Recipe(), together=signal_of(rewards)).voucher == "the data"
+        assert Case.of(small, Recipe()).voucher == "nobody"
+        assert Case.of(small, Recipe(), together=signal_of(rewards)).voucher == "the data"
 
 
 class TestMerged:

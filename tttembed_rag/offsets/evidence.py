@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from tttembed_rag.offsets.codes import EXPOSED
+
 Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
 # nDCG@10 that may be lost by reranking less deep, where nobody says how much.
 CERTIFIED_LOSS = 0.01
@@ -78,7 +80,7 @@ class Evidence:
         more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
         code = f" [{self.code}]" if self.code else ""
         from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""
-        without = f"; without what sources say of {few(self.withheld)} [TTT-G04]" if self.withheld else ""
+        without = f"; without what sources say of {few(self.withheld)} [{EXPOSED.code}]" if self.withheld else ""
         trust = f"{self.trust:.2f}"
         shrunk = "" if trust == "1.00" else f"; dose times {trust}, as far as labels confirm the judge's order"
         return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{shrunk}{without}{code}"

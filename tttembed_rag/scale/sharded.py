@@ -15,17 +15,19 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError, RewardError, VectorError, check_count
-from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
-from tttembed_rag.fitting.scopes import lowest, recorded, solved_offset
+from tttembed_rag.fitting.optima import lowest, start_of
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.fitting.scopes import solved_offset, with_record
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
-from tttembed_rag.gate.deciding import check_asked, fit
+from tttembed_rag.gate.deciding import check_options, fit
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
@@ -50,13 +52,13 @@ def fit_sharded(
     *,
     engine: str | MapLike = "local",
     scope: AnyScope = "auto",
+    trusted: bool | None = None,
+    audit: Labels | None = None,
     gate: bool = True,
-    recipe: Recipe | None = None,
+    recipe: Recipe = Recipe(),
     scale: Scale | str = "probability",
     gate_queries: int = GATE_QUERIES,
     scratch: bool = False,
-    audit: Labels | None = None,
-    trusted: bool | None = None,
 ) -> Offsets:
     """Offsets learned from all rewards in *folder*, each published only if a sample of them supports it.
 
@@ -73,14 +75,14 @@ def fit_sharded(
             ``ray://HOST:PORT``; or a function like `map`, such as that of any `concurrent.futures.Executor`. Threads
             and Ray's actors hold their shards; a process pool reads a shard again in every round.
         scope: As for `fit`.
+        trusted: As for `fit`; a folder does not keep it.
+        audit: As for `fit`. The queries that labels name are in the sample, beside those that were drawn.
         gate: As for `fit`.
-        recipe: How offsets are learned; None for the paper's recipe. Shared offsets start from its warm start.
+        recipe: As for `fit`.
         scale: The scale of the rewards; the log doubts it by what the gate sees.
         gate_queries: Rewarded queries that the gate and local offsets see at most, beside those of *audit*; >= 1. A
             query counts once for each source that rewarded it, and is seen with all of them or not at all.
         scratch: Whether query vectors are kept in unnamed temporary files instead of memory, where a shard is held.
-        audit: As for `fit`. The queries that labels name are in the sample, beside those that were drawn.
-        trusted: As for `fit`; a folder does not keep it.
 
     Returns:
         What `fit` returns. The same shards give the same bits, on whichever engine, if the machines are alike.
@@ -90,17 +92,15 @@ def fit_sharded(
             several files.
     """
     check_engine(engine)
-    check_asked(scope, gate=gate, audit=audit, trusted=trusted)
-    recipe = recipe or Recipe()
+    check_options(scope, gate=gate, audit=audit, trusted=trusted, recipe=recipe)
     check_count("gate_queries", gate_queries)
     rows = parts(folder)
     n = sum(rows.values())
     if not n:
         raise DataError(f"{os.fspath(folder)}: expected rewarded queries, found none in {len(rows)} files")
-    options = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    options |= {"scope": scope, "gate": gate, "audit": audit, "trusted": trusted}
+    fit_sample = partial(fit, scope=scope, gate=gate, audit=audit, trusted=trusted, recipe=recipe)
     if (gate or scope == "local") and n <= gate_queries:
-        return fit(Rewards.from_parquet(folder, scale=scale), **options)
+        return fit_sample(Rewards.from_parquet(folder, scale=scale))
     if scope == "local" and not gate:
         raise InputError(
             f"gate: expected True with scope='local' and more than {gate_queries:,} rewarded queries, got False: local "
@@ -119,7 +119,7 @@ def fit_sharded(
             note = f"; asked of a sample of {len(sample):,} of {n:,} rewarded queries"
             decided = [
                 replace(one, evidence=replace(one.evidence, reason=one.evidence.reason + note))
-                for one in fit(sample, **options).values()
+                for one in fit_sample(sample).values()
             ]
             recipe = gated(recipe, sample)
             plan = ShardPlan(replace(recipe, warm_start=None), gated=True)
@@ -129,9 +129,9 @@ def fit_sharded(
         else:
             tasks = [None] if scope == "global" else sorted(queries)
             keys = ["global" if task is None else f"task:{task}" for task in tasks]
-            start = np.concatenate([recipe.start(key, width) for key in keys])
+            start = np.concatenate([start_of(recipe, key, width) for key in keys])
             offsets = _shared(each, plan._replace(groups=tuple(map(ShardGroup, tasks))), start, dtype)
-        return recorded(offsets, judge, width, recipe, scope, embedder)
+        return with_record(offsets, judge, width, recipe, scope, embedder)
 
 
 def _queries(census: Sequence[Census]) -> dict[str, NamedQueries]:
@@ -222,9 +222,9 @@ def _shared(
             total.update(part)
     shares = [{task: 1.0 / (len(of_one) * count) for task, count in of_one.items()} for of_one in voices]
 
-    def problem(objective: ObjectiveName) -> SharedProblem:
-        of_objective = plan._replace(recipe=replace(plan.recipe, objective=objective))
-        return SharedProblem((_OfShards(each, of_objective, shares, np.arange(len(shares))),), plan.recipe.ridge)
+    def problem(recipe: Recipe) -> SharedProblem:
+        of_recipe = plan._replace(recipe=recipe)
+        return SharedProblem((_OfShards(each, of_recipe, shares, np.arange(len(shares))),), recipe.ridge)
 
     solution = lowest(problem, plan.recipe, start)
     return [
