@@ -48,8 +48,8 @@ TESTS = {
         "offset must lower the loss below that one's."
     ),
     codes.EXPOSED.code: (
-        f"No offset changes the share of rewarded queries whose first {thresholds.PLACES_EXPOSED} hold a document by over "
-        f"{thresholds.MOST_MOVED:.0%}, where sources rewarded it and it is the best of more than "
+        f"No offset changes the share of rewarded queries whose first {thresholds.PLACES_EXPOSED} hold a document by "
+        f"over {thresholds.MOST_MOVED:.0%}, where sources rewarded it and it is the best of more than "
         f"{thresholds.MOST_MOVED_QUERIES} questions. What they say of one that moves further is not heard, and the "
         f"offset is learned again, {thresholds.EXPOSURE_ROUNDS - 1} times at most."
     ),

@@ -26,7 +26,8 @@ def plain_offsets(rewards: Rewards, scope: Scope, recipe: Recipe) -> list[Offset
     """The ungated offsets of one scope: the paper's rule as it stands."""
     if scope == "query":
         rewards = one_row_each(rewards)
-        return private_offsets(rewards, private_optima(rewards, recipe), recipe)
+        optima = private_optima(rewards, recipe)
+        return private_offsets(rewards, optima, recipe)
     if scope == "global":
         return [shared_offset(rewards, None, recipe)]
     learned = _plain_local if scope == "local" else shared_offset

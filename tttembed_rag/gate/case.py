@@ -14,10 +14,10 @@ from tttembed_rag.fitting.objectives import KD
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.audit import Audited, Labels, audited, audited_orders, confirmed_order, labels_on
-from tttembed_rag.gate.belief import Signal, Voucher, signal_of
+from tttembed_rag.gate.belief import Signal, Voucher
 from tttembed_rag.gate.gains import UNMEASURED, Gain
 from tttembed_rag.gate.thresholds import FOLDS, LEVEL, SHARPNESS, STUDENT_STEP, TEACHER_STEP
-from tttembed_rag.offsets.codes import PUBLISHED, Question
+from tttembed_rag.offsets.codes import PUBLISHED
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, shift
@@ -85,7 +85,7 @@ class Case:
         terms = terms or Terms()
         heard = Voices.of(rows)
         rewards, voices = heard.rewards, heard.weights
-        signal = signal_of(rewards, voices)
+        signal = Signal.of(rewards, voices)
         voucher: Voucher = "nobody"
         if terms.trusted is True and (rows.sources == "").all():
             voucher = "its declaration"
@@ -130,7 +130,7 @@ class Case:
         return Case.of(rows, self.recipe, self.terms, self.together)
 
     def evidence(self, reason: str, change: Gain = UNMEASURED, *, n: int | None = None, vouched: str = "") -> Evidence:
-        """The evidence of what is published, with the measured *change* of nDCG@10; see `withheld`.
+        """The evidence of what is published, with the measured *change* of nDCG@10; see `Evidence.denied_by`.
 
         The questions are the *n* observations, and the voucher of the case vouches, unless others are given.
         """
@@ -194,11 +194,6 @@ def folds_of(rewards: Rewards) -> IntArray:
     fold = np.empty_like(first_task)
     fold[np.argsort(first_task, kind="stable")] = np.arange(len(fold)) % FOLDS
     return fold[rewards.near_queries]
-
-
-def withheld(evidence: Evidence, question: Question, finding: str) -> Evidence:
-    """The *evidence* of what is not published: the *question* decided against it, for a *finding* in words."""
-    return replace(evidence, verdict="abstained", reason=evidence.reason + finding, code=question.code)
 
 
 def gated(recipe: Recipe, rewards: Rewards) -> Recipe:

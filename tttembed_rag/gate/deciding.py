@@ -28,8 +28,8 @@ from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import of_task, plain_offsets, private_offsets, recorded
 from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.audit import Audited, Labels, check_labels
-from tttembed_rag.gate.belief import Voucher, signal_of
-from tttembed_rag.gate.case import Case, Terms, gated, withheld
+from tttembed_rag.gate.belief import Signal, Voucher
+from tttembed_rag.gate.case import Case, Terms, gated
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.lists import with_lists
@@ -153,7 +153,7 @@ def gated_offsets(rewards: Rewards, scope: AnyScope, recipe: Recipe, terms: Term
         yield whole
         if whole.served:
             priors = priors_of(propose(everything), whole)
-    together = signal_of(voices.rewards, voices.weights) if len(tasks) > 1 else None
+    together = Signal.of(voices.rewards, voices.weights) if len(tasks) > 1 else None
     for task in tasks:
         case = Case.of(of_task(rewards, task) if len(tasks) > 1 else rewards, recipe, terms, together)
         if scope == "query":
@@ -208,7 +208,7 @@ def decide(case: Case, propose: Propose) -> Decision:
     voucher: Voucher = "trusted labels" if audited is not None and audited.decides else case.voucher
     change = proposal.change(base)
     claim = case.evidence(proposal.title, change, n=proposal.observations, vouched=voucher)
-    verdict = prove(proposal, change, claim, audited) or audit(claim, audited, AUDIT_LEVEL)
+    verdict = prove(proposal, change, claim, audited) or audit(claim, audited)
     return Decision(case, verdict or published(claim, audited), proposal)
 
 
@@ -272,23 +272,23 @@ def prove(proposal: Proposal, change: Gain, claim: Evidence, audited: Audited | 
     terms, believed = proposal.case.terms, claim.vouched in BELIEVERS
     fall = proposal.fall(EXPECTED_FALL if believed else 0.0)
     if claim.vouched == "nobody":
-        return withheld(claim, MEANS, doubt_of(proposal.case) + by_labels(audited))
+        return claim.denied_by(MEANS, doubt_of(proposal.case) + by_labels(audited))
     if doubt := fall.doubt(believed=believed):
-        verdict = withheld(claim, FALLS, doubt + by_labels(audited))
+        verdict = claim.denied_by(FALLS, doubt + by_labels(audited))
         if fall.mean > 0:
             return replace(verdict, needed=fall.needed(proposal.observations))
         return replace(verdict, against=proposal.harmed)
     if terms.search is not None and change.mean <= 0:
         lists = "bring the reranker no more" if terms.reranked else "get no better"
-        return withheld(claim, FALLS, f"the lists of your own search {lists}{by_labels(audited)}")
+        return claim.denied_by(FALLS, f"the lists of your own search {lists}{by_labels(audited)}")
     return None
 
 
-def audit(claim: Evidence, audited: Audited | None, level: float) -> Evidence | None:
-    """Do trusted labels confirm the gain at a one-sided *level*?"""
-    if audited is None or not audited.refutes(level):
+def audit(claim: Evidence, audited: Audited | None) -> Evidence | None:
+    """Do trusted labels confirm the gain?"""
+    if audited is None or not audited.refutes(AUDIT_LEVEL):
         return None
-    return replace(withheld(claim, AUDITED, AUDITED.answer.format(found=audited)), against=True)
+    return replace(claim.denied_by(AUDITED, AUDITED.answer.format(found=audited)), against=True)
 
 
 def published(claim: Evidence, audited: Audited | None) -> Evidence:
@@ -310,7 +310,7 @@ def expose(case: Case, propose: Propose) -> Decision:
         if not (more := [document for document in moved if document not in silenced]):
             break
         silenced += more
-        decision = decision._replace(evidence=withheld(decision.evidence, EXPOSED, "; " + EXPOSED.answer))
+        decision = decision._replace(evidence=decision.evidence.denied_by(EXPOSED, "; " + EXPOSED.answer))
         if (rest := exposure.without(silenced)) is None:
             break
         case = case.of_rows(rest)
@@ -322,10 +322,10 @@ def expose(case: Case, propose: Propose) -> Decision:
 def learned(decision: Decision, scope: Scope, task: str | None) -> Offset:
     """The offset of a *decision*: learned where it is published, else zero, with what is known of its lists."""
     case, evidence, proposal = decision
+    offset = nothing(case, scope, task, evidence)
     if proposal is None:
-        return nothing(case, scope, task, evidence)
-    serves = evidence.verdict == "published"
-    return with_lists(proposal.learn(evidence) if serves else nothing(case, scope, task, evidence), proposal)
+        return offset
+    return with_lists(proposal.learn(evidence) if evidence.verdict == "published" else offset, proposal)
 
 
 def private_offsets_of(case: Case, task: str) -> list[Offset]:
@@ -338,7 +338,7 @@ def private_offsets_of(case: Case, task: str) -> list[Offset]:
         audited = case.audited(case.recipe.dose(1) * case.trust * optima.offsets)
         if audited is None or not audited.refutes(AUDIT_ALONE_LEVEL):
             return private_offsets(case.rewards, optima, case.recipe, claim)
-        verdict = withheld(claim, AUDITED, "; " + AUDITED.answer.format(found=audited))
+        verdict = claim.denied_by(AUDITED, "; " + AUDITED.answer.format(found=audited))
     return [nothing(case, "query", task, verdict, name) for name in case.rewards.query_ids.tolist()]
 
 
@@ -351,7 +351,7 @@ def nothing(case: Case, scope: Scope, task: str | None, evidence: Evidence, quer
 
 def refused(case: Case, question: Question, finding: str, *, against: bool = False) -> Evidence:
     """The verdict of a *question* on *case* before any offset is proposed, for a *finding* in words."""
-    return replace(withheld(case.evidence(""), question, finding), against=against)
+    return replace(case.evidence("").denied_by(question, finding), against=against)
 
 
 def headroom_of(case: Case, base: Float64) -> float:

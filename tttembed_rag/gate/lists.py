@@ -8,7 +8,7 @@ import numpy as np
 
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.weighing import COSINE, Weighing
-from tttembed_rag.gate.case import Case, withheld
+from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.depth import lost_by_depth, skips_of
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Proposal
@@ -77,11 +77,11 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
     believed = voucher in BELIEVERS
     if not believed and (agreement := weighing.agreement) < AGREEMENT:
         weak = f"words and vectors agree by {agreement:.2f}, and nobody says that the judge is better than they are"
-        evidence = withheld(evidence, MEANS, weak)
+        evidence = evidence.denied_by(MEANS, weak)
     elif doubt := fall.doubt(believed=believed):
-        evidence = withheld(evidence, FALLS, doubt)
+        evidence = evidence.denied_by(FALLS, doubt)
     elif audited is not None and audited.refutes(AUDIT_LEVEL):
-        evidence = withheld(evidence, AUDITED, AUDITED.answer.format(found=audited))
+        evidence = evidence.denied_by(AUDITED, AUDITED.answer.format(found=audited))
     else:
         proven = "" if believed else f" (p < {LEVEL:g})"
         reason = f"{evidence.reason}their loss falls{proven}; vouched for by {voucher}"

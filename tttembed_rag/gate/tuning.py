@@ -12,7 +12,7 @@ import numpy as np
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.measures import served_ndcg
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.gate.case import Case, Terms, gated, withheld
+from tttembed_rag.gate.case import Case, Terms, gated
 from tttembed_rag.gate.deciding import check_options, check_rewards, learnable
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import LEVEL
@@ -99,9 +99,9 @@ def tune(
     best = int(np.argmax(measured @ case.voices))
     evidence = case.evidence(f"a setting of the search, {case.questions} held-out queries: ", change)
     if case.voucher == "nobody":
-        return Tuned(settings[0], withheld(evidence, MEANS, "nobody vouches for the judge"))
+        return Tuned(settings[0], evidence.denied_by(MEANS, "nobody vouches for the judge"))
     if change.below(LEVEL) <= 0:
         why = "their lists get no better" if change.mean <= 0 else "the improvement is within its error"
-        return Tuned(settings[0], withheld(evidence, FALLS, why))
+        return Tuned(settings[0], evidence.denied_by(FALLS, why))
     proof = f"their lists get better (p < {LEVEL:g}); vouched for by {case.voucher}"
     return Tuned(settings[best], replace(evidence, reason=evidence.reason + proof))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from tttembed_rag.offsets.codes import EXPOSED
+from tttembed_rag.offsets.codes import EXPOSED, Question
 
 Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
 # nDCG@10 that may be lost by reranking less deep, where nobody says how much.
@@ -55,6 +55,10 @@ class Evidence:
     vouched: str = ""
     against: bool = False
     lost: tuple[float, ...] = ()
+
+    def denied_by(self, question: Question, finding: str) -> Evidence:
+        """The evidence of what is not published: the *question* decided against it, for a *finding* in words."""
+        return replace(self, verdict="abstained", reason=self.reason + finding, code=question.code)
 
     def depth(self, today: int, loss: float) -> int:
         """The least depth certified to lose at most *loss* against reranking *today* deep; *today* where none is."""
