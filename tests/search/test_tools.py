@@ -22,7 +22,7 @@ from tttembed_rag.search.learning import learn, rewards_of_outcomes, usable
 from tttembed_rag.stores import open_store
 from tttembed_rag.stores.work.states import TOOLS
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.vectors.words import words
+from tttembed_rag.vectors.bm25 import words
 
 from .conftest import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
 
