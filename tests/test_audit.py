@@ -64,7 +64,9 @@ class TestAudited:
         voices = np.ones(20)
         scale = audited(wrong, voices, offsets, {}).claimed / raw_change(wrong, offsets)
 
-        assert_allclose(audited(wrong, voices, offsets, labels).found, scale * raw_change(rewards, offsets), rtol=1e-9)
+        assert_allclose(
+            audited(wrong, voices, offsets, labels).corrected, scale * raw_change(rewards, offsets), rtol=1e-9
+        )
 
     @pytest.mark.parametrize("count", [30, 50, 100])
     def test_the_interval_holds_the_change_by_labels(self, count):
@@ -93,7 +95,7 @@ class TestAudited:
         offsets = 0.3 * np.random.default_rng(1).standard_normal((40, 16))
         found = audited(tiny, np.ones(40), offsets, some(labels, audit_sample(tiny, 30)))
 
-        assert abs(found.found) > 1
+        assert abs(found.corrected) > 1
         assert -1 <= found.interval(0.05)[0] <= found.interval(0.05)[1] <= 1
         assert "say +1.000 [" in str(found) or "say -1.000 [" in str(found)
 
@@ -104,7 +106,7 @@ class TestAudited:
         stretched = replace(rewards, values=0.3 + 0.5 * rewards.values)
         found = audited(stretched, np.ones(20), offsets, some(labels, audit_sample(stretched, 30)))
 
-        assert found.found == pytest.approx(2 * found.claimed)
+        assert found.corrected == pytest.approx(2 * found.claimed)
 
     def test_labels_of_pairs_that_stay_tell_nothing(self):
         """Without a label on a pair that moves, nothing is confirmed."""

@@ -83,8 +83,8 @@ class Case:
     def of(cls, rows: Rewards, recipe: Recipe, terms: Terms | None = None, together: Signal | None = None) -> Case:
         """The case of *rows*. A declaration never vouches for what sources say; data may be those of all tasks."""
         terms = terms or Terms()
-        heard = Voices.of(rows)
-        rewards, voices = heard.rewards, heard.weights
+        by_query = Voices.of(rows)
+        rewards, voices = by_query.rewards, by_query.weights
         signal = Signal.of(rewards, voices)
         voucher: Voucher = "nobody"
         if terms.trusted is True and (rows.sources == "").all():
@@ -99,7 +99,7 @@ class Case:
             together,
             rewards,
             voices,
-            heard.sources,
+            by_query.sources,
             signal,
             voucher,
             confirmed_order(rewards, terms.labels) if terms.labels else 1.0,

@@ -104,5 +104,5 @@ def _bound(case: Case, scores: Float64, lost: Float64, reranked: NDArray[np.bool
     by_scores = scores / (_TIES * max(float(np.abs(scores).max()), _LEAST))  # which decide where rewards are equal
     by_judge = 1.0 + case.judged.rewards + by_scores
     audited = case.audited_orders(by_judge, np.where(reranked, by_judge, by_scores))
-    by_labels = -audited.unit * audited.found if audited is not None and audited.decides else -np.inf
+    by_labels = -audited.unit * audited.corrected if audited is not None and audited.decides else -np.inf
     return max(mean.above(CERTIFIED_LEVEL), by_labels)

@@ -118,8 +118,8 @@ def fit_sharded(
                 _log.warning("rewards: %s", doubt)
             note = f"; asked of a sample of {len(sample):,} of {n:,} rewarded queries"
             decided = [
-                replace(one, evidence=replace(one.evidence, reason=one.evidence.reason + note))
-                for one in fit_sample(sample).values()
+                replace(offset, evidence=replace(offset.evidence, reason=offset.evidence.reason + note))
+                for offset in fit_sample(sample).values()
             ]
             recipe = gated(recipe, sample)
             plan = ShardPlan(replace(recipe, warm_start=None), gated=True)
@@ -142,11 +142,11 @@ def _queries(census: Sequence[Census]) -> dict[str, NamedQueries]:
         DataError: Rows of one query are in several of them.
     """
     for name, error in (("width", VectorError), ("judge", RewardError), ("embedder", VectorError)):
-        if len(got := sorted({getattr(one, name) or "no name" for one in census})) > 1:
+        if len(got := sorted({getattr(shard, name) or "no name" for shard in census})) > 1:
             raise error(f"shards: expected one {name}, got {', '.join(map(str, got))}")
     queries = {}
-    for task in sorted({task for one in census for task in one.queries}):
-        of_shards = [one.queries[task] for one in census if task in one.queries]
+    for task in sorted({task for shard in census for task in shard.queries}):
+        of_shards = [shard.queries[task] for shard in census if task in shard.queries]
         hashes, rows = (np.concatenate(column) for column in zip(*of_shards, strict=True))
         order = np.argsort(hashes)
         queries[task] = NamedQueries(hashes[order], rows[order])
@@ -180,22 +180,22 @@ def _within(sums: IntArray, most: int) -> int:
 
 def _of_all(each: Each, plan: ShardPlan, decided: Sequence[Offset], dtype: str) -> list[Offset]:
     """What a sample *decided* on, the constant and the private offsets that are served learned from all rewards."""
-    shared = [one for one in decided if one.query_id is None]
-    again = [one for one in shared if one.served and one.scope != "local"]
+    shared = [offset for offset in decided if offset.query_id is None]
+    again = [offset for offset in shared if offset.served and offset.scope != "local"]
     new: dict[str, Offset] = {}
     if again:
         constant = plan._replace(
             recipe=replace(plan.recipe, ridge=RIDGE_STEP * plan.recipe.ridge),
-            groups=tuple(_group(one.task, one.evidence) for one in again),
+            groups=tuple(_group(offset.task, offset.evidence) for offset in again),
         )
-        start = np.array([one.vector for one in again], dtype=np.float64)
-        learned = _shared(each, constant, start, dtype, [one.evidence for one in again])
-        new = {one.key: one for one in learned}
-    offsets = [new.get(one.key, one) for one in shared]
-    private = [one for one in decided if one.query_id is not None]
-    for task in dict.fromkeys(one.task for one in private):
-        mine = [one for one in private if one.task == task]
-        published = next((one.evidence for one in mine if one.served), None)
+        start = np.array([offset.vector for offset in again], dtype=np.float64)
+        learned = _shared(each, constant, start, dtype, [offset.evidence for offset in again])
+        new = {offset.key: offset for offset in learned}
+    offsets = [new.get(offset.key, offset) for offset in shared]
+    private = [offset for offset in decided if offset.query_id is not None]
+    for task in dict.fromkeys(offset.task for offset in private):
+        mine = [offset for offset in private if offset.task == task]
+        published = next((offset.evidence for offset in mine if offset.served), None)
         if published is not None:
             mine = _private(each, plan, _group(task, published), published)
         offsets += mine
@@ -209,7 +209,7 @@ def _group(task: str | None, evidence: Evidence) -> ShardGroup:
 def _private(each: Each, plan: ShardPlan, group: ShardGroup, evidence: Evidence | None = None) -> list[Offset]:
     """The private offset of each query of *group*, on *evidence*, in the order of shards."""
     parts = each("private", plan._replace(groups=(group,)), evidence)
-    return [one for part in parts for one in part]
+    return [offset for part in parts for offset in part]
 
 
 def _shared(

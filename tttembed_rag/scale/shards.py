@@ -126,13 +126,13 @@ class Shard:
         *shares* holds, of each group of the plan, the weight of one voice of each task.
         """
         if self._problems[0] != (plan, shares):
-            found = {}
+            problems = {}
             for row, (rewards, voices) in self._of_groups(plan).items():
                 tasks, task = np.unique(rewards.tasks, return_inverse=True)
                 weights = voices * np.array([shares[row][name] for name in tasks.tolist()])[task]
                 loss = Loss.of(Grid.of(rewards), plan.recipe)
-                found[row] = SharedProblem.of(rewards, loss, weights[None], 0.0)
-            self._problems = (plan, shares), found
+                problems[row] = SharedProblem.of(rewards, loss, weights[None], 0.0)
+            self._problems = (plan, shares), problems
         value, gradient = np.zeros(len(rows)), np.zeros(offsets.shape)
         for place, row in enumerate(rows):
             if row in self._problems[1]:
@@ -185,20 +185,20 @@ class Shard:
 
     def _of_groups(self, plan: ShardPlan) -> dict[int, tuple[Rewards, Float64]]:
         """By row of the plan what each group is learned from: rewards, and how many voices each query has."""
-        if self._learned[0] != (asked := plan[1:]):
-            found = {}
+        if self._learned[0] != (key := plan[1:]):
+            learned = {}
             for row, group in enumerate(plan.groups):
                 if (rewards := self._rewards_of(group)) is None:
                     continue
                 if plan.gated:
                     voices = Voices.of(rewards)
-                    found[row] = with_neighbours(voices.rewards), voices.weights
+                    learned[row] = with_neighbours(voices.rewards), voices.weights
                 else:
-                    found[row] = rewards, np.ones(len(rewards))
-            self._learned = asked, found
+                    learned[row] = rewards, np.ones(len(rewards))
+            self._learned = key, learned
         return self._learned[1]
 
 
 def _seen(folder: str, part: str) -> tuple[int, int]:
-    found = Path(folder, "queries", part).stat()
-    return found.st_size, found.st_mtime_ns
+    status = Path(folder, "queries", part).stat()
+    return status.st_size, status.st_mtime_ns
