@@ -9,8 +9,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 from ground import PER_USER, Ground
-
-from tttembed_rag.search import LearnedToolSearch
+from tttembed_tools import LearnedToolSearch
 
 Grounds: TypeAlias = Callable[..., Iterator[tuple[str, Ground]]]
 # Requests of honest users before a flood, and calls of the flood; rounds of a tool that calls itself.

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from tttembed_store.worker.trial import live_gains
 
 from benchmarks.paper.curves import area_weights
 from tttembed_rag import Offsets, Rewards, Scale, fit
@@ -34,7 +35,6 @@ from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS, Dataset
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.worker.trial import live_gains
 
 Job: TypeAlias = tuple[list["Cell"], Path, Path, tuple[str, ...]]
 

@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from tttembed_tools import Card, LearnedRecall
+from tttembed_tools.index import WEIGHT, fused
+from tttembed_tools.learning import weight_of
 
 from benchmarks.tools import StoredVectors, unit
 from tttembed_rag import context
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.search import Card, LearnedRecall
-from tttembed_rag.search.index import WEIGHT, fused
-from tttembed_rag.search.learning import weight_of
 
 SETS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf", "chroma-chunks", "cranfield", "hotpotqa-dev500")
 SETS += ("scifact",)

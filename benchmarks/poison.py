@@ -26,13 +26,12 @@ import tastes
 import voters
 from ground import Ground, poisoned, reworded
 from harm import HERE
+from tttembed_store import Candidate, Served, Worker, open_store
 
 from tttembed_rag import Rewards, fit
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.gate.audit import audit_sample, audited, mean_ideal
 from tttembed_rag.gate.thresholds import AUDIT_LEVEL
-from tttembed_rag.stores import Candidate, Served, open_store
-from tttembed_rag.worker import Worker
 
 SETS = ("metatool", "bfcl-functions", "seal-tools", "chroma-chunks")
 # Audits of each judge, design and count of labels.

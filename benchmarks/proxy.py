@@ -25,9 +25,9 @@ from pathlib import Path
 
 import aiohttp
 import numpy as np
+from tttembed_store import open_store
 
 from tttembed_rag import Evidence, Offset, Offsets
-from tttembed_rag.stores import open_store
 
 SERVICE = """
 import base64, json, sys

@@ -26,9 +26,9 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from tttembed_store import fit_sharded
 
 from tttembed_rag import Rewards, fit
-from tttembed_rag.scale import fit_sharded
 
 WIDTH, DEPTH = 384, 10
 # Rows that are drawn and written at a time.

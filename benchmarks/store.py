@@ -28,11 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import text
+from tttembed_store import Candidate, Served, Store, Worker, open_store
 
 from tttembed_rag import fit
-from tttembed_rag.stores import Candidate, Served, Store, open_store
 from tttembed_rag.testing import FakeJudge, word_overlap
-from tttembed_rag.worker import Worker
 
 JUDGE = "benchmark"
 # At its end a process tells the most memory that it had, in kB, as Linux counts it.
@@ -43,7 +42,7 @@ atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc
 """
 # What a worker learns from.
 READ = """
-from tttembed_rag.stores import open_store
+from tttembed_store import open_store
 
 with open_store(sys.argv[1]) as store:
     store.rewards(sys.argv[2], last=10_000)
@@ -158,7 +157,7 @@ def elsewhere(what: str, code: str, *arguments: str) -> dict[str, Any]:
 def whole(store: Store, url: str, folder: Path) -> Iterator[dict[str, Any]]:
     """What people and workers ask of the whole store, and last what deletes."""
     store.registry.publish(fit(store.rewards(JUDGE, last=1000), scope="task", gate=False), by="benchmark")
-    yield elsewhere("a process that asks nothing", "import tttembed_rag.stores")
+    yield elsewhere("a process that asks nothing", "import tttembed_store.sql")
     yield elsewhere("rewards of the last 10,000 queries", READ, url, JUDGE)
     yield elsewhere("tttembed show", COMMAND, "show", url)
     yield elsewhere("tttembed report", COMMAND, "report", "--store", url, "--html", str(folder / "report.html"))

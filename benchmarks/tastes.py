@@ -11,10 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from ground import Ground
 from harm import Bench
+from tttembed_store import Candidate, Served, Store, Worker, open_store
 
 from tttembed_rag import Offsets
-from tttembed_rag.stores import Candidate, Served, Store, open_store
-from tttembed_rag.worker import Worker
 
 Grounds: TypeAlias = Callable[..., Iterator[tuple[str, Ground]]]
 # Queries between two rounds of the worker, and rounds before and after the taste changes.

@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tttembed_tools import Card, LearnedToolSearch
+from tttembed_tools.catalog import cards_of
+from tttembed_tools.index import WEIGHT, fused
+from tttembed_tools.learning import FLOOR, rewards_of_outcomes, usable
 
 from benchmarks.paper.rivals import adapter
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.files import load_beir, load_vectors
-from tttembed_rag.search import Card, LearnedToolSearch
-from tttembed_rag.search.catalog import cards_of
-from tttembed_rag.search.index import WEIGHT, fused
-from tttembed_rag.search.learning import FLOOR, rewards_of_outcomes, usable
 
 SETS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf", "stdlib")
 # Whose requests no tool serves.

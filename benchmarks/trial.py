@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from ground import JUDGE, Ground
 from harm import HERE, judged
+from tttembed_store.worker.trial import WINDOW, LiveGains, Trial, live_gains
 
 from tttembed_rag import Offsets, fit
 from tttembed_rag.evaluate.collection import pooled_rewards
-from tttembed_rag.worker.trial import WINDOW, LiveGains, Trial, live_gains
 
 SETS = ("metatool", "bfcl-functions", "seal-tools", "chroma-chunks")
 # Fresh queries in which no more than 5 % of harmless versions may be taken back, and those that a flip follows.

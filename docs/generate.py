@@ -12,15 +12,14 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 import click
+from tttembed_store.sql import schema
 
-import tttembed_rag
 from tttembed_rag.cli import main
 from tttembed_rag.gate import thresholds
 from tttembed_rag.gate.audit import LEAST
 from tttembed_rag.offsets import codes
 from tttembed_rag.offsets.codes import ANSWERS, UNSOLVED, Question
 from tttembed_rag.serving import cascade
-from tttembed_rag.stores import schema
 from tttembed_rag.vectors.copies import NEAR
 
 HERE = Path(__file__).parent
@@ -268,15 +267,18 @@ def first_sentence(value: object) -> str:
 
 
 def public_packages() -> list[str]:
-    """The packages whose docstring does not say that they may change, the package itself first."""
-    found = ["tttembed_rag"]
-    for below in walk_packages(tttembed_rag.__path__, "tttembed_rag."):
-        if (
-            below.ispkg
-            and below.name.rpartition(".")[0] in found
-            and PRIVATE not in str(import_module(below.name).__doc__)
-        ):
-            found.append(below.name)
+    """The packages whose docstring does not say that they may change, each distribution's own first."""
+    found = []
+    for top in ("tttembed_rag", "tttembed_store", "tttembed_tools"):
+        found.append(top)
+        for below in walk_packages(import_module(top).__path__, f"{top}."):
+            if (
+                below.ispkg
+                and below.name.rpartition(".")[0] in found
+                and PRIVATE not in str(import_module(below.name).__doc__)
+                and hasattr(import_module(below.name), "__all__")
+            ):
+                found.append(below.name)
     return found
 
 
@@ -288,7 +290,7 @@ def tables() -> str:
         "",
         "SQLite or PostgreSQL, the same tables in both; opening a store brings them up to date. A column that",
         "refers to another table has its singular as name, and the id there as value. Read them as you like, and write",
-        f"through `tttembed_rag.stores` alone: its guarantees live there. This is revision {schema.HEAD}.",
+        f"through `tttembed_store.sql` alone: its guarantees live there. This is revision {schema.HEAD}.",
         "",
     ]
     for table in schema.metadata.sorted_tables:

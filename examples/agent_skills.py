@@ -6,7 +6,7 @@ are served is learned apart, and only where it is supported. Run it: python exam
 
 from pathlib import Path
 
-from tttembed_rag.search import LearnedToolSearch, cards_of
+from tttembed_tools import LearnedToolSearch, cards_of
 
 HERE = Path(__file__).resolve().parent / "agent"  # a folder of SKILL.md cards, a file of tool schemas, and tasks
 AGENTS = ("northwind", "acme")  # the first works in Microsoft 365, the second in Google Workspace

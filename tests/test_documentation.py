@@ -25,12 +25,12 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tttembed_tools import cards_of
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.offsets.codes import ANSWERS, LOST, OTHER_JUDGE, PUBLISHED
-from tttembed_rag.search import cards_of
 
 REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))

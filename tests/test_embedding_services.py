@@ -9,9 +9,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError
+from tttembed_rag.clients.retrying import Patience
 from tttembed_rag.embedders import EmbeddingService, open_embedder
 from tttembed_rag.errors import EmbedderError, TTTEmbedError
-from tttembed_rag.models.retrying import Patience
 
 ONCE = Patience(attempts=1)
 TEXTS = [f"text {i}" for i in range(5)]

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tttembed_rag.demo import tools as tools_demo
-from tttembed_rag.demo.tools import DemoRow
+from tttembed_tools.demo import tools as tools_demo
+from tttembed_tools.demo.tools import DemoRow
 
 REPO = Path(__file__).resolve().parents[1]
 DATA = REPO.parent / "shared" / "data"

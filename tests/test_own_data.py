@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from tttembed_store import open_store
 
 from tttembed_rag import Evidence, Offset, Offsets, Rewards, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.cli.rows import tasks_of
 from tttembed_rag.errors import DataError
 from tttembed_rag.rewards.rows import read_rows
-from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 
 # Users want official pages of what they ask; the embedding model knows the topics, and nothing of what is official.

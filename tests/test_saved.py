@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from tttembed_store import open_store
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets
 from tttembed_rag.serving.saved import checked_store, steering_of, steering_or_base
-from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 
 WIDTH = 16

@@ -59,7 +59,7 @@ def test_callers_of_tools_print_their_rows(voters, monkeypatch, part, settings):
     callers = importlib.import_module("callers")
     for name, value in {"HONEST": 24, "FLOOD": 30, "ROUNDS": 1}.items():
         monkeypatch.setattr(callers, name, value)
-    monkeypatch.setattr("tttembed_rag.search.outcomes.LAST", 40)
+    monkeypatch.setattr("tttembed_tools.outcomes.LAST", 40)
     rows = list(callers.PARTS[part](lambda: [("small", ground)]))
 
     assert len({tuple(row[name] for name in callers.GROUPS[part]) for row in rows}) == settings

@@ -15,6 +15,8 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load, save
 from scipy.optimize import check_grad
+from tttembed_store import Candidate, Served, follow, open_store
+from tttembed_store.worker.learning import staying
 
 from tttembed_rag import InputError, Offset, OffsetFileError, Offsets, Rewards, fit
 from tttembed_rag.cli import main
@@ -33,9 +35,7 @@ from tttembed_rag.gate.proposals import propose_local
 from tttembed_rag.offsets.codes import AUDITED, FALLS, MEANS, PUBLISHED
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
-from tttembed_rag.serving import Steering, follow
-from tttembed_rag.stores import Candidate, Served, open_store
-from tttembed_rag.worker.learning import staying
+from tttembed_rag.serving import Steering
 
 TOPICS, OF_A_TOPIC, WIDTH = 24, 8, 32
 RARE = "zyzzyva"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+from tttembed_store.sql import schema
 
 from tttembed_rag import Scale
 from tttembed_rag.judges import HttpJudge, Patience
-from tttembed_rag.stores import schema
 
 QUICK = Patience(attempts=1, first_wait=0.01)
 

@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from tttembed_rag import InputError
+from tttembed_rag.clients.usage import Usage, metered
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges import AnthropicChat, OpenAIChat, Patience, check_judge, open_judge
 from tttembed_rag.judges.examination import answers
-from tttembed_rag.models.usage import Usage, metered
 from tttembed_rag.testing import word_overlap
 
 ONCE = Patience(attempts=1)

@@ -7,11 +7,11 @@ from math import comb
 
 import pytest
 
+from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges import check_judge
 from tttembed_rag.judges.examination import answers, examination_keys, has_passed, questions
 from tttembed_rag.judging.cache import Paid
-from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.testing import FakeJudge, word_overlap
 
 WORTHLESS = {

@@ -11,10 +11,10 @@ import torch
 from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, JudgeError
+from tttembed_rag.clients.local import Batches, PlainTokenizer
+from tttembed_rag.clients.usage import metered
 from tttembed_rag.judges import CrossEncoderJudge, YesNoJudge, check_judge, open_judge
 from tttembed_rag.judges.yesno import BODY, PREFIX, SUFFIX
-from tttembed_rag.models.local import Batches, PlainTokenizer
-from tttembed_rag.models.usage import metered
 
 MODEL = Path(__file__).resolve().parents[3] / "shared" / "models" / "ce-minilm-multi"
 QUERY = "How do I wash a wool jumper?"

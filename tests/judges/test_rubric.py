@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tttembed_rag import InputError, JudgeError
+from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
 from tttembed_rag.judges import (
     Gemini,
     LocalChat,
@@ -21,7 +22,6 @@ from tttembed_rag.judges import (
 )
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.judges.rubric import grade_of
-from tttembed_rag.models.usage import estimated_tokens, metered, report_usage
 
 
 def answering(answer):

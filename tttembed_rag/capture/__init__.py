@@ -2,7 +2,6 @@
 
 from tttembed_rag.capture.log import Known, Log, Logged, checked_log
 from tttembed_rag.capture.rewardlog import RewardLog
-from tttembed_rag.capture.storelog import REQUIRED, Captured, StoreLog
 from tttembed_rag.capture.textvectors import TextVectors
 
-__all__ = ["REQUIRED", "Captured", "Known", "Log", "Logged", "RewardLog", "StoreLog", "TextVectors", "checked_log"]
+__all__ = ["Known", "Log", "Logged", "RewardLog", "TextVectors", "checked_log"]

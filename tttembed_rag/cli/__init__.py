@@ -3,17 +3,10 @@
 from tttembed_rag.cli import (  # noqa: F401 - each adds its commands
     auditing,
     data,
-    embedding,
     judge,
     learning,
     measuring,
     offsets,
-    report,
-    serve,
-    spans,
-    store,
-    tools,
-    worker,
 )
 from tttembed_rag.cli.group import main
 

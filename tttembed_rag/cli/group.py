@@ -16,7 +16,7 @@ from tttembed_rag.system.extensions import extension, extensions
 from tttembed_rag.system.terminal import printable
 
 # What other distributions take for their commands.
-__all__ = ["counted", "main", "target"]
+__all__ = ["Commands", "counted", "main", "target"]
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")
@@ -37,11 +37,18 @@ def said_in_one_line() -> Iterator[None]:
         raise click.UsageError(said if len(said) <= 2 * _END else f"{said[:_END]} ... {said[-_END:]}") from exc
 
 
-# Commands that tttembed-hosts brings, by the group they are in.
-_HOSTED = {"tttembed.commands.store": ("annotate", "judgments"), "tttembed.commands.tools": ("serve",)}
+# Commands that other distributions bring, with their names, by the group they are in.
+_ELSEWHERE = {
+    "tttembed.commands": {
+        **dict.fromkeys(("report", "serve", "store", "worker"), "tttembed-store"),
+        **dict.fromkeys(("demo", "tools"), "tttembed-tools"),
+    },
+    "tttembed.commands.audit": {"read": "tttembed-store"},
+    "tttembed.commands.store": dict.fromkeys(("annotate", "judgments"), "tttembed-hosts"),
+}
 
 
-class _Commands(click.Group):
+class Commands(click.Group):
     """Says errors in one line.
 
     Commands of other distributions are found by their entry points, and imported where one of them is asked for.
@@ -54,16 +61,21 @@ class _Commands(click.Group):
         return "tttembed.commands" if self is main else f"tttembed.commands.{self.name}"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands of the group."""
         return sorted({*super().list_commands(ctx), *extensions(self._added)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name; None where there is none."""
         own = super().get_command(ctx, cmd_name)
-        if own is not None or cmd_name not in (*extensions(self._added), *_HOSTED.get(self._added, ())):
+        elsewhere = _ELSEWHERE.get(self._added, {})
+        if own is not None or cmd_name not in (*extensions(self._added), *elsewhere):
             return own
-        found: click.Command = extension(self._added, cmd_name, brings=f"`{ctx.command_path} {cmd_name}` is a command")
-        return found
+        brings, of = f"`{ctx.command_path} {cmd_name}` is a command", elsewhere.get(cmd_name, "tttembed-hosts")
+        command: click.Command = extension(self._added, cmd_name, brings=brings, of=of)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; errors of ours end it in one line."""
         with said_in_one_line():
             return super().invoke(ctx)
 
@@ -86,15 +98,10 @@ class Many(click.ParamType[tuple[Any, ...]]):
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
-@click.group(cls=_Commands, context_settings=_SETTINGS)
+@click.group(cls=Commands, context_settings=_SETTINGS)
 @click.version_option(package_name="tttembed-rag", prog_name="tttembed")
 def main() -> None:
     """Learn small offsets for a frozen retriever from rewards, and publish them only on evidence."""
-
-
-@main.group("store", short_help="What operators do: publish, roll back, halt, export, forget.")
-def operators() -> None:
-    """What operators do with a store: versions, halts, what is kept and what is forgotten."""
 
 
 def counted(name: str, default: int, what: str, *, least: int = 1) -> Callable[[CommandT], CommandT]:

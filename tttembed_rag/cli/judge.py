@@ -186,9 +186,10 @@ def _by_calls(
 
 def _by_batches(spec: str, plan: Plan, paid: Path | None, *, examine: bool, dry_run: bool) -> Verdicts | Progress:
     """The same by batches of the judge's service."""
-    from tttembed_rag.judging.batching.byplan import forecast_by_batches, judge_by_batches
-    from tttembed_rag.judging.batching.openbatch import FiledBatches
-    from tttembed_rag.judging.batching.service import open_batch_service
+    from tttembed_store.batches.byplan import forecast_by_batches, judge_by_batches
+    from tttembed_store.batches.openbatch import FiledBatches
+    from tttembed_store.batches.service import open_batch_service
+
     from tttembed_rag.judging.cache import ScoreCache
 
     service = open_batch_service(spec)

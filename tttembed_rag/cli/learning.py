@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import click
 import numpy as np
 
-from tttembed_rag.cli.embedding import embedded_by, fill
+from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import counted, main, target, text, together
 from tttembed_rag.cli.labels import read_labels
-from tttembed_rag.cli.options import opened, path_or_url, told, whether_trusted
+from tttembed_rag.cli.options import path_or_url, told, whether_trusted
 from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.system.extensions import of_store
 
 if TYPE_CHECKING:
     from tttembed_rag.judging.biases import Texts
@@ -86,15 +87,13 @@ def learn(
         raise click.UsageError("--audit: expected the gate, which asks it, got --no-gate")
     labels = None if audit is None else read_labels(audit)
     if isinstance(source, Path) and is_sharded(source):
-        from tttembed_rag.rewards.parquet import parts
-        from tttembed_rag.scale import fit_sharded
-
         refuse_all_but_scale(source)
+        fit_folder = of_store("fit-folder", brings="learning from a folder of Parquet files is a part")
         held, scale = engine or "local", options["scale"]
-        offsets = fit_sharded(
+        offsets, learned = fit_folder(
             source, engine=held, scope=scope, gate=not no_gate, scale=scale, scratch=scratch, audit=labels
         )
-        learned, warning = sum(parts(source).values()), ""
+        warning = ""
     elif engine or scratch:
         option = "engine" if engine else "scratch"
         raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
@@ -168,7 +167,8 @@ def read_rewards(
     """The rewards that `rewards_options` ask for, and what is known of their texts; vectors are kept beside *out*."""
     if isinstance(source, str):
         refuse_given(("task", "vectors", "rewards", "scale", "depth"), "a file or a folder", "a store")
-        found = _of_store(source, tenant, judge, embed, last)
+        rewards_of = of_store("rewards", brings="learning from a store is a part")
+        found: Found = rewards_of(source, tenant=tenant, judge=judge, embed=embed, last=last)
     elif is_sharded(source):
         refuse_all_but_scale(source)
         found = Found(Rewards.from_parquet(source, scale=scale), {})
@@ -187,31 +187,6 @@ def read_rewards(
         found = Found(voted, lengths, texts=lambda _: (queries, documents))
     trusted = found.rewards.trusted if trusted is None else trusted
     return found._replace(rewards=replace(found.rewards, trusted=trusted))
-
-
-def _of_store(url: str, tenant: str, judge: str | None, embed: str | None, last: int | None) -> Found:
-    from tttembed_rag.stores.records import AUDIT
-
-    def texts(rewards: Rewards) -> Texts:
-        names = np.unique(rewards.doc_ids[rewards.candidates]).tolist()
-        with opened(url) as store:
-            return store.history.texts(tenant), store.history.document_texts(tenant, names)
-
-    with opened(url) as store:
-        judges = [name for name, _ in store.judges(tenant=tenant) if name != AUDIT]
-        if judge is None and len(judges) > 1:
-            raise click.UsageError(f"--judge: expected one of {', '.join(judges)}")
-        judge = judge or (judges[0] if judges else "any")
-        if embed is not None:
-            embedder: str | None = fill(store, embed, "", only_without_any=False)[0]
-        else:
-            embedder = store.embedder(judge, tenant=tenant)
-            if embedder is None and (lacking := store.vectors.lacking()).texts:
-                raise click.UsageError(f"{lacking}: give --embed SPEC, the model that the index was built with")
-        rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=last)
-        names = rewards.doc_ids.tolist()
-        lengths = store.history.document_lengths(tenant, names)
-        return Found(rewards, lengths, store.history.document_arrivals(tenant, names), texts)
 
 
 def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: Scale, depth: int) -> Found:

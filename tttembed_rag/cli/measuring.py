@@ -1,9 +1,8 @@
-"""`tttembed eval` and `tttembed demo`: what offsets do, measured."""
+"""`tttembed eval`: what offsets do, measured."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -16,7 +15,7 @@ import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, main, target, write_json
-from tttembed_rag.cli.options import path_alone, whether_trusted
+from tttembed_rag.cli.options import path_alone, rows_written, whether_trusted
 from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import collections_of, is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
@@ -34,11 +33,6 @@ if TYPE_CHECKING:
 _OF_FILES = (
     "Labels of {files}: a document is relevant to a query where its reward lies above one half; what has no reward\n"
     "counts as not relevant."
-)
-
-
-rows_written = click.option(
-    "--json", "json_path", type=target, metavar="PATH", help="Write the rows there; - is stdout."
 )
 
 
@@ -115,7 +109,7 @@ def evaluate(
     files = ", ".join(str(path) for path in folders if is_file_of_rows(path))
     cells = cells_of(measured)
     if page is not None:
-        from tttembed_rag.report.measuring import page_of_measured
+        from tttembed_rag.evaluate.page.measuring import page_of_measured
 
         about = _OF_FILES.format(files=files) if files else f"Rewards: {measured[0]['rewards']}."
         html = page_of_measured(opened or _collections(*asked), settings, cells, about=about)
@@ -161,23 +155,3 @@ def _collections(
 
 # A worker measures many splits of one workload.
 _kept = lru_cache(maxsize=1)(_collections)
-
-
-@main.command()
-@click.option("--seeds", default="0,1,2,3,4,5", type=Many(int, "N,..."), help="Splits.")
-@click.option("--out", type=Path, default=Path("tttembed-demo"), help="Report folder.")
-@rows_written
-def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
-    """Watch an agent's search for tools get better from rewards alone.
-
-    The tools are those of a made-up office whose people use one of two servers for each kind of work.
-    """
-    from tttembed_rag.demo.tools import run_tool_demo
-
-    quiet = json_path is not None and str(json_path) == "-"
-    say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
-    began = time.monotonic()
-    rows = run_tool_demo(seeds, out, say)
-    say(f"It took {time.monotonic() - began:.0f} s.")
-    if json_path is not None:
-        write_json(json_path, rows)

@@ -12,11 +12,12 @@ import click
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say, text
-from tttembed_rag.cli.options import opened, path_alone, path_or_url, told
+from tttembed_rag.cli.options import path_alone, path_or_url, told
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder, tasks_of, vectors_of
-from tttembed_rag.cli.telling import offset_facts, offset_lines, print_versions, served_now, tell
+from tttembed_rag.cli.telling import offset_facts, offset_lines, tell
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.system.extensions import of_store
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.explaining import Explanation
@@ -39,17 +40,12 @@ def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> N
     Of a store, by its URL, its versions are listed, and the offsets of the live one.
     """
     if isinstance(file, Path):
-        offsets = Offsets.load(file)
-    else:
-        with opened(file) as store:
-            if not as_json:
-                print_versions(store, tenant, 10, as_json=False)
-            live, now = store.serving(tenant=tenant).version, served_now(store, tenant)
-            offsets = Offsets([], width=1)
-            if live is not None:
-                offsets = store.history.visible(live.offsets, owner=live.tenant, tenant=tenant)
+        tell(Offsets.load(file), everything=everything, as_json=as_json)
+        return
+    served = of_store("serving", brings="what a store serves is known to a part")
+    offsets, now = served(file, tenant, as_json=as_json)
     tell(offsets, everything=everything, as_json=as_json)
-    if not (isinstance(file, Path) or as_json):
+    if not as_json:
         say(now)
 
 

@@ -1,41 +1,18 @@
-"""Versions and offsets as lines that people read."""
+"""Offsets as lines that people read."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import Any
 
 from tttembed_rag.cli.group import say
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 
-if TYPE_CHECKING:
-    from tttembed_rag.stores import Store, Version
-
 # Tasks that have a line of their own.
 _TASKS = 10
-
-
-def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> None:
-    """Print a line for each version, newest first."""
-    aliases = sorted(store.registry.aliases(tenant=tenant).items())
-    versions = store.registry.versions(tenant=tenant, limit=limit)
-    if not (as_json or versions):
-        say(f"no versions of {named(tenant)}")
-    for version in versions:
-        stand_for = [alias for alias, number in aliases if number == version.number]
-        if as_json:
-            click.echo(json.dumps(version_facts(version) | {"aliases": stand_for}))
-            continue
-        say(
-            f"{version.number:>6}  {when(version.at)}  {version.by:<14.14}  {','.join(stand_for):<10}"
-            f"{version.served:>6} of {version.kept:<6} served  {store.history.in_words(tenant, version.evidence)}"
-        )
 
 
 def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
@@ -103,21 +80,6 @@ def offset_lines(offset: Offset) -> list[str]:
     return [line, *words, *(f"  {saved}" for saved in offset.reranking)]
 
 
-def served_now(store: Store, tenant: str) -> str:
-    """One line that says which version *tenant* is served now, of which tenant, or why it is served base vectors."""
-    now = store.serving(tenant=tenant)
-    owner = "" if now.version is None else now.version.tenant
-    if now.halted is not None:
-        own = ((named(one), store.registry.halted(tenant=one, own=True)) for one in (tenant, owner))
-        halted, why = next((one for one in own if one[1] is not None), ("all tenants", now.halted))
-        what = f"base vectors, halted for {halted}{f': {why}' if why else ''}"
-    elif now.version is None:
-        what = "base vectors, nothing was published"
-    else:
-        what = f"version {now.version.number}{'' if owner == tenant else f' of {named(owner)}'}"
-    return f"served to {named(tenant)}: {what}"
-
-
 def with_origin(offsets: Offsets, **origin: str) -> Offsets:
     """*offsets* with settings that say where they come from: the embedding model, a probe of it, a warning.
 
@@ -125,19 +87,3 @@ def with_origin(offsets: Offsets, **origin: str) -> Offsets:
     """
     settings = {name: value for name, value in {**offsets.settings, **origin}.items() if value or name not in origin}
     return Offsets(offsets.values(), width=offsets.width, settings=settings)
-
-
-def named(tenant: str) -> str:
-    """The name of a tenant in words."""
-    return f"tenant {tenant!r}" if tenant else "the shared tenant"
-
-
-def version_facts(version: Version) -> dict[str, Any]:
-    """A version as a JSON object."""
-    names = ("number", "tenant", "at", "by", "note", "embedder", "width", "rewarded", "kept", "served", "evidence")
-    return {name: getattr(version, name) for name in names}
-
-
-def when(at: float) -> str:
-    """A Unix second as a date and time by UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

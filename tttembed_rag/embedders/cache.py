@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, check_width
-from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.system.keyed import KeyedRows
 from tttembed_rag.vectors.checks import FloatArray
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tttembed_rag.clients.fingerprints import fingerprint_of
+from tttembed_rag.clients.googleclient import EXTRA, GoogleModel
+from tttembed_rag.clients.retrying import Patience
 from tttembed_rag.embedders.contract import RoleEmbedder, embedded
 from tttembed_rag.errors import EmbedderError, JudgeError, check_count, require
-from tttembed_rag.models.fingerprints import fingerprint_of
-from tttembed_rag.models.googleclient import EXTRA, GoogleModel
-from tttembed_rag.models.retrying import Patience
 from tttembed_rag.vectors.checks import FloatArray
 
 # The most texts that the service takes in a request.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
+from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.clients.hub import without_bars
+from tttembed_rag.clients.local import loading, short_name, weights_digest
 from tttembed_rag.embedders.contract import RoleEmbedder, unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, check_count, require
-from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.hub import without_bars
-from tttembed_rag.models.local import loading, short_name, weights_digest
 from tttembed_rag.vectors.checks import FloatArray
 
 EXTRA = "embedders"

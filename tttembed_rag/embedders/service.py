@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tttembed_rag.clients.endpoint import Endpoint, with_path
+from tttembed_rag.clients.fingerprints import fingerprint_of
+from tttembed_rag.clients.retrying import Patience
 from tttembed_rag.embedders.contract import RoleEmbedder, embedded
 from tttembed_rag.errors import InputError
-from tttembed_rag.models.endpoint import Endpoint, with_path
-from tttembed_rag.models.fingerprints import fingerprint_of
-from tttembed_rag.models.retrying import Patience
 from tttembed_rag.vectors.checks import FloatArray
 
 

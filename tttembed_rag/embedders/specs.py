@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any, get_args
 
+from tttembed_rag.clients.fingerprints import INSTRUCTION
+from tttembed_rag.clients.local import short_name
+from tttembed_rag.clients.options import Options
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
 from tttembed_rag.embedders.local import Kind, local_model, minilm, model2vec
 from tttembed_rag.embedders.service import PROTOCOLS, EmbeddingService
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder, FunctionEmbedder, Truncated
 from tttembed_rag.errors import InputError
-from tttembed_rag.models.fingerprints import INSTRUCTION
-from tttembed_rag.models.local import short_name
-from tttembed_rag.models.options import Options
 
 _MODELS = (*get_args(Kind), "model2vec", *PROTOCOLS, "gemini")
 KINDS = ", ".join([*(f"{kind}:MODEL" for kind in _MODELS), "python:MODULE:NAME or minilm"])

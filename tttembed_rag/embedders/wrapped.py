@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tttembed_rag.clients.fingerprints import fingerprint_of
 from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, unit_vectors
 from tttembed_rag.errors import InputError, check_count
-from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.functions import vectors_from
 

@@ -1,5 +1,8 @@
 """Reward models of all kinds, with one contract: scores for the documents of a query."""
 
+from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.clients.retrying import BusyError, Patience
+from tttembed_rag.clients.usage import Usage
 from tttembed_rag.judges.chat import LocalChat
 from tttembed_rag.judges.chats import AnthropicChat, Gemini, OpenAIChat
 from tttembed_rag.judges.contract import Blocking, Judge, Scores, ascored, checked_judge, checked_rewards, scored
@@ -10,9 +13,6 @@ from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judges.together import CalibratedJudge, Calibration, EnsembleJudge
 from tttembed_rag.judges.yesno import YesNoJudge
-from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.retrying import BusyError, Patience
-from tttembed_rag.models.usage import Usage
 
 __all__ = [
     "INSTRUCTION",

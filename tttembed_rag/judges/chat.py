@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from tttembed_rag.clients.local import EXTRA, PlainTokenizer, weights_digest
+from tttembed_rag.clients.usage import Usage, report_usage
 from tttembed_rag.errors import JudgeError, require
-from tttembed_rag.models.local import EXTRA, PlainTokenizer, weights_digest
-from tttembed_rag.models.usage import Usage, report_usage
 
 # The paper's settings for its local judges: the official ones without thinking.
 TEMPERATURE, TOP_P, TOP_K, NEW_TOKENS, SEED = 0.7, 0.8, 20, 512, 1234

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from math import isnan, nan
 from typing import Any
 
+from tttembed_rag.clients.endpoint import Address, Endpoint, read_json, with_path
+from tttembed_rag.clients.googleclient import EXTRA, GoogleModel
+from tttembed_rag.clients.openaiclient import failures_of, openai_client
+from tttembed_rag.clients.retrying import Patience
+from tttembed_rag.clients.usage import Usage, plausible, report_usage
 from tttembed_rag.errors import InputError, check_count, require
-from tttembed_rag.models.endpoint import Address, Endpoint, read_json, with_path
-from tttembed_rag.models.googleclient import EXTRA, GoogleModel
-from tttembed_rag.models.openaiclient import failures_of, openai_client
-from tttembed_rag.models.retrying import Patience
-from tttembed_rag.models.usage import Usage, plausible, report_usage
 
 # Tokens that an answer may have. Models that think need more, as Gemini does: their thoughts count.
 OUTPUT_TOKENS, GEMINI_TOKENS = 1024, 4096

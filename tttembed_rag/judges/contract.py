@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from tttembed_rag.clients.usage import Usage, estimated_tokens
 from tttembed_rag.errors import InputError, JudgeError
-from tttembed_rag.models.usage import Usage, estimated_tokens
 from tttembed_rag.rewards.scales import Scale
 
 # One score per document, on the judge's scale; None is a document that was not judged.

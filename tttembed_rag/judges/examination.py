@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
+from tttembed_rag.clients.fingerprints import pair_key
+from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.contract import Judge, Scores, checked_judge, checked_rewards, forecast_of, scored
-from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.models.usage import Usage
 
 # Questions that must be right: a judge that guesses has as many of 24 right with p < .001, by the binomial test.
 _NEEDED = 20

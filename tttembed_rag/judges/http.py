@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tttembed_rag.clients.endpoint import Endpoint
+from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.clients.retrying import Patience, TooLargeError
+from tttembed_rag.clients.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
 from tttembed_rag.errors import InputError, JudgeError, check_count
 from tttembed_rag.judges.contract import Blocking, Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.models.endpoint import Endpoint
-from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.retrying import Patience, TooLargeError
-from tttembed_rag.models.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
 from tttembed_rag.rewards.scales import Scale
 
 # Requests in flight at once within one call.

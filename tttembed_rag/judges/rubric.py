@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.clients.usage import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, check_count
 from tttembed_rag.judges.contract import Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.usage import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.rewards.scales import Scale
 
 # A chat model as a function: what it is asked, what it answers; None or "" where it has no answer.

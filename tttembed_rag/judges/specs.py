@@ -7,6 +7,9 @@ from inspect import isfunction
 from math import nan
 from typing import Any
 
+from tttembed_rag.clients.fingerprints import INSTRUCTION
+from tttembed_rag.clients.local import load, short_name
+from tttembed_rag.clients.options import Options
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.chat import NEW_TOKENS, LocalChat
 from tttembed_rag.judges.chats import GEMINI_TOKENS, OUTPUT_TOKENS, AnthropicChat, Gemini, OpenAIChat
@@ -15,9 +18,6 @@ from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.http import SHAPES, HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.yesno import YesNoJudge
-from tttembed_rag.models.fingerprints import INSTRUCTION
-from tttembed_rag.models.local import load, short_name
-from tttembed_rag.models.options import Options
 
 # Kinds of judges that cost nothing: models on this machine.
 FREE = ("yesno", "cross-encoder", "rubric")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tttembed_rag.clients.fingerprints import fingerprint_of
+from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import (
     Judge,
@@ -20,8 +22,6 @@ from tttembed_rag.judges.contract import (
     forecast_of,
     scored,
 )
-from tttembed_rag.models.fingerprints import fingerprint_of
-from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.scales import Scale
 
 

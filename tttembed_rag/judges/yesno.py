@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from os.path import commonprefix
 from typing import Any
 
+from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.clients.local import EXTRA, MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, weights_digest
+from tttembed_rag.clients.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.local import EXTRA, MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, weights_digest
-from tttembed_rag.models.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.rewards.scales import Scale
 
 PREFIX = (

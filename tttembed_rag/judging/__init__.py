@@ -1,7 +1,5 @@
 """Judging served queries under a budget: which call comes next, which answers are kept, when to stop."""
 
-from tttembed_rag.judging.batching.byplan import judge_by_batches
-from tttembed_rag.judging.batching.service import open_batch_service
 from tttembed_rag.judging.cache import Answers, Paid, ScoreCache
 from tttembed_rag.judging.files import write_scores
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
@@ -19,8 +17,6 @@ __all__ = [
     "ScoreCache",
     "Verdicts",
     "judge_all",
-    "judge_by_batches",
-    "open_batch_service",
     "read_log",
     "write_scores",
 ]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import uuid4
 
+from tttembed_rag.clients.usage import Usage
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import BUDGET_ENDED
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.models.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tttembed_rag.clients.options import Options
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
-from tttembed_rag.models.options import Options
 from tttembed_rag.rewards import Feedback
 from tttembed_rag.rewards.rows import read_events
 from tttembed_rag.rewards.scales import Scale

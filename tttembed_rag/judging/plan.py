@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.turns import in_turns

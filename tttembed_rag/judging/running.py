@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tttembed_rag.clients.usage import Meter, Usage, metered
 from tttembed_rag.errors import JudgeError, RewardError, check_count
 from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_rewards, scored
 from tttembed_rag.judges.examination import check_answers
@@ -28,7 +29,6 @@ from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, event_loop
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
 from tttembed_rag.judging.walk import JudgeCall, Walk
-from tttembed_rag.models.usage import Meter, Usage, metered
 
 _log = logging.getLogger(__name__)
 # Calls that fail one after the other before the judge is in doubt.

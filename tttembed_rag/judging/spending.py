@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, fields
 
+from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import InputError
-from tttembed_rag.models.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)

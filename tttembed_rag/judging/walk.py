@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
+from tttembed_rag.clients.fingerprints import pair_key
+from tttembed_rag.clients.usage import Usage
 from tttembed_rag.judges.contract import Judge, documents_per_call, forecast_of
 from tttembed_rag.judges.examination import examination_keys, forecast_of_questions, has_passed, questions
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress
-from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
 
 # A document of a query: its id, its text, and the address of the pair.

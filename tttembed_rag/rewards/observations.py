@@ -14,7 +14,7 @@ from tttembed_rag.vectors.checks import FloatArray
 
 __all__ = ["KEYWORD_WEIGHT", "MAX_DEPTH", "MAX_SOURCES", "TOOL_CALLS", "Candidate", "Observation", "Served", "read_log"]
 
-# In the place of a judge's fingerprint: rewards for calls of tools, from which `tttembed_rag.search` alone learns.
+# In the place of a judge's fingerprint: rewards for calls of tools, from which `tttembed_tools` alone learns.
 TOOL_CALLS = "tool use"
 # The setting of offsets of a search over tools that holds the weight of BM25.
 KEYWORD_WEIGHT = "bm25_weight"

@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import RewardError
 from tttembed_rag.rewards.columns import check_paired, checked_columns, ragged, sliced, stacked, starts_of
-from tttembed_rag.rewards.parquet import read_folder, write_folder
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.texts import columns_of
+from tttembed_rag.system.extensions import of_store
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.copies import near_copies, same_text
 from tttembed_rag.vectors.rows import UnitRows
@@ -182,10 +182,10 @@ class Rewards:
         part: str | None = None,
         scratch: bool = False,
     ) -> Rewards:
-        """Rewards from a folder of Parquet files, written by `to_parquet` or by another engine; needs pyarrow.
+        """Rewards from a folder of Parquet files, written by `to_parquet` or by another engine; needs tttembed-store.
 
         Args:
-            folder: Holds ``queries/`` and ``documents/``; `tttembed_rag.rewards.parquet` lists their columns.
+            folder: Holds ``queries/`` and ``documents/``; `tttembed_store.shards.parquet` lists their columns.
             scale: The scale of their rewards; `to_parquet` writes probabilities.
             part: The name of one file in ``queries/``, which is read alone, with the documents that it names.
             scratch: Whether query vectors are kept in an unnamed temporary file instead of memory.
@@ -193,17 +193,18 @@ class Rewards:
         Raises:
             DataError: The folder holds something else, or a file is damaged.
         """
+        read_folder = of_store("read-folder", brings="reading Parquet is a part")
         columns = read_folder(folder, part=part, scratch=scratch)
         return cls(**checked_columns(**columns, docs_name="documents", scale=scale, whole=part is None))
 
     def to_parquet(self, folder: str | os.PathLike[str], *, shards: int = 1) -> None:
-        """Write a new folder of Parquet files, whole or not at all; needs pyarrow.
+        """Write a new folder of Parquet files, whole or not at all; needs tttembed-store.
 
         Args:
             folder: A path where nothing is, or an empty folder.
             shards: Files of queries, and files of documents.
         """
-        write_folder(folder, vars(self), shards)
+        of_store("write-folder", brings="writing Parquet is a part")(folder, vars(self), shards)
 
     @classmethod
     def joined(cls, parts: Sequence[Rewards]) -> Rewards:

@@ -3,7 +3,6 @@
 from tttembed_rag.rewards.orders import in_reward_order
 from tttembed_rag.serving.cascade import Cascade
 from tttembed_rag.serving.context import current_query_id, current_task, current_tenant
-from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, checked_offsets
 from tttembed_rag.serving.steering import NamesTasks, Steering, TaskSource, checked_task, resolve_task
 from tttembed_rag.serving.twopass import FirstPass, Handlers, TwoPass, adrive, cosines_of, drive
@@ -29,7 +28,6 @@ __all__ = [
     "current_task",
     "current_tenant",
     "drive",
-    "follow",
     "in_reward_order",
     "resolve_task",
 ]

@@ -15,9 +15,9 @@ from urllib.parse import parse_qs
 
 from tttembed_rag.errors import InputError, TTTEmbedError
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot
 from tttembed_rag.serving.steering import Steering
+from tttembed_rag.system.extensions import of_store
 
 __all__ = ["checked_store", "live_of_file", "steered_each", "steering_of", "steering_or_base", "url_of"]
 
@@ -54,6 +54,7 @@ def steering_of(store: str, *, task: str | None = None, tenant: str | None = Non
     """
     url = url_of(store)
     if "://" in url:
+        follow = of_store("follow", brings="following a store is a part")
         return Steering(follow(url, tenant=tenant, embedder=embedder), task)
     return Steering(live_of_file(url, tenant=tenant, embedder=embedder), task)
 

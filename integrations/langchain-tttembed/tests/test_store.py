@@ -16,11 +16,9 @@ from langchain_tttembed import (
     RewardRetriever,
     TTTEmbeddings,
 )
+from tttembed_store import StoreLog, follow, open_store
 
 from tttembed_rag import LiveOffsets, context, fit
-from tttembed_rag.capture import StoreLog
-from tttembed_rag.serving import follow
-from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeJudge
 
 TEXTS = [f"passage {i}" for i in range(6)]

@@ -16,11 +16,11 @@ from haystack.document_stores.in_memory import InMemoryDocumentStore  # noqa: E4
 from haystack_integrations.components.connectors.tttembed import TTTRecorder  # noqa: E402
 from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder  # noqa: E402
 from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa: E402
+from tttembed_store.sql import open_store  # noqa: E402
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Rescorer, context  # noqa: E402
 from tttembed_rag.offsets.rescorer import Vocabulary  # noqa: E402
 from tttembed_rag.offsets.skips import Skips  # noqa: E402
-from tttembed_rag.stores import open_store  # noqa: E402
 
 WIDTH = 16
 TEXTS = ["wash wool cold", "boil the kettle", "river past the mill"]

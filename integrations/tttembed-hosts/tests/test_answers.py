@@ -8,10 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import select
+from tttembed_store.sql import open_store, schema
 
 from tttembed_rag import InputError
 from tttembed_rag.cli import main
-from tttembed_rag.stores import open_store, schema
 
 WOOL = ["wash wool cold", "boil the kettle"]
 WHEN = "2026-11-20T09:00:00.000Z"

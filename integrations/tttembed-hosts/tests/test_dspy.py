@@ -89,7 +89,7 @@ def test_what_retrieve_finds_is_captured_by_its_spans(dspy, retriever):
         "openinference.instrumentation.dspy", reason="OpenInference of DSPy is not installed"
     )
     trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the OpenTelemetry SDK is not installed")
-    from tttembed_rag.capture.spans.processor import TTTSpanProcessor
+    from tttembed_store.spans.processor import TTTSpanProcessor
 
     log, provider = FakeLog(), trace.TracerProvider()
     processor = TTTSpanProcessor(log)

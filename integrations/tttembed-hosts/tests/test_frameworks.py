@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 import pytest
+from tttembed_store import open_store
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context
-from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 
 DOCUMENTS = ["wash wool cold", "boil the kettle", "river past the mill"]

@@ -12,7 +12,7 @@ from tttembed_rag.testing import FakeEmbedder, FakeLog
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")
 
-from tttembed_rag.capture.spans.processor import TTTSpanProcessor  # noqa: E402 - it needs the SDK
+from tttembed_store.spans.processor import TTTSpanProcessor  # noqa: E402 - it needs the SDK
 
 DOCUMENTS = ["wash wool cold", "boil the kettle", "river past the mill", "wool shrinks when hot"]
 

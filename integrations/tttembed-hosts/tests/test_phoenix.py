@@ -16,18 +16,17 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from click.testing import CliRunner
+from tttembed_store import Candidate, Served
 
 from tttembed_rag import InputError
 from tttembed_rag.cli import main
-from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.testing import FakeLog, eventually
 
 pytest.importorskip("phoenix.client", reason="the extra phoenix: arize-phoenix-client is not installed")
 
 from tttembed_hosts.phoenix import PhoenixProject
-
-from tttembed_rag.capture.spans.files import retrievals_of
-from tttembed_rag.capture.spans.reading import Reader
+from tttembed_store.spans.files import retrievals_of
+from tttembed_store.spans.reading import Reader
 
 TEXTS = ["wash wool cold", "boil the kettle"]
 

@@ -8,11 +8,10 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tttembed_store import follow, open_store
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
-from tttembed_rag.serving import follow
-from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder, FakeLog
 
 REPO = Path(__file__).resolve().parents[3]
@@ -27,7 +26,11 @@ HAYSTACK, HOSTS, PROXY = (
 )
 FRAMEWORKS, PHOENIX, TAPS = (f"{HOSTS}/test_{name}.py" for name in ("frameworks", "phoenix", "instrumentations"))
 ANSWERS, FRONT = f"{HOSTS}/test_answers.py", f"{HOSTS}/test_mcp_front.py"
-BY_HAND, SPANS, SPAN_FILES = "tests/test_capture.py", "tests/spans/test_processor.py", "tests/spans/test_files.py"
+BY_HAND, SPANS, SPAN_FILES = (
+    "tests/test_capture.py",
+    "integrations/tttembed-store/tests/spans/test_processor.py",
+    "integrations/tttembed-store/tests/spans/test_files.py",
+)
 
 # By host, what proves the cells: captured, steered, cannot be. Each is a file and a test in it, or a class of tests.
 PROOF = {
@@ -129,7 +132,7 @@ PROOF = {
     "any MCP client": (
         (FRONT, "test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end"),
         (FRONT, "test_a_client_gains_without_code"),
-        ("tests/search/test_tools.py", "test_calls_before_any_search_say_nothing"),
+        ("integrations/tttembed-tools/tests/test_tools.py", "test_calls_before_any_search_say_nothing"),
     ),
 }
 
@@ -313,7 +316,7 @@ def test_the_line_of_sentence_transformers_runs():
 def test_the_line_of_spans_runs():
     """A provider takes the processor."""
     trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the OpenTelemetry SDK is not installed")
-    from tttembed_rag.capture.spans.processor import TTTSpanProcessor
+    from tttembed_store.spans.processor import TTTSpanProcessor
 
     use = next(use for name, use, *_ in rows() if name == "anything with spans")
     log, provider = FakeLog(), trace.TracerProvider()

@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
+from tttembed_store.spans import Span, Thumb
+
 from tttembed_hosts.extras import require
 from tttembed_hosts.retrievers import address_of, seconds, span_of_retriever
-from tttembed_rag.capture.spans import Span, Thumb
 from tttembed_rag.errors import DataError, InputError
 
 __all__ = ["spans_at", "thumbs_at"]

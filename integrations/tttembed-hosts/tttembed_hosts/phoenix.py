@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tttembed_store.spans import Retrieval, Span, span_of
+
 from tttembed_hosts.extras import require
-from tttembed_rag.capture.spans import Retrieval, Span, span_of
+from tttembed_rag.clients.options import without_secrets
 from tttembed_rag.errors import DataError, InputError
-from tttembed_rag.models.options import without_secrets
 
 __all__ = ["PhoenixProject", "spans_at"]
 

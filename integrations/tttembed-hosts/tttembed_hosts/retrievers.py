@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from tttembed_rag.capture.spans import Span
+from tttembed_store.spans import Span
+
+from tttembed_rag.clients.options import without_secrets
 from tttembed_rag.errors import InputError
-from tttembed_rag.models.options import without_secrets
 
 __all__ = ["address_of", "seconds", "span_of_retriever"]
 

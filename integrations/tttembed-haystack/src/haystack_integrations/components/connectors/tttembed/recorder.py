@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
+from tttembed_store import StoreLog
 
 from tttembed_rag import context, current_task
-from tttembed_rag.capture import Known, StoreLog
+from tttembed_rag.capture import Known
 from tttembed_rag.serving.saved import checked_store, url_of
 
 __all__ = ["TTTRecorder"]

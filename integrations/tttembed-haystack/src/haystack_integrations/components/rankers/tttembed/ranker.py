@@ -8,9 +8,9 @@ from typing import Any
 from haystack import Document, component, default_from_dict, default_to_dict, logging
 from haystack.core.serialization import component_to_dict
 from haystack.utils import deserialize_component_inplace
+from tttembed_store import StoreLog
 
 from tttembed_rag import InputError, Scale, context
-from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import check_count
 from tttembed_rag.judges import Blocking, Scores
 from tttembed_rag.serving import Cascade, Steering

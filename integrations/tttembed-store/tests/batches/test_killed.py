@@ -1,0 +1,134 @@
+"""kill -9 at every step of a batch, and at random moments: each pair is paid for once, and all are rewarded in the end.
+
+`TTTEMBED_FAULT_TRIALS=50 python -m pytest integrations/tttembed-store/tests/batches -k random` runs more trials.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from threading import Event
+
+import numpy as np
+import pytest
+from tttembed_store.batches import open_batch_service
+from tttembed_store.batches.service import OpenAIBatches
+from tttembed_store.sql import open_store
+from tttembed_store.worker import Worker
+
+from tttembed_rag.judges import open_judge
+from tttembed_rag.judging import Price
+from tttembed_rag.testing import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+TRIALS = int(os.environ.get("TTTEMBED_FAULT_TRIALS", "2"))
+FIRST = int(os.environ.get("TTTEMBED_FAULT_SEED", "0"))
+# Seconds until a batch that is not in the list was never made: longer than a request of a killed worker is under way.
+SETTLING = 1.5
+# Requests of a worker, in their order.
+STEPS = ("chat/completions", "files", "batches", "batches/batch-0", "content")
+
+
+@pytest.fixture
+def process(batch_server, spec, store_url):
+    """Starts workers that go on until they are killed: `process()` gives the id of its process."""
+    running = []
+
+    def work():
+        judge = open_judge(spec)
+        lines = open_batch_service(spec).judge
+        client = lines.single.complete.client.with_options(max_retries=0)
+        service = OpenAIBatches(lines, client, settling=SETTLING)
+        with open_store(store_url) as store:
+            options = {"min_new": 100_000, "lease_seconds": 0.2, "price": Price(request=0.001)}
+            Worker(store, judge, batches=service, **options).run(every=0.01, stop=Event())
+
+    def start():
+        pid = os.fork()
+        if not pid:
+            try:
+                work()
+            except BaseException:  # noqa: BLE001 (nothing of a child may return into the tests)
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        running.append(pid)
+        return pid
+
+    yield start
+    for pid in running:
+        kill(pid)
+
+
+def kill(pid):
+    """End a process, if that has not happened yet."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+def finished(store, batch_server, process, pairs, *, kills):
+    """Let a last worker finish, and check that each pair was paid for once.
+
+    What a worker that was killed had charged for its examination stays counted, whether it was asked or not.
+    """
+    last = process()
+    eventually(lambda: store.counts().rewards == pairs and not store.open_batches.of(""), seconds=60)
+    kill(last)
+    for batch in list(batch_server.batches.values()) * 9:  # the service works through those that a worker lost, too
+        batch_server.look(batch)
+    spent = store.judge_queue.spent()
+
+    assert len(batch_server.paid) == len(set(batch_server.paid)) == pairs
+    assert pairs <= spent.pairs <= pairs + len(batch_server.single) + 48 * kills
+    assert 0.0005 * pairs < 0.0005 * pairs + 0.001 * 48 <= spent.usd + 1e-9
+
+
+@pytest.fixture
+def store_url(request):
+    """SQLite, but for tests that name a database."""
+    return request.getfixturevalue(getattr(request, "param", "sqlite_url"))
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_worker_killed_at_a_step(step, when, served, process, store_url, batch_server):
+    """The service kills the worker before it does what it is asked for, or behind it, without an answer."""
+    killed = Event()
+    workers = []
+
+    def fault(method, path):
+        if path.endswith(step) and (method == "done") == (when == "behind") and not killed.is_set():
+            killed.set()
+            kill(workers[0])
+
+    batch_server.fault = fault
+    with open_store(store_url) as store:
+        store.observe(served(4))
+        workers.append(process())
+        eventually(killed.is_set, seconds=60)
+        finished(store, batch_server, process, 12, kills=1)
+
+
+@pytest.mark.parametrize("store_url", ["sqlite_url", "postgres_url"], ids=["sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + TRIALS), ids="seed{}".format)
+def test_workers_killed_at_random(seed, served, process, store_url, batch_server):
+    """Workers that are killed one after the other, by a service that takes its time."""
+    rng = np.random.default_rng(seed)
+    pause = rng.uniform(0.0, 0.03)
+    batch_server.fault = lambda *_: time.sleep(rng.uniform(0.0, pause))
+    batch_server.looks = int(rng.integers(0, 4))
+    with open_store(store_url) as store:
+        store.observe(served(6))
+        for number in range(int(rng.integers(2, 6))):
+            worker = process()
+            time.sleep(rng.uniform(0.0, 0.6))
+            kill(worker)
+            store.observe(served(2, first=10 * (number + 1)))
+        pairs = store.counts().pairs
+        finished(store, batch_server, process, pairs, kills=number + 1)

@@ -1,0 +1,229 @@
+"""kill -9 at a random moment: what was acknowledged is there, nothing is half-applied, the next process goes on."""
+
+import socket
+import threading
+import time
+
+import httpx
+import numpy as np
+import uvicorn
+from tttembed_store import StoreLog, follow
+from tttembed_store.proxy import FeedbackWriter, proxy_app
+from tttembed_store.sql import open_store
+from tttembed_store.worker import Worker
+
+from tests.traffic import JUDGE, traffic
+from tttembed_rag.judges import HttpJudge, Patience
+from tttembed_rag.judges.examination import questions
+from tttembed_rag.judging import Budget
+from tttembed_rag.serving import LiveOffsets, Steering
+from tttembed_rag.testing import eventually
+
+# Pairs of the examination of a judge, charged as one call.
+EXAMINED = 2 * len(questions())
+BASE = np.linspace(-1.0, 2.0, 8).tolist()
+
+
+def test_a_writer(child, store, store_url, rng, capture, unsound):
+    """Everything that a capture log said is written is there, each query with all its rewards."""
+
+    def work(tell):
+        log = StoreLog(store_url, JUDGE, embedder="e")
+        for number in range(10_000):
+            capture(log, number)
+            if number % 7 == 0 and log.flush():
+                tell(number)
+
+    writer = child(work)
+    time.sleep(rng.uniform(0.0, 0.4))
+    writer.kill()
+    writer.wait()
+    acknowledged = {f"q{number}" for (last,) in writer.told for number in range(last + 1)}
+    counts = store.counts()
+    store.observe(traffic(1, first=20_000), judge=JUDGE)
+    kept = set(store.rewards(JUDGE).query_ids.tolist())
+
+    assert acknowledged <= kept
+    assert (counts.queries * 4, counts.queries * 4) == (counts.pairs, counts.rewards)
+    assert unsound(store) == []
+
+
+def test_a_server_of_feedback(child, store, store_url, rng, unsound):
+    """Everything that was answered is in the store, whoever else was in the middle of being written."""
+    listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+    port = listening.getsockname()[1]
+
+    def work(_):
+        app = proxy_app("http://127.0.0.1:9", LiveOffsets(), model="m", feedback=FeedbackWriter(store_url, JUDGE))
+        uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_level="error")).run(sockets=[listening])
+
+    def send(first):
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            for number in range(first, first + 10_000):
+                body = {"query": f"q{number}", "documents": [{"id": "a", "thumb": 1}, {"id": "b", "click": 0}]}
+                try:
+                    answer = client.post("/v1/feedback", json=body)
+                except httpx.TransportError:
+                    return
+                if answer.status_code == 200:
+                    answered.append(f"q{number}")
+
+    answered = []
+    server = child(work)
+    listening.close()
+    senders = [threading.Thread(target=send, args=(10_000 * place,)) for place in range(4)]
+    for one in senders:
+        one.start()
+    eventually(lambda: answered)
+    time.sleep(rng.uniform(0.0, 0.4))
+    server.kill()
+    server.wait()
+    for one in senders:
+        one.join(30)
+    given = store.history.verdicts("", judge=JUDGE)
+    texts = store.history.texts("")
+
+    assert set(answered) <= {texts[query] for query, _ in given}
+    assert len(given) == 2 * len(texts)
+    assert unsound(store) == []
+
+
+def test_a_server(child, store, store_url, rng, stamps, unsound):
+    """What a serving process sent out was whole to its end, and its successor serves what is live."""
+    stamped, stamp_of, _ = stamps
+    whole = {str(BASE)} | {str(stamped(number).apply(BASE)) for number in range(200)}
+
+    def work(tell):
+        steering = Steering(follow(store_url, every=0.002))
+        log = StoreLog(store_url, JUDGE)
+
+        def serve():
+            for _ in range(100_000):
+                vector = steering.apply(BASE, "q")
+                log.observe("q", ["a", "b"])
+                if str(vector) not in whole:
+                    tell("mixed", vector)
+                time.sleep(0.001)
+
+        for _ in range(3):
+            threading.Thread(target=serve, daemon=True).start()
+        tell("serving")
+        time.sleep(60)
+
+    server = child(work)
+    ends = time.monotonic() + rng.uniform(0.0, 0.4)
+    number = 0
+    while time.monotonic() < ends:
+        store.registry.publish(stamped(number), by="test", note=str(number))
+        number += 1
+    server.kill()
+    server.wait()
+    with_live = store.registry.publish(stamped(150), by="test", note="150")
+
+    def again(tell):
+        tell(Steering(follow(store_url, every=60.0)).apply(BASE, "q"))
+
+    successor = child(again)
+
+    assert successor.wait() == 0
+    assert [[stamped(150).apply(BASE)]] == successor.told
+    assert [one for one in server.told if one != ["serving"]] == []
+    assert stamp_of(with_live) == 150
+    assert unsound(store) == []
+
+
+def test_a_worker(child, store, store_url, rng, serve, world, unsound):
+    """Workers killed one after another pay for no answer twice, hold the budget, and the last one finishes.
+
+    What calls on their way may have cost when their worker was killed stays counted.
+    """
+    pause, concurrency = rng.uniform(0.0, 0.01), int(rng.integers(1, 5))
+
+    def answer(_, body, __):
+        time.sleep(pause)
+        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
+
+    judge = serve(answer)
+    kills = int(rng.integers(1, 4))
+    on_their_way = (8 * concurrency + EXAMINED) * kills  # pairs of calls, when a worker was killed
+    least = int(rng.choice([100, 500]))
+    budget = Budget(pairs=EXAMINED + least + on_their_way)
+    store.observe(world.served(range(60)))
+
+    def work(tell):
+        with open_store(store_url) as mine:
+            asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1))
+            options = {"lease_seconds": 1.0, "concurrency": concurrency, "budget": budget, "scope": "task"}
+            stop = threading.Event()
+            Worker(mine, asks, **options).run(every=0.01, stop=stop, watch=lambda step: tell(step.action, step.detail))
+
+    for _ in range(kills):
+        worker = child(work)
+        time.sleep(rng.uniform(0.0, 0.6))
+        worker.kill()
+        worker.wait()
+        assert unsound(store) == []
+
+    def finished():
+        """A worker that was killed may have finished right before, so that the last one has nothing to tell."""
+        said = ["abstained"] if least == 100 else []
+        learned = "live" in store.registry.aliases() or any(line.action in said for line in store.audit.lines())
+        return learned and store.counts().rewards >= min(480, least - 2)
+
+    last = child(work)
+    eventually(finished)
+    last.kill()
+    last.wait()
+    asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
+
+    on_their_way += 8 * concurrency + EXAMINED  # the last one was killed, too
+    assert len(asked) <= store.judge_queue.spent().pairs <= budget.pairs
+    assert 0 <= store.judge_queue.spent().pairs - (store.counts().rewards + EXAMINED) <= on_their_way
+    assert len(asked) - len(set(asked)) <= on_their_way
+    assert unsound(store) == []
+
+
+def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsound):
+    """Three that share tenants and a budget, one of them killed again and again: no verdict is lost or paid twice.
+
+    Neighbouring tenants have half of their texts in common, which are paid for once.
+    """
+    pause = rng.uniform(0.0, 0.01)
+
+    def answer(_, body, __):
+        time.sleep(pause)
+        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
+
+    judge = serve(answer)
+    tenants = ["a", "b", "c", "d"]
+    for place, tenant in enumerate(tenants):
+        store.observe(world.served(range(10 * place, 10 * place + 20), tenant=tenant))
+
+    def work(tell):
+        with open_store(store_url) as mine:
+            asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1))
+            # A lease that a busy machine does not let end: whoever takes a tenant over may pay for what is on its way.
+            options = {"lease_seconds": 4.0, "concurrency": 2, "scope": "task", "min_new": 150}
+            worker = Worker(mine, asks, budget=budget, **options)
+            worker.run(every=0.05, watch=lambda step: tell(step.action, step.tenant))
+
+    kills = int(rng.integers(1, 4))
+    # What was on its way when a worker was killed stays counted.
+    budget = Budget(pairs=400 + EXAMINED + (16 + EXAMINED) * kills)
+    workers = [child(work) for _ in range(3)]
+    for _ in range(kills):
+        time.sleep(rng.uniform(0.0, 0.4))
+        workers[0].kill()
+        workers[0].wait()
+        workers[0] = child(work)
+    eventually(lambda: sum(n for _, n in store.judges(tenant=None)) == 640, seconds=180)
+    for one in workers:
+        one.kill()
+        one.wait()
+    asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
+
+    assert len(set(asked)) == 400 + EXAMINED
+    assert len(asked) - len(set(asked)) <= (16 + EXAMINED) * kills  # on their way when a worker was killed
+    assert len(asked) <= store.judge_queue.spent().pairs <= budget.pairs
+    assert [store.counts(tenant).rewards for tenant in tenants] == [160] * 4
+    assert unsound(store) == []

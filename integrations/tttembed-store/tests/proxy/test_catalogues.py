@@ -1,0 +1,180 @@
+"""`POST /v1/search/NAME` and `POST /v1/used`: a search over tools that learns, for clients in any language."""
+
+import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tttembed_store.proxy import Caller, Callers, FeedbackWriter
+from tttembed_store.sql import open_store
+from tttembed_tools import LearnedToolSearch
+
+from tttembed_rag import context
+from tttembed_rag.testing import FakeEmbedder
+
+TOPICS = [f"{one}{two}" for one, two in itertools.product(("red", "blue", "green"), ("mail", "file", "note", "call"))]
+# Two suites handle each topic; one of them works here.
+CATALOG = {
+    f"{suite}_{topic}": f"Handle a {topic} in the {suite} suite" for topic in TOPICS for suite in ("acme", "zeta")
+}
+
+
+@pytest.fixture
+def search(sqlite_url):
+    """A search that keeps what it learns in a store."""
+    return LearnedToolSearch(CATALOG, FakeEmbedder(), store=sqlite_url)
+
+
+def found(client, query, **more):
+    """The names that are found."""
+    answer = client.post("/v1/search/office", json={"query": query, **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["tools"]
+
+
+def test_tools_are_found(proxied, search):
+    """Names of the best tools come back, best first, among those that may be found."""
+    client = proxied(searches={"office": search})
+
+    assert found(client, "handle my redmail", k=2) == search("handle my redmail", 2)
+    assert found(client, "handle my redmail", among=["zeta_redmail", "acme_bluefile"])[0] == "zeta_redmail"
+    assert found(client, "handle my redmail", among=["zeta_redmail"] * 3) == ["zeta_redmail"]
+
+
+def test_what_worked_is_learned_from(proxied, search, sqlite_url):
+    """Calls of two named agents move the tools of requests that nobody made, and are in the store at once."""
+    client = proxied(searches={"office": search})
+    for topic, source in itertools.product(TOPICS, ("ada", "ben")):
+        used = [{"name": f"zeta_{topic}", "succeeded": True}, {"name": f"acme_{topic}", "succeeded": False}]
+        body = {"catalogue": "office", "query": f"handle my {topic} for {source}", "used": used, "source": source}
+        answer = client.post("/v1/used", json=body)
+        assert (answer.status_code, answer.json()) == (200, {"kept": 2, "source": source})
+
+    with open_store(sqlite_url) as store:
+        assert store.counts("").rewards == 4 * len(TOPICS)
+    lesson = search.learn()
+
+    assert lesson.requests == 2 * len(TOPICS)
+    new = [found(client, f"a new {topic}", k=1)[0] for topic in TOPICS]
+    assert sum(name.startswith("zeta") for name in new) == len(TOPICS)
+
+
+def test_callers_without_a_name_teach_nothing(proxied, search):
+    """They are one voice, and what one alone says is not learned from."""
+    client = proxied(searches={"office": search})
+    for topic in TOPICS:
+        used = [{"name": f"zeta_{topic}", "succeeded": True}]
+        client.post("/v1/used", json={"catalogue": "office", "query": f"my {topic}", "used": used})
+
+    lesson = search.learn()
+
+    assert not lesson.moves
+
+
+def test_a_key_says_the_tenant(proxied, search):
+    """What the callers of one key do is learned for their tenant."""
+    client = proxied(searches={"office": search}, callers=Callers({"k1": Caller("acme")}))
+    body = {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": True}]}
+
+    known = client.post("/v1/used", json=body, headers={"x-api-key": "k1"})
+    stranger = client.post("/v1/search/office", json={"query": "q"})
+
+    assert (known.status_code, stranger.status_code) == (200, 401)
+    with context(tenant="acme"):
+        assert search.learn().requests == 1
+    assert search.learn().requests == 0
+
+
+def test_without_a_key_no_tenant_is_made(proxied, search, sqlite_url):
+    """Who names one that way could stop others who share the store without naming any."""
+    client = proxied(searches={"office": search})
+    body = {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": True}]}
+
+    answer = client.post("/v1/used", json=body, headers={"x-ttt-tenant": "typo"})
+
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        400,
+        "tttembed: X-TTT-Tenant: expected a key for calls of a tenant, got 'typo' alone",
+    )
+    with open_store(sqlite_url) as store:
+        assert store.tenants() == [""]
+
+
+def test_a_tool_that_worked_once_is_a_success(proxied, search, sqlite_url):
+    """Whatever a later call of it did, as in a `Turn`."""
+    calls = [{"name": "zeta_redmail", "succeeded": one} for one in (True, False)]
+
+    proxied(searches={"office": search}).post("/v1/used", json={"catalogue": "office", "query": "q", "used": calls})
+
+    with open_store(sqlite_url) as store:
+        assert list(store.history.verdicts("", judge="tool use").values()) == [1.0]
+
+
+def test_nothing_is_said_to_be_kept_that_is_not(proxied, sqlite_url):
+    """Where the embedding model is away, 503 says so."""
+    away = FakeEmbedder()
+    search = LearnedToolSearch(CATALOG, away, store=sqlite_url)
+    away.embed_queries = None
+    body = {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": True}]}
+
+    answer = proxied(searches={"office": search}).post("/v1/used", json=body)
+
+    assert (answer.status_code, search.used("q", "zeta_redmail")) == (503, False)
+    assert answer.json()["error"]["message"].startswith("tttembed: expected the request to be embedded")
+
+
+def test_a_store_that_is_locked_holds_up_its_own_calls_alone(proxied, search, store_url, monkeypatch):
+    """Sixty calls wait in one thread; searches, and feedback into another store, are answered meanwhile."""
+    go = threading.Event()
+    monkeypatch.setattr(search, "flush", lambda: go.wait(20))
+    client = proxied(searches={"office": search}, feedback=FeedbackWriter(store_url))
+    body = {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": True}]}
+    search("q")
+
+    with ThreadPoolExecutor(60) as threads:
+        waiting = [threads.submit(client.post, "/v1/used", json=body) for _ in range(60)]
+        time.sleep(1.0)
+        began = time.monotonic()
+        found(client, "handle my redmail")
+        said = client.post("/v1/feedback", json={"query": "q", "documents": [{"id": "d", "thumb": 1}]})
+        seconds = time.monotonic() - began
+        go.set()
+
+    assert (said.status_code, {one.result().status_code for one in waiting}) == (200, {200})
+    assert seconds < 10
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("search/home", {"query": "q"}, 404, "expected a catalogue (office), got 'home'"),
+        ("search/office", {"query": ""}, 400, "query: expected what the tool should do, got ''"),
+        ("search/office", {"query": "q", "k": 0}, 400, "k: expected tools at most, 1 to 200, got 0"),
+        (
+            "search/office",
+            {"query": "q", "among": ["a"] * 10_001},
+            400,
+            "among: expected names of the tools that may be found, got 10001, more than 10000",
+        ),
+        ("search/office", {"query": "q", "among": [1]}, 400, "among[0]: expected a text, got 1"),
+        ("used", {"query": "q"}, 400, "body: expected catalogue, query, used, got query"),
+        (
+            "used",
+            {"catalogue": "office", "query": "q", "used": [{"name": "nobody", "succeeded": True}]},
+            400,
+            "used: expected names of the catalogue 'office', got 'nobody'",
+        ),
+        (
+            "used",
+            {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": "yes"}]},
+            400,
+            "used[0].succeeded: expected true where it did what it was called for, else false, got 'yes'",
+        ),
+    ],
+)
+def test_a_bad_body_gets_one_line(proxied, search, path, body, status, message):
+    """The field, what was expected and what came."""
+    answer = proxied(searches={"office": search}).post(f"/v1/{path}", json=body)
+
+    assert (answer.status_code, answer.json()["error"]["message"]) == (status, f"tttembed: {message}")

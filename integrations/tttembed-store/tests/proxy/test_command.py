@@ -1,0 +1,162 @@
+"""`tttembed serve` as a process of its own, and the examples of its guide."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from tttembed_store.sql import open_store
+
+from tttembed_rag.cli import main
+
+PAGES = Path(__file__).resolve().parents[4] / "docs" / "how-to"
+MODEL = "text-embedding-3-small"
+
+
+def examples(language, page="proxy.md"):
+    """The code of a guide in one language."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def command(service, tools, tmp_path):
+    """Starts the command with more arguments; gives its process and its address."""
+    started = []
+
+    def start(*more, width=tools.WIDTH, environment=()):
+        tools.offsets_of(width=width).save(tmp_path / "offsets.safetensors")
+        arguments = ["serve", service.url, "--model", MODEL, "--port", "0"]
+        arguments += ["--offsets", str(tmp_path / "offsets.safetensors"), *more]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tttembed_rag", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **dict(environment)},
+        )
+        started.append(process)
+        return process, process.stdout.readline().split()[0]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_it_serves_until_it_is_told_to_end(command, tools):
+    """The first line says where; a query is steered; SIGTERM ends it without a word."""
+    process, url = command("--task", "billing", "--key", "ACME=acme/other", environment=[("ACME", "k1")])
+
+    answer = httpx.post(f"{url}/v1/embeddings", json={"model": f"{MODEL}@query", "input": "wash wool"}, timeout=30)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+
+    expected = tools.offsets_of().apply(tools.vector_of("wash wool"))
+    assert answer.json()["data"][0]["embedding"] == pytest.approx(expected)
+    assert process.returncode in (0, -signal.SIGTERM)
+    assert said == ""
+
+
+@pytest.mark.slow
+def test_it_searches_a_catalogue_and_keeps_what_worked(command, tmp_path):
+    """A file of tools is searched under its name, and calls are in the store of its own when they are answered."""
+    tools = {"mail_send": "Send a message or an invoice by mail.", "weather": "Tell the weather of a city."}
+    (tmp_path / "tools.json").write_text(json.dumps(tools), encoding="utf-8")
+    _, url = command("--catalog", f"office={tmp_path}/tools.json,sqlite:///{tmp_path}/tools.db")
+
+    found = httpx.post(f"{url}/v1/search/office", json={"query": "send an invoice"}, timeout=60).json()
+    used = [{"name": "mail_send", "succeeded": True}]
+    body = {"catalogue": "office", "query": "send an invoice", "used": used, "source": "ada"}
+    kept = httpx.post(f"{url}/v1/used", json=body, timeout=60).json()
+
+    assert found == {"tools": ["mail_send", "weather"]}
+    assert kept == {"kept": 1, "source": "ada"}
+    with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
+        assert store.counts("").rewards == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_guide_speaks_to_it_with_curl(command, tools):
+    """Both curl examples of the guide are answered with steered vectors."""
+    _, url = command(width=tools.WIDTH)
+    of_texts, of_vectors = [block for block in examples("sh") if "curl" in block]
+
+    said = [
+        subprocess.run(["sh", "-c", block.replace("http://127.0.0.1:8787", url)], capture_output=True, check=True)
+        for block in (of_texts, of_vectors.replace("[0.1, 0.2, 0.3]", json.dumps([0.1] * tools.WIDTH)))
+    ]
+
+    expected = tools.offsets_of().apply(tools.vector_of("how do I get a refund?"))
+    assert json.loads(said[0].stdout)["data"][0]["embedding"] == pytest.approx(expected)
+    assert json.loads(said[1].stdout)["steered"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_guide_speaks_to_it_with_typescript(command, tools, tmp_path):
+    """The TypeScript example of the guide runs in node and sees the version that steered it."""
+    _, url = command()
+    (block,) = examples("ts")
+    (tmp_path / "example.mjs").write_text(block.replace("http://127.0.0.1:8787", url), encoding="utf-8")
+
+    said = subprocess.run(["node", tmp_path / "example.mjs"], capture_output=True, text=True, check=True)
+
+    assert said.stdout == f"file {tools.WIDTH}\n"
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_the_guides_server_is_one_that_nginx_takes(tmp_path):
+    """`nginx -t` finds no fault in the guide's configuration."""
+    (block,) = examples("nginx")
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"{kind}_temp_path {tmp_path}/{kind};\n" for kind in kinds)
+    whole = f"pid {tmp_path}/pid;\nerror_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{folders}{block}}}\n"
+    (tmp_path / "nginx.conf").write_text(whole, encoding="utf-8")
+
+    said = subprocess.run(["nginx", "-t", "-c", tmp_path / "nginx.conf"], capture_output=True, text=True, check=False)
+
+    assert (said.returncode, "test is successful" in said.stderr) == (0, True), said.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "expected either --store URL or --offsets FILE"),
+        (("--store", "sqlite:///a.db", "--offsets", "a"), "expected either --store URL or --offsets FILE"),
+        (("--offsets", "missing"), "missing"),
+        (("--store", "mysql://a/b"), "mysql"),
+        (("--offsets", "a", "--key", "TTTEMBED_NOT_SET=acme"), "--key: expected the name of an environment variable"),
+        (("--offsets", "a", "--key", "acme"), "--key: expected ENV=TENANT[/TASK], got 'acme'"),
+        (("--offsets", "a", "--upstream-key", "PATH"), "--upstream-key: expected a --key for each caller"),
+        (("--offsets", "a", "--catalog", "tools.json"), "--catalog: expected NAME=PATH[,URL] with different names"),
+        (("--offsets", "a", "--catalog", "a=b", "--catalog", "a=c"), "--catalog: expected NAME=PATH[,URL] with"),
+        (
+            ("--store", "sqlite:///a.db", "--catalog", "a=b,sqlite:///./a.db"),
+            "--catalog: expected a store for a alone, got one that is used already",
+        ),
+        (
+            ("--store", "sqlite:///a.db", "--judge", ""),
+            "judge: expected a name to keep feedback under, got an empty one",
+        ),
+        (("--offsets", "a", "--catalog", "a=missing.json"), "missing.json: expected a JSON file of tools"),
+    ],
+)
+def test_bad_options_end_with_one_line(arguments, message, tmp_path, monkeypatch):
+    """Exit code 2, and what was expected."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TTTEMBED_STORE", raising=False)
+
+    result = CliRunner().invoke(main, ["serve", "https://api.openai.com", "--model", "small", *arguments])
+
+    assert result.exit_code == 2
+    assert message in result.output.splitlines()[-1]

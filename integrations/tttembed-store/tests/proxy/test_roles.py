@@ -1,0 +1,232 @@
+"""Which vectors the proxy steers, and that all others pass bit for bit."""
+
+import base64
+
+import numpy as np
+import pytest
+from tttembed_store.proxy import Caller, Callers
+
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
+
+QUERY = {"x-ttt-role": "query"}
+
+
+def ask(client, headers=None, **fields):
+    """An answer to an OpenAI request."""
+    return client.post("/v1/embeddings", json={"model": "small", "input": "wash wool", **fields}, headers=headers)
+
+
+def version(client, headers=None, **fields):
+    """The version that steered such an answer."""
+    return ask(client, headers, **fields).headers["x-ttt-version"]
+
+
+def private(tools, query_id):
+    """A private offset of one query."""
+    evidence = Evidence(1, 0.1, (0.05, 0.15), "published", "made up")
+    vector = np.ones(tools.WIDTH, np.float32)
+    one = Offset("query", vector, 0.9, 1, evidence, task="default", query_id=query_id)
+    return LiveOffsets(Offsets([one], width=tools.WIDTH))
+
+
+def vectors(answer):
+    """Its vectors, by index."""
+    return [one["embedding"] for one in sorted(answer.json()["data"], key=lambda one: one["index"])]
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields"),
+    [
+        (QUERY, {}),
+        ({}, {"input_type": "query"}),
+        ({}, {"input_type": "search_query"}),
+        ({}, {"model": "small@query"}),
+        (QUERY, {"input_type": "document", "model": "small@document"}),
+    ],
+)
+def test_a_query_is_steered(proxied, tools, headers, fields):
+    """A header, an input type or an alias makes a query of it; the header comes first."""
+    answer = ask(proxied(), headers, **fields)
+
+    expected = tools.offsets_of().apply(tools.vector_of("wash wool"))
+    assert vectors(answer) == [pytest.approx(expected)]
+    assert answer.headers["x-ttt-version"] == "file"
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields"),
+    [
+        ({}, {}),
+        ({"x-ttt-role": "document"}, {"input_type": "query"}),
+        ({"x-ttt-role": "qurey"}, {"model": "small@query"}),
+        ({}, {"input_type": "classification", "model": "small@query"}),
+        ({}, {"model": "small@document"}),
+        (QUERY, {"model": "another"}),
+        (QUERY, {"model": "wide"}),
+        ({}, {"model": "small@fast"}),
+    ],
+)
+def test_all_else_is_the_answer_of_the_service(proxied, bare, headers, fields):
+    """Without a role, with another role, for another model or width: the bytes of the service."""
+    answer = ask(proxied(model="wide" if fields == {"model": "wide"} else "small"), headers, **fields)
+
+    model = fields.get("model", "small").removesuffix("@query").removesuffix("@document")
+    direct = ask(bare, **fields | {"model": model})
+    assert answer.content == direct.content
+    assert answer.headers["x-ttt-version"] == "base"
+
+
+def test_the_service_never_sees_an_alias(proxied, service):
+    """The upstream is asked for the model itself, and all other fields arrive as they were."""
+    ask(proxied(), model="small@query", dimensions=16, user="me")
+
+    ((_, body),) = service.asked
+    assert body == {"model": "small", "input": "wash wool", "dimensions": 16, "user": "me"}
+
+
+def test_every_text_of_a_request_is_steered(proxied, tools):
+    """A list of texts comes back in its order, each vector with the offset, whatever the order of the answer."""
+    answer = ask(proxied(), QUERY, input=["one", "two", "three"])
+
+    expected = [tools.offsets_of().apply(tools.vector_of(text)) for text in ("one", "two", "three")]
+    assert vectors(answer) == [pytest.approx(one) for one in expected]
+
+
+def test_each_text_gets_its_own_offset(proxied, tools):
+    """A private offset is that of its text, by the number in the answer, whose order is another."""
+    answer = ask(proxied(private(tools, "one")), QUERY, input=["one", "two", "three"])
+
+    steered = [vectors(answer)[place] != tools.vector_of(text) for place, text in enumerate(("one", "two", "three"))]
+    assert steered == [True, False, False]
+
+
+def test_base64_stays_base64(proxied, tools):
+    """Vectors in base64 come back steered, in base64 and in single precision."""
+    answer = ask(proxied(), QUERY, encoding_format="base64")
+
+    (text,) = vectors(answer)
+    expected = tools.offsets_of().apply(np.array(tools.vector_of("wash wool"), np.float32))
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(text), "<f4"), expected, rtol=1e-5)
+
+
+def test_usage_and_headers_are_unchanged(proxied, bare):
+    """All of a steered answer but its vectors is what the service said."""
+    answer, direct = ask(proxied(), QUERY), ask(bare)
+
+    kept = [{key: value for key, value in one.json().items() if key != "data"} for one in (answer, direct)]
+    assert kept[0] == kept[1]
+    assert answer.headers["x-request-id"] == "r1"
+    assert answer.headers["content-type"] == direct.headers["content-type"]
+
+
+def test_cohere_says_its_role_itself(proxied, bare, tools):
+    """`input_type` of Cohere is enough: queries are steered, documents and whole numbers are not."""
+    fields = {"model": "small", "texts": ["wash wool"], "embedding_types": ["float", "int8"]}
+    client = proxied()
+
+    query = client.post("/v2/embed", json=fields | {"input_type": "search_query"}).json()["embeddings"]
+    document = client.post("/v2/embed", json=fields | {"input_type": "search_document"})
+
+    direct = bare.post("/v2/embed", json=fields | {"input_type": "search_document"})
+    assert query["float"] == [pytest.approx(tools.offsets_of().apply(tools.vector_of("wash wool")))]
+    assert query["int8"] == direct.json()["embeddings"]["int8"]
+    assert document.content == direct.content
+
+
+def test_the_task_comes_from_the_header_then_the_key_then_the_default(proxied, tools):
+    """Each of the three names the task; the header comes first."""
+    live = LiveOffsets(tools.offsets_of(task="billing"))
+    callers = Callers({"k1": Caller(task="billing"), "k2": Caller(task="other")}, task="billing")
+    client = proxied(live, callers=callers)
+
+    second = QUERY | {"authorization": "Bearer k2"}
+
+    assert version(client, QUERY) == version(client, QUERY | {"authorization": "Bearer k1"}) == "file"
+    assert version(client, second) == version(client, QUERY | {"api-key": "k2"}) == "base"
+    assert version(client, second | {"x-ttt-task": "billing"}) == "file"
+
+
+def test_a_tenant_comes_from_its_key_alone(proxied, tools):
+    """Where keys are mapped no header reaches another tenant's offsets; without keys the header names the tenant."""
+    live = LiveOffsets()
+    live.for_tenant("acme").publish(tools.offsets_of())
+    mapped, open_ = proxied(live, callers=Callers({"k1": Caller("acme")})), proxied(live)
+    named = QUERY | {"x-ttt-tenant": "acme"}
+
+    assert version(mapped, QUERY | {"authorization": "Bearer k1"}) == version(open_, named) == "file"
+    assert version(mapped, named) == version(mapped, named | {"authorization": "Bearer k2"}) == "base"
+
+
+def test_two_tenants_in_one_request_are_none(proxied, tools):
+    """A gateway that appends the tenant to what its client sent is not overruled by its client."""
+    live = LiveOffsets()
+    live.for_tenant("acme").publish(tools.offsets_of())
+    client = proxied(live)
+
+    first = [*QUERY.items(), ("x-ttt-tenant", "acme")]
+    versions = [version(client, [*first, ("x-ttt-tenant", second)]) for second in ("bob", "", "acme")]
+
+    assert versions == ["base", "base", "file"]
+
+
+def test_the_key_of_the_service_is_lent_to_known_callers_only(proxied, service):
+    """A known key is replaced by the service's; an unknown one is sent on, for the service to refuse."""
+    client = proxied(callers=Callers({"k1": Caller("acme")}), upstream_key="secret")
+
+    for key in ("k1", "k2"):
+        ask(client, QUERY | {"authorization": f"Bearer {key}", "x-ttt-task": "billing"})
+
+    assert [headers["authorization"] for headers, _ in service.asked] == ["Bearer secret", "Bearer k2"]
+    assert not [name for headers, _ in service.asked for name in headers if name.startswith("x-ttt-")]
+
+
+def test_private_offsets_are_found_by_the_id_in_the_header(proxied, tools):
+    """`X-TTT-Query-Id` names the query of a request with one text."""
+    client = proxied(private(tools, "q7"))
+
+    assert version(client, QUERY | {"x-ttt-query-id": "q7"}) == "file"
+    assert version(client, QUERY | {"x-ttt-query-id": "q8"}) == "base"
+    assert version(client, QUERY | {"x-ttt-query-id": "q7"}, input=["one", "two"]) == "base"
+
+
+class TestVectorsIn:
+    """`/v1/steer`: vectors in, vectors out."""
+
+    def test_vectors_come_back_steered(self, proxied, tools):
+        """Each vector gets its offset; the answer says how many, and which version."""
+        given = [tools.vector_of("one"), tools.vector_of("two")]
+
+        answer = proxied().post("/v1/steer", json={"vectors": given})
+
+        assert answer.json()["vectors"] == [pytest.approx(tools.offsets_of().apply(one)) for one in given]
+        assert {key: answer.json()[key] for key in ("steered", "version")} == {"steered": 2, "version": "file"}
+
+    def test_a_vector_that_cannot_be_steered_comes_back(self, proxied):
+        """Another width: the base vector, and no error."""
+        answer = proxied().post("/v1/steer", json={"vectors": [[1.0, 2.0]], "texts": ["one"]})
+
+        assert answer.json() == {"vectors": [[1.0, 2.0]], "steered": 0, "version": "base"}
+
+    @pytest.mark.parametrize(
+        ("body", "status", "message"),
+        [
+            (b"{", 400, "expected JSON"),
+            (b"[]", 400, "[[number, ...], ...]"),
+            (b'{"vectors": [["a"]]}', 400, "[[number, ...], ...]"),
+            (b'{"vectors": [[1]], "texts": []}', 200, ""),
+            (b'{"vectors": [[1]], "texts": ["a", "b"]}', 400, "texts: expected one string per vector, 1"),
+            (b'{"vectors": [' + b"[1]," * 1000 + b"[1]]}", 413, "at most 1000 bytes"),
+        ],
+    )
+    def test_a_malformed_request_is_refused_in_one_line(self, proxied, body, status, message):
+        """This endpoint is the proxy's own: it says what was expected."""
+        answer = proxied(limit=1000).post("/v1/steer", content=body)
+
+        assert answer.status_code == status
+        assert message in answer.text
+
+    def test_the_state_can_be_asked_for(self, proxied):
+        """GET says which version is served, or why none is."""
+        answer = proxied(LiveOffsets()).get("/v1/steer")
+
+        assert answer.json() == {"version": None, "reason": "nothing was published", "age": None, "error": None}

@@ -1,0 +1,181 @@
+"""Shards give the same bits wherever they are held: in threads, processes, actors of a Ray cluster; by command."""
+
+from __future__ import annotations
+
+import csv
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tttembed_store.shards import fit_sharded
+
+from tttembed_rag import Offsets, Rewards
+from tttembed_rag.cli import main
+from tttembed_rag.errors import DataError
+
+pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+
+
+# Where shards are held
+
+
+def test_threads_and_scratch_files_change_no_bit(folder, vectors):
+    """Nor does the map of an executor."""
+    alone = fit_sharded(folder(3), scope="task", gate_queries=200)
+    with ThreadPoolExecutor(2) as pool:
+        offsets = fit_sharded(folder(3), scope="task", gate_queries=200, engine=pool.map, scratch=True)
+
+    assert vectors(offsets) == vectors(alone)
+
+
+def test_scratch_query_vectors_lie_in_a_file(folder, tmp_path, monkeypatch):
+    """They are mapped from a file without a name, of which one descriptor stays open."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    part = Rewards.from_parquet(folder(3), part="part-00001.parquet", scratch=True)
+    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{tmp_path}/" in line]
+    opened = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+
+    assert isinstance(part.query_vectors.base, np.memmap)
+    assert len(mapped) == 1
+    assert mapped[0].endswith("(deleted)")
+    assert sum(f"{tmp_path}/" in name for name in opened) == 1
+    assert np.array_equal(part.query_vectors, Rewards.from_parquet(folder(3), part="part-00001.parquet").query_vectors)
+
+
+@pytest.mark.slow
+def test_processes_read_their_shards(folder, vectors):
+    """A shard goes to a process as its path."""
+    alone = fit_sharded(folder(3), scope="global", gate=False)
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        offsets = fit_sharded(folder(3), scope="global", gate=False, engine=pool.map)
+
+    assert vectors(offsets) == vectors(alone)
+
+
+# The command line
+
+
+def test_the_command_fits_a_folder(folder, tmp_path, vectors):
+    """A folder of Parquet files is known by its tables."""
+    out = tmp_path / "offsets.safetensors"
+    done = CliRunner().invoke(
+        main, ["fit", str(folder(3)), "--out", str(out), "--scope", "global", "--no-gate", "--engine", "local"]
+    )
+
+    assert done.exit_code == 0, done.output
+    assert "1 offsets from 600 rewarded queries, 1 served" in done.output
+    assert vectors(Offsets.load(out)) == vectors(fit_sharded(folder(3), scope="global", gate=False))
+
+
+def test_an_audit_of_a_folder_is_drawn(rewards, folder, tmp_path, labels_of):
+    """Pairs to label come from the files; options of other sources are refused here too."""
+    audit = tmp_path / "audit.csv"
+    asked = ["audit", "draw", str(folder(3)), "--out", str(audit), "--count", "40"]
+    done = CliRunner().invoke(main, asked)
+
+    assert done.exit_code == 0, done.output
+    with audit.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    said = labels_of(rewards, range(600))
+    assert len(rows) == 39
+    assert all((row["query_id"], row["doc_id"]) in said for row in rows)
+
+    refused = CliRunner().invoke(main, [*asked, "--last", "3"])
+    assert refused.exit_code == 2
+    assert "--last: expected a store, a file or a BEIR folder" in refused.output
+
+
+def test_an_engine_needs_a_folder_of_shards(tmp_path):
+    """A file is read by one process."""
+    (tmp_path / "rows.csv").write_text("query,document,reward\na,b,1\n")
+    done = CliRunner().invoke(
+        main, ["fit", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "o"), "--engine", "ray", "--embed", "minilm"]
+    )
+
+    assert done.exit_code == 2
+    assert "--engine: expected a folder of Parquet files" in done.output
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--embed nosuch", "--task t", "--judge j", "--tenant t", "--last 3", "--vectors v", "--rewards z", "--depth 10"],
+)
+def test_options_of_other_sources_are_refused(folder, tmp_path, option):
+    """The files name task and judge, and hold vectors and rewards: an option would do nothing."""
+    done = CliRunner().invoke(main, ["fit", str(folder(3)), "--out", str(tmp_path / "o"), *option.split()])
+
+    assert done.exit_code == 2
+    assert f"{option.split()[0]}: expected a store, a file or a BEIR folder, got {folder(3)}" in done.output
+
+
+# A Ray cluster of several nodes
+
+
+def free_port():
+    """A port that no server has."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def wait_for_port(port):
+    """Until a server listens there, or a minute has passed."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with socket.socket() as one:
+            if not one.connect_ex(("127.0.0.1", port)):
+                return
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_bits(cluster, folder, vectors, verdicts):
+    """Gate, shared and private offsets; and errors come as they are."""
+    alone = fit_sharded(folder(5), gate_queries=200)
+    offsets = fit_sharded(folder(5), gate_queries=200, engine="ray")
+
+    assert vectors(offsets) == vectors(alone)
+    assert verdicts(offsets) == verdicts(alone)
+
+
+@pytest.mark.slow
+def test_the_command_connects_to_a_cluster(cluster, folder, tmp_path, vectors):
+    """From a process that is no part of it, by the address of its server."""
+    port, out = free_port(), tmp_path / "offsets.safetensors"
+    # One server process: Ray's proxy would start another one for every client, which may fail on a busy machine.
+    served = [sys.executable, "-m", "ray.util.client.server", "--host=127.0.0.1", f"--port={port}", "--mode=legacy"]
+    command = [sys.executable, "-m", "tttembed_rag", "fit", folder(5), "--out", out, "--scope", "task", "--no-gate"]
+    with (tmp_path / "server.txt").open("wb+") as said:
+        with subprocess.Popen([*served, f"--address={cluster.address}"], stdout=said, stderr=said) as server:
+            wait_for_port(port)
+            done = subprocess.run(
+                [*command, "--engine", f"ray://127.0.0.1:{port}"], check=False, capture_output=True, text=True
+            )
+            server.terminate()
+        said.seek(0)
+        assert done.returncode == 0, f"{done.stderr}\n{said.read().decode()}"
+
+    assert vectors(Offsets.load(out)) == vectors(fit_sharded(folder(5), scope="task", gate=False))
+
+
+@pytest.mark.slow
+def test_damage_is_told_by_the_cluster_as_it_is_here(cluster, rewards, tmp_path):
+    """One line, and the file that it is about."""
+    rewards.to_parquet(tmp_path / "set", shards=2)
+    part = tmp_path / "set" / "queries" / "part-00001.parquet"
+    table = pq.read_table(part)
+    pq.write_table(table.drop_columns(["rewards"]), part)
+
+    with pytest.raises(DataError, match=r"part-00001.parquet: expected a column rewards") as caught:
+        fit_sharded(tmp_path / "set", scope="global", gate=False, engine="ray")
+
+    assert len(str(caught.value).splitlines()) == 1

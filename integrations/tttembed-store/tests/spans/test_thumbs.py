@@ -1,0 +1,72 @@
+"""What people say of an answer is shared by the documents of its trace."""
+
+from pathlib import Path
+
+import pytest
+from tttembed_store.spans import Retrieval, Span, Thumb, served_of, thumbed
+
+from tttembed_rag import RewardError
+from tttembed_rag.rewards.scales import Scale
+
+PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "hosts.md"
+FIVE = [f"page {number}" for number in range(5)]
+
+
+def retrieval(trace, texts=FIVE, query="wool"):
+    """What a trace retrieved."""
+    return Retrieval(query, list(texts), list(range(len(texts))), Span(f"s {query}", trace, None, {}, 7.0))
+
+
+def rewards(found):
+    """The rewards by source, to four digits."""
+    return {one.source: [round(score, 4) for score in one.scores or []] for one in found}
+
+
+def test_a_thumb_is_one_event_for_all_documents_of_its_trace():
+    """Five documents share it, as the page says."""
+    thumbs = [Thumb("t", True, "ada", 1.0), Thumb("t", False, "ben", 2.0), Thumb("other", True, "cy", 3.0)]
+
+    found = thumbed([retrieval("t")], thumbs, Scale())
+
+    assert rewards(found) == {"ada": [0.5833] * 5, "ben": [0.4167] * 5}
+    assert "documents that is .58 and .42" in " ".join(PAGE.read_text(encoding="utf-8").split())
+
+
+def test_two_retrievals_of_a_trace_share_it_too():
+    """Whichever of them the answer stands on is not known."""
+    found = thumbed([retrieval("t", FIVE[:2]), retrieval("t", FIVE[2:], "kettle")], [Thumb("t", 1, "ada", 0)], Scale())
+
+    assert [one.scores for one in found] == [pytest.approx([3.5 / 6] * 2), pytest.approx([3.5 / 6] * 3)]
+
+
+def test_the_last_word_of_a_source_counts():
+    """Taken back and given anew."""
+    thumbs = [Thumb("t", False, "ada", 2.0), Thumb("t", True, "ada", 1.0)]
+
+    assert rewards(thumbed([retrieval("t", ["a"])], thumbs, Scale())) == {"ada": [0.25]}
+
+
+def test_without_a_thumb_a_retrieval_stays_as_it_is():
+    """It waits for a judge."""
+    one = retrieval("t")
+
+    assert thumbed([one], [], Scale()) == [one]
+
+
+def test_numbers_lie_on_the_scale():
+    """Three of one to five stars says nothing; six is none of them."""
+    stars = Scale.parse("rubric:1,5")
+
+    assert rewards(thumbed([retrieval("t")], [Thumb("t", 3, "ada", 0.0)], stars)) == {"ada": [0.5] * 5}
+    with pytest.raises(RewardError):
+        thumbed([retrieval("t")], [Thumb("t", 6, "ada", 0.0)], stars)
+
+
+def test_a_store_is_told_who_said_so_and_when_it_was_asked():
+    """The source of the thumb, and the time of the retrieval, so that what was forgotten since stays so."""
+    (found,) = thumbed([retrieval("t", ["a"])], [Thumb("t", True, "ada", 99.0)], Scale())
+
+    served = served_of(found, lambda text: f"id of {text}", tenant="acme", scale=Scale())
+
+    assert (served.source, served.at, served.tenant) == ("ada", 7.0, "acme")
+    assert [(one.doc_id, one.reward) for one in served.candidates] == [("id of a", 0.75)]

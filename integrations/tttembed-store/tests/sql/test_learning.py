@@ -1,0 +1,243 @@
+"""What every store must give to a fit and to a judge."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from tttembed_store.sql import Candidate, Spend
+
+from tests.traffic import JUDGE, traffic, unrewarded
+from tttembed_rag.clients.fingerprints import pair_key
+from tttembed_rag.errors import RewardError
+from tttembed_rag.judges.examination import examination_keys
+from tttembed_rag.judging.cache import Paid
+
+
+def test_the_last_queries_are_chosen_by_when_they_were_served(store):
+    """`last` and `since` select by time, whatever order queries came in."""
+    store.observe(reversed(traffic(10)), judge=JUDGE)
+
+    assert {"q8", "q9"} == set(store.rewards(JUDGE, last=2).query_ids.tolist())
+    assert {"q7", "q8", "q9"} == set(store.rewards(JUDGE, since=7.0).query_ids.tolist())
+
+
+def test_the_order_of_arrival_teaches_nothing(store):
+    """The rewards read back are equal, bit for bit, however they were written."""
+    store.observe(traffic(12, tenant="a"), judge=JUDGE)
+    for one in reversed(traffic(12, tenant="b")):
+        store.observe([one], judge=JUDGE)
+    a, b = store.rewards(JUDGE, tenant="a"), store.rewards(JUDGE, tenant="b")
+
+    assert a.query_vectors.tobytes() == b.query_vectors.tobytes()
+    assert a.doc_vectors.tobytes() == b.doc_vectors.tobytes()
+    assert (a.candidates.tolist(), a.values.tolist()) == (b.candidates.tolist(), b.values.tolist())
+
+
+def test_embedders_do_not_mix(store):
+    """Each has its own vectors and width; the newest is the default."""
+    wider = [
+        replace(
+            one,
+            vector=np.ones(12),
+            embedder="new",
+            at=100.0,
+            candidates=[replace(shown, vector=np.ones(12)) for shown in one.candidates],
+        )
+        for one in traffic(2)
+    ]
+
+    store.observe(traffic(5), judge=JUDGE)
+    store.observe(wider, judge=JUDGE)
+
+    assert (store.rewards(JUDGE, embedder="e").width, len(store.rewards(JUDGE, embedder="e"))) == (8, 5)
+    assert (store.rewards(JUDGE).width, len(store.rewards(JUDGE))) == (12, 2)
+    assert (store.embedder(JUDGE), store.embedder("another judge")) == ("new", None)
+
+
+def test_the_model_of_most_of_the_last_queries_is_told(store):
+    """Of two with as many it is the newer; the newest alone where no number is named."""
+    store.observe(traffic(5), judge=JUDGE)
+    store.observe([replace(one, embedder="new") for one in traffic(2, first=5)], judge=JUDGE)
+
+    assert [store.embedder(JUDGE, last=last) for last in (1, 3, 4, 5)] == ["new", "new", "new", "e"]
+    assert store.embedder(JUDGE, last=5, since=4.0) == "new"
+    assert store.embedder(JUDGE, since=9.0) is None
+
+
+def test_the_judge_of_most_of_the_last_queries_is_told(store):
+    """Whoever said more before, of whom the asker learns; of two with as many it is the newer."""
+    store.observe(traffic(6), judge="old")
+    store.observe(traffic(2, first=5), judge="new")
+    store.observe(traffic(2, first=7, tenant="a"), judge="another tenant's")
+    alone = [store.judge(last=last) for last in (1, 2, 3, 4)]
+    of_late = store.judge(last=9, since=5.0)
+    store.share("a", allowed=True, by="me")
+
+    assert (alone, of_late) == (["new", "new", "new", "old"], "new")
+    assert [store.judge(last=2), store.judge(tenant="a", last=9)] == ["another tenant's"] * 2
+    assert store.judge(since=9.0) is None
+
+
+def test_a_judge_that_sources_alone_speak_for_is_told_last(store):
+    """However much they say; it is told where there is no other, and as any other once it speaks itself."""
+    told = []
+    for served, judge, source in ((0, "users", "ada"), (1, "reranker", ""), (2, "users", "ada"), (3, "users", "")):
+        store.observe([replace(one, source=source) for one in traffic(3, first=served)], judge=judge)
+        told.append(store.judge(last=9))
+
+    assert told == ["users", "reranker", "reranker", "users"]
+
+
+def test_a_document_without_a_vector_waits_for_it(store):
+    """It takes part in no fit until its vector is known."""
+    one = traffic(1)[0]
+    blind = replace(one, candidates=[replace(one.candidates[0], vector=None), *one.candidates[1:]])
+
+    store.observe([blind], judge=JUDGE)
+    before = store.rewards(JUDGE).budget
+    store.observe([one], judge=JUDGE)
+
+    assert (before, store.rewards(JUDGE).budget) == (3, 4)
+
+
+def test_nothing_judged_is_said_in_one_line(store):
+    """There is nothing to learn from, and who is meant."""
+    store.observe(unrewarded(traffic(1)))
+
+    with pytest.raises(RewardError, match="judge-a"):
+        store.rewards(JUDGE)
+
+
+# Judging
+
+
+def test_what_waits_is_what_was_not_answered(store):
+    """Newest queries first, until each pair has a verdict."""
+    store.observe(traffic(2), judge="another judge")
+    store.observe(unrewarded(traffic(2, first=2)))
+
+    newest = store.judge_queue.waiting(JUDGE, limit=3)
+    verdicts = {one.query_id: {document: 0.5 for document, _ in one.candidates} for one in newest}
+    written = store.judge_queue.judged(JUDGE, verdicts)
+
+    assert [one.query for one in newest] == ["question 3 of ", "question 2 of ", "question 1 of "]
+    assert written == 12
+    assert [one.query for one in store.judge_queue.waiting(JUDGE)] == ["question 0 of "]
+
+
+def test_of_the_newest_those_come_first_that_say_most(store):
+    """A question that was asked again and again, though not lately, before those that were asked once."""
+    store.observe(unrewarded(traffic(12)))
+    for _ in range(30):
+        store.observe(unrewarded(traffic(1, first=3)))
+    vectorless = [replace(one, vector=None, query_id=f"new {one.query_id}") for one in unrewarded(traffic(4))]
+    store.observe(vectorless)
+
+    queries = [one.query for one in store.judge_queue.waiting(JUDGE, limit=4, covering=True)]
+    everything = store.judge_queue.waiting(JUDGE, limit=99, covering=True)
+
+    assert queries[0] == "question 3 of "
+    assert len(set(queries)) == 4
+    assert len(everything) == 16
+
+
+def test_what_was_judged_is_known(store):
+    """Beside a hundred judged copies of a question its last copy says least, and comes behind other questions."""
+    one, *others = unrewarded(traffic(4))
+    copies = [replace(one, query_id=f"copy {row}", query=f"copy {row}") for row in range(40)]
+    store.observe([replace(copy, task="t1") for copy in copies])
+    judged = store.judge_queue.waiting(JUDGE, limit=39)
+    store.judge_queue.judged(JUDGE, {one.query_id: {doc: 0.5 for doc, _ in one.candidates} for one in judged})
+    store.observe([replace(other, task="t1") for other in others])
+
+    first = store.judge_queue.waiting(JUDGE, limit=3, covering=True)
+
+    assert {one.query for one in first} == {other.query for other in others}
+
+
+def test_new_candidates_of_a_judged_query_wait(store):
+    """And only they."""
+    store.observe(traffic(1), judge=JUDGE)
+    before = store.judge_queue.waiting(JUDGE)
+
+    store.observe([replace(traffic(1)[0], candidates=[Candidate("new", None, "text")])])
+
+    assert before == []
+    assert [[text for _, text in one.candidates] for one in store.judge_queue.waiting(JUDGE)] == [["text"]]
+
+
+def test_a_text_that_comes_later_makes_the_pairs_wait_of_queries_that_are_served_from_then_on(store):
+    """Those of a query of before wait once it is served again."""
+    one = unrewarded(traffic(1))[0]
+    store.observe([replace(one, candidates=[replace(shown, text=None) for shown in one.candidates])])
+    waiting = [store.judge_queue.waiting(JUDGE)]
+    for name in ("other", one.query_id):
+        store.observe([replace(one, query_id=name, candidates=[one.candidates[0]])])
+        waiting.append(store.judge_queue.waiting(JUDGE))
+
+    assert [[len(query.candidates) for query in queries] for queries in waiting] == [[], [1], [1, 1]]
+
+
+def test_a_declined_pair_does_not_wait(store):
+    """A paid answer without a score is an answer."""
+    store.observe(unrewarded(traffic(1)))
+    (one,) = store.judge_queue.waiting(JUDGE)
+    declined = one.candidates[0][1]
+
+    store.judge_queue.answers([one]).put(JUDGE, {pair_key(JUDGE, one.query, declined): Paid(None, 3.0, 0.5)})
+
+    assert len(store.judge_queue.waiting(JUDGE)[0].candidates) == 3
+    assert declined not in [text for _, text in store.judge_queue.waiting(JUDGE)[0].candidates]
+
+
+def test_tenants_wait_apart(store):
+    """What one tenant asked is not shown to the judge of another, nor judged by its ids."""
+    store.observe(unrewarded(traffic(1, tenant="a")))
+    store.observe(traffic(1, tenant="b"), judge=JUDGE)
+    wait = store.judge_queue.tenants(JUDGE)
+    (one,) = store.judge_queue.waiting(JUDGE, tenant="a")
+
+    written = store.judge_queue.judged(JUDGE, {one.query_id: {one.candidates[0][0]: 1.0}}, tenant="b")
+
+    assert wait == ["a"]
+    assert store.judge_queue.waiting(JUDGE, tenant="b") == []
+    assert written == 0
+
+
+def test_a_first_answer_stays(store):
+    """Two processes that keep an answer to the same pair know one, which is counted once."""
+    store.observe(unrewarded(traffic(1)))
+    (one,) = store.judge_queue.waiting(JUDGE)
+    answers, key = store.judge_queue.answers([one]), pair_key(JUDGE, one.query, one.candidates[0][1])
+
+    answers.put(JUDGE, {key: Paid(0.5, 10.0, 0.25)})
+    answers.put(JUDGE, {key: Paid(0.75, 10.0, 0.25)})
+
+    assert {key: Paid(0.5, 10.0, 0.25)} == answers.get([key, b"unknown"])
+    assert Spend(1, 10.0, 0.25) == store.judge_queue.spent()
+    assert Spend() == store.judge_queue.spent(datetime.now(UTC).date() - timedelta(days=2))
+
+
+def test_who_vouches_for_a_judge(store):
+    """What was said comes first, and a no stays until it is taken back; then its examination."""
+    store.observe(traffic(1), judge=JUDGE)
+    told = [store.trusted(JUDGE)]
+    for said in (True, False, True, None):
+        store.trust(JUDGE, said)
+        told.append(store.trusted(JUDGE))
+    store.judge_queue.answers().put(JUDGE, dict.fromkeys(examination_keys(JUDGE), Paid(0.5)))
+
+    assert told == [None, True, False, False, None]
+    assert store.rewards(JUDGE).trusted
+    assert store.trusted("nobody") is None
+
+
+def test_what_is_asked_about_nothing_observed_is_paid_and_not_kept(store):
+    """But for the examination of a judge: what is kept can be forgotten with its query."""
+    examined, other = examination_keys(JUDGE)[1], pair_key(JUDGE, "query", "document")
+
+    store.judge_queue.answers().put(JUDGE, {examined: Paid(0.0, 1.0, 1.0), other: Paid(0.5, 1.0, 1.0)})
+
+    assert {examined: Paid(0.0, 1.0, 1.0)} == store.judge_queue.answers().get([examined, other])
+    assert store.judge_queue.spent().pairs == 2

@@ -1,0 +1,55 @@
+"""Connections of a process: those of a forked child, and those of a store that is closed; `faults` has many at once."""
+
+import os
+import sqlite3
+
+import psycopg
+import pytest
+from sqlalchemy import func, select
+from tttembed_store.sql import open_store, schema
+from tttembed_store.sql.database import Database
+
+from tests.traffic import JUDGE, traffic
+from tttembed_rag.errors import StoreError
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_forked_child_has_connections_of_its_own(store_url):
+    """Parent and child write at the same time, and all of it is there."""
+    with open_store(store_url) as store:
+        store.observe(traffic(1), judge=JUDGE)
+        child = os.fork()
+        first = 1 if child else 101
+        try:
+            for number in range(first, first + 10):
+                store.observe(traffic(1, first=number), judge=JUDGE)
+        except StoreError:
+            if child:
+                raise
+            os._exit(1)
+        if not child:
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+
+        assert status == 0
+        assert store.counts().queries == 21
+
+
+def test_a_transaction_of_a_store_that_is_closed_ends_and_leaves_no_connection(store_url):
+    """What a thread reads or writes is done; its connection closes then, and the store can be used again."""
+    with open_store(store_url) as store:
+        store.observe(traffic(5), judge=JUDGE)
+    database = Database(store_url)
+    with database.read() as connection:
+        used = connection.connection.dbapi_connection
+        database.close()
+        assert connection.execute(select(func.count()).select_from(schema.queries)).scalar() == 5
+
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        used.execute("SELECT 1")
+    with database.read() as first:
+        kept = first.connection.dbapi_connection
+    with database.read() as second:
+        assert second.connection.dbapi_connection is kept
+    database.close()

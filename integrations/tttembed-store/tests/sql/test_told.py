@@ -1,0 +1,31 @@
+"""What `tttembed report` tells is the same of both databases."""
+
+from tttembed_store.report import gather
+from tttembed_store.sql import open_store
+
+from tests.traffic import JUDGE, learned, traffic
+
+
+def told(url):
+    """What is told of a store with 30 rewarded queries, two versions, a rollback and a halt."""
+    with open_store(url) as store:
+        store.observe(traffic(30), judge=JUDGE)
+        for _ in range(2):
+            store.registry.publish(learned(store), by="me")
+        store.registry.rollback(by="me")
+        store.registry.halt(by="me", note="a drill")
+    return gather(url, at=100.0)
+
+
+def test_both_databases_tell_the_same(sqlite_url, postgres_url):
+    """Days, moves, evidence, changes, and since when what is live."""
+    of_file, of_server = told(sqlite_url), told(postgres_url)
+
+    assert of_file.days[-1].rewards == 120
+    assert of_file.effect.examples != ()
+    for report in (of_file, of_server):
+        halt, rollback, *_ = report.audit
+        assert (halt.at, rollback.at) == (report.live.halted_since, report.live.since)
+    assert (of_file.days, of_file.effect, of_file.judges) == (of_server.days, of_server.effect, of_server.judges)
+    assert [version.shared for version in of_file.versions] == [version.shared for version in of_server.versions]
+    assert [line.detail for line in of_file.audit] == [line.detail for line in of_server.audit]

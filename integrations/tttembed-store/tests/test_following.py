@@ -1,0 +1,595 @@
+"""What a store publishes is served by every process, and nothing a store does can hurt a query."""
+
+import gc
+import logging
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tttembed_store import follow, open_store
+from tttembed_store.following.follower import Follower
+
+from tttembed_rag import Evidence, InputError, Offset, Offsets, context
+from tttembed_rag.errors import StoreError
+from tttembed_rag.serving import Steering
+from tttembed_rag.testing import eventually
+
+WIDTH = 8
+BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
+UNGATED = Evidence(4, None, None, "ungated", "made for a test")
+
+
+def offsets_of(seed):
+    """One global offset, drawn at random."""
+    return Offsets([Offset("global", np.random.default_rng(seed).normal(size=WIDTH), 0.8, 4, UNGATED)], width=WIDTH)
+
+
+@pytest.fixture
+def live(store):
+    """Live offsets that look often."""
+    live = follow(store, every=0.01)
+    yield live
+    live.close()
+
+
+@pytest.fixture
+def steering(live):
+    """Steering by them."""
+    return Steering(live)
+
+
+class TestWhatIsServed:
+    """The store decides."""
+
+    def test_nothing_published_is_the_base_vector(self, live, steering):
+        """A new store serves what was there before it, bit for bit, and says why."""
+        assert steering.apply(BASE, "q") is BASE
+        assert live.status.reason == "nothing was published"
+
+    def test_a_version_is_served_and_rolled_back(self, store, live, steering):
+        """Publishing and rolling back reach a running process."""
+        store.registry.publish(offsets_of(1), by="test")
+        first = eventually(lambda: live.status.version == 1) and steering.apply(BASE, "q")
+        store.registry.publish(offsets_of(2), by="test")
+        second = eventually(lambda: live.status.version == 2) and steering.apply(BASE, "q")
+        store.registry.rollback(by="test")
+
+        assert (first, second) == (offsets_of(1).apply(BASE), offsets_of(2).apply(BASE))
+        assert eventually(lambda: steering.apply(BASE, "q") == first)
+
+    def test_what_is_live_is_served_from_the_first_query_on(self, store):
+        """A process that starts serves no base vector while it reads."""
+        store.registry.publish(offsets_of(1), by="test", tenant="acme")
+
+        steering = Steering(follow(store, tenants=["acme"]))
+
+        with context(tenant="acme"):
+            assert steering.apply(BASE, "q") == offsets_of(1).apply(BASE)
+
+    def test_what_was_replaced_is_let_go(self, store):
+        """A process that follows tenants for long holds the live version of each, and none from before."""
+        live = follow(store, tenants=["acme", "beta"], every=0.01)
+        steering, held = Steering(live), []
+        for number in range(1, 6):
+            for tenant in ("acme", "beta"):
+                store.registry.publish(offsets_of(number), by="test", tenant=tenant)
+                with context(tenant=tenant):
+                    assert eventually(lambda number=number: steering.apply(BASE, "q") == offsets_of(number).apply(BASE))
+                    held.append(weakref.ref(live.current))
+        gc.collect()
+
+        assert [version() is None for version in held] == [True] * 8 + [False] * 2
+
+    @pytest.mark.parametrize("tenant", [None, ""])
+    def test_halting_serves_base_vectors(self, store, live, steering, tenant):
+        """The store's kill switch works in every process, and resuming brings the offsets back."""
+        store.registry.publish(offsets_of(1), by="test")
+        served = eventually(lambda: live.status.version == 1)
+        store.registry.halt(tenant=tenant, by="test", note="complaints")
+        halted = eventually(lambda: steering.apply(BASE, "q") == BASE) and live.status.reason
+        store.registry.resume(tenant=tenant, by="test")
+
+        assert (served, halted) == (True, "halted: complaints")
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
+
+    def test_the_environment_switches_off(self, store, live, steering, monkeypatch):
+        """TTTEMBED_OFF=1 takes the offsets away while running, and taking it back brings them again."""
+        store.registry.publish(offsets_of(1), by="test")
+        served = eventually(lambda: live.status.version == 1)
+        monkeypatch.setenv("TTTEMBED_OFF", "1")
+        off = eventually(lambda: steering.apply(BASE, "q") == BASE) and live.status.reason
+        fresh = Steering(follow(store, tenant="new", every=0.01)).apply(BASE, "q")
+        monkeypatch.setenv("TTTEMBED_OFF", "0")
+
+        assert (served, off, fresh) == (True, "TTTEMBED_OFF is set", BASE)
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
+
+    def test_offsets_of_another_embedder_are_not_served(self, store, caplog):
+        """A version learned for another model leaves queries alone, with one line in the log."""
+        store.registry.publish(offsets_of(1), by="test", embedder="minilm@1")
+        wrong, right = follow(store, embedder="other@2"), follow(store, embedder="minilm@1")
+
+        served = [Steering(wrong).apply(BASE, "q") for _ in range(3)]
+
+        assert served == [BASE] * 3
+        assert Steering(right).apply(BASE, "q") == offsets_of(1).apply(BASE)
+        assert wrong.status.reason == "learned for minilm@1, not for other@2"
+        assert [one.getMessage() for one in caplog.records] == [
+            "version 1: base vectors are served: learned for minilm@1, not for other@2"
+        ]
+
+    def test_another_width_is_served_as_it_came(self, store, caplog):
+        """Offsets of a wider model do no harm to vectors of this one."""
+        store.registry.publish(Offsets([Offset("global", np.ones(3), 0.8, 4, UNGATED)], width=3), by="test")
+
+        assert Steering(follow(store)).apply(BASE, "q") == BASE
+        assert "expected shape (m, 3) or (3,)" in caplog.text
+
+
+class Slow:
+    """A store whose every answer keeps the interpreter busy, and that counts them."""
+
+    def __init__(self, store):
+        self.store, self.answers = store, 0
+
+    def __getattr__(self, name):
+        self.answers += 1
+        until = time.thread_time() + 0.001
+        while time.thread_time() < until:
+            pass
+        return getattr(self.store, name)
+
+
+class Hung:
+    """A store that says nothing while its *answers* are held back."""
+
+    def __init__(self, store):
+        self.store, self.answers = store, threading.Event()
+        self.answers.set()
+
+    def __getattr__(self, name):
+        self.answers.wait()
+        return getattr(self.store, name)
+
+
+class Counted:
+    """A store that keeps what it was *asked*, and says that some tenants have something of their *own*."""
+
+    def __init__(self, store, own=()):
+        self.store, self.own, self.asked = store, dict.fromkeys(own, 1), ()
+        self.text_id = store.text_id
+
+    def generations(self):
+        """Those of the store, and 1 for each that has something of its own."""
+        self.asked += ("generations",)
+        said = self.store.generations()
+        return replace(said, own=self.own | said.own)
+
+    def serving(self, *, tenant="", own=False):
+        """What the store says."""
+        self.asked += (tenant,)
+        said = self.store.serving(tenant=tenant, own=own)
+        return replace(said, generation=self.own.get(tenant, said.generation))
+
+
+class TestHowOftenItLooks:
+    """Queries come first."""
+
+    def test_looking_takes_a_small_part_of_the_time(self, store):
+        """However often it is asked to look: answers of 1 ms each are asked for every 100 ms at most."""
+        slow, began = Slow(store), time.monotonic()
+        live = follow(slow, every=0.001)
+        time.sleep(0.8)
+        live.close()
+        looks, seconds = slow.answers, time.monotonic() - began
+
+        assert 3 <= looks <= 3 + seconds / 0.1
+
+    def test_of_many_versions_the_newest_is_read(self, store):
+        """What was replaced before anybody looked is never loaded."""
+        loaded, live = [], follow(store, every=0.2)
+        load = store.registry._offsets
+        store.registry._offsets = lambda number: loaded.append(number) or load(number)
+        for seed in range(20):
+            store.registry.publish(offsets_of(seed), by="test")
+
+        assert eventually(lambda: live.status.version == 20)
+        assert len(loaded) < 10
+        live.close()
+
+
+class TestTenants:
+    """Each tenant its own."""
+
+    def test_a_tenant_is_served_its_own_offsets(self, store, live, steering):
+        """Own offsets, else the shared ones; a fixed tenant needs no task."""
+        store.registry.publish(offsets_of(0), by="test")
+        store.registry.publish(offsets_of(1), by="test", tenant="acme")
+
+        def served(tenant):
+            with context(task="any", tenant=tenant):
+                return steering.apply(BASE, "q")
+
+        assert eventually(lambda: served("acme") == offsets_of(1).apply(BASE))
+        assert eventually(lambda: served("other") == offsets_of(0).apply(BASE))
+        assert eventually(lambda: served(None) == offsets_of(0).apply(BASE))
+        assert Steering(live.for_tenant("acme")).apply(BASE, "q") == offsets_of(1).apply(BASE)
+
+    def test_a_name_that_no_store_takes_is_served_what_is_shared(self, store, steering, live, caplog):
+        """A tenant name from outside cannot hurt: neither its own query nor anybody else's."""
+        good = "'; DROP TABLE tenants; --"
+        bad = ["x" * 10_000, "\ud800", *(f"nul\0{number}" for number in range(20))]
+        for name in (good, *bad):
+            with context(tenant=name):
+                steering.apply(BASE, "q")
+        store.registry.publish(offsets_of(0), by="test")
+
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
+        with context(tenant=good):
+            assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
+        with context(tenant=bad[1]):
+            assert steering.apply(BASE, "q") == offsets_of(0).apply(BASE)
+        assert {one.levelno for one in caplog.records} <= {logging.WARNING}
+
+    def test_a_tenant_that_is_met_later_is_read_at_once(self, store):
+        """Its queries do not wait for the next look at the store."""
+        store.registry.publish(offsets_of(1), by="test", tenant="acme")
+        live = follow(store, every=60)
+
+        with context(tenant="acme"):
+            first = Steering(live).apply(BASE, "q")
+            assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
+        assert first == BASE
+
+    def test_newcomers_do_not_put_off_the_look_at_all_others(self, store):
+        """However often new tenants are met, each look finds what all others are served."""
+        follower = Follower(store, every=60)
+        follower.refresh()
+        store.registry.halt(tenant="acme", by="test")
+        store.registry.publish(offsets_of(1), by="test")
+        follower._wanted.add("acme")
+        follower.round()
+
+        assert [follower.status(tenant).version for tenant in ("acme", "")] == [None, 1]
+
+    def test_many_tenants_are_asked_about_together(self, store):
+        """One look reads what changed, and asks once for all the rest; a bad name among them changes nothing."""
+        counted = Counted(store)
+        tenants = [f"t{number}" for number in range(50)]
+        for tenant in tenants:
+            store.registry.halt(tenant=tenant, by="test")
+        follower = follow(counted, tenants=[*tenants, "\ud800"], every=60)._source
+        before, counted.asked = counted.asked, ()
+        store.registry.publish(offsets_of(1), by="test", tenant="t7")
+        follower.refresh([*tenants, "\ud800"])
+
+        assert sorted(before) == sorted(["", "generations", *tenants])
+        assert sorted(counted.asked) == ["generations", "t7"]
+
+    def test_what_concerns_all_reaches_thousands_of_tenants_in_one_look(self, store):
+        """A halt of all, its end, a version for whoever has none of their own: two questions, however many they are."""
+        tenants = [f"t{number}" for number in range(3000)]
+        counted = Counted(store, own=tenants)
+        follower = follow(counted, tenants=tenants, every=60)._source
+        followed = len(follower._snapshots)
+        looks = []
+
+        def look():
+            counted.asked = ()
+            follower.refresh()
+            served = {(now.version, now.reason) for now in map(follower.snapshot, tenants)}
+            looks.append((counted.asked, served))
+
+        store.registry.publish(offsets_of(1), by="test")
+        look()
+        store.registry.halt(by="test", note="all wrong")
+        look()
+        store.registry.resume(by="test")
+        look()
+
+        assert followed == 3001
+        assert looks == [
+            (("generations", ""), {(1, None)}),
+            (("generations", ""), {(None, "halted: all wrong")}),
+            (("generations", ""), {(1, None)}),
+        ]
+
+    def test_the_least_recently_served_are_forgotten(self, store, live, monkeypatch):
+        """More tenants than can be followed neither grow without end nor lose those that are served."""
+        monkeypatch.setattr("tttembed_store.following.follower._MOST_TENANTS", 5)
+        source = live._source
+        for number in range(30):
+            store.registry.halt(tenant=f"t{number}", by="test")
+        for number in range(30):
+            with context(tenant=f"t{number}"):
+                eventually(lambda: live.status.reason == "halted: ")
+
+        assert eventually(lambda: len(source._snapshots) <= 6)
+        assert "t29" in source._snapshots
+
+    @pytest.mark.parametrize("owner", ["busy", ""])
+    def test_a_busy_tenant_stays_however_many_are_met(self, store, monkeypatch, owner):
+        """Whoever asks between two newcomers is never served base vectors for them: with its own offsets or shared."""
+        monkeypatch.setattr("tttembed_store.following.follower._MOST_TENANTS", 3)
+        store.registry.publish(offsets_of(1), by="test", tenant=owner)
+        newcomers = [f"t{number}" for number in range(60)]
+        follower = Follower(Counted(store, own=["busy", *newcomers]), every=60)
+        follower.refresh(["busy"])
+        reasons = set()
+        for newcomer in newcomers:
+            reasons.add(follower.snapshot("busy").reason)
+            follower.snapshot(newcomer)
+            follower.refresh([newcomer])
+
+        assert reasons == {None}
+        assert set(follower._snapshots) == {"", "busy", *newcomers[-2:]}
+        assert set(follower._asked_at) == {"busy", *newcomers[-2:]}
+
+    def test_made_up_names_push_nobody_out(self, store, monkeypatch):
+        """Names that requests invent are served what is shared, at once, and nothing is kept of them."""
+        monkeypatch.setattr("tttembed_store.following.follower._MOST_TENANTS", 5)
+        store.registry.publish(offsets_of(0), by="test")
+        for number in range(5):
+            store.registry.publish(offsets_of(1), by="test", tenant=f"t{number}")
+        live = follow(store, tenants=[f"t{number}" for number in range(5)], every=0.01)
+        steering, served = Steering(live), []
+        for number in range(3000):
+            with context(tenant=f"made up {number}"):
+                served.append(steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
+            with context(tenant=f"t{number % 5}"):
+                served.append(steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
+            if number % 500 == 0:
+                time.sleep(0.03)
+        kept = set(live._source._snapshots)
+        live.close()
+
+        assert all(served)
+        assert kept == {"", *(f"t{number}" for number in range(5))}
+
+    def test_a_share_of_queries_keeps_its_base_vectors(self, store):
+        """About as many as asked, the same ones each time, also for another tenant and in another process."""
+        store.registry.publish(offsets_of(1), by="test")
+        texts = [f"question {number}" for number in range(1000)]
+        live = follow(store, base_share=0.3)
+
+        def kept(followed):
+            steering = Steering(followed)
+            return [text for text in texts if steering.apply(BASE, text) == BASE]
+
+        assert 250 < len(kept(live)) < 350
+        assert kept(live) == kept(live.for_tenant("acme"))
+        assert (len(kept(follow(store))), len(kept(follow(store, base_share=1.0)))) == (0, 1000)
+
+    @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
+    def test_what_is_no_share_is_refused(self, store, share):
+        """In one line."""
+        with pytest.raises(InputError, match=r"base_share: expected a share in \[0, 1\], got"):
+            follow(store, base_share=share)
+
+    def test_a_tenant_may_be_required(self, store):
+        """A query without one is served its base vector, and counted; one with a tenant its own, or the shared ones."""
+        store.registry.publish(offsets_of(0), by="test")
+        store.registry.publish(offsets_of(1), by="test", tenant="acme")
+        live = follow(store, tenants=["acme"], tenant_required=True)
+        steering = Steering(live)
+        without = [steering.apply(BASE, "q")]
+        with context(task="any", tenant=""):
+            without.append(steering.apply(BASE, "q"))
+        with context(task="any", tenant="acme"):
+            own = steering.apply(BASE, "q")
+
+        assert without == [BASE, BASE]
+        assert own == offsets_of(1).apply(BASE)
+        assert (live.without_tenant, live.current) == (2, None)
+        assert live.status.reason == "a tenant is required, and none was said"
+        assert Steering(live.for_tenant("acme")).apply(BASE, "q") == own
+        live.close()
+
+
+class TestOutages:
+    """The database goes away."""
+
+    def test_the_last_version_stays(self, store, live, steering, tmp_path, caplog):
+        """What was served goes on, one line is logged, the status says so; later it catches up."""
+        store.registry.publish(offsets_of(1), by="test")
+        served = eventually(lambda: live.status.version == 1)
+        store.close()
+        (tmp_path / "data").rename(tmp_path / "away")
+        noticed = eventually(lambda: live.status.error is not None)
+        time.sleep(0.1)
+        during, lines = (steering.apply(BASE, "q"), live.status), len(caplog.records)
+        (tmp_path / "away").rename(tmp_path / "data")
+        store.registry.publish(offsets_of(2), by="test")
+
+        assert served
+        assert noticed
+        assert during[0] == offsets_of(1).apply(BASE)
+        assert (during[1].version, lines) == (1, 1)
+        assert during[1].age >= 0.1
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(2).apply(BASE))
+        assert eventually(lambda: live.status.error is None)  # the follower serves first, then clears its error
+        assert eventually(lambda: [one.levelno for one in caplog.records] == [logging.WARNING] * 2)
+
+    def test_a_store_that_says_nothing_does_not_answer(self, store, monkeypatch, caplog):
+        """A server that hangs raises no error: the status says so, and one line is logged as queries are answered."""
+        monkeypatch.setattr("tttembed_store.following.follower._PATIENCE", 0.1)
+        store.registry.publish(offsets_of(1), by="test")
+        hung = Hung(store)
+        live = follow(hung, every=0.01)
+        steering = Steering(live)
+        before = live.status.error
+        hung.answers.clear()
+        told = eventually(lambda: steering.apply(BASE, "q") and list(caplog.records))
+        during = steering.apply(BASE, "q"), live.status.error
+        hung.answers.set()
+
+        assert (before, during[0]) == (None, offsets_of(1).apply(BASE))
+        assert during[1].startswith("nothing came back for ")
+        assert [one.getMessage().rpartition(":")[0] for one in told] == ["store of live offsets: does not answer"]
+        assert eventually(lambda: live.status.error is None)
+        live.close()
+
+    def test_a_store_that_is_away_at_the_start_is_met_later(self, tmp_path):
+        """A process starts without its database, on base vectors, and follows as soon as it is there."""
+        live = follow(f"sqlite:///{tmp_path}/later/ttt.db", every=0.01)
+        before = Steering(live).apply(BASE, "q"), live.status
+        (tmp_path / "later").mkdir()
+        with open_store(f"sqlite:///{tmp_path}/later/ttt.db") as store:
+            store.registry.publish(offsets_of(1), by="test")
+
+        assert before[0] == BASE
+        assert "unable to open database file" in before[1].error
+        assert before[1].age is None
+        assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
+        live.close()
+
+    def test_a_damaged_version_leaves_the_last_one(self, store, live, steering, sqlite_url, caplog):
+        """Bytes that are no offsets are refused with one line; what was served stays."""
+        import sqlite3
+
+        store.registry.publish(offsets_of(1), by="test")
+        served = eventually(lambda: live.status.version == 1)
+        store.registry.halt(tenant="", by="test", note="so that nothing is read yet")
+        halted = eventually(lambda: live.status.offsets is None)
+        number = store.registry.publish(offsets_of(2), by="test").number
+        with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
+            bare.execute("UPDATE versions SET content = substr(content, 1, 40) WHERE number = ?", (number,))
+        bare.close()
+        store.registry.resume(tenant="", by="test")
+        noticed = eventually(lambda: live.status.error is not None)
+        time.sleep(0.1)
+        store.registry.rollback(by="test", to=1)
+
+        assert (served, halted, noticed) == (True, True, True)
+        assert len(caplog.records) == 1
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
+        assert live.status.error is None
+
+    def test_what_is_no_store_is_refused(self, tmp_path):
+        """A wrong URL is an error where it is written."""
+        with pytest.raises(StoreError, match=r"^url: expected sqlite:///FILE or postgresql"):
+            follow("mysql://nowhere")
+
+    @pytest.mark.parametrize("every", [0, -1.0, float("inf"), float("nan"), 1e12])
+    def test_an_interval_that_no_thread_can_wait_is_refused(self, store, every):
+        """Where it is written, not by a thread that dies of it."""
+        with pytest.raises(InputError, match=re.escape(f"every: expected seconds in (0, 9.2e+09], got {every:g}")):
+            follow(store, every=every)
+
+
+class TestLife:
+    """Threads and processes."""
+
+    def followers(self):
+        """Threads that follow a store."""
+        return {one for one in threading.enumerate() if one.name == "tttembed-follow"}
+
+    def test_one_thread_follows_for_all(self, sqlite_url, store):
+        """Any number of live offsets and tenants of one store share a thread, which ends with the last."""
+        before = self.followers()
+        lives = [follow(sqlite_url, tenant=f"t{number}", every=0.01) for number in range(5)]
+        mine = self.followers() - before
+        for live in lives:
+            live.close()
+
+        assert len(mine) == 1
+        assert eventually(lambda: not mine & self.followers())
+
+    def test_the_shortest_interval_holds(self, store):
+        """Who must be quick is, whoever followed the same store before."""
+        slow, quick = follow(store, every=60), follow(store, every=0.01)
+        store.registry.publish(offsets_of(1), by="test")
+
+        assert eventually(lambda: slow.status.version == quick.status.version == 1)
+
+    def test_closed_offsets_stay_as_they_are(self, store):
+        """After closing, what was served last is served for good; what was never read is the base vector."""
+        store.registry.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(3), by="test", tenant="unread")
+        live = follow(store, every=0.01)
+        live.close()
+        store.registry.publish(offsets_of(2), by="test")
+        time.sleep(0.05)
+
+        assert Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE)
+        with context(tenant="new"):
+            assert Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE)
+        with context(tenant="unread"):
+            assert Steering(live).apply(BASE, "q") == BASE
+
+    @pytest.mark.parametrize(("share", "served"), [(0.0, offsets_of(1).apply(BASE)), (1.0, BASE)])
+    def test_a_pickle_follows_by_itself(self, sqlite_url, store, share, served):
+        """Another process that unpickles them follows the same store, and serves as many base vectors."""
+        store.registry.publish(offsets_of(1), by="test")
+        pickled = pickle.dumps(Steering(follow(sqlite_url, base_share=share)))
+        code = (
+            "import pickle, sys\n"
+            "steering = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
+            f"print(steering.apply({BASE!r}, 'q'))"
+        )
+        done = subprocess.run([sys.executable, "-c", code, pickled.hex()], check=True, capture_output=True, text=True)
+
+        assert done.stdout.strip() == str(served)
+
+    def test_an_open_store_cannot_be_pickled(self, live):
+        """Connections stay in their process, and the error says what to do."""
+        with pytest.raises(TypeError, match=r"^pickle: expected offsets that follow a store by its URL"):
+            pickle.dumps(live)
+
+    def test_publishing_here_is_refused(self, live):
+        """The store alone decides."""
+        with pytest.raises(InputError, match=r"^publish: expected offsets of this process, got those of a store"):
+            live.publish(offsets_of(1))
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork on this system")
+    def test_a_forked_child_follows_by_itself(self, sqlite_url, store):
+        """A child inherits no thread and no connection, and serves what is published after the fork."""
+        code = """
+import os, sys, time
+from tttembed_store import follow
+from tttembed_store.following.follower import Follower
+from tttembed_rag.serving import Steering
+
+steering = Steering(follow(sys.argv[1], every=0.01))
+base = [float(part) for part in sys.argv[2].split(",")]
+steering.apply(base, "q")
+child = os.fork()
+print("ready" if child else "", flush=True)
+until = time.monotonic() + 10
+while steering.apply(base, "q") == base and time.monotonic() < until:
+    time.sleep(0.01)
+if child:
+    os.waitpid(child, 0)
+print(os.getpid() if child else "child", steering.apply(base, "q"), flush=True)
+"""
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, sqlite_url, ",".join(map(str, BASE))]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            lines = [process.stdout.readline() for _ in range(2)]
+            store.registry.publish(offsets_of(1), by="test")
+            rest = process.stdout.read().splitlines()
+
+        expected = str(offsets_of(1).apply(BASE))
+        assert sorted(lines) == ["\n", "ready\n"]
+        assert [line.partition(" ")[2] for line in rest] == [expected, expected]
+
+
+def test_a_file_is_named_from_the_current_folder(tmp_path, monkeypatch):
+    """The same relative URL in another folder is another store."""
+    alive, found = [], []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        with open_store("sqlite:///here.db") as store:
+            store.registry.publish(offsets_of(len(folder) + ord(folder[0])), by="test", note=folder)
+        alive.append(follow("sqlite:///here.db"))
+        found.append(Steering(alive[-1]).apply(np.ones(WIDTH), "asked"))
+
+    assert not np.array_equal(*found)

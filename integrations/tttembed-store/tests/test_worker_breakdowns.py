@@ -1,0 +1,419 @@
+"""The worker through broken judges, lost leases, kills and databases that are gone; its command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from functools import partial
+
+import pytest
+from click.testing import CliRunner
+from tttembed_store import StoreLog, Worker, open_store
+
+from tests.workers import Knowing, actions, command, http_judge, publishing, steal
+from tttembed_rag import Scale
+from tttembed_rag.cli import main
+from tttembed_rag.judges import RubricJudge
+from tttembed_rag.judges.contract import Blocking
+from tttembed_rag.judges.examination import answers
+from tttembed_rag.judging import Budget, calls
+from tttembed_rag.testing import eventually
+
+
+def careful(prompt):
+    """What a model says that knows the right documents of the examination."""
+    return f"Score: {5 * any(query in prompt and text in prompt for query, text in answers().items())}"
+
+
+class TestBrokenJudges:
+    """A judge that breaks down ends in "not judged", never in a lost reward or a crash."""
+
+    def broken(self, kind, reranker):
+        """A judge that breaks down in that way after its examination and three answers."""
+        host = reranker(
+            {
+                "busy": lambda scores, n: scores if n < 28 else 429,
+                "error": lambda scores, n: scores if n < 28 else 500,
+                "garbage": lambda scores, n: scores if n < 28 else b"<html>",
+                "NaN": lambda scores, n: scores if n < 28 else [float("nan")] * len(scores),
+                "off the scale": lambda scores, n: scores if n < 28 else [17.0] * len(scores),
+            }.get(kind)
+        )[0]
+        if kind == "down":
+            host = "127.0.0.1:9"
+        return http_judge(host)
+
+    @pytest.mark.parametrize("kind", ["busy", "error", "garbage", "NaN", "off the scale", "down"])
+    def test_what_it_said_before_is_kept(self, kind, world, store, reranker):
+        """The round says why, keeps every sensible verdict, and another day finds the rest waiting."""
+        judge = self.broken(kind, reranker)
+        store.observe(world.served(range(40)))
+        steps = Worker(store, judge, concurrency=1).round()
+        (_, kept), *_ = store.judges() or [("", 0)]
+        waits = sum(len(one.candidates) for one in store.judge_queue.waiting(judge.fingerprint))
+
+        assert actions(steps)[0] == "not judged"
+        assert kept == (0 if kind == "down" else 3 * 8)
+        assert kept + waits == 320
+
+    @pytest.mark.slow
+    def test_nonsense_about_one_document_is_declined(self, world, store, reranker):
+        """NaN for one of eight documents leaves seven verdicts, and the one is not asked about again."""
+        host, asked = reranker(lambda scores, n: scores if n <= 24 else [*scores[:-1], float("nan")])
+        store.observe(world.served(range(40)))
+        worker = Worker(store, http_judge(host))
+        worker.round()
+        before = len(asked)
+        worker.round()
+
+        assert store.judges()[0][1] == 40 * 7
+        assert before == len(asked) == 24 + 40
+
+    def test_an_error_of_any_kind_is_told(self, world, store):
+        """A judge of one's own that raises what it likes breaks nothing else."""
+
+        def asked(_):
+            raise ZeroDivisionError("no documents today")
+
+        store.observe(world.served(range(40)))
+        store.observe(world.served(range(40, 80), judged=True), judge="other")
+        steps = Worker(store, Knowing(world, asked), rewards_of="other").round()
+
+        assert actions(steps) == ["not judged", "published"]
+        assert "ZeroDivisionError: no documents today" in steps[0].detail
+
+    def test_a_judge_that_hangs_is_left_behind(self, world, store):
+        """A judge without an answer holds a round up for so long, and no later one."""
+        free = threading.Event()
+
+        class Hanging(Blocking):
+            scale, fingerprint = Scale("probability"), "hanging@1"
+
+            def score(self, query, documents):
+                free.wait(20)
+                return [0.9, 0.1]
+
+        store.observe(world.served(range(40)))
+        worker = Worker(store, Hanging(), judge_seconds=0.3)
+        details = [worker.round()[0].detail for _ in range(2)]
+        free.set()
+
+        assert "no answer within 0.3 s" in details[0]
+        assert "is asked again in" in details[1]
+
+    def test_it_is_asked_again_later(self, world, store, reranker):
+        """The next worker judges what is left, and pays for nothing twice."""
+        host, asked = reranker(lambda scores, n: 503 if 28 <= n < 32 else scores)  # when it is examined again too
+        store.observe(world.served(range(40)))
+        first = actions(Worker(store, http_judge(host), concurrency=1).round())
+        second = actions(Worker(store, http_judge(host), concurrency=1).round())
+
+        assert (first[0], second) == ("not judged", ["judged", "published"])
+        assert store.judges()[0][1] == 320
+        assert store.judge_queue.spent().pairs == 320 + 48
+        assert store.rewards(store.judges()[0][0]).trusted  # it passed its examination
+        assert len(asked) == 24 + 40 + 3 + 1
+
+
+def test_an_error_of_who_watches_leaves_the_round(world, store):
+    """It is not taken for one of the tenant: what is done stays done, and nothing is held or left out afterwards."""
+    store.observe(world.served(range(40), judged=True), judge="j")
+    worker = Worker(store)
+
+    def watch(step):
+        raise KeyError(step.action)
+
+    with pytest.raises(KeyError, match="published"):
+        worker.round(watch=watch)
+
+    assert store.registry.version().number == 1
+    assert store.leases.take("", "another", 60.0) is not None
+    assert not worker._troubles
+
+
+class TestLease:
+    """One worker works for a tenant at a time."""
+
+    def test_the_second_stands_by(self, world, store):
+        """While one works for the only tenant the other does nothing; then nothing is left to do."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        first, second, standing_by = Worker(store), Worker(store), []
+        told = first.round(watch=lambda _: standing_by or standing_by.extend(actions(second.round())))
+
+        assert actions(told) == ["published"]
+        assert standing_by == ["standby"]
+        assert actions(second.round()) == ["learned nothing"]
+
+    @pytest.mark.slow
+    def test_it_is_renewed_while_work_goes_on(self, world, store):
+        """A lease of a moment lasts as long as the judge needs."""
+        asked, answered, held = threading.Event(), threading.Event(), []
+
+        def complete(prompt):
+            asked.set()
+            answered.wait(20)
+            return careful(prompt)
+
+        store.observe(world.served(range(6)))
+        slow = RubricJudge(complete, model="slow")
+        worker = threading.Thread(target=Worker(store, slow, lease_seconds=1.0).round)
+        worker.start()
+        asked.wait(20)
+        ends = time.monotonic() + 2.5
+        while time.monotonic() < ends:
+            held.append(store.leases.take("", "thief", 1) is None)
+            answered.wait(0.02)
+        answered.set()
+        worker.join()
+
+        assert held == [True] * len(held)
+
+    def test_who_lost_it_publishes_nothing(self, world, store):
+        """A worker whose lease was taken over while it learned stops before it publishes."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        stolen = publishing(store, partial(steal, store))
+        lost = Worker(stolen, lease_seconds=60).round()
+
+        assert [(step.action, "got 'another'" in step.detail) for step in lost] == [("standby", True)]
+        assert store.registry.version() is None
+
+    def test_who_lost_it_asks_no_more(self, world, store):
+        """A worker whose lease was taken over while it judges begins no further call."""
+        store.observe(world.served(range(100)))
+        asked = []
+
+        def ask(query):
+            asked.append(query)
+            if len(asked) < 28:
+                return None
+            steal(store, 60)
+            return asyncio.sleep(0.4)  # the worker looks after its lease three times in 0.3 seconds
+
+        (lost,) = Worker(store, Knowing(world, ask), lease_seconds=0.3, concurrency=1).round()
+
+        assert lost.action == "standby"
+        assert len(asked) == 28
+        assert store.judge_queue.spent().pairs == 48 + 8 * (len(asked) - 24)  # first comes the examination
+
+
+@pytest.mark.slow
+class TestKilled:
+    """kill -9 at any moment loses nothing, repeats nothing."""
+
+    def test_while_it_judges(self, world, store, sqlite_url, reranker):
+        """The next worker asks about what was not answered, and no answer is paid for twice."""
+        killed = threading.Event()
+        host, asked = reranker(lambda scores, n: (n > 47 and not killed.wait(20)) or scores)
+        store.observe(world.served(range(40)))
+        arguments = (sqlite_url, "--judge", f"http+cohere://{host}", "--concurrency", 1, "--lease", 1, "--once")
+        process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE)
+        eventually(lambda: len(asked) > 47)
+        process.kill()
+        process.communicate()
+        killed.set()
+        paid = store.judge_queue.spent().pairs
+        eventually(lambda: store.leases.take("", "heir", 1e-3))
+        again = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
+
+        assert again.returncode == 0, again.stderr
+        assert 0 < paid < 320 + 48
+        assert store.judges()[0][1] == 320
+        assert store.judge_queue.spent().pairs == 320 + 48 + 8  # what its last call may have spent stays counted
+        assert len(asked) <= 24 + 40 + 1  # what was on its way when the worker died is asked again
+        assert "published" in again.stdout
+
+    def test_while_it_learns(self, world, store, sqlite_url):
+        """Nothing of a fit that was killed is served; the next worker does it again."""
+        store.observe(world.served(range(120), judged=True), judge="j")
+        process = subprocess.Popen(command(sqlite_url, "--lease", 1, "--once"), stdout=subprocess.PIPE)
+        with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
+            eventually(lambda: bare.execute("SELECT 1 FROM leases WHERE token > 0").fetchone())
+        bare.close()
+        time.sleep(0.15)
+        process.kill()
+        process.communicate()
+        published = store.registry.version()
+        eventually(lambda: store.leases.take("", "heir", 1e-3))
+        again = subprocess.run(command(sqlite_url, "--lease", 1, "--once"), capture_output=True, text=True, check=False)
+
+        assert published is None
+        assert (again.returncode, store.registry.version().number) == (0, 1)
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_signal_ends_it_cleanly(self, world, store, sqlite_url, number):
+        """Told to end it finishes, gives the lease back, and exits with 0."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        with subprocess.Popen(command(sqlite_url, "--every", 60), stdout=subprocess.PIPE, text=True) as process:
+            line = process.stdout.readline()
+            process.send_signal(number)
+            code = process.wait(20)
+
+        assert "published" in line
+        assert code == 0
+        assert store.leases.take("", "next", 1) is not None
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_while_new_texts_are_embedded(store, sqlite_url, tmp_path):
+    """A model that hangs is left behind; what one says that fails is not printed, as it may repeat a text."""
+    fails, hangs, printed = (tmp_path / name for name in ("fails", "hangs", "printed"))
+    code = f"""
+import pathlib, time
+def embed(texts):
+    if "private" in texts and not pathlib.Path({str(fails)!r}).exists():
+        pathlib.Path({str(fails)!r}).touch()
+        raise ValueError(texts)
+    if "hang" in texts:
+        pathlib.Path({str(hangs)!r}).touch()
+        time.sleep(60)
+    return [[1.0, 2.0]] * len(texts)
+"""
+    (tmp_path / "hanging.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    asked = command(sqlite_url, "--every", 0.2, "--embed", "python:hanging:embed")
+    with (
+        printed.open("w") as errors,
+        subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
+        StoreLog(store) as log,
+    ):
+        process.stdout.readline()
+        log.observe("private", ["a", "b"])
+        eventually(fails.exists)
+        log.observe("hang", ["a", "b"])
+        eventually(hangs.exists)
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(10)
+        finally:
+            process.kill()
+
+    said = printed.read_text()
+    assert code == 0
+    assert "new texts were not embedded" in said
+    assert "private" not in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
+    """A worker that is told to end while it judges keeps the verdicts of calls under way and begins nothing else."""
+    stop, asked = threading.Event(), []
+
+    def complete(prompt):
+        asked.append(prompt)
+        if len(asked) == 66:  # behind the examination
+            stop.set()
+        return careful(prompt)
+
+    store.observe(world.served(range(40)))
+    steps = Worker(store, RubricJudge(complete, model="told to end")).round(stop=stop)
+
+    assert actions(steps) == ["judged"]
+    assert 18 <= store.judges()[0][1] == len(asked) - 48 < 16 * 8
+
+
+def test_told_to_end_it_keeps_what_a_slow_judge_has_answered(world, store, monkeypatch):
+    """Verdicts that came before the time was over are kept, and no query is set aside for it."""
+    monkeypatch.setattr(calls, "_GRACE", 1.0)
+    stop, free, asked = threading.Event(), threading.Event(), []
+
+    def complete(prompt):
+        asked.append(prompt)
+        if len(asked) == 56:
+            stop.set()
+        if len(asked) > 56:
+            free.wait(20)
+        return careful(prompt)
+
+    store.observe(world.served(range(40)))
+    begun = time.monotonic()
+    steps = Worker(store, RubricJudge(complete, model="slow")).round(stop=stop)
+    free.set()
+
+    assert actions(steps) == ["judged"]
+    assert store.judges()[0][1] == 8
+    assert store.judge_queue.failures() == []
+    assert time.monotonic() - begun < 5
+
+
+class TestCommand:
+    """`tttembed worker`."""
+
+    def run(self, *arguments):
+        """What the command did."""
+        return CliRunner().invoke(main, ["worker", *arguments])
+
+    def test_tells_machines_in_json(self, world, store, sqlite_url):
+        """One object a step, with what a script needs."""
+        store.observe(world.served(range(40), judged=True, tenant="acme"), judge="j")
+        done = self.run(sqlite_url, "--once", "--json", "--tenant", "acme")
+        (step,) = map(json.loads, done.stdout.splitlines())
+
+        assert (step["tenant"], step["action"], step["version"]) == ("acme", "published", 1)
+        assert done.exit_code == 0
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("mysql://host/db",),
+            ("sqlite:///{}/ttt.db", "--judge", "nobody:x"),
+            ("sqlite:///{}/ttt.db", "--judge", "feedback:x.csv"),
+            ("sqlite:///{}/ttt.db", "--budget", "pairs=many"),
+            ("sqlite:///{}/ttt.db", "--min-new", "0"),
+            ("sqlite:///{}/ttt.db", "--every", "0"),
+        ],
+    )
+    def test_bad_input_is_one_line_and_code_2(self, tmp_path, arguments):
+        """What cannot work is said before anything is done."""
+        done = self.run(*(argument.format(tmp_path) for argument in arguments))
+
+        assert done.exit_code == 2
+        assert [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+        assert isinstance(done.exception, SystemExit)  # which is no error that was forgotten
+
+    def test_a_judge_that_breaks_down_is_code_1(self, world, store, sqlite_url, reranker):
+        """With --once a script can see that not all was judged."""
+        store.observe(world.served(range(40)))
+        done = self.run(sqlite_url, "--once", "--judge", f"http+cohere://{reranker(lambda *_: 400)[0]}")
+
+        assert done.exit_code == 1
+        assert "not judged" in done.stdout
+
+
+def test_the_same_on_postgresql(world, postgres_url, reranker):
+    """Judge, learn and publish on PostgreSQL as on SQLite."""
+    with open_store(postgres_url) as store:
+        store.observe(world.served(range(40)))
+        steps = Worker(store, http_judge(reranker()[0]), budget=Budget(pairs=1000)).round()
+        offsets = store.serving().version.offsets
+
+        assert actions(steps) == ["judged", "published"]
+        assert world.best(range(40, 120), offsets) > world.best(range(40, 120)) + 0.05
+        assert store.judge_queue.spent().pairs == 320 + 48
+
+
+def test_a_database_that_is_gone_is_waited_for(world, server):
+    """While the server is down the worker says so and tries again; when it is back it goes on."""
+    start, shut_down = server
+    told, stop = [], threading.Event()
+    options = {"every": 0.05, "stop": stop, "watch": told.append}
+    with open_store(start()) as store:
+        thread = threading.Thread(target=Worker(store, lease_seconds=2).run, kwargs=options)
+        thread.start()
+        eventually(lambda: told)
+        shut_down()
+        eventually(lambda: told[-1].action == "failed")
+        start()
+        store.observe(world.served(range(40), judged=True), judge="j")
+        eventually(lambda: "published" in [step.action for step in told])
+        stop.set()
+        thread.join(10)
+
+        assert not thread.is_alive()
+        assert store.registry.version().number == 1

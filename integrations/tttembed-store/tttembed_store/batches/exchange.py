@@ -1,0 +1,148 @@
+"""The steps of a batch, from when it is written down to when it is struck off, and how often it is polled.
+
+A process may be killed between any two of them:
+
+    the batch is written down            it counts as spent with its highest cost from now on
+    its requests are uploaded            which costs nothing
+    the name of their file is kept       without it nothing was asked for: the batch is struck off
+    the service makes the batch          it carries the key that was written down, and the name of the file
+    the name of the batch is kept        without it the service's list tells whether it was made
+    it ends, and its results are read    by `collect`: each answer is kept as paid
+    it is struck off                     its answers have been counted, and its highest cost is not any more
+    its files are deleted                as far as the service allows it
+
+A batch that the service refuses to make is struck off at once. Results that were read before a kill are read again,
+which changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from threading import Event
+from typing import ParamSpec, TypeVar
+from uuid import uuid4
+
+from tttembed_rag.clients.retrying import RefusedError
+from tttembed_rag.errors import JudgeError
+from tttembed_rag.judging.calls import in_time
+from tttembed_rag.judging.spending import Price
+from tttembed_rag.system.terminal import printable
+from tttembed_store.batches.openbatch import GIVEN_UP, Books, OpenBatch
+from tttembed_store.batches.requests import Requests
+from tttembed_store.batches.service import BatchService, ServiceBatch
+
+ResultT = TypeVar("ResultT")
+ParametersT = ParamSpec("ParametersT")
+
+_log = logging.getLogger(__name__)
+
+# Seconds between polls of a batch: a share of its age, up to the longest.
+_POLL_SHARE, _POLL_SECONDS = 0.1, 60.0
+
+
+class NeverMadeError(RefusedError):
+    """A batch that its service refused to make, and that is struck off."""
+
+
+class Exchange:
+    """Sends requests to a batch service, writes them down in *books*, and says what became of them.
+
+    The *price* is that of single requests. The service is waited for so many *seconds* at each step, None for as long
+    as it takes, and no longer than a few more once *stop* is set.
+    """
+
+    def __init__(
+        self, service: BatchService, books: Books, price: Price, *, seconds: float | None, stop: Event | None
+    ) -> None:
+        self._service, self._books, self._price = service, books, price
+        self._seconds, self._stop = seconds, stop or Event()
+
+    def send(self, requests: Requests, *, full: bool = False) -> OpenBatch | None:
+        """Write a batch down and send it; None where a cap refuses it, and nothing was sent.
+
+        Raises:
+            NeverMadeError: The service refused to make it; it is struck off.
+            JudgeError: Whether it was made is not known; `look` tells.
+        """
+        price, usage = self._price, requests.usage
+        wanted = OpenBatch(
+            key=uuid4().hex,
+            judge=self._service.judge.fingerprint,
+            at=self._books.now(),
+            queries=requests.queries,
+            pairs=requests.pairs,
+            tokens=usage.tokens,
+            usd=price.share(self._service.judge.price).of(usage),
+            price=(price.input, price.output, price.request),
+            full=full,
+        )
+        batch = self._books.add(wanted)
+        if batch is None:
+            return None
+        file = self._asked(self._service.upload, requests.content)
+        batch = self._books.note(replace(batch, file=file, at=self._books.now()))
+        try:
+            made = self._asked(self._service.create, file, batch.key)
+        except RefusedError as exc:
+            self.close(batch)
+            raise NeverMadeError(exc.brief, exc.said) from exc
+        return self._books.note(replace(batch, number=made.number))
+
+    def pause(self, batch: OpenBatch) -> float:
+        """Seconds that should pass between two looks at *batch*: the older it is, the longer, up to a minute."""
+        return min(_POLL_SECONDS, _POLL_SHARE * max(0.0, self._books.now() - batch.at))
+
+    def look(self, batch: OpenBatch) -> ServiceBatch | None:
+        """The batch at its service once it has ended; None before, and where it was never made and is struck off.
+
+        Raises:
+            JudgeError: The service does not say; or the batch was given up without an end, and stays counted as spent.
+        """
+        if not batch.file:
+            self.close(batch)
+            return None
+        age = self._books.now() - batch.at
+        found, why = None, f"the batch has not ended after {age / 86_400:.0f} days"
+        try:
+            if batch.number:
+                found = self._asked(self._service.get, batch.number)
+            else:
+                found = self._asked(self._service.find, batch.key, batch.file, batch.at)
+        except JudgeError as exc:
+            if age < GIVEN_UP:
+                raise
+            why = str(exc)
+        if found is not None and found.ended:
+            return found
+        if age >= GIVEN_UP:
+            self.close(batch, found, lost=1.0)  # it may be paid for all the same
+            raise JudgeError(why)
+        if found is None and age >= self._service.settling:
+            self.close(batch)
+        elif found is not None and not batch.number:
+            self._books.note(replace(batch, number=found.number))
+        return None
+
+    def download(self, found: ServiceBatch) -> Sequence[bytes]:
+        """The files of results of a batch that has ended."""
+        return self._asked(self._service.download, found)
+
+    def close(self, batch: OpenBatch, found: ServiceBatch | None = None, *, lost: float = 0.0) -> None:
+        """Strike *batch* off but for a share *lost*, and have the service delete its files, which hold texts.
+
+        The service may refuse to delete them, which is told in the log.
+        """
+        self._books.close(batch, lost=lost)
+        for file in filter(None, (batch.file, *(found.results if found else ()))):
+            try:
+                self._asked(self._service.delete, file)
+            except JudgeError as exc:
+                _log.warning("the file %s of a batch stays at the service: %s", printable(file), exc)
+
+    def _asked(
+        self, call: Callable[ParametersT, ResultT], *given: ParametersT.args, **named: ParametersT.kwargs
+    ) -> ResultT:
+        judge = self._service.judge.fingerprint
+        return in_time(self._service, judge, self._seconds, lambda: call(*given, **named), self._stop)

@@ -1,0 +1,181 @@
+"""`tttembed store import`: served queries from a log or from spans, votes, and what people said of answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tttembed_rag.cli.embedding import embedded_by
+from tttembed_rag.cli.group import counted, text
+from tttembed_rag.cli.options import path_or_url
+from tttembed_rag.cli.progress import working
+from tttembed_rag.cli.rows import is_log, read_rewarded
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.system.extensions import extension
+from tttembed_store.cli.embedding import fill
+from tttembed_store.cli.group import as_objects, in_store, opened, operators
+
+if TYPE_CHECKING:
+    from tttembed_rag.rewards.rows import TextReward
+    from tttembed_store.sql import Served, Store
+
+# Queries that are imported in one transaction: others write in between.
+_AT_ONCE = 500
+# Who gave the rewards of a file of votes: of all such files, so that a later one adds to those before.
+_VOTERS = "votes"
+# The services whose projects are read, by the scheme of their addresses; in all but the first, scores are of answers.
+_PROJECTS = {"phoenix": "Phoenix", "langfuse": "Langfuse", "langsmith": "LangSmith"}
+
+
+@operators.command("import")
+@click.argument("log", metavar="LOG", type=path_or_url)
+@in_store
+@click.option("--tenant", metavar="NAME", help='Whose; "" is the shared tenant, the one of a store without others.')
+@embedded_by("the texts of the store that have no vector")
+@text("--embedder", "NAME", "What vectors are stored under.  [default: by --embed]")
+@click.option("--spans", is_flag=True, help="LOG holds spans of OpenTelemetry; so does a .parquet file.")
+@click.option("--cut-at", type=click.IntRange(min=1), metavar="N", help="Texts of spans from N characters on are cut.")
+@click.option("--scores-of", metavar="MODEL", help="Keep scores of this reranker, or of this name.")
+@click.option("--scale", metavar="SCALE", help="Of scores and rewards: probability, logit or rubric:LOW,HIGH.")
+@counted("--limit", 10_000, "Spans read of a project at most, the newest.")
+@as_objects
+def import_(
+    log: Path | str,
+    url: str,
+    tenant: str | None,
+    embed: str | None,
+    embedder: str,
+    cut_at: int | None,
+    scores_of: str | None,
+    scale: str | None,
+    limit: int,
+    *,
+    spans: bool,
+    as_json: bool,
+) -> None:
+    """Put the served queries of LOG into a store, where they wait for a judge; or votes, which are rewards.
+
+    LOG is a file of JSON lines as `judge` reads them; a file of votes as `fit` takes it, CSV or JSON lines; with
+    --spans a file of spans; or a project, phoenix+http://HOST:6006/PROJECT, langfuse+https://HOST or
+    langsmith+https://HOST/PROJECT. Texts of spans that were redacted or cut are left out.
+
+    In Langfuse and LangSmith, --scores-of names scores of answers, such as thumbs: they become weak votes on all
+    documents that were retrieved for the answer. Numbers are on --scale, which is probability where nothing is said.
+
+    All of LOG is checked first; if it ends on the way, run it again: what is there is merged. Nothing is learned from
+    texts without vectors: --embed makes them here, or later in `tttembed worker`. Spans that say no time count as the
+    oldest: what was forgotten before stays so.
+    """
+    from tttembed_store.sql.rows import in_parts
+
+    of_spans = spans or isinstance(log, str) or log.suffix == ".parquet"
+    if scores_of is not None and not of_spans:
+        raise click.UsageError(f"--scores-of: expected spans, got {log}")
+    of_log = not of_spans and is_log(Path(log))
+    of_answers = _service(log) not in ("", "phoenix") and scores_of is not None
+    if (scores_of is None) != (scale is None) and (of_spans or of_log) and not of_answers:
+        raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
+    votes = [] if of_spans or of_log else read_rewarded(Path(log), scale or "probability", DEFAULT_TASK)
+    left_out, written = 0, 0
+    owner, judge = tenant or "", _VOTERS if votes or of_answers else scores_of or ""
+    served = list(_served_log(Path(log), owner)) if of_log else []
+    with opened(url, create=True) as store:
+        if tenant is None and store.has_tenants():
+            known = len(store.tenants()) - 1
+            raise click.UsageError(
+                f'--tenant: expected whose queries these are, as the store has tenants ({known}); "" is the shared one'
+            )
+        if of_spans:
+            served, left_out = _served_spans(log, store, owner, scores_of, scale, cut_at, limit, thumbs=of_answers)
+        elif votes:
+            served = _served_votes(votes, store.text_id, owner)
+        with working(len(served), "import") as bar:
+            for part in in_parts(served, _AT_ONCE):
+                written += store.observe(part, judge=judge)
+                bar.update(len(part))
+        if scores_of is not None and not of_answers:
+            store.trust(scores_of, True)
+        lacking = store.vectors.lacking()
+        if embed is not None:
+            named, lacking = fill(store, embed, embedder, only_without_any=True)
+            if (other := store.vectors.lacking(named)).texts > lacking.texts:
+                click.echo(f"{other} of {named}: `tttembed store reembed --embed {embed}` gives them some", err=True)
+    if as_json:
+        facts = {"queries": written, "without_vectors": lacking.texts}
+        click.echo(json.dumps(facts | ({"left_out": left_out} if of_spans else {})))
+        return
+    if votes:
+        written = len({(vote.task, vote.query) for vote in votes})
+    what = f"{written} queries" + (f" with {len(votes)} votes" if votes else "")
+    click.echo(f"{what} of {log}" + (f"; {left_out} documents without a whole text" if left_out else ""))
+    if lacking.texts:
+        click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
+
+
+def _served_log(log: Path, tenant: str) -> Iterator[Served]:
+    from tttembed_rag.rewards.observations import read_log
+    from tttembed_store.sql import Candidate, Served
+
+    for one in read_log(log):
+        shown = [Candidate(name, text=text) for name, text in one.candidates]
+        yield Served(one.query_id, None, shown, one.query, one.task, tenant)
+
+
+def _served_votes(votes: Sequence[TextReward], text_id: Callable[[str], str], tenant: str) -> list[Served]:
+    """The queries that were voted on, once for each source, with its rewards of their documents."""
+    from tttembed_store.sql import Candidate, Served
+
+    given: dict[tuple[str, str, str], list[Candidate]] = {}
+    for query, document, reward, task, source in votes:
+        shown = given.setdefault((query, task, source), [])
+        shown.append(Candidate(text_id(document), text=document, reward=reward))
+    return [
+        Served(text_id(query), None, shown, query, task, tenant, source=source)
+        for (query, task, source), shown in given.items()
+    ]
+
+
+def _served_spans(
+    log: Path | str,
+    store: Store,
+    tenant: str,
+    scores_of: str | None,
+    scale: str | None,
+    cut_at: int | None,
+    limit: int,
+    *,
+    thumbs: bool,
+) -> tuple[list[Served], int]:
+    """What spans show, and how many documents were left out.
+
+    Rewards are the scores of the reranker *scores_of*, or the *thumbs* on answers of that name, on a *scale*.
+    """
+    from tttembed_store.spans import Reader, read_spans, retrievals_of, served_of, thumbed
+
+    service = _service(log)
+    reader = Reader(None if thumbs else scores_of, None, cut_at)
+    on = None if scale is None and not thumbs else Scale.parse(scale or "probability")
+    if isinstance(log, str):
+        brings = f"projects of {_PROJECTS[service]} are read by a part"
+        spans: Any = extension("tttembed.spans", service, brings=brings)(log, limit=limit)
+    else:
+        spans = read_spans(log)
+    found = retrievals_of(spans, reader)
+    if thumbs and on is not None:
+        said = extension("tttembed.thumbs", service, brings=brings)(log, spans, name=scores_of)
+        found, on = thumbed(found, said, on), Scale()
+    served = [served_of(one, store.text_id, tenant=tenant, scale=on) for one in found]
+    return served, reader.left_out
+
+
+def _service(log: Path | str) -> str:
+    """The service that *log* is a project of; empty for a file."""
+    if isinstance(log, Path):
+        return ""
+    kind = log.partition("+")[0]
+    return kind if kind in _PROJECTS else "phoenix"

@@ -1,0 +1,62 @@
+"""Versions of a store as lines that people read."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tttembed_rag.cli.group import say
+
+if TYPE_CHECKING:
+    from tttembed_store.sql import Store, Version
+
+
+def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> None:
+    """Print a line for each version, newest first."""
+    aliases = sorted(store.registry.aliases(tenant=tenant).items())
+    versions = store.registry.versions(tenant=tenant, limit=limit)
+    if not (as_json or versions):
+        say(f"no versions of {named(tenant)}")
+    for version in versions:
+        stand_for = [alias for alias, number in aliases if number == version.number]
+        if as_json:
+            click.echo(json.dumps(version_facts(version) | {"aliases": stand_for}))
+            continue
+        say(
+            f"{version.number:>6}  {when(version.at)}  {version.by:<14.14}  {','.join(stand_for):<10}"
+            f"{version.served:>6} of {version.kept:<6} served  {store.history.in_words(tenant, version.evidence)}"
+        )
+
+
+def served_now(store: Store, tenant: str) -> str:
+    """One line that says which version *tenant* is served now, of which tenant, or why it is served base vectors."""
+    now = store.serving(tenant=tenant)
+    owner = "" if now.version is None else now.version.tenant
+    if now.halted is not None:
+        own = ((named(one), store.registry.halted(tenant=one, own=True)) for one in (tenant, owner))
+        halted, why = next((one for one in own if one[1] is not None), ("all tenants", now.halted))
+        what = f"base vectors, halted for {halted}{f': {why}' if why else ''}"
+    elif now.version is None:
+        what = "base vectors, nothing was published"
+    else:
+        what = f"version {now.version.number}{'' if owner == tenant else f' of {named(owner)}'}"
+    return f"served to {named(tenant)}: {what}"
+
+
+def named(tenant: str) -> str:
+    """The name of a tenant in words."""
+    return f"tenant {tenant!r}" if tenant else "the shared tenant"
+
+
+def version_facts(version: Version) -> dict[str, Any]:
+    """A version as a JSON object."""
+    names = ("number", "tenant", "at", "by", "note", "embedder", "width", "rewarded", "kept", "served", "evidence")
+    return {name: getattr(version, name) for name in names}
+
+
+def when(at: float) -> str:
+    """A Unix second as a date and time by UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

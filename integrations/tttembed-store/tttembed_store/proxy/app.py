@@ -1,0 +1,300 @@
+"""The proxy as an ASGI application: every request goes to the upstream, and answers to queries come back steered.
+
+The caller gets the upstream's answer or the upstream's error. What keeps a vector from being steered (a store that is
+away, an answer that is no JSON, a body above the limit) leaves the answer as it came, byte for byte. Beside it there
+are endpoints of the proxy's own, which `tttembed_store.proxy.openapi` describes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from tttembed_rag.errors import InputError, StoreError, require
+
+for _module in ("aiohttp", "orjson", "starlette"):
+    require(_module, "serve")
+
+# ruff: noqa: E402 - the lines above say what to install
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from tttembed_rag.serving.live import LiveOffsets
+from tttembed_rag.serving.steering import Steering
+from tttembed_store.proxy.callers import ANONYMOUS, Caller, Callers
+from tttembed_store.proxy.catalogues import Catalogues, ToolSearch
+from tttembed_store.proxy.feedback import FeedbackWriter
+from tttembed_store.proxy.openapi import BODIES, checked_body, document
+from tttembed_store.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
+from tttembed_store.proxy.upstream import Answer, Headers, Upstream
+
+ResultT = TypeVar("ResultT")
+
+_log = logging.getLogger(__name__)
+# The header that says which version steered the answer; and its value where none did.
+_VERSION, _BASE = b"x-ttt-version", b"base"
+_UNSTEERED: Headers = [(_VERSION, _BASE)]
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
+# Bytes above which an answer is steered in a thread, so that other callers need not wait.
+_LONG = 200_000
+
+
+def proxy_app(
+    upstream: str,
+    live: LiveOffsets,
+    *,
+    model: str,
+    callers: Callers | None = None,
+    upstream_key: str | None = None,
+    limit: int = 16_000_000,
+    feedback: FeedbackWriter | None = None,
+    searches: Mapping[str, ToolSearch] | None = None,
+) -> Starlette:
+    """An ASGI application that stands before an embedding service and steers the vectors of queries.
+
+    The service is *upstream*, up to and without ``/v1``; *upstream_key* is its API key, sent for callers whose key the
+    proxy knows. The offsets *live* were learned for *model*: vectors of other models pass as they came, and so does a
+    body of more than *limit* bytes. *feedback* writes what comes to ``/v1/feedback``, and *searches*, by the names of
+    their catalogues, are asked by ``/v1/search/NAME`` and learn from ``/v1/used``; all are closed at the end.
+    """
+    if not model:
+        raise InputError("model: expected the name of a model, got an empty one")
+    if limit < 1:
+        raise InputError(f"limit: expected > 0 bytes, got {limit}")
+    behind = Upstream(upstream, key=upstream_key)
+    callers, catalogues = callers or Callers(), Catalogues(searches or {})
+    own = _Endpoints(behind, live, Steering(live), model, callers, limit, feedback, catalogues)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with behind:
+            with catalogues.open():
+                yield
+            if feedback is not None:
+                feedback.close()
+
+    paths = {"/v1/feedback": own.take_feedback, "/v1/search/{catalogue}": own.search, "/v1/used": own.used}
+    routes = [
+        Route("/v1/openapi.json", own.openapi, methods=["GET"]),
+        Route("/v1/steer", own.steer, methods=["POST"]),
+        Route("/v1/steer", own.status, methods=["GET"]),
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in paths.items()),
+        *(Route(path + slash, own.nowhere, methods=_METHODS) for path in paths for slash in ("", "/")),
+        Route("/{path:path}", own.forward, methods=_METHODS),
+    ]
+    handlers: dict[Any, Any] = dict.fromkeys((ClientDisconnect, HTTPException, InputError, StoreError), _refused)
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+
+
+@dataclass(frozen=True)
+class _Endpoints:
+    """What the application answers: what it forwards, vectors that it steers, and what it takes and finds itself."""
+
+    upstream: Upstream
+    live: LiveOffsets
+    steering: Steering
+    model: str
+    callers: Callers
+    limit: int
+    feedback: FeedbackWriter | None
+    catalogues: Catalogues
+
+    async def forward(self, request: Request) -> Response:
+        """The upstream's answer to a request, steered where that says that it holds queries."""
+        caller = self.callers.find(request.headers)
+        if not (request.method == "POST" and is_embedding_path(request.url.path)):
+            has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+            body = request.stream() if has_body else None
+            return _relayed(await self.upstream.ask(request, body, known=caller.known))
+        read, rest = await _whole(request.stream(), self.limit)
+        if rest is not None:
+            _log.info("a request passes as it came: its body is longer than %d bytes", self.limit)
+            answer = await self.upstream.ask(request, rest, known=caller.known)
+            return _relayed(answer, answer.parts(), _UNSTEERED)
+        return await _while_connected(request, self._answered(request, read, caller))
+
+    async def _answered(self, request: Request, body: bytes, caller: Caller) -> Response:
+        """The answer to an embedding request that was read as a whole."""
+        path = request.url.path
+        asked = asked_of(path, request.headers.get("x-ttt-role"), body)
+        steers = asked is not None and asked.is_query and asked.model == self.model
+        # An answer that is to be read must not be compressed.
+        replaced = {b"accept-encoding": b"identity"} if steers else None
+        sent = body if asked is None else asked.body
+        answer = await self.upstream.ask(request, sent, known=caller.known, replaced=replaced)
+        if not steers or asked is None or answer.status != 200:
+            return _relayed(answer, answer.parts(), _UNSTEERED)
+        read, rest = await _whole(answer.parts(), self.limit)
+        if rest is not None:
+            _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
+            return _relayed(answer, rest, _UNSTEERED)
+        try:
+            steered, version = await _in_turn(len(read), partial(self._turned, path, asked, read, caller))
+        except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out
+            _log.exception("an answer of the upstream was not steered")
+            steered, version = read, _BASE
+        response = Response(steered, answer.status)
+        response.raw_headers += [one for one in answer.headers if one[0] != b"content-length"]
+        response.raw_headers.append((_VERSION, version))
+        return response
+
+    def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
+        """The answer to send, and the version that steered it."""
+        with caller.context(len(asked.texts)):
+
+            def turn(vector: Any, number: int) -> Any:
+                return self.steering.apply(vector, asked.texts[number] if number < len(asked.texts) else "")
+
+            steered, turned = steered_answer(path, body, turn)
+            return steered, self._version() if turned else _BASE
+
+    def _version(self) -> bytes:
+        number = self.live.status.version
+        return b"file" if number is None else str(number).encode()
+
+    async def steer(self, request: Request) -> Response:
+        """Vectors in, vectors out: ``{"vectors": [[...]], "texts": [...]}``, the texts optional."""
+        fields, size = await _read_json(request, self.limit)
+        vectors = fields.get("vectors") if isinstance(fields, dict) else None
+        if not isinstance(vectors, list) or not all(
+            isinstance(one, list) and all(isinstance(number, int | float) for number in one) for one in vectors
+        ):
+            raise HTTPException(400, 'expected {"vectors": [[number, ...], ...]}')
+        texts = fields.get("texts") or [""] * len(vectors)
+        if not (isinstance(texts, list) and len(texts) == len(vectors) and all(isinstance(t, str) for t in texts)):
+            raise HTTPException(400, f"texts: expected one string per vector, {len(vectors)}")
+
+        def turned() -> tuple[list[Any], int, bytes]:
+            with self.callers.find(request.headers).context(len(texts)):
+                after = [self.steering.apply(vector, text) for vector, text in zip(vectors, texts, strict=True)]
+                changed = sum(new != old for new, old in zip(after, vectors, strict=True))
+                return after, changed, self._version() if changed else _BASE
+
+        after, changed, version = await _in_turn(size, turned)
+        answer = {"vectors": after, "steered": changed, "version": version.decode()}
+        return _json(answer, headers={_VERSION.decode(): version.decode()})
+
+    async def status(self, request: Request) -> Response:
+        """The version that the caller is served, why none is, and how old that knowledge is."""
+        with self.callers.find(request.headers).context():
+            now = self.live.status
+        return _json({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
+
+    async def openapi(self, _: Request) -> Response:
+        """What those of these endpoints take and give that are there."""
+        there = {"/v1/steer": True, "/v1/feedback": self.feedback is not None}
+        return _json(document([path for path in BODIES if there.get(path, self.catalogues.names)]))
+
+    async def nowhere(self, request: Request) -> Response:
+        """A refusal: what is meant for these endpoints never reaches the service."""
+        got = f"{request.method} {request.url.path}"
+        raise HTTPException(404, f"expected a path and a method of /v1/openapi.json, got {got}")
+
+    async def take_feedback(self, request: Request) -> Response:
+        """Thumbs, clicks, grades or scores of documents in; how many were kept out."""
+        caller, body = await self._asked(request, "/v1/feedback")
+        if self.feedback is None:
+            raise HTTPException(404, "expected a server with --store, got one without")
+        return _json({"kept": await self.feedback.keep(caller, body), "source": caller.source})
+
+    async def search(self, request: Request) -> Response:
+        """A request in, names of tools out."""
+        caller, body = await self._asked(request, "/v1/search/{catalogue}")
+        return _json({"tools": await self.catalogues.find(request.path_params["catalogue"], caller, body)})
+
+    async def used(self, request: Request) -> Response:
+        """Which tools were called for a request in; how many calls were kept out."""
+        caller, body = await self._asked(request, "/v1/used")
+        return _json({"kept": await self.catalogues.used(caller, body), "source": caller.source})
+
+    async def _asked(self, request: Request, path: str) -> tuple[Caller, dict[str, Any]]:
+        """The caller, with a source, and the body that the endpoint at *path* takes."""
+        caller = self.callers.find(request.headers)
+        if not (caller.known or self.callers.anybody):
+            raise HTTPException(401, "expected one of the keys that the server was given")
+        if request.headers.get("sec-fetch-site") == "cross-site":  # any page that a user opens could say anything
+            raise HTTPException(403, "expected a request of a program, got one of another site's page")
+        said, _ = await _read_json(request, self.limit)
+        body = checked_body(path, said)
+        caller = replace(caller, source=caller.source or body.get("source") or ANONYMOUS)
+        caller.check_names()
+        return caller, body
+
+
+def _relayed(answer: Answer, parts: AsyncIterator[bytes] | None = None, more: Headers | None = None) -> Response:
+    """An answer as it comes, part by part."""
+    response = StreamingResponse(parts or answer.parts(), answer.status)
+    response.raw_headers = answer.headers + (more or [])
+    return response
+
+
+async def _read_json(request: Request, limit: int) -> tuple[Any, int]:
+    """What the body of a request says in JSON, and how many bytes it has: at most *limit*."""
+    read, rest = await _whole(request.stream(), limit)
+    if rest is not None:
+        raise HTTPException(413, f"expected a body of at most {limit} bytes, got more")
+    try:
+        return orjson.loads(read), len(read)
+    except orjson.JSONDecodeError as error:
+        raise HTTPException(400, f"expected JSON ({error})") from error
+
+
+async def _whole(parts: AsyncIterator[bytes], limit: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    """All bytes of *parts*, and None; or, where they are more than *limit*, an iterator over all of them."""
+    read: list[bytes] = []
+    size = 0
+    async for part in parts:
+        read.append(part)
+        size += len(part)
+        if size > limit:
+            return b"", _chained(read, parts)
+    return b"".join(read), None
+
+
+async def _chained(read: list[bytes], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while read:
+        yield read.pop(0)
+    async for part in parts:
+        yield part
+
+
+def _json(answer: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """*answer* as JSON."""
+    return Response(orjson.dumps(answer), status, headers, media_type="application/json")
+
+
+async def _in_turn(size: int, work: Callable[[], ResultT]) -> ResultT:
+    """What *work* on *size* bytes gives; other callers need not wait for a long one."""
+    return await asyncio.to_thread(work) if size > _LONG else work()
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """What *work* gives; it is given up when the caller leaves."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():  # after a whole request, nothing but the caller's leaving is received
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        _log.debug("%s: the caller left", request.url.path)
+        return Response()  # which goes nowhere
+    if not isinstance(error, HTTPException):
+        error = HTTPException(400 if isinstance(error, InputError) else 503, str(error))
+    said = {"error": {"message": f"tttembed: {error.detail}", "type": "tttembed_error"}}
+    return _json(said, error.status_code, error.headers)

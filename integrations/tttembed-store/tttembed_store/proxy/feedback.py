@@ -1,0 +1,160 @@
+"""What users say of documents, as rewards that are in a store before anybody is told so."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from asyncio import Future, Task
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from tttembed_rag.errors import InputError, StoreReplaced, StoreUnavailable
+from tttembed_rag.rewards import DEFAULT_TASK, Event, Feedback
+from tttembed_rag.rewards.observations import Candidate, Served
+from tttembed_rag.rewards.scales import Scale
+from tttembed_store.following.reached import Reached
+from tttembed_store.proxy.callers import Caller
+from tttembed_store.proxy.openapi import SAID
+
+if TYPE_CHECKING:
+    from tttembed_store.sql import Store
+
+# In the place of a judge's fingerprint, where nothing else was said.
+JUDGE = "user feedback"
+# Bytes of requests that wait for the store at most, and those of each beside its body.
+_MOST_BYTES, _BESIDE = 64 * 2**20, 1000
+# Requests that are written in one transaction.
+_AT_ONCE = 200
+# Seconds after which a store is asked again which tenants it has.
+_MOMENT = 0.2
+# The reward of a pair of which nothing is known: that of a thumb that was taken back.
+_UNKNOWN = 0.5
+
+
+class _Said(NamedTuple):
+    """What one request says of documents: its caller, its query, and for each id or text its reward."""
+
+    caller: Caller
+    query: str
+    documents: Sequence[Mapping[str, Any]]
+    rewards: Mapping[str, float]
+    size: int
+
+    def served(self, store: Store) -> Served:
+        """As a store takes it; texts without an id are known by their text."""
+        shown = {_key(one): one for one in self.documents}
+        spoken = {_key(one) for one in self.documents if one.get("click", 1)}
+        candidates = [
+            Candidate(
+                one.get("id") or store.text_id(one["text"]), None, one.get("text"), self.rewards[key], key not in spoken
+            )
+            for key, one in shown.items()
+        ]
+        caller, query_id = self.caller, self.caller.query_id or store.text_id(self.query)
+        task, tenant = caller.task or DEFAULT_TASK, caller.tenant or ""
+        return Served(query_id, None, candidates, self.query, task, tenant, source=caller.source)
+
+
+class FeedbackWriter:
+    """Writes feedback into a store, which need not be reachable yet, as rewards of *judge*: with a judge, beside it.
+
+    What comes while a transaction runs is written together in the next.
+    """
+
+    def __init__(self, store: Store | str, judge: str = JUDGE) -> None:
+        if not judge:
+            raise InputError("judge: expected a name to keep feedback under, got an empty one")
+        self._reached = Reached(store, "store of feedback")
+        self._judge = judge
+        self._waiting: list[tuple[_Said, Future[None]]] = []
+        self._held = 0  # bytes of the requests that wait
+        self._writing: Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "tttembed-feedback")
+        # The tenants of the store, and when it was asked.
+        self._tenants, self._asked = {""}, -math.inf
+
+    async def keep(self, caller: Caller, body: Mapping[str, Any]) -> int:
+        """Keep what the *body* of a request says; gives of how many documents, as soon as they are in the store."""
+        rewards = rewards_of(body["query"], body["documents"], body.get("scale"))
+        said = _Said(caller, body["query"], body["documents"], rewards, _BESIDE + len(orjson.dumps(body)))
+        if self._held + said.size > _MOST_BYTES:
+            raise StoreUnavailable(f"expected at most {_MOST_BYTES} bytes to wait for the store, got more")
+        self._held += said.size
+        done: Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((said, done))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_all())
+        await done
+        return len(rewards)
+
+    async def _write_all(self) -> None:
+        """Write until nothing waits."""
+        while self._waiting:
+            batch, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
+            given = [said for said, _ in batch]
+            errors = await asyncio.get_running_loop().run_in_executor(self._thread, self._written, given)
+            self._held -= sum(said.size for said in given)
+            for (_, done), error in zip(batch, errors, strict=True):
+                if done.cancelled():  # the caller left
+                    continue
+                if error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(error)
+        self._writing = None
+
+    def _written(self, batch: Sequence[_Said]) -> list[Exception | None]:
+        """Write a batch in one transaction, or each by itself where one is refused; gives what is wrong with each."""
+        try:
+            store = self._reached.store()
+            refused = [self._refusal(store, one.caller) for one in batch]
+            taken = [one.served(store) for one, error in zip(batch, refused, strict=True) if error is None]
+            store.observe(taken, judge=self._judge, fills=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, each caller is told
+            if isinstance(error, StoreReplaced):  # the next request opens the store that is there now
+                self._reached.close()
+                self._tenants = {""}
+            if len(batch) > 1 and not isinstance(error, StoreUnavailable):
+                return [self._written([one])[0] for one in batch]
+            return [error] * len(batch)
+        return refused
+
+    def _refusal(self, store: Store, caller: Caller) -> Exception | None:
+        """Why feedback of *caller* is refused: without a key, it is of a tenant that is there, of one where any is."""
+        if not caller.known and caller.tenant not in self._tenants and time.monotonic() > self._asked + _MOMENT:
+            self._tenants, self._asked = {"", *store.tenants()}, time.monotonic()
+        if caller.known or caller.tenant in self._tenants or (caller.tenant is None and len(self._tenants) == 1):
+            return None
+        got = "none" if caller.tenant is None else f"{caller.tenant!r:.80}"
+        return InputError(f"X-TTT-Tenant: expected whose feedback this is, a tenant of the store, got {got}")
+
+    def close(self) -> None:
+        """Leave the store, if it was opened here."""
+        self._thread.shutdown()
+        self._reached.close()
+
+
+def rewards_of(query: str, documents: Sequence[Mapping[str, Any]], scale: str | None) -> dict[str, float]:
+    """The reward of each document, by its id, or by a NUL and its text, as `Feedback` gathers what is said of it."""
+    events, rewards = [], {_key(one): _UNKNOWN for one in documents}
+    for one in documents:
+        signal = next(name for name in SAID if name in one)
+        value = float(one[signal])
+        if signal == "grade" and scale is None:
+            raise InputError("scale: expected one for grades, such as rubric:0,3, got none")
+        if signal in ("grade", "score"):
+            on = Scale() if signal == "score" or scale is None else Scale.parse(scale)
+            value, signal = float(on.to_unit(np.array([value]))[0]), "judgment"
+        if (signal, value) != ("thumb", 0.0):
+            events.append(Event(query, _key(one), signal, value, one.get("position", 1)))
+    given = Feedback.of(events, scale=Scale()).scores if events else {}
+    return rewards | {document: reward for (_, document), reward in given.items()}
+
+
+def _key(document: Mapping[str, Any]) -> str:
+    return str(document["id"]) if "id" in document else f"\0{document['text']}"  # no id holds a NUL

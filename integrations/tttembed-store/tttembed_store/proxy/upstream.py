@@ -1,0 +1,123 @@
+"""The service behind the proxy: requests go to it as they came, and its answers come back as a stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Self, TypeAlias
+
+import aiohttp
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from yarl import URL
+
+from tttembed_rag.clients.endpoint import Address
+from tttembed_rag.errors import InputError
+
+_log = logging.getLogger(__name__)
+# Headers that concern one connection alone, and those that the client writes itself.
+_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade expect host".split()
+)
+_KEYS = (b"api-key", b"x-api-key")
+_AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+# Seconds until a connection must stand; an answer is waited for as long as the caller waits.
+_CONNECT_SECONDS = 20.0
+Headers = list[tuple[bytes, bytes]]
+# What is sent: whole, in parts, or nothing.
+Body: TypeAlias = bytes | AsyncIterator[bytes] | None
+
+
+class Answer:
+    """An answer of the upstream, its body not read yet; its headers are as they came, but for the connection's."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers: Headers = [(n.lower(), v) for n, v in response.raw_headers if n.lower() not in _HOP]
+        self._response = response
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The body, in the parts in which it comes."""
+        async with self._response as response:
+            async for part in response.content.iter_any():
+                yield part
+
+
+class Upstream:
+    """The service at *address*, up to and without ``/v1``. Its API *key* is for callers that the proxy knows."""
+
+    def __init__(self, address: str, *, key: str | None = None) -> None:
+        # Callers and logs are told the address: it must hold no secret, and neither must an error about it.
+        try:
+            shown = Address.of(address).name
+        except InputError as exc:
+            raise InputError(f"upstream{str(exc).removeprefix('url')}") from None
+        if "?" in address or "#" in address:
+            raise InputError(f"upstream: expected an address without parameters, such as {shown!r}, got one with some")
+        if shown.rstrip("/").endswith(("/v1", "/v2")):
+            raise InputError(f"upstream: expected the address before /v1, got {shown!r}")
+        self.address = address.rstrip("/")
+        self._key = key
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            # As many connections as callers have: they are the upstream's to refuse.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_AUTOMATIC,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(
+        self, request: Request, body: Body, *, known: bool = False, replaced: Mapping[bytes, bytes] | None = None
+    ) -> Answer:
+        """The upstream's answer to *request* with this *body*, whole or in parts; None is none.
+
+        Its method, path and headers are sent on, but those named ``X-TTT-...`` and those *replaced*. A *known* caller
+        may use the upstream's key. Where no answer comes, the caller is told so with status 502.
+        """
+        if self._session is None:
+            raise HTTPException(502, "the proxy has not started")
+        raw = request.scope.get("raw_path") or request.url.path.encode()  # begins with a slash: the routes see to that
+        query = request.scope.get("query_string", b"")
+        url = URL(f"{self.address}{raw.decode('latin-1')}{'?' if query else ''}{query.decode('latin-1')}", encoded=True)
+        headers = self._headers(request, body, known=known) | dict(replaced or {})
+        decoded = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items()]
+        # A kept connection may be closed by the upstream just as it is used: whole requests are sent once more.
+        tries = 2 if isinstance(body, bytes | None) else 1
+        while True:
+            tries -= 1
+            try:
+                asked = self._session.request(request.method, url, headers=decoded, data=body, allow_redirects=False)
+                return Answer(await asked)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                if isinstance(error.__cause__, ClientDisconnect):  # while the body was sent on, its caller left
+                    raise error.__cause__ from error
+                passes = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+                if not (tries and passes) or isinstance(error, aiohttp.ClientConnectorError):
+                    # Its own words call every connection one of TLS.
+                    why = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+                    line = f"{self.address} does not answer: {why or type(error).__name__}"
+                    _log.warning("%s", line)
+                    raise HTTPException(502, line) from error
+
+    def _headers(self, request: Request, body: Body, *, known: bool) -> dict[bytes, bytes]:
+        headers: dict[bytes, bytes] = {}
+        for name, value in request.headers.raw:
+            if name in _HOP or name.startswith(b"x-ttt-") or (name == b"content-length" and isinstance(body, bytes)):
+                continue
+            joint = b"; " if name == b"cookie" else b", "
+            headers[name] = headers[name] + joint + value if name in headers else value
+        if known and self._key is not None:
+            for name in _KEYS:  # the caller's own key is for the proxy alone
+                headers.pop(name, None)
+            headers[b"authorization"] = b"Bearer " + self._key.encode()
+        return headers

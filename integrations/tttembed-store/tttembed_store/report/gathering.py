@@ -1,0 +1,286 @@
+"""The facts of a report, gathered from a store: every text is short and every list is bounded."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+from tttembed_rag.errors import InputError, RewardError, StoreError, StoreUnavailable
+from tttembed_rag.evaluate.page.heldout import HeldOut
+from tttembed_rag.evaluate.page.moving import Effect, effect_of, shortened
+from tttembed_rag.gate.belief import opposed
+from tttembed_rag.gate.deciding import fit
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import AnyScope, Offset
+from tttembed_rag.rewards.observations import Served
+from tttembed_store.report.crossfit import Watch, held_out
+from tttembed_store.sql import AuditLine, Serving, Store, Version, open_store
+from tttembed_store.sql.records import AUDIT, Day
+from tttembed_store.sql.work.states import DRIFT
+from tttembed_store.worker.tenant import prevailing_judge, read_memory, read_trial
+
+# Rewarded queries, the last served ones, that a report learns from; a worker learns from more.
+LEARNED = 500
+# How much a report tells at most: days, versions, shared offsets of each, changes, judges, sources.
+_DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES, _SOURCES = 30, 20, 20, 50, 20, 20
+# How much is searched for examples: the last served queries, and the first candidates of each.
+_QUERIES, _CANDIDATES = 100, 50
+# Characters of a reason or note.
+_NOTE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFacts:
+    """An offset without its vector, its dose alpha and the n queries that it was learned from, with its evidence.
+
+    Without a bound the interval of its gain is None. *reranking* says how deep a reranker must still look, *words*
+    whether lists are sorted by words too and why; each is empty where that was not measured.
+    """
+
+    key: str
+    served: bool
+    alpha: float
+    n: int
+    gain: float | None
+    interval: tuple[float, float] | None
+    verdict: str
+    reason: str
+    needed: int | None
+    reranking: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """A version and what its offsets were learned from; the facts of a `Version` mean the same here.
+
+    *aliases* are ``live`` and ``previous``, where they stand for it. The first *shared* offsets are listed, served ones
+    first, then by rewarded queries; so many are *unlisted*. A *private* offset is served where the text of its query is
+    asked again. *damage* says why its offsets cannot be read, and is empty if they can.
+    """
+
+    number: int
+    at: float
+    by: str
+    note: str
+    aliases: tuple[str, ...]
+    embedder: str
+    width: int
+    rewarded: int
+    kept: int
+    served: int
+    shared: tuple[OffsetFacts, ...] = ()
+    unlisted: int = 0
+    private: int = 0
+    private_served: int = 0
+    damage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The live version and its state; None serves base vectors.
+
+    It went live *since* a Unix second, and is *shared* where it is the shared tenant's, for lack of one of the tenant's
+    own. *halted* says why base vectors are served nevertheless, and *trial* how it does on queries that it was not
+    learned from; that is empty before the first look.
+    """
+
+    version: VersionFacts | None = None
+    since: float | None = None
+    shared: bool = False
+    halted: str | None = None
+    halted_since: float | None = None
+    trial: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """Everything that a report tells of one tenant of a store, gathered *at* a Unix second.
+
+    *versions* are those of the tenant that the live version belongs to, newest first, as is the *audit*; *days* and
+    *drift*, the worker's comparisons, go from old to new. *judges* have how many rewards of theirs count here.
+    *held_out* says what offsets learned from the last `LEARNED` rewarded queries do to others, and is None where there
+    are too few; *today* are the shared offsets that a fit of those gives, where no version is live; *opposed* are
+    sources whose rewards contradict the retriever's order, the surest first.
+    """
+
+    store: str
+    tenant: str
+    at: float
+    texts: bool
+    live: Live
+    versions: tuple[VersionFacts, ...]
+    judges: tuple[tuple[str, int], ...]
+    days: tuple[Day, ...]
+    drift: tuple[dict[str, Any], ...]
+    held_out: HeldOut | None
+    today: tuple[OffsetFacts, ...]
+    opposed: tuple[str, ...]
+    effect: Effect
+    audit: tuple[AuditLine, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the store, which stands for the project: of a file without its ending, else of the database."""
+        return self.store.rstrip("/").rpartition("/")[2].removesuffix(".db").removesuffix(".sqlite")
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to tell."""
+        served = any(day.queries for day in self.days)
+        return not (self.versions or self.judges or self.audit or served)
+
+
+def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch = iter) -> StoreReport:
+    """The report of what the store at *url* has learned for *tenant* and serves to it.
+
+    The last day ends *at* a Unix second, by default now. *watch* gives the parts that queries
+    are held out in, one by one, and may tell how far the work is.
+    """
+    with open_store(url, create=False) as store:
+        if tenant and tenant not in store.tenants():
+            raise InputError(f"tenant: expected one of the store, got {tenant!r:.80}")
+        serving = store.serving(tenant=tenant)
+        owner = tenant if serving.version is None else serving.version.tenant
+        live, offsets = _live(store, tenant, owner, serving)
+        at = time.time() if at is None else at
+        judges = store.judges(tenant=tenant)
+        judge = prevailing_judge(store, tenant, read_memory(store, tenant))
+        held, today, against = _learned_now(store, tenant, serving.version, offsets, judge, watch)
+        versions = store.registry.versions(tenant=owner, limit=_VERSIONS)
+        return StoreReport(
+            store=store.name,
+            tenant=tenant,
+            at=at,
+            texts=store.texts,
+            live=live,
+            # Of a copy, as a version keeps the offsets that it has read.
+            versions=tuple(_version_facts(store, replace(version), tenant) for version in versions),
+            judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
+            days=tuple(store.history.days(tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)),
+            drift=tuple(store.states.get(DRIFT, tenant=tenant) or ()),
+            held_out=held,
+            today=today,
+            opposed=against,
+            effect=_effect(store, tenant, serving.version, offsets, judge),
+            audit=tuple(_change(line) for line in store.audit.lines(tenant=tenant, limit=_CHANGES)),
+        )
+
+
+def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live, Offsets]:
+    """The live version and its state, and its offsets; none where they are damaged."""
+    live, offsets = Live(), Offsets([], width=1)
+    if (version := serving.version) is not None:
+        trial = read_trial(store, owner)
+        facts = _version_facts(store, version, tenant)
+        live = Live(
+            facts,
+            since=store.audit.last(["publish", "rollback"], [owner]) or version.at,
+            shared=owner != tenant,
+            trial=str(trial) if trial.version == version.number and trial.upper is not None else "",
+        )
+        offsets = Offsets([], width=version.width) if facts.damage else version.offsets
+    if serving.halted is not None:
+        since = store.audit.last(["halt"], [tenant, owner])
+        live = replace(live, halted=shortened(serving.halted, _NOTE), halted_since=since)
+    return live, offsets
+
+
+def _learned_now(
+    store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str, watch: Watch
+) -> tuple[HeldOut | None, tuple[OffsetFacts, ...], tuple[str, ...]]:
+    """What offsets from the last rewards do to queries held out; those offsets, where no version is live; who objects.
+
+    Of tenants that learn together no source of another one is named.
+    """
+    embedder = None if version is None else version.embedder or None
+    try:
+        rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=LEARNED)
+    except RewardError:
+        return None, (), ()
+    said = offsets.settings.get("scope")  # of a file that anybody may have written
+    scope: AnyScope = next((scope for scope in get_args(AnyScope) if scope == said), "auto")
+
+    def details(names: Sequence[tuple[str, str]]) -> list[Served]:
+        return store.history.recent(
+            tenant, width=rewards.width, embedder=embedder or "", judge=judge, depth=_CANDIDATES, names=names
+        )
+
+    labels = store.history.verdicts(tenant, judge=AUDIT) or None
+    held = held_out(rewards, details, scope=scope, judge=shortened(judge), labels=labels, watch=watch)
+    against = tuple(shortened(name) for name in opposed(rewards) if "\0" not in name)[:_SOURCES]
+    if version is not None:
+        return held, (), against
+    shared = [offset for offset in fit(rewards, audit=labels).values() if offset.query_id is None]
+    return held, tuple(_offset_facts(store, tenant, offset) for offset in shared[:_OFFSETS]), against
+
+
+def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str) -> Effect:
+    """The effect of the live version on the last served queries of *tenant*."""
+    if version is None or not any(offset.served for offset in offsets.values()):
+        return Effect()
+    recent = store.history.recent(
+        tenant, width=offsets.width, embedder=version.embedder, judge=judge, limit=_QUERIES, depth=_CANDIDATES
+    )
+    return effect_of(offsets, recent, owner=version.tenant)
+
+
+def _version_facts(store: Store, version: Version, tenant: str) -> VersionFacts:
+    """A version as *tenant* may see it: of the shared tenant's, neither others' tasks and queries nor its note."""
+    aliases = sorted(store.registry.aliases(tenant=version.tenant).items())
+    foreign = version.tenant != tenant
+    facts = VersionFacts(
+        number=version.number,
+        at=version.at,
+        by=shortened(version.by),
+        note="" if foreign else shortened(version.note, _NOTE),
+        aliases=tuple(alias for alias, number in aliases if number == version.number),
+        embedder=shortened(version.embedder),
+        width=version.width,
+        rewarded=version.rewarded,
+        kept=version.kept,
+        served=version.served,
+    )
+    try:
+        offsets = store.history.visible(version.offsets, owner=version.tenant, tenant=tenant)
+    except StoreUnavailable:
+        raise
+    except StoreError as exc:
+        return replace(facts, damage=shortened(str(exc), _NOTE))
+    shared = [_offset_facts(store, tenant, offset) for offset in offsets.values() if offset.query_id is None]
+    private = [offset.served for offset in offsets.values() if offset.query_id is not None]
+    shared.sort(key=lambda offset: (not offset.served, -offset.n, offset.key))
+    return replace(
+        facts,
+        shared=tuple(shared[:_OFFSETS]),
+        unlisted=max(0, len(shared) - _OFFSETS),
+        private=len(private),
+        private_served=sum(private),
+    )
+
+
+def _offset_facts(store: Store, tenant: str, offset: Offset) -> OffsetFacts:
+    evidence = offset.evidence
+    bounded = evidence.interval is not None and all(map(math.isfinite, evidence.interval))
+    return OffsetFacts(
+        key=shortened(offset.key),
+        served=offset.served,
+        alpha=offset.alpha,
+        n=offset.n,
+        gain=evidence.gain,
+        interval=evidence.interval if bounded else None,
+        verdict=evidence.verdict,
+        reason=shortened(store.history.in_words(tenant, evidence.reason), _NOTE),
+        needed=evidence.needed,
+        reranking="; ".join(offset.reranking),
+        words="" if offset.rescorer is None else str(offset.rescorer.evidence),
+    )
+
+
+def _change(line: AuditLine) -> AuditLine:
+    tenant = None if line.tenant is None else shortened(line.tenant)
+    return AuditLine(line.at, tenant, shortened(line.by), shortened(line.action), shortened(line.detail, _NOTE))

@@ -1,0 +1,28 @@
+"""`open_store`: observations, rewards and published offsets, in SQLite or PostgreSQL.
+
+`log` holds what was served and the rewards of it, `versions` what was published, `work` what workers share. Each room
+imports from the rooms before it alone. Beside them stand the tables, the database and the leases, which all rooms use,
+and `store`, `forgetting` and `history`, which use all rooms.
+
+Private: may change without notice.
+"""
+
+from tttembed_rag.rewards.observations import Candidate, Served
+from tttembed_store.sql.database import checked_url
+from tttembed_store.sql.records import AuditLine, Counts, Forgotten, Lease, Serving, Spend, Version
+from tttembed_store.sql.store import Store, open_store
+
+__all__ = [
+    "AuditLine",
+    "Candidate",
+    "Counts",
+    "Forgotten",
+    "Lease",
+    "Served",
+    "Serving",
+    "Spend",
+    "Store",
+    "Version",
+    "checked_url",
+    "open_store",
+]

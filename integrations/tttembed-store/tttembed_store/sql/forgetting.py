@@ -1,0 +1,190 @@
+"""Deleting queries that were observed, and everything that may have been learned from them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from difflib import get_close_matches
+
+from sqlalchemy import ColumnElement, Connection, exists, func, select
+
+from tttembed_rag.errors import InputError
+from tttembed_store.sql import schema
+from tttembed_store.sql.log.due import mark_due
+from tttembed_store.sql.log.observing import EVERYTHING, Kind, forgotten_id, update_progress
+from tttembed_store.sql.log.sources import take_back
+from tttembed_store.sql.records import Forgotten
+from tttembed_store.sql.rows import ids_of, in_parts, insert_all
+from tttembed_store.sql.versions.audittrail import write_line
+from tttembed_store.sql.versions.registry import announce
+from tttembed_store.sql.work.states import DERIVED, MEMORY, REMEMBERED
+
+# The action of an expiry in the audit trail.
+_EXPIRE = "expire"
+# Names of sources that a name without rewards is compared with, at most.
+_COMPARED = 10_000
+
+
+def forget(
+    connection: Connection,
+    salt: bytes,
+    kind: Kind | None,
+    names: Sequence[str],
+    *,
+    tenant: str,
+    unseen: bool,
+    by: str,
+    now: float,
+) -> Forgotten:
+    """As `Store.forget`, of what has one of *names*, or (None) of all of a tenant.
+
+    What was served until *now* and is written later is left out: see `observing.write_entries`.
+    """
+    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+    keys = [EVERYTHING] if kind is None else [forgotten_id(salt, kind, name) for name in names]
+    f = schema.forgotten
+    if kind == "source":
+        rewards, queries = take_back(connection, owner, names)
+        update_progress(connection, queries)
+        gone = Forgotten(rewards=rewards)
+        before = exists().where(f.c.tenant == owner, f.c.query.in_(keys))
+        if not (gone.rewards or unseen or connection.execute(select(before)).scalar()):
+            near = _near(connection, owner, names[0])
+            raise InputError(
+                f"source: expected one that has rewarded queries of tenant {tenant!r}, got {names[0]!r}{near}; nothing "
+                "was deleted; `unseen` allows one without rewards, and deletes all versions of the tenant"
+            )
+    elif kind == "document":
+        gone = _forget_documents(connection, owner, names)
+    else:
+        gone = _forget_queries(connection, owner, names if kind == "query" else None)
+    insert_all(connection, f, [{"tenant": owner, "query": key, "at": now} for key in keys], replace=True)
+    # Versions may have learned from rewards of an unseen source that were dropped since: nothing tells of these now.
+    learned_from = kind is None or gone.queries or gone.rewards or (kind == "source" and unseen)
+    # Every shared version went where sharing ended, but one that was learned before may be published after that.
+    shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
+    learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
+    if learned_from or _has_expired(connection, learners):
+        gone = replace(gone, versions=unlearn(connection, learners))
+    what = f"a {kind}" if kind else "all of the tenant"
+    count = f"{gone.rewards} rewards" if kind in ("source", "document") else f"{gone.queries} queries"
+    write_line(connection, by, "forget", f"{what}: {count}, {gone.versions} versions", tenant)
+    return gone
+
+
+def _forget_queries(connection: Connection, owner: int, names: Sequence[str] | None) -> Forgotten:
+    """Delete the queries of a tenant with the ids *names*, or (None) all."""
+    q = schema.queries
+    chosen = select(q.c.id).where(q.c.tenant == owner).order_by(q.c.id)
+    if names is not None:
+        chosen = chosen.where(q.c.name.in_(names))
+    numbers = connection.execute(chosen).scalars().all()
+    pairs, rewards, _ = _delete_queries(connection, numbers)
+    of_tenant = schema.documents.c.tenant == owner
+    # Also documents that a query was shown before it was shown too many others: no pair tells of them any more.
+    documents = _delete_documents(connection, of_tenant if names is None else of_tenant & _unseen())
+    return Forgotten(len(numbers), documents, pairs, rewards)
+
+
+def _forget_documents(connection: Connection, owner: int, names: Sequence[str]) -> Forgotten:
+    """Delete a tenant's document with one of *names*."""
+    d, p = schema.documents.c, schema.pairs
+    which = (d.tenant == owner) & d.name.in_(names)
+    numbers = connection.execute(select(d.id).where(which)).scalars().all()
+    queries = connection.execute(select(p.c.query).where(p.c.document.in_(numbers)).distinct()).scalars().all()
+    counts: Counter[str] = Counter()
+    for part in in_parts(queries):
+        for table in (schema.source_rewards, schema.rewards, p):
+            gone = table.delete().where(table.c.query.in_(part), table.c.document.in_(numbers))
+            counts[table.name] += connection.execute(gone).rowcount
+    documents = _delete_documents(connection, which)
+    update_progress(connection, queries)
+    return Forgotten(documents=documents, pairs=counts["pairs"], rewards=counts["rewards"])
+
+
+def _near(connection: Connection, owner: int, name: str) -> str:
+    """The sources of a tenant that are called almost so, in words; empty where there are none."""
+    q, s = schema.queries, schema.source_rewards
+    named = select(s.c.source).distinct().join(q, q.c.id == s.c.query).where(q.c.tenant == owner, s.c.source > "")
+    near = get_close_matches(name, connection.execute(named.limit(_COMPARED)).scalars().all())
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+
+
+def unlearn(connection: Connection, learners: AbstractSet[str]) -> int:
+    """Delete what was learned for *learners*, and stop what is being learned; gives how many versions.
+
+    With the versions go the states that were derived from rewards, and the details of the audit lines.
+    """
+    tenants, states, lines, versions = schema.tenants, schema.states, schema.audit, schema.versions
+    owners = ids_of(connection, tenants, learners)
+    count = 0
+    for tenant, owner in owners.items():
+        connection.execute(tenants.update().where(tenants.c.id == owner).values(live=None))
+        connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))
+        memory = (states.c.tenant == owner) & (states.c.name == MEMORY)
+        if (text := connection.execute(select(states.c.value).where(memory)).scalar()) is not None:
+            kept = {name: value for name, value in json.loads(text).items() if name in REMEMBERED}
+            connection.execute(states.update().where(memory).values(value=json.dumps(kept)))
+        # Details say why versions were published, and name tasks and queries.
+        connection.execute(lines.update().where(lines.c.tenant == tenant).values(detail=""))
+        count += connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount
+        announce(connection, tenant)
+    # Without its lease, what is being learned for a tenant now can no longer be published.
+    connection.execute(schema.leases.delete().where(schema.leases.c.name.in_(sorted(learners))))
+    mark_due(connection, owners.values())
+    return count
+
+
+def expire_queries(connection: Connection, before: float, *, by: str) -> int:
+    """Delete the queries last served before a Unix second, and paid answers as old."""
+    q = schema.queries
+    rows = connection.execute(select(q.c.id, q.c.tenant).where(q.c.last_at < before).order_by(q.c.id)).all()
+    old = [row.id for row in rows]
+    _, _, shown = _delete_queries(connection, old)
+    for part in in_parts(sorted(shown)):
+        _delete_documents(connection, schema.documents.c.id.in_(part) & _unseen())
+    for table in (schema.answers, schema.forgotten):
+        connection.execute(table.delete().where(table.c.at < before))
+    if old:
+        mark_due(connection, {row.tenant for row in rows})
+        write_line(connection, by, _EXPIRE, f"{len(old)} queries last served before {before:.0f}", None)
+    return len(old)
+
+
+def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int, int, set[int]]:
+    """Delete queries by id; gives how many pairs and rewards went with them, and the documents that they were shown."""
+    pairs, given = schema.pairs, schema.rewards.c
+    gone = rewards = 0
+    shown = set[int]()
+    for part in in_parts(numbers):
+        for table in (schema.progress, schema.query_vectors, schema.source_rewards):
+            connection.execute(table.delete().where(table.c.query.in_(part)))
+        spoken = select(func.count(given.value)).where(given.query.in_(part))
+        rewards += connection.execute(spoken).scalar_one()
+        connection.execute(schema.rewards.delete().where(given.query.in_(part)))
+        shown.update(connection.execute(select(pairs.c.document).where(pairs.c.query.in_(part)).distinct()).scalars())
+        gone += connection.execute(pairs.delete().where(pairs.c.query.in_(part))).rowcount
+        connection.execute(schema.queries.delete().where(schema.queries.c.id.in_(part)))
+    return gone, rewards, shown
+
+
+def _unseen() -> ColumnElement[bool]:
+    """Documents that no query is shown any more."""
+    return ~exists().where(schema.pairs.c.document == schema.documents.c.id)
+
+
+def _delete_documents(connection: Connection, which: ColumnElement[bool]) -> int:
+    d, v = schema.documents, schema.document_vectors
+    connection.execute(v.delete().where(v.c.document.in_(select(d.c.id).where(which))))
+    return connection.execute(d.delete().where(which)).rowcount
+
+
+def _has_expired(connection: Connection, learners: AbstractSet[str]) -> bool:
+    """Whether versions of *learners* may have learned from queries that have expired since: nothing tells which."""
+    v, t, a = schema.versions.c, schema.tenants.c, schema.audit.c
+    oldest = select(func.min(v.at)).join(schema.tenants, t.id == v.tenant).where(t.name.in_(learners)).scalar_subquery()
+    expired = exists().where(a.action == _EXPIRE, a.tenant.is_(None), a.at >= oldest)
+    return bool(connection.execute(select(expired)).scalar())

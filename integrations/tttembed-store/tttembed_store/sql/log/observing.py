@@ -1,0 +1,357 @@
+"""Writing what was served, and the rewards of it.
+
+On PostgreSQL many transactions write at once. All of them lock rows in one order, so that no two wait for each other:
+tenants, embedders and judges, then documents, then queries, then what belongs to these. Rows of one kind are locked in
+the order of their names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache
+from operator import itemgetter
+from typing import Any, Literal
+
+from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, case, collate, func, or_, select, true
+
+from tttembed_rag.rewards.observations import MAX_DEPTH
+from tttembed_store.sql import schema
+from tttembed_store.sql.database import keyed_digest
+from tttembed_store.sql.log.due import count_changes, mark_due
+from tttembed_store.sql.log.entries import DocumentEntry, DocumentKey, Entries, QueryKey
+from tttembed_store.sql.log.sources import Given, write_rewards
+from tttembed_store.sql.records import AUDIT, checksum
+from tttembed_store.sql.rows import embedder_id, id_of, ids_of, in_parts, insert_all, insert_in
+
+# What every transaction asks, built once: of some queries, their pairs, owners and rewards of one judge; and of some
+# names, the documents of one tenant.
+_some: BindParameter[int] = bindparam("some_queries", expanding=True)
+_p, _q, _r, _d = (table.c for table in (schema.pairs, schema.queries, schema.rewards, schema.documents))
+_PAIRS = select(_p.query, _p.document).where(_p.query.in_(_some))
+_OWNERS = select(_q.id, _q.tenant).where(_q.id.in_(_some))
+_REWARDS = select(_r.query, _r.document, _r.value).where(_r.judge == bindparam("one_judge"), _r.query.in_(_some))
+_DOCUMENTS = select(_d.name, _d.id, _d.text).where(
+    _d.tenant == bindparam("one_tenant"), _d.name.in_(bindparam("names", expanding=True))
+)
+# Seconds that the clock of a host may be ahead of the database's.
+_AHEAD = 300.0
+# In `schema.forgotten`, the query that stands for all queries of a tenant.
+EVERYTHING = b""
+# What may be forgotten, and what its id there begins with: no name holds a NUL.
+Kind = Literal["query", "source", "document"]
+_BEGINS: dict[Kind, str] = {"query": "", "source": "\0", "document": "\0\0"}
+
+
+def forgotten_id(salt: bytes, kind: Kind, name: str) -> bytes:
+    """The bytes that stand for a query, a source or a document in `schema.forgotten`."""
+    return keyed_digest(salt, f"{_BEGINS[kind]}{name}".encode("utf-8", "surrogatepass"))
+
+
+def write_entries(connection: Connection, entries: Entries, salt: bytes, now: float) -> int:
+    """Write entries, but for what was forgotten since it was served; gives how often its queries were served."""
+    tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in entries.queries))
+    for query in entries.queries.values():  # the clock of the host that served it may be ahead
+        query.at = min(query.at, now + _AHEAD)
+    _leave_out_forgotten(connection, entries, tenants, salt)
+    if not entries.queries:
+        return 0
+    embedders = _embedders(connection, entries)
+    rewarded = any(query.rewards for query in entries.queries.values())
+    judges = ids_of(connection, schema.judges, [entries.judge] if rewarded else [])
+    documents = _write_documents(connection, entries, tenants, embedders)
+    queries = _write_queries(connection, entries, tenants, embedders)
+    pairs = [
+        {"query": queries[key], "document": documents[key[0], doc_id], "place": place}
+        for key, query in entries.queries.items()
+        for doc_id, place in query.places.items()
+    ]
+    pairs = _with_room(connection, pairs, fills=entries.fills)
+    insert_all(connection, schema.pairs, pairs)
+    there = {(pair["query"], pair["document"]) for pair in pairs}
+    rewards = [
+        Given(queries[key], documents[key[0], doc_id], reward, source, (doc_id, source) in query.silent)
+        for key, query in entries.queries.items()
+        for (doc_id, source), reward in query.rewards.items()
+        if (queries[key], documents[key[0], doc_id]) in there
+    ]
+    touched = sorted(queries.values())
+    if rewards:
+        _write_rewards(connection, judges[entries.judge], rewards, touched, now)
+    else:
+        update_progress(connection, touched)
+    return sum(query.seen for query in entries.queries.values())
+
+
+def _with_room(connection: Connection, shown: Sequence[dict[str, int]], *, fills: bool) -> list[dict[str, int]]:
+    """Those of *shown* pairs that their queries take, which are locked, and keep `MAX_DEPTH` candidates each.
+
+    All are taken, and the oldest of before are deleted for them; where they only *fill* what is empty, these stay.
+    """
+    p = schema.pairs
+    there: dict[int, set[int]] = defaultdict(set)
+    for numbers in in_parts(sorted({pair["query"] for pair in shown})):
+        for query, document in connection.execute(_PAIRS, {"some_queries": numbers}):
+            there[query].add(document)
+    taken, new = [], defaultdict[int, set[int]](set)
+    for pair in shown:
+        query, document = pair["query"], pair["document"]
+        if not fills or document in there[query] or len(there[query] | new[query]) < MAX_DEPTH:
+            new[query].add(document)
+            taken.append(pair)
+    for query, documents in there.items():
+        earlier = sorted(documents - new[query], reverse=True)  # ids rise with time
+        for part in in_parts([] if fills else earlier[MAX_DEPTH - len(new[query]) :]):
+            for table in (schema.source_rewards, schema.rewards, p):
+                connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
+    return taken
+
+
+def reward_named(
+    connection: Connection, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]], source: str, now: float
+) -> int:
+    """Write the rewards of pairs that are there, by the names of queries and documents; gives how many those are."""
+    q, d, t, p = schema.queries, schema.documents, schema.tenants, schema.pairs
+    shown = select(p.c.query, p.c.document, d.c.name).join(q, q.c.id == p.c.query).join(t, t.c.id == q.c.tenant)
+    shown = shown.join(d, d.c.id == p.c.document)
+    there: dict[int, dict[int, float | None]] = defaultdict(dict)
+    for (tenant, task, name), given in sorted(rewards.items(), key=itemgetter(0)):
+        of_query = shown.where(t.c.name == tenant, q.c.task == task, q.c.name == name)
+        for names in in_parts(list(given)):
+            for query, document, named in connection.execute(of_query.where(d.c.name.in_(names))):
+                there[query][document] = given[named]
+    return reward_rows(connection, judge, there, source=source, now=now)
+
+
+def reward_rows(
+    connection: Connection,
+    judge: str,
+    rewards: Mapping[int, Mapping[int, float | None]],
+    *,
+    now: float,
+    source: str = "",
+    among: ColumnElement[bool] | None = None,
+) -> int:
+    """The same by the ids of rows, of queries *among* some; None is the reward of a pair that the judge declined."""
+    number = ids_of(connection, schema.judges, [judge])[judge]
+    q, p = schema.queries, schema.pairs
+    there: list[Given] = []
+    queries: list[int] = []
+    for numbers in in_parts(list(rewards)):
+        locked = _locked_queries(connection, q.c.id.in_(numbers) & (true() if among is None else among))
+        queries += locked
+        there += [
+            Given(query, document, rewards[query][document], source)
+            for query, document in connection.execute(select(p.c.query, p.c.document).where(p.c.query.in_(locked)))
+            if document in rewards[query]
+        ]
+    _write_rewards(connection, number, there, queries, now)
+    return len(there)
+
+
+def _write_rewards(
+    connection: Connection, judge: int, rewards: Sequence[Given], queries: Sequence[int], now: float
+) -> None:
+    """Write rewards that came *now*, and count again the progress of *queries*.
+
+    A reward of the same source replaces the old one, and both count as a change. The queries are locked: nobody else
+    writes rewards of theirs.
+    """
+    old: dict[tuple[int, int], Any] = {}
+    tenants: dict[int, int] = {}
+    for numbers in in_parts(sorted({one.query for one in rewards})):
+        which = {"one_judge": judge, "some_queries": numbers}
+        old |= {(query, document): value for query, document, value in connection.execute(_REWARDS, which)}
+        tenants |= {row.id: row.tenant for row in connection.execute(_OWNERS, {"some_queries": numbers})}
+    changed = write_rewards(connection, judge, rewards, old, now)
+    changes = Counter(tenants[query] for query in changed)
+    update_progress(connection, queries)
+    count_changes(connection, {(tenant, judge): count for tenant, count in changes.items()})  # last, as others wait
+    if changes and judge == id_of(connection, schema.judges, AUDIT):  # every worker asks trusted labels
+        mark_due(connection, changes)
+
+
+def update_progress(connection: Connection, queries: Sequence[int]) -> None:
+    """Count again the rewards and the waiting pairs of *queries*, for every judge that asks or has answered."""
+    for numbers in in_parts(queries):
+        for statement in _recount():
+            connection.execute(statement, {"some_queries": numbers})
+
+
+@cache
+def _recount() -> tuple[Any, Any]:
+    """The statements that delete the progress of some queries, and that count it."""
+    q, p, d, r, j = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.judges
+    progress = schema.progress
+    waits = and_(q.c.text.is_not(None), d.c.text.is_not(None), r.c.query.is_(None), j.c.asks)
+    counted = (
+        select(q.c.id, j.c.id, q.c.tenant, func.count(r.c.value), func.sum(case((waits, 1), else_=0)), q.c.last_at)
+        .select_from(
+            q.join(p, p.c.query == q.c.id)
+            .join(d, d.c.id == p.c.document)
+            .join(j, true())
+            .outerjoin(r, and_(r.c.query == q.c.id, r.c.judge == j.c.id, r.c.document == p.c.document))
+        )
+        .where(q.c.id.in_(_some), or_(r.c.query.is_not(None), waits))
+        .group_by(q.c.id, j.c.id, q.c.tenant, q.c.last_at)
+    )
+    columns = ["query", "judge", "tenant", "rewards", "waiting", "at"]
+    return progress.delete().where(progress.c.query.in_(_some)), progress.insert().from_select(columns, counted)
+
+
+def _leave_out_forgotten(connection: Connection, entries: Entries, tenants: Mapping[str, int], salt: bytes) -> None:
+    """Drop the queries of *entries* that were served, at least once, before they were forgotten.
+
+    Of the others, documents that were forgotten since are dropped, and rewards by such sources.
+    """
+    table = schema.forgotten
+    first = min((query.first for query in entries.queries.values()), default=0.0)
+    names = {number: name for name, number in tenants.items()}
+    when: dict[tuple[str, bytes], float] = {}
+    for numbers in in_parts(list(names)):
+        since = select(table.c.tenant, table.c.query, table.c.at).where(table.c.at >= first)
+        rows = connection.execute(since.where(table.c.tenant.in_(numbers)))
+        when |= {(names[tenant], bytes(query)): at for tenant, query, at in rows}
+
+    def is_late(kind: Kind, tenant: str, name: str, at: float) -> bool:
+        ids = (EVERYTHING, forgotten_id(salt, kind, name)) if when else ()
+        return any(at <= when.get((tenant, one), -math.inf) for one in ids)
+
+    entries.queries = {
+        key: query for key, query in entries.queries.items() if not is_late("query", key[0], key[2], query.first)
+    }
+    for (tenant, _, _), query in entries.queries.items():
+        late = {document for document in query.places if is_late("document", tenant, document, query.first)}
+        query.places = {document: place for document, place in query.places.items() if document not in late}
+        query.rewards = {
+            (document, source): reward
+            for (document, source), reward in query.rewards.items()
+            if document not in late and not (source and is_late("source", tenant, source, query.first))
+        }
+    shown = {(tenant, name) for (tenant, _, _), query in entries.queries.items() for name in query.places}
+    entries.documents = {key: document for key, document in entries.documents.items() if key in shown}
+
+
+def _embedders(connection: Connection, entries: Entries) -> dict[str, int]:
+    """The embedders of *entries* with their ids; vectors of one embedder have one width."""
+    of_entries = [query.vectors for query in entries.queries.values()]
+    of_entries += [document.vectors for document in entries.documents.values()]
+    widths = {(embedder, len(vector) // 4) for vectors in of_entries for embedder, vector in vectors.items()}
+    return {embedder: embedder_id(connection, embedder, width) for embedder, width in sorted(widths)}
+
+
+def _write_queries(
+    connection: Connection, entries: Entries, tenants: Mapping[str, int], embedders: Mapping[str, int]
+) -> dict[QueryKey, int]:
+    """The queries with their ids; they stay locked until the transaction ends."""
+    rows = [
+        {
+            "tenant": tenants[tenant],
+            "task": task,
+            "name": name,
+            "text": query.text,
+            "embedder": embedders.get(query.embedder),
+            "seen": query.seen,
+            "last_at": query.at,
+        }
+        for (tenant, task, name), query in sorted(entries.queries.items(), key=itemgetter(0))
+    ]
+    names = {number: name for name, number in tenants.items()}
+    written = connection.execute(_query_upsert(connection.dialect.name, fills=entries.fills), rows)
+    ids = {(names[tenant], task, name): number for number, tenant, task, name in written}
+    own = [
+        {"query": ids[key], "embedder": embedders[embedder], "vector": vector, "checksum": checksum(vector)}
+        for key, query in entries.queries.items()
+        for embedder, vector in query.vectors.items()
+    ]
+    insert_all(connection, schema.query_vectors, own, replace=True)
+    return ids
+
+
+@cache
+def _query_upsert(dialect: str, *, fills: bool) -> Any:
+    """The statement that writes queries and merges those that are there: what was served last replaces what was known.
+
+    A text stays where it only *fills* what is empty. It gives the id, the tenant, the task and the name of each.
+    """
+    table = schema.queries
+    made = insert_in(dialect, table)
+    new = made.excluded
+    newer = new.last_at >= table.c.last_at
+    merged = {
+        "text": func.coalesce(*((table.c.text, new.text) if fills else (new.text, table.c.text))),
+        "embedder": case((newer, func.coalesce(new.embedder, table.c.embedder)), else_=table.c.embedder),
+        "seen": table.c.seen + new.seen,
+        "last_at": case((newer, new.last_at), else_=table.c.last_at),
+    }
+    made = made.on_conflict_do_update(index_elements=["tenant", "task", "name"], set_=merged)
+    return made.returning(table.c.id, table.c.tenant, table.c.task, table.c.name)
+
+
+def _write_documents(
+    connection: Connection, entries: Entries, tenants: Mapping[str, int], embedders: Mapping[str, int]
+) -> dict[DocumentKey, int]:
+    """The documents with their ids. Most are there already and unchanged; these cost no write."""
+    table = schema.documents
+    ids: dict[DocumentKey, int] = {}
+    of_tenants: dict[str, dict[str, DocumentEntry]] = defaultdict(dict)
+    for (tenant, name), document in sorted(entries.documents.items(), key=itemgetter(0)):
+        of_tenants[tenant][name] = document
+    for tenant, documents in of_tenants.items():
+        owner = tenants[tenant]
+        stored = _stored_documents(connection, owner, list(documents))
+        if missing := [name for name in documents if name not in stored]:
+            rows = [{"tenant": owner, "name": name, "text": documents[name].text} for name in missing]
+            insert_all(connection, table, rows)
+            stored |= _stored_documents(connection, owner, missing)
+        for name, document in documents.items():
+            ids[tenant, name], text = stored[name]
+            if document.text not in (None, text):
+                new = table.update().where(table.c.id == ids[tenant, name]).values(text=document.text)
+                connection.execute(new.where(table.c.text.is_(None)) if entries.fills else new)
+    _write_document_vectors(connection, entries, ids, embedders)
+    return ids
+
+
+def _write_document_vectors(
+    connection: Connection, entries: Entries, ids: Mapping[DocumentKey, int], embedders: Mapping[str, int]
+) -> None:
+    """Write the vectors of documents that are missing, were others, or are damaged.
+
+    The old vector itself is compared: damage leaves the checksum beside it as it was.
+    """
+    table = schema.document_vectors
+    new = {
+        (ids[key], embedders[embedder]): (vector, checksum(vector))
+        for key, document in entries.documents.items()
+        for embedder, vector in document.vectors.items()
+    }
+    for numbers in in_parts(sorted({document for document, _ in new})):
+        for old in connection.execute(table.select().where(table.c.document.in_(numbers))):
+            if new.get((old.document, old.embedder)) == (bytes(old.vector), bytes(old.checksum)):
+                del new[old.document, old.embedder]
+    rows = [
+        {"document": document, "embedder": embedder, "vector": vector, "checksum": own}
+        for (document, embedder), (vector, own) in sorted(new.items())
+    ]
+    insert_all(connection, table, rows, replace=True)
+
+
+def _stored_documents(connection: Connection, tenant: int, names: Sequence[str]) -> dict[str, tuple[int, str | None]]:
+    """Id and text, by name, of the documents that are there."""
+    return {
+        name: (number, text)
+        for part in in_parts(names)
+        for name, number, text in connection.execute(_DOCUMENTS, {"one_tenant": tenant, "names": part})
+    }
+
+
+def _locked_queries(connection: Connection, which: ColumnElement[bool]) -> Sequence[int]:
+    """The ids of some queries, locked until the transaction ends in the order in which `_write_queries` locks them."""
+    q, t = schema.queries, schema.tenants
+    order: Sequence[ColumnElement[str]] = (t.c.name, q.c.task, q.c.name)
+    if connection.dialect.name == "postgresql":
+        order = [collate(column, "C") for column in order]  # as Python sorts
+    chosen = select(q.c.id).join(t, t.c.id == q.c.tenant).where(which).order_by(*order)
+    return connection.execute(chosen.with_for_update(of=q, key_share=True)).scalars().all()

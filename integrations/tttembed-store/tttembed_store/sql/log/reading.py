@@ -1,0 +1,298 @@
+"""Reading rewards for a fit, and how many there are of which judge and embedding model."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, or_, select, true
+
+from tttembed_rag.errors import InputError, RewardError, StoreError
+from tttembed_rag.offsets.values import FOREIGN, named_for
+from tttembed_rag.rewards import Rewards
+from tttembed_store.sql import schema
+from tttembed_store.sql.log.sources import Given, all_of, said_of
+from tttembed_store.sql.records import AUDIT, Counts, checksum
+from tttembed_store.sql.rows import id_of, in_parts
+
+_log = logging.getLogger(__name__)
+
+
+def selected_rewards(
+    connection: Connection,
+    judge: str,
+    tenant: str,
+    *,
+    embedder: str | None,
+    last: int | None,
+    since: float | None,
+) -> Rewards:
+    """The rewards that `Store.rewards` selects, in an order that depends on nothing but what they are."""
+    number = id_of(connection, schema.judges, judge)
+    if embedder is None:
+        embedder = embedder_of_most(connection, judge, tenant, last=1, since=since)
+    model = None if embedder is None else id_of(connection, schema.embedders, embedder)
+    q, r, own, of_documents = schema.queries, schema.rewards, schema.query_vectors, schema.document_vectors
+    with_vectors = (
+        _rewarded_queries(number, since)
+        .add_columns(schema.tenants.c.name.label("tenant"), q.c.task, q.c.name, q.c.text)
+        .add_columns(own.c.vector, own.c.checksum)
+        .join(schema.tenants, schema.tenants.c.id == q.c.tenant)
+        .join(own, and_(own.c.query == q.c.id, own.c.embedder == model))
+        .where(
+            exists()
+            .where(r.c.query == q.c.id, r.c.judge == number, r.c.value.is_not(None))
+            .where(of_documents.c.document == r.c.document, of_documents.c.embedder == model)
+        )
+    )
+    chosen = _last_of_each_source(connection, tenant, with_vectors, number, last)
+    served = [row for part in in_parts(chosen) for row in connection.execute(with_vectors.where(q.c.id.in_(part)))]
+    sound = [row for row in served if checksum(row.vector) == row.checksum]
+    documents, given, damaged = _judged_documents(connection, [row.id for row in sound], number, model)
+    damaged = {"query vectors": len(served) - len(sound)} | damaged
+    if any(damaged.values()):
+        counts = ", ".join(f"{count} {what}" for what, count in damaged.items())
+        _log.warning("tenant %r: damaged, and left out of what is learned: %s", tenant, counts)
+    rows = [(row, source) for row in sound for source in given.get(row.id, ())]
+    if not rows:
+        raise RewardError(f"rewards: expected rewards of judge {judge!r} and vectors for tenant {tenant!r}, got none")
+    rows.sort(key=lambda one: (one[0].tenant, one[0].task, one[0].name, one[1]))
+    in_order = sorted(documents.values(), key=lambda one: (one.tenant, one.name))
+    places = {document.id: place for place, document in enumerate(in_order)}
+    pairs = [sorted((places[one], value) for one, value in given[row.id][source]) for row, source in rows]
+    return Rewards.from_indexed(
+        _matrix([row.vector for row, _ in rows]),
+        _matrix([document.vector for document in in_order]),
+        candidates=[[place for place, _ in of_query] for of_query in pairs],
+        rewards=[[value for _, value in of_query] for of_query in pairs],
+        tasks=[row.task for row, _ in rows],
+        query_ids=[named_for(tenant, row.tenant, row.name) for row, _ in rows],
+        judge=judge,
+        sources=[source and named_for(tenant, row.tenant, source) for row, source in rows],
+        doc_ids=[document.name if document.tenant == tenant else FOREIGN for document in in_order],
+        query_texts=[_own_text(row, tenant) for row, _ in rows],
+        doc_texts=[_own_text(document, tenant) for document in in_order],
+        embedder=embedder or "",
+    )
+
+
+def _own_text(row: Any, tenant: str) -> str:
+    """A text of *tenant* itself: what is learned of words is not shared, as digests tell whether a word is there."""
+    return (row.text or "") if row.tenant == tenant else ""
+
+
+def judge_of_most(connection: Connection, tenant: str, *, last: int, since: float | None) -> str | None:
+    """As `Store.judge`."""
+    progress, j = schema.progress, schema.judges
+    spoken = (j.c.name != AUDIT) & exists().where(
+        progress.c.judge == j.c.id, progress.c.tenant.in_(owners_of(tenant)), progress.c.rewards > 0
+    )
+    # One judge at a time, for the same reason as one tenant at a time in `_last_served`.
+    rows = sorted(
+        (
+            (at, query, judge)
+            for judge in connection.execute(select(j.c.id).where(spoken)).scalars().all()
+            for at, query in _last_served(connection, tenant, _rewarded_queries(judge, since), last)
+        ),
+        reverse=True,
+    )
+    own = _judges_themselves(connection, sorted({query for _, query, _ in rows}))
+    rows = [row for row in rows if row[2] in own] or rows
+    newest = set(list(dict.fromkeys(query for _, query, _ in rows))[:last])
+    number = _most_common([judge for _, query, judge in rows if query in newest])
+    return connection.execute(select(j.c.name).where(j.c.id == number)).scalar()
+
+
+def _judges_themselves(connection: Connection, queries: Sequence[int]) -> set[int]:
+    """The judges that rewarded any of *queries* themselves, not by the mouth of a source."""
+    r, s = schema.rewards.c, schema.source_rewards.c
+    by_source = exists().where(s.query == r.query, s.judge == r.judge, s.document == r.document)
+    alone = select(r.judge).where(r.value.is_not(None), ~by_source)
+    beside = select(s.judge).where(s.source == "")
+    return {
+        judge
+        for numbers in in_parts(queries)
+        for rows in (alone.where(r.query.in_(numbers)), beside.where(s.query.in_(numbers)))
+        for judge in connection.execute(rows.distinct()).scalars()
+    }
+
+
+def embedder_of_most(connection: Connection, judge: str, tenant: str, *, last: int, since: float | None) -> str | None:
+    """As `Store.embedder`."""
+    q, e = schema.queries, schema.embedders
+    rewarded = _rewarded_queries(id_of(connection, schema.judges, judge), since)
+    rows = _last_served(connection, tenant, rewarded.where(q.c.embedder.is_not(None)), last, q.c.embedder)
+    number = _most_common([embedder for _, _, embedder in rows])
+    return connection.execute(select(e.c.name).where(e.c.id == number)).scalar()
+
+
+def judges_of(connection: Connection, tenant: str | None) -> list[tuple[str, int]]:
+    """As `Store.judges`."""
+    progress, j = schema.progress, schema.judges
+    total = func.sum(progress.c.rewards)
+    rows = connection.execute(
+        select(j.c.name, total)
+        .join(progress, progress.c.judge == j.c.id)
+        .where(progress.c.rewards > 0, true() if tenant is None else progress.c.tenant.in_(owners_of(tenant)))
+        .group_by(j.c.name)
+        .order_by(total.desc(), j.c.name)
+    )
+    return [(name, int(count)) for name, count in rows]
+
+
+def count_changes(connection: Connection, judge: str, tenant: str, *, own: bool) -> int:
+    """As `Store.changes`."""
+    table, t = schema.changes, schema.tenants
+    owners = select(t.c.id).where(t.c.name == tenant) if own else owners_of(tenant)
+    written = select(func.coalesce(func.sum(table.c.rewards), 0)).where(
+        table.c.judge == id_of(connection, schema.judges, judge), table.c.tenant.in_(owners)
+    )
+    return int(connection.execute(written).scalar_one())
+
+
+def counts_of(connection: Connection, tenant: str | None, size: int) -> Counts:
+    """How much there is of *tenant*, or (None) of all tenants."""
+    q, d, p, r = schema.queries, schema.documents, schema.pairs, schema.rewards
+    owner = None if tenant is None else id_of(connection, schema.tenants, tenant)
+
+    def of_tenant(chosen: Any, table: Table) -> Any:
+        if tenant is None:
+            return chosen
+        owned = table if table in (q, d) else q
+        return (chosen if owned is table else chosen.join(q, q.c.id == table.c.query)).where(owned.c.tenant == owner)
+
+    # Query by query, which is the order of the table: nothing is sorted or looked up.
+    counted = select(func.count(r.c.value), func.count(r.c.document.distinct()), func.sum(r.c.dropped)).select_from(r)
+    of_query = of_tenant(counted, r).group_by(r.c.query).subquery()
+    total = select(*(func.coalesce(func.sum(column), 0) for column in of_query.c))
+    rewards, answered, dropped = map(int, connection.execute(total).one())
+    queries, documents, pairs = (
+        int(connection.execute(of_tenant(select(func.count()).select_from(table), table)).scalar_one())
+        for table in (q, d, p)
+    )
+    return Counts(queries, documents, pairs, rewards, pairs - answered, size, dropped)
+
+
+def owners_of(tenant: str) -> Select[Any]:
+    """The statement that reads the ids of the tenants that *tenant* learns from: "" also from those that share."""
+    t = schema.tenants
+    named = t.c.name == tenant
+    return select(t.c.id).where(named if tenant else or_(named, t.c.shares))
+
+
+def _rewarded_queries(judge: int | None, since: float | None) -> Select[Any]:
+    """The ids of queries that *judge* has rewarded, last served since then, of all tenants."""
+    q, progress = schema.queries, schema.progress
+    rewarded = and_(progress.c.query == q.c.id, progress.c.judge == judge, progress.c.rewards > 0)
+    chosen = select(q.c.id).join(progress, rewarded)
+    if since is not None:
+        chosen = chosen.where(progress.c.at >= since)
+    return chosen
+
+
+def _last_served(
+    connection: Connection, tenant: str, queries: Select[Any], count: int | None, *columns: ColumnElement[Any]
+) -> list[tuple[Any, ...]]:
+    """Time, id and *columns* of the last served *queries* that *tenant* learns from, newest first.
+
+    One tenant at a time: an index has the order then, and older queries are not looked at.
+    """
+    if count is not None and count < 1:
+        raise InputError(f"last: expected at least 1 query, got {count}")
+    q, progress = schema.queries, schema.progress
+    chosen = queries.with_only_columns(progress.c.at, q.c.id, *columns)
+    newest = chosen.order_by(progress.c.at.desc(), progress.c.query.desc()).limit(count)
+    owners = connection.execute(owners_of(tenant)).scalars().all()
+    rows = [tuple(row) for owner in owners for row in connection.execute(newest.where(progress.c.tenant == owner))]
+    return sorted(rows, reverse=True)[:count]
+
+
+def _last_of_each_source(
+    connection: Connection, tenant: str, queries: Select[Any], judge: int | None, count: int | None
+) -> list[int]:
+    """The ids of *count* of *queries*: the last served ones where no source has spoken of these.
+
+    Else each source has its share, and who speaks most takes no other's place.
+    """
+    last = [number for _, number in _last_served(connection, tenant, queries, count)]
+    s, progress = schema.source_rewards, schema.progress
+    if count is None or len(last) < count:
+        return last
+    named = select(s.c.query).where(s.c.judge == judge).limit(1)
+    if not any(connection.execute(named.where(s.c.query.in_(part))).first() for part in in_parts(last)):
+        return last
+    served = queries.with_only_columns(progress.c.at, schema.queries.c.id)
+    served = served.where(progress.c.tenant.in_(owners_of(tenant)))
+    return list(connection.execute(in_turns(served, judge, count)).scalars())
+
+
+def in_turns(served: Select[Any], judge: int | None, count: int | None) -> Select[Any]:
+    """The ids of *count* queries of *served* (time, id): the newest that each source rewarded, the second newest...
+
+    A query belongs to all of its sources; those that *judge* alone rewarded belong to one more.
+    """
+    s, (at, number) = schema.source_rewards, served.subquery().c
+    spoken = select(at.label("at"), number.label("id"), s.c.source).distinct()
+    spoken = spoken.outerjoin(s, and_(s.c.query == number, s.c.judge == judge))
+    of = spoken.subquery().c
+    turn = func.row_number().over(partition_by=of.source, order_by=(of.at.desc(), of.id.desc())).label("turn")
+    ranked = select(of.at, of.id, turn).subquery().c
+    first = select(ranked.id).group_by(ranked.id, ranked.at)
+    return first.order_by(func.min(ranked.turn), ranked.at.desc(), ranked.id.desc()).limit(count)
+
+
+def _most_common(numbers: Sequence[int]) -> int | None:
+    """The number that comes most often, of two the one that comes first; None of none."""
+    return Counter(numbers).most_common(1)[0][0] if numbers else None
+
+
+def _judged_documents(
+    connection: Connection, queries: Sequence[int], judge: int | None, embedder: int | None
+) -> tuple[dict[int, Any], dict[int, dict[str, list[tuple[int, float]]]], dict[str, int]]:
+    """The documents that *judge* rewarded, by the ids of their rows, and rewards of theirs by query and source.
+
+    The empty source is the judge. Damaged vectors and rewards are left out, and counted by what they are.
+    """
+    r, d, v, t = schema.rewards, schema.documents, schema.document_vectors, schema.tenants
+    stored: list[Given] = []
+    for numbers in in_parts(queries):
+        rows = connection.execute(
+            select(r.c.query, r.c.document, r.c.value)
+            .join(v, and_(v.c.document == r.c.document, v.c.embedder == embedder))
+            .where(r.c.query.in_(numbers), r.c.judge == judge, r.c.value.is_not(None))
+        ).all()
+        said = said_of(connection, judge, numbers)
+        stored += [
+            Given(query, document, reward, source)
+            for query, document, value in rows
+            for source, (reward, _) in all_of(value, said.get((query, document), {})).items()
+        ]
+    # SQLite keeps any text in a column of numbers: damage.
+    sound = [one for one in stored if isinstance(one.value, float) and 0.0 <= one.value <= 1.0]
+    rewarded = sorted({one.document for one in sound})
+    with_vectors = (
+        select(d.c.id, t.c.name.label("tenant"), d.c.name, d.c.text, v.c.vector, v.c.checksum)
+        .join(t, t.c.id == d.c.tenant)
+        .join(v, and_(v.c.document == d.c.id, v.c.embedder == embedder))
+    )
+    documents = {
+        row.id: row
+        for numbers in in_parts(rewarded)
+        for row in connection.execute(with_vectors.where(d.c.id.in_(numbers)))
+        if checksum(row.vector) == row.checksum
+    }
+    rewards: dict[int, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
+    for query, document, value, source, _ in sound:
+        if document in documents and value is not None:
+            rewards[query][source].append((document, value))
+    damaged = {"document vectors": len(rewarded) - len(documents), "rewards": len(stored) - len(sound)}
+    return documents, rewards, damaged
+
+
+def _matrix(vectors: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    if len(sizes := sorted({len(vector) for vector in vectors})) > 1 or sizes[0] % 4:
+        raise StoreError(f"vectors: expected those of one embedder to have one width, got {sizes} bytes (damaged)")
+    return np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), -1).astype(np.float32, copy=False)

@@ -1,0 +1,107 @@
+"""Open batches: requests that a worker has sent to a batch service, and that have no results yet.
+
+The most that a batch may cost counts as spent from before it is sent, on that day, and is given back once its answers
+are counted instead, on the same day. So the caps of a day hold however late results come, and a worker that is killed
+between any two steps leaves a batch that the next one finds here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+from sqlalchemy import select
+
+from tttembed_rag.judging.spending import Budget
+from tttembed_store.batches.openbatch import GIVEN_UP, OpenBatch
+from tttembed_store.sql import schema
+from tttembed_store.sql.database import Database
+from tttembed_store.sql.records import Lease, Spend
+from tttembed_store.sql.rows import ids_of
+from tttembed_store.sql.work.answers import count_spending, count_within
+
+_table = schema.batches
+
+
+class OpenBatches:
+    """The open batches of a store, by tenant."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, tenant: str, judge: str | None = None) -> list[OpenBatch]:
+        """The open batches of a tenant, of all judges or one, oldest first."""
+        t = schema.tenants
+        with self._database.read() as connection:
+            records = select(_table.c.record).join(t, t.c.id == _table.c.tenant).where(t.c.name == tenant)
+            batches = [OpenBatch.of(json.loads(record)) for record in connection.execute(records).scalars()]
+        return sorted((one for one in batches if judge in (None, one.judge)), key=lambda one: one.at)
+
+    def tenants(self, judge: str) -> set[str]:
+        """Tenants with an open batch that *judge* is asked by."""
+        t, j = schema.tenants, schema.judges
+        names = select(t.c.name).join(_table, _table.c.tenant == t.c.id).join(j, j.c.id == _table.c.judge)
+        with self._database.read() as connection:
+            return set(connection.execute(names.where(j.c.name == judge)).scalars())
+
+    def asked_about(self, judge: str, tenant: str) -> set[str]:
+        """The queries of a tenant that *judge* is asked about by open batches that may still end."""
+        if not (batches := self.of(tenant, judge)):
+            return set()
+        with self._database.read() as connection:
+            now = self._database.now(connection)
+        return {query for one in batches if now - one.at < GIVEN_UP for query in one.queries}
+
+    def books(self, tenant: str, judge: str, *, caps: Budget, lease: Lease) -> TenantBooks:
+        """The open batches of a tenant that *judge* is asked by, written under a *lease* and the *caps* of a day."""
+        return TenantBooks(self._database, tenant, judge, caps, lease)
+
+
+class TenantBooks:
+    """The open batches of a tenant and a judge: `Books` in a store, under the caps of a day.
+
+    Each method that writes raises `LeaseLost` where another owner has taken over the lease; nothing was changed then.
+    """
+
+    def __init__(self, database: Database, tenant: str, judge: str, caps: Budget, lease: Lease) -> None:
+        self._database, self._tenant, self._judge = database, tenant, judge
+        self._caps, self._lease = caps, lease
+
+    def now(self) -> float:
+        """Unix seconds by the clock of the database."""
+        with self._database.read() as connection:
+            return self._database.now(connection)
+
+    def open(self) -> list[OpenBatch]:
+        """The open batches, oldest first."""
+        return OpenBatches(self._database).of(self._tenant, self._judge)
+
+    def add(self, batch: OpenBatch) -> OpenBatch | None:
+        """Write a batch down before it is sent, and count it as spent; None where a cap refuses it."""
+        with self._database.write("spending", self._lease) as connection:
+            owner = ids_of(connection, schema.tenants, [self._tenant])[self._tenant]
+            judge = ids_of(connection, schema.judges, [self._judge])[self._judge]
+            today = self._database.today(connection)
+            most = Spend(batch.pairs, batch.tokens, batch.usd)
+            if not count_within(connection, self._caps, judge, today, most):
+                return None
+            batch = replace(batch, day=today.isoformat())
+            values = {"key": batch.key, "tenant": owner, "judge": judge, "record": json.dumps(asdict(batch))}
+            connection.execute(_table.insert().values(**values))
+            return batch
+
+    def note(self, batch: OpenBatch) -> OpenBatch:
+        """Write down what is known of a batch by now."""
+        with self._database.write("observing", self._lease) as connection:
+            known = _table.update().where(_table.c.key == batch.key)
+            connection.execute(known.values(record=json.dumps(asdict(batch))))
+        return batch
+
+    def close(self, batch: OpenBatch, *, lost: float = 0.0) -> None:
+        """Take a batch off the list, and give back what was counted for it, but for a share *lost* in [0, 1]."""
+        with self._database.write("observing", self._lease) as connection:
+            if connection.execute(_table.delete().where(_table.c.key == batch.key)).rowcount:
+                judge = ids_of(connection, schema.judges, [self._judge])[self._judge]
+                share = lost - 1.0
+                back = Spend(round(share * batch.pairs), share * batch.tokens, share * batch.usd)
+                count_spending(connection, judge, batch.date, back)

@@ -1,0 +1,212 @@
+"""Catalogues in all the shapes that agents have them, good and bad."""
+
+import json
+import logging
+
+import pytest
+from langchain_core.tools import tool as langchain_tool
+from llama_index.core.tools import FunctionTool
+from tttembed_tools import Card, LearnedToolSearch, cards_of
+
+from tttembed_rag.errors import DataError, InputError
+from tttembed_rag.testing import FakeEmbedder
+
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string", "description": "The file."}, "deep": {}}}
+CARD = Card("read_file", "read_file: Read a file.\npath: The file.\ndeep")
+
+
+def read_file(path: str) -> str:
+    """Read a file."""
+    return path
+
+
+@pytest.mark.parametrize(
+    "catalog",
+    [
+        [{"type": "function", "function": {"name": "read_file", "description": "Read a file.", "parameters": SCHEMA}}],
+        [{"name": "read_file", "description": "Read a file.", "input_schema": SCHEMA}],
+        {"tools": [{"name": "read_file", "description": "Read a file.", "inputSchema": SCHEMA}]},
+        {
+            "jsonrpc": "2.0",
+            "result": {"tools": [{"name": "read_file", "description": "Read a file.", "inputSchema": SCHEMA}]},
+        },
+        {"read_file": {"description": "Read a file.", "parameters": SCHEMA}},
+        [CARD],
+    ],
+    ids=["openai", "anthropic", "mcp", "json-rpc", "dict", "card"],
+)
+def test_schemas_become_cards(catalog):
+    """Function schemas, MCP results and dicts give one card: name, description, parameters with their descriptions."""
+    assert cards_of(catalog) == [CARD]
+
+
+def test_descriptions_alone_are_enough():
+    """A dict from name to description is a catalogue."""
+    assert cards_of({"a": "First.", "b": "Second."}) == [Card("a", "a: First."), Card("b", "b: Second.")]
+
+
+def test_mcp_objects_become_cards():
+    """The answer of an MCP client is a catalogue."""
+    types = pytest.importorskip("mcp_types")
+    one = types.Tool.model_validate({"name": "read_file", "description": "Read a file.", "inputSchema": SCHEMA})
+
+    assert cards_of(types.ListToolsResult(tools=[one])) == [CARD]
+    assert cards_of([one]) == [CARD]
+
+
+def test_objects_of_frameworks_become_cards():
+    """Tools of LangChain and LlamaIndex, and plain functions, give name, description and parameters."""
+    cards = cards_of([langchain_tool(read_file), FunctionTool.from_defaults(read_file, name="other"), len])
+
+    assert [card.name for card in cards] == ["read_file", "other", "len"]
+    assert cards[0].text == "read_file: Read a file.\npath"
+    assert "Read a file." in cards[1].text
+    assert cards[1].text.endswith("path")
+    assert cards[2].text.startswith("len: Return the number of items")
+
+
+def test_objects_of_pydantic_ai_become_cards():
+    """Tools and tool definitions of Pydantic AI give name, description and parameters."""
+    tools = pytest.importorskip("pydantic_ai.tools")
+    definition = tools.ToolDefinition(name="other", description="Another.", parameters_json_schema=SCHEMA)
+
+    cards = cards_of([tools.Tool(read_file), definition])
+
+    assert cards == [
+        Card("read_file", "read_file: Read a file.\npath"),
+        Card("other", "other: Another.\npath: The file.\ndeep"),
+    ]
+
+
+def test_objects_of_fastmcp_become_cards():
+    """Tools of FastMCP give name, description and parameters."""
+    tools = pytest.importorskip("fastmcp.tools")
+
+    assert cards_of([tools.Tool.from_function(read_file)]) == [Card("read_file", "read_file: Read a file.\npath")]
+
+
+def test_a_folder_of_skills_is_a_catalogue(tmp_path):
+    """Every SKILL.md below a folder is a card; a skill without a name is called by its folder."""
+    for name, head in (("b", "name: mail\ndescription: >-\n  Write\n  mail."), ("a/deep", "description: 'Dig: deep.'")):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "SKILL.md").write_text(f"---\n{head}\n---\nDo it --- well.\n", encoding="utf-8")
+
+    assert cards_of(tmp_path) == [Card("deep", "deep: Dig: deep."), Card("mail", "mail: Write mail.")]
+
+
+def test_a_json_file_is_a_catalogue(tmp_path):
+    """A file with a list of schemas, or an object, is read."""
+    (tmp_path / "tools.json").write_text(json.dumps({"tools": [{"name": "a", "description": "First."}]}))
+
+    assert cards_of(str(tmp_path / "tools.json")) == [Card("a", "a: First.")]
+
+
+# Bad catalogues
+
+
+def test_bad_tools_are_kept_and_named_in_one_line(caplog):
+    """Names that come twice, blank descriptions and schemas that are none: every tool stays, one line says so."""
+    catalog = [
+        {"name": "a", "description": "First."},
+        {"name": "a", "description": "Second."},
+        {"name": "a", "description": "First."},
+        {"name": "b", "description": "  "},
+        {"name": "c", "description": "Third.", "parameters": ["no", "schema"]},
+        {"name": "d", "description": None, "parameters": {"properties": {"x": None, "y": {"description": 3}}}},
+        {"name": "日本の工具", "description": "列車の切符を買う 🚆"},
+    ]
+
+    with caplog.at_level(logging.WARNING, "tttembed_rag"):
+        cards = cards_of(catalog)
+
+    assert [card.name for card in cards] == ["a", "b", "c", "d", "日本の工具"]
+    assert cards[0].text == "a: First.\na: Second."
+    assert cards[3].text == "d\nx\ny"
+    assert [record.getMessage() for record in caplog.records] == [
+        (
+            "catalog of 5 tools: 1 names stand for several tools, whose texts are joined (a); 2 tools have no "
+            "description and are found by their names (b, d); 1 tools have parameters that are no JSON schema and are "
+            "left out of the text (c)"
+        )
+    ]
+
+
+def test_a_good_catalogue_says_nothing(caplog):
+    """Nothing is logged where nothing is wrong."""
+    cards_of({"a": "First."})
+
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("catalog", "message"),
+    [
+        (7, "catalog: expected tools .*, got int"),
+        (b"tools", "catalog: expected tools .*, got bytes"),
+        ([3], "catalog: expected tools .*, got an item of type int"),
+        ([{"description": "Nameless."}], "catalog: expected a name for every tool, got None in"),
+        ({" ": "Blank."}, "catalog: expected a name for every tool, got ' ' in"),
+    ],
+)
+def test_what_is_no_catalogue_is_refused_in_one_line(catalog, message):
+    """Other things, and tools without a name, are refused with what was expected and what came."""
+    with pytest.raises(InputError, match=message) as caught:
+        cards_of(catalog)
+
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, "{", "7", "[3"])
+def test_files_that_hold_no_catalogue_are_refused(tmp_path, text):
+    """A missing file, no JSON, or another kind of value names the file."""
+    if text is not None:
+        (tmp_path / "tools.json").write_text(text)
+
+    with pytest.raises(DataError, match=r"tools\.json: expected a"):
+        cards_of(tmp_path / "tools.json")
+
+
+@pytest.mark.parametrize("text", ["No head.", "---\nname: [\n---\n", "---\n- a\n---\n"])
+def test_skills_without_a_head_are_refused(tmp_path, text):
+    """A SKILL.md without name and description names the file; so does a folder without skills."""
+    with pytest.raises(DataError, match=r"expected SKILL\.md files below"):
+        cards_of(tmp_path)
+    (tmp_path / "SKILL.md").write_text(text)
+
+    with pytest.raises(DataError, match=r"SKILL\.md: expected YAML"):
+        cards_of(tmp_path)
+
+
+def test_names_that_no_store_holds_have_a_key():
+    """A name that is too long, or holds what databases or plans of judging refuse, is stored under its hash."""
+    names = ["a" * 600, "a\0b", "\ud800", "a\tb", "a\nb", "a\u2028b"]
+    cards = [Card(name, "x") for name in [*names, "ü 工具"]]
+
+    assert [card.key == card.name for card in cards] == [False] * 6 + [True]
+    assert len({card.key for card in cards}) == 7
+    assert all(len(card.key) == 71 for card in cards[:6])
+
+
+@pytest.mark.slow
+def test_ten_thousand_tools_are_searched():
+    """A catalogue of 10,000 tools, some of them hostile, is indexed whole, and each is found by its own words."""
+    catalog = [{"name": f"tool_{i}", "description": f"Does the {i}th thing"} for i in range(10_000)]
+    catalog += [{"name": "tool_7", "description": "Twice."}, {"name": "x" * 5000, "description": "y " * 90_000}]
+
+    search = LearnedToolSearch(catalog, FakeEmbedder())
+
+    assert len(search.names) == 10_001
+    assert search("the 4711th thing", k=1) == ["tool_4711"]
+
+
+def test_the_server_of_a_tool_counts():
+    """Its name and description stand in the text, from an entry of JSON or the metadata of an MCP tool."""
+    tools = pytest.importorskip("fastmcp.tools")
+    crm = tools.Tool.from_function(
+        lambda: "", name="find", description="Find.", meta={"tttembed/server": "crm: customers"}
+    )
+    entries = [{"name": "read", "description": "Read.", "server": {"name": "files", "description": "on disk"}}]
+    entries += [{"name": "write", "description": "Write.", "server": "files"}, {"name": "bare", "server": 7}]
+
+    assert [card.text.splitlines()[-1] for card in cards_of(entries)] == ["files: on disk", "files", "bare"]
+    assert cards_of([crm])[0].text.splitlines()[-1] == "crm: customers"

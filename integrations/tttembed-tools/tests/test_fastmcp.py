@@ -1,0 +1,137 @@
+"""The search transform of FastMCP, with a real server and a real client, in memory and over HTTP on loopback."""
+
+import asyncio
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("fastmcp")
+
+import uvicorn
+from fastmcp import Client, FastMCP
+from fastmcp.client.transports import StreamableHttpTransport
+from fastmcp.exceptions import ToolError
+from fastmcp.tools import Tool
+from tttembed_tools import LearnedToolSearch
+from tttembed_tools.hosts.fastmcp import learned_search
+
+import tttembed_rag
+from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request
+from tttembed_rag.testing import FakeEmbedder, eventually
+
+
+def server_with(search, **options):
+    """A server with the tools of both suites: those of acme fail."""
+    server = FastMCP("suites")
+
+    def made(name):
+        def run() -> str:
+            if name.startswith("acme_"):
+                raise ToolError("not in this suite")
+            return name
+
+        return run
+
+    for name, text in CATALOG.items():
+        server.add_tool(Tool.from_function(made(name), name=name, description=text))
+    learned_search(server, search, k=4, **options)
+    return server
+
+
+async def work(client, topics):
+    """Search each topic, and call what is found, by the proxy or directly."""
+    for number, topic in enumerate(topics):
+        found = (await client.call_tool("search_tools", {"query": request(topic)})).structured_content["result"]
+        for name in (tool["name"] for tool in found):
+            if not name.endswith(f"_{topic}"):
+                continue
+            direct = (name, {}) if number % 2 else ("call_tool", {"name": name})
+            await client.call_tool(*direct, raise_on_error=False)
+
+
+def test_clients_teach_the_server_by_working():
+    """A client sees two tools; what it calls teaches the search; requests never made find the right suite."""
+    search = LearnedToolSearch([], FakeEmbedder())
+
+    async def story():
+        async with Client(server_with(search)) as client:
+            listed = [tool.name for tool in await client.list_tools()]
+            await work(client, LEARNED)
+        return listed
+
+    listed = asyncio.run(story())
+    before = first(search, UNSEEN)
+    lesson = search.learn()
+
+    assert listed == ["search_tools", "call_tool"]
+    assert lesson.requests == len(LEARNED)
+    assert before < 0.6 < first(search, UNSEEN)
+    told = [outcome for one in search._memory.requests("", 64) for outcome in one.outcomes.items()]
+    assert {(name.split("_")[0], value) for name, value in told} == {("acme", 0.2), ("zeta", 1.0)}
+
+
+def test_results_are_those_of_the_server():
+    """What a tool answers, and how it fails, reaches the client as it was."""
+    search = LearnedToolSearch([], FakeEmbedder())
+
+    async def story():
+        async with Client(server_with(search)) as client:
+            answer = await client.call_tool("call_tool", {"name": "zeta_redmail"})
+            with pytest.raises(ToolError, match="not in this suite"):
+                await client.call_tool("acme_redmail", {})
+            return answer.data if answer.data is not None else answer.content[0].text
+
+    assert asyncio.run(story()) in ("zeta_redmail", {"result": "zeta_redmail"})
+    assert search._memory.requests("", 64) == []
+
+
+def test_outcomes_of_calls_elsewhere_are_reported():
+    """A third tool takes them, for tools that the client's own search listed; it is found by no search."""
+    search = LearnedToolSearch([], FakeEmbedder())
+
+    async def story():
+        async with Client(server_with(search, report=True)) as client:
+            listed = [tool.name for tool in await client.list_tools()]
+            for name in ("zeta_redmail", "acme_bluefile"):  # of which the search lists the first alone
+                await client.call_tool("search_tools", {"query": request("redmail")})
+                await client.call_tool("report_outcome", {"tool": name, "succeeded": True})
+            await client.call_tool("report_outcome", {"tool": "gone", "succeeded": False})
+        return listed
+
+    assert asyncio.run(story()) == ["search_tools", "call_tool", "report_outcome"]
+    assert [dict(one.outcomes) for one in search._memory.requests("", 64)] == [{"zeta_redmail": 1.0}]
+    assert "report_outcome" not in search.names
+
+
+@contextmanager
+def served(app):
+    """The address of an application that a real HTTP server runs in a thread."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, ws="none", log_level="error"))
+    running = threading.Thread(target=server.run)
+    running.start()
+    try:
+        eventually(lambda: server.started)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
+    finally:
+        server.should_exit = True
+        running.join(10)
+
+
+def test_calls_carry_their_source():
+    """Over HTTP the header of each client names it, and in memory the caller's context."""
+    search = LearnedToolSearch([], FakeEmbedder())
+    server = server_with(search)
+
+    async def story():
+        with served(server.http_app()) as url:
+            for name in ("ann", "eve"):
+                async with Client(StreamableHttpTransport(url, headers={"X-TTT-Source": name})) as client:
+                    await work(client, LEARNED[:1])
+        with tttembed_rag.context(source="bob"):
+            async with Client(server) as client:
+                await work(client, LEARNED[:1])
+
+    asyncio.run(story())
+
+    assert {one.source for one in search._memory.requests("", 64)} == {"ann", "eve", "bob"}

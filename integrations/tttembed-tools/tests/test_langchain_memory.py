@@ -1,0 +1,428 @@
+"""A store of LangGraph and an agent's middleware, whose memories are found by what helped."""
+
+import asyncio
+import logging
+import threading
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware.types import ModelRequest, ModelResponse
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.store.base import GetOp, SearchOp
+from langgraph.store.memory import InMemoryStore
+from pydantic import Field
+from tttembed_tools import LearnedRecall
+from tttembed_tools.hosts import langchain_memory as memory
+from tttembed_tools.hosts.langchain_memory import LearnedStore, RecallMiddleware
+
+from tttembed_rag import context
+from tttembed_rag.testing import FakeEmbedder
+
+ADA, BOB = ("memories", "ada"), ("memories", "bob")
+
+
+@pytest.fixture
+def recall():
+    """A search without memories."""
+    return LearnedRecall({}, FakeEmbedder())
+
+
+def searched(store, way, *args, **options):
+    """The keys of what is found, in threads or in an event loop."""
+    if way == "sync":
+        return [item.key for item in store.search(*args, **options)]
+    return [item.key for item in asyncio.run(store.asearch(*args, **options))]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_store_is_searched_by_namespace(recall, way):
+    """What was there before, what is put and what is deleted; values, filters and offsets are the store's."""
+    inner = InMemoryStore()
+    inner.put(ADA, "door", {"content": "the red door sticks", "kind": "house"})
+    store = LearnedStore(inner, recall)
+    before = searched(store, way, ADA, query="which door?")
+    store.put(ADA, "boat", {"text": "a green boat", "kind": "sea"})
+    store.put(ADA, "keys", {"where": "the keys lie by the door", "kind": "house"})
+    store.put(BOB, "door", {"content": "a blue door"})
+
+    assert before == ["door"]
+    assert searched(store, way, ADA, query="the keys", limit=1) == ["keys"]
+    assert set(searched(store, way, ADA, query="the green boat", filter={"kind": "house"})) == {"keys", "door"}
+    assert searched(store, way, ADA, query="the keys by the door", limit=1, offset=1) == ["door"]
+    assert searched(store, way, BOB, query="keys") == ["door"]
+    assert store.search(ADA, query="red door", limit=1)[0].value == {"content": "the red door sticks", "kind": "house"}
+    store.delete(ADA, "keys")
+    assert set(searched(store, way, ADA, query="the keys")) == {"door", "boat"}
+    assert len(searched(store, way, ("memories",))) == 3
+    assert len(searched(store, way, ("memories",), query="across namespaces")) == 3
+
+
+def test_what_another_process_did_is_seen(recall):
+    """A namespace is read again after some seconds, with what was put and deleted beside this store."""
+    inner = InMemoryStore()
+    store = LearnedStore(inner, recall, every=0.0)
+    inner.put(ADA, "door", {"content": "a red door"})
+    first = searched(store, "sync", ADA, query="door")
+    inner.delete(ADA, "door")
+    inner.put(ADA, "boat", {"content": "a boat"})
+
+    assert (first, searched(store, "sync", ADA, query="door")) == (["door"], ["boat"])
+
+
+def test_an_outcome_belongs_to_its_namespace(recall):
+    """The user of a namespace is the tenant of what helped."""
+    store = LearnedStore(InMemoryStore(), recall)
+    store.put(ADA, "door", {"content": "a red door"})
+    store.search(ADA, query="which door?")
+    store.used(ADA, "which door?", "door")
+
+    (kept,) = recall._memory.requests("memories/ada", 64)
+    assert dict(kept.outcomes) == {"door": 1.0}
+    assert recall._memory.requests("memories/bob", 64) == []
+
+
+class Watched(InMemoryStore):
+    """A store that keeps what it is asked, and calls `then` once between an answer and its return."""
+
+    def __init__(self, then=None):
+        super().__init__()
+        self.asked, self.then = [], then
+
+    def batch(self, ops):
+        """The results."""
+        ops = list(ops)
+        self.asked += ops
+        results = super().batch(ops)
+        if ops and (then := self.then):
+            self.then = None
+            then()
+        return results
+
+
+class Timed(InMemoryStore):
+    """A store with a time to live."""
+
+    supports_ttl = True
+
+    def __init__(self):
+        super().__init__()
+        self.ttl_config = {"refresh_on_read": False}
+
+
+def test_namespaces_with_a_slash_are_apart(recall):
+    """What separates the parts of a namespace may stand within a part, and so may what stands for it."""
+    store = LearnedStore(InMemoryStore(), recall)
+    apart = [("memories", "ada/x"), ("memories/ada", "x"), ("memories", "ada%2Fx")]
+    for place, namespace in enumerate(apart):
+        store.put(namespace, f"m{place}", {"content": "a red door"})
+
+    assert [searched(store, "sync", one, query="door") for one in apart] == [["m0"], ["m1"], ["m2"]]
+    assert recall._items.for_tenant("memories/ada%2Fx").rows.keys() == {"m0"}
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_store_answers_itself_while_the_model_is_down(recall, way, caplog):
+    """A search gives what the store has, a put does not raise, and both are made good by the next search."""
+    inner = InMemoryStore()
+    inner.put(ADA, "door", {"content": "a red door"})
+    store = LearnedStore(inner, recall)
+    embedder = recall._embedder
+    embedder.error = RuntimeError("the model is down")
+    down = searched(store, way, ADA, query="door")
+    embedder.error = None
+    up = searched(store, way, ADA, query="which door?")
+    embedder.error = RuntimeError("the model is down")
+    store.put(ADA, "boat", {"content": "a green boat"})
+    put = searched(store, way, ADA, query="green boat")
+    embedder.error = None
+
+    assert (down, up, set(put)) == (["door"], ["door"], {"door", "boat"})
+    assert searched(store, way, ADA, query="green boat", limit=1) == ["boat"]
+    assert {"the store answers itself" in record.getMessage() for record in caplog.records} == {True}
+
+
+def test_two_first_searches_at_once(recall):
+    """A namespace is known when the recall knows its items, not when it is listed."""
+    inner = InMemoryStore()
+    inner.put(ADA, "door", {"content": "a red door"})
+    store, second = LearnedStore(inner, recall), []
+    embed = recall._embedder.embed_documents
+
+    def embedded(texts):
+        if not second:
+            thread = threading.Thread(target=lambda: second.append(searched(store, "sync", ADA, query="door")))
+            thread.start()
+            thread.join(0.1)
+            second.append(thread)
+        return embed(texts)
+
+    recall._embedder.embed_documents = embedded
+    first = searched(store, "sync", ADA, query="door")
+    next(one for one in second if isinstance(one, threading.Thread)).join(10)
+
+    assert first == ["door"]
+    assert [one for one in second if isinstance(one, list)] == [["door"]]
+
+
+@pytest.mark.parametrize("value", [{"content": " "}, {"text": ""}, {"content": "", "text": "\n"}])
+def test_a_blank_memory_is_searched_as_json(recall, value):
+    """The others of its namespace are found, and so is it, read or put."""
+    inner = InMemoryStore()
+    inner.put(ADA, "door", {"content": "a red door"})
+    inner.put(ADA, "blank", value)
+    store = LearnedStore(inner, recall)
+
+    assert set(searched(store, "sync", ADA, query="door")) == {"door", "blank"}
+    store.put(ADA, "second", value)
+    assert set(recall._items.for_tenant("memories/ada").rows) == {"door", "blank", "second"}
+    assert memory.text_of({"content": " ", "text": "a boat"}) == "a boat"
+
+
+def test_an_item_whose_own_text_is_blank_is_not_found(recall):
+    """Neither is its text of before."""
+    store = LearnedStore(InMemoryStore(), recall, text=lambda value: value["content"])
+    store.put(ADA, "door", {"content": "a red door"})
+    store.put(ADA, "boat", {"content": "a boat"})
+    first = searched(store, "sync", ADA, query="door")
+    store.put(ADA, "door", {"content": " "})
+
+    assert (set(first), searched(store, "sync", ADA, query="door")) == ({"door", "boat"}, ["boat"])
+    assert searched(LearnedStore(store._store, recall, text=store._text), "sync", ADA, query="door") == ["boat"]
+
+
+def test_a_time_to_live_is_the_stores(recall):
+    """What the store supports is supported; only what is found is renewed, where the caller wants that."""
+    inner = Watched()
+    store = LearnedStore(inner, recall)
+    store.put(ADA, "door", {"content": "a red door", "kind": "house"})
+    store.search(ADA, query="door", filter={"kind": "house"}, refresh_ttl=False)
+    store.search(ADA, query="door", refresh_ttl=True)
+    timed = LearnedStore(Timed(), recall)
+    timed.put(ADA, "boat", {"content": "a boat"}, ttl=5)
+
+    assert {op.refresh_ttl for op in inner.asked if isinstance(op, SearchOp)} == {False}
+    assert [op.refresh_ttl for op in inner.asked if isinstance(op, GetOp)] == [False, True]
+    assert (timed.supports_ttl, timed.ttl_config) == (True, {"refresh_on_read": False})
+    assert not store.supports_ttl
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_written_while_a_namespace_is_listed_stays(recall, known):
+    """A listing from before a put does not take it back, nor bring back what was deleted."""
+    inner = Watched()
+    store = LearnedStore(inner, recall, every=0.0)
+    inner.put(ADA, "door", {"content": "a red door"})
+    if known:
+        store.search(ADA, query="door")
+
+    def write():
+        store.put(ADA, "boat", {"content": "a green boat"})
+        store.delete(ADA, "door")
+
+    inner.then = write
+    store.search(ADA, query="door")
+    assert set(recall._items.for_tenant("memories/ada").rows) == {"boat"}
+    assert searched(store, "sync", ADA, query="door") == ["boat"]
+
+
+def test_of_two_writes_at_once_the_last_is_known(recall):
+    """What came last, the store says: the namespace is read again."""
+    inner = Watched()
+    store = LearnedStore(inner, recall)
+    store.put(ADA, "door", {"content": "a door"})
+    store.search(ADA, query="door")
+    inner.then = lambda: store.put(ADA, "door", {"content": "a green door"})
+    store.put(ADA, "door", {"content": "a red door"})  # the first of the two in the store, the last to be known
+    store.search(ADA, query="door")
+
+    with context(tenant="memories/ada"):
+        assert recall.texts(["door"]) == {"door": "a green door"}
+
+
+def test_a_listing_that_ends_at_its_limit_forgets_nothing(recall, monkeypatch):
+    """An item beyond it is there still."""
+    monkeypatch.setattr(memory, "_MOST", 2)
+    store = LearnedStore(InMemoryStore(), recall, every=0.0)
+    for key in ("door", "boat", "keys"):
+        store.put(ADA, key, {"content": f"the {key}"})
+        store.search(ADA, query="door")
+
+    assert set(searched(store, "sync", ADA, query="the keys")) == {"door", "boat", "keys"}
+
+
+def test_what_is_put_or_deleted_before_a_search_is_known(recall):
+    """Middleware on the same recall is told of it."""
+    store = LearnedStore(InMemoryStore(), recall)
+    store.put(ADA, "door", {"content": "a red door"})
+    with context(tenant="memories/ada"):
+        put = recall("door")
+        recall.add({"boat": "a boat"})
+        store.delete(ADA, "boat")
+
+        assert (put, recall("boat")) == (["door"], ["door"])
+
+
+def test_a_deletion_that_fails_is_told(recall, monkeypatch):
+    """The caller must know that a text stands somewhere still."""
+    store = LearnedStore(InMemoryStore(), recall)
+    store.put(ADA, "door", {"content": "a red door"})
+    store.search(ADA, query="door")
+    monkeypatch.setattr(recall, "forget", lambda _: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        store.delete(ADA, "door")
+    monkeypatch.undo()
+    assert searched(store, "sync", ADA, query="door") == []
+
+
+def test_a_namespace_without_items_of_its_own_is_listed_once(recall):
+    """Searches of what lies below it are the store's, at no cost of ours."""
+    inner = Watched()
+    store = LearnedStore(inner, recall)
+    store.put(ADA, "door", {"content": "a red door"})
+    found = [searched(store, "sync", ("memories",), query="door") for _ in range(3)]
+
+    assert found == [["door"]] * 3
+    assert sum(op.query is None for op in inner.asked if isinstance(op, SearchOp)) == 1
+    store.put(("memories",), "all", {"content": "a door of all"})
+    assert searched(store, "sync", ("memories",), query="door") == ["all"]
+
+
+def test_no_items_are_found_where_none_are_wanted(recall):
+    """As in LangGraph."""
+    store = LearnedStore(InMemoryStore(), recall)
+    store.put(ADA, "door", {"content": "a red door"})
+
+    assert store.search(ADA, query="door", limit=0) == []
+
+
+class Citing(BaseChatModel):
+    """A model that says what it was told to say, and remembers what it was told."""
+
+    says: str
+    told: list = Field(default_factory=list)
+
+    @property
+    def _llm_type(self):
+        return "citing"
+
+    def bind_tools(self, tools, **_):
+        """The same model."""
+        return self
+
+    def _generate(self, messages, *_, **__):
+        self.told.append("".join(message.text for message in messages if isinstance(message, SystemMessage)))
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(self.says))])
+
+
+def asked(agent, way, question):
+    """The answer of an agent."""
+    given = {"messages": [HumanMessage(question)]}
+    return agent.invoke(given) if way == "sync" else asyncio.run(agent.ainvoke(given))
+
+
+def agents():
+    """Makers of agents: LangChain's own, and deepagents' where it is installed."""
+    yield pytest.param(create_agent, id="langchain")
+    try:
+        from deepagents import create_deep_agent
+    except ImportError:
+        yield pytest.param(None, id="deepagents", marks=pytest.mark.skip(reason="deepagents is not installed"))
+    else:
+        yield pytest.param(create_deep_agent, id="deepagents")
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("make", [*agents()])
+def test_cited_memories_helped(recall, make, way):
+    """The model is told the memories by number; of those the answer cites, and of no others, an outcome is kept."""
+    model = Citing(says="It sticks [memory 1], see [memory 1] and [memory 9].")
+    agent = make(model, tools=[], system_prompt="Be brief.", middleware=[RecallMiddleware(recall, k=2)])
+    with context(tenant="ada"):
+        recall.add({"door": "the red door sticks", "boat": "a green boat", "keys": "the keys lie by the sea"})
+        asked(agent, way, "what about the red door?")
+        (kept,) = recall._memory.requests("ada", 64)
+
+    assert "Be brief." in model.told[0]
+    assert "[memory 1] the red door sticks\n[memory 2] " in model.told[0]
+    assert (kept.query, dict(kept.outcomes)) == ("what about the red door?", {"door": 1.0})
+
+
+def test_a_user_without_memories_is_told_nothing(recall):
+    """The model's request is as it was, and nothing is kept."""
+    model = Citing(says="I do not know [memory 1].")
+    agent = create_agent(model, tools=[], system_prompt="Be brief.", middleware=[RecallMiddleware(recall)])
+    with context(tenant="ada"):
+        asked(agent, "sync", "what about the red door?")
+
+    assert model.told == ["Be brief."]
+    assert recall._memory.tenants() == []
+
+
+def said(middleware, message, answer="yes", during=lambda: None):
+    """What the model was told in a call of the middleware."""
+    told = []
+
+    def handler(request):
+        told.append(request.system_message.text if request.system_message else "")
+        during()
+        return ModelResponse(result=[AIMessage(answer)])
+
+    request = ModelRequest(model=Citing(says=""), messages=[message])
+    assert middleware.wrap_model_call(request, handler).result[0].text == answer
+    return told[0]
+
+
+def test_what_is_told_is_each_users_and_turns_own(recall):
+    """A message of the same id or text is another's; without an id, it is another turn's."""
+    middleware = RecallMiddleware(recall)
+    for user in ("ada", "bob"):
+        with context(tenant=user):
+            recall.add({"door": f"the door of {user}"})
+    told = []
+    for message in (HumanMessage("which door?", id="1"), HumanMessage("which door?")):
+        for user in ("ada", "bob"):
+            with context(tenant=user):
+                told.append(said(middleware, message).split("[memory 1] ")[-1])
+    assert told == ["the door of ada", "the door of bob"] * 2
+
+    with context(tenant="ada"):
+        recall.add({"red": "which door is red"})
+        assert "[memory 2]" not in said(middleware, HumanMessage("which door?", id="1"))
+        assert "[memory 2]" in said(middleware, HumanMessage("which door?"))
+
+
+def test_a_turn_is_credited_by_what_it_was_told(recall, monkeypatch):
+    """However many turns there were meanwhile."""
+    monkeypatch.setattr(memory, "_TURNS", 1)
+    middleware = RecallMiddleware(recall)
+    with context(tenant="ada"):
+        recall.add({"door": "the red door sticks", "boat": "a green boat"})
+        other = HumanMessage("a green boat", id="2")
+        said(middleware, HumanMessage("red door", id="1"), "[memory 1]", lambda: said(middleware, other))
+
+        assert [dict(one.outcomes) for one in recall._memory.requests("ada", 64)] == [{"door": 1.0}]
+
+
+@pytest.mark.parametrize("number", ["1" * 5000, "7", "0"])
+def test_a_number_of_no_memory_is_none(recall, number):
+    """An answer may cite what it wants."""
+    with context(tenant="ada"):
+        recall.add({"door": "the red door sticks"})
+        said(RecallMiddleware(recall), HumanMessage("red door"), f"[memory {number}]")
+
+    assert recall._memory.requests("ada", 64) == []
+
+
+def test_an_outcome_that_cannot_be_kept_is_logged(recall, caplog):
+    """The answer reaches the user, as where its memory was forgotten meanwhile."""
+    with context(tenant="ada"):
+        recall.add({"door": "the red door sticks"})
+        gone = RecallMiddleware(recall)
+        said(gone, HumanMessage("red door"), "[memory 1]", lambda: recall.remove(["door"]))
+
+    assert [(one.name, one.levelno) for one in caplog.records] == [
+        ("tttembed_tools.hosts.langchain_memory", logging.ERROR)
+    ]

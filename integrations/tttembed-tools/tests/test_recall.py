@@ -1,0 +1,301 @@
+"""Memories of users: each finds its own, what is forgotten is gone at once, and only what may be shared is shared."""
+
+import sqlite3
+
+import numpy as np
+import pytest
+from tttembed_store import Candidate, Served, open_store
+from tttembed_tools import LearnedRecall
+from tttembed_tools.index import Index
+
+from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request
+from tttembed_rag import context
+from tttembed_rag.errors import InputError
+from tttembed_rag.offsets.values import FOREIGN
+from tttembed_rag.testing import FakeEmbedder
+
+
+def remembering(users, store=None):
+    """A search in which every user remembers the same things."""
+    recall = LearnedRecall({}, FakeEmbedder(), store=store)
+    for user in users:
+        with context(tenant=user):
+            recall.add({name: f"{name}: {text}" for name, text in CATALOG.items()})
+    return recall
+
+
+def help_with(recall, topics):
+    """Of two memories of each topic, one helps and the other does not."""
+    for topic in topics:
+        recall.used(request(topic), f"acme_{topic}", False)
+        recall.used(request(topic), f"zeta_{topic}")
+
+
+def test_users_find_their_own_memories():
+    """A memory of one user is found by no other, and by nobody without a user."""
+    recall = LearnedRecall({}, FakeEmbedder())
+    for user, what in (("ada", "a red door"), ("bob", "a blue door")):
+        with context(tenant=user):
+            assert recall.add({"door": what}) == 1
+    with context(tenant="ada"):
+        recall.add({"boat": "a green boat"})
+        found = recall("which door?")
+    with context(tenant="bob"):
+        others = recall("which door?")
+
+    assert (set(found), others, recall("which door?")) == ({"door", "boat"}, ["door"], [])
+
+
+def test_one_memory_more_embeds_one_text():
+    """Adding embeds what is new or changed; removing embeds nothing, and what is removed is not found."""
+    recall = remembering(["ada"])
+    with context(tenant="ada"):
+        recall._embedder.documents.clear()
+        recall.add({"new": "the keys are in the fridge", "acme_redmail": "something else"})
+        recall.remove(["acme_bluefile"])
+        found = recall("where are the keys?", k=1000)
+
+    assert recall._embedder.documents == ["the keys are in the fridge", "something else"]
+    assert found[0] == "new"
+    assert len(found) == len(CATALOG)
+    assert "acme_bluefile" not in found
+
+
+@pytest.mark.parametrize("items", [{"a": ""}, {"": "text"}, {"a": None}, ["text"], [7]])
+def test_memories_have_names_and_texts(items):
+    """Anything else is refused in one line."""
+    with pytest.raises(InputError, match=r"^items: expected Card values or a dict from name to text, got "):
+        LearnedRecall(items, FakeEmbedder())
+
+
+def test_states_of_an_index_do_not_disturb_each_other():
+    """Two states that are made of one, and one without some items, have the scores of those made at once."""
+    from tttembed_tools.catalog import Card
+
+    rng = np.random.default_rng(0)
+    cards = [Card(f"c{i}", " ".join(rng.choice(["red", "blue", "door", "boat", "key"], 4))) for i in range(40)]
+    vectors = rng.standard_normal((40, 8)).astype(np.float32)
+    first = Index().plus(cards[:20], vectors[:20])
+    one = first.plus(cards[20:30], vectors[20:30])
+    other = first.plus(cards[30:], vectors[30:])
+    less = one.without([card.name for card in cards[5:25]]).plus(cards[7:8], vectors[7:8])
+
+    for index, rows in (
+        (first, [*range(20)]),
+        (one, [*range(30)]),
+        (other, [*range(20), *range(30, 40)]),
+        (less, [*range(5), *range(25, 30), 7]),
+    ):
+        again = Index().plus([cards[row] for row in rows], vectors[rows])
+        assert index.cards == again.cards
+        assert dict(index.rows) == dict(again.rows)
+        for query in ("red door", "the key", "nothing"):
+            np.testing.assert_allclose(index.scores(query, vectors[0], 0.35), again.scores(query, vectors[0], 0.35))
+
+
+def test_what_helped_one_user_moves_no_other():
+    """Without sharing, each user learns alone."""
+    recall = remembering(["ada", "bob"])
+    with context(tenant="ada"):
+        help_with(recall, LEARNED)
+        assert recall.learn().published
+        assert first(recall, UNSEEN) > 0.6
+    with context(tenant="bob"):
+        before = first(recall, UNSEEN)
+    assert "" not in recall.learn_for_all()
+
+    assert before < 0.6
+
+
+@pytest.mark.parametrize("kept", ["here", "store"])
+def test_users_who_share_teach_those_who_come_later(tmp_path, kept):
+    """What many users' requests teach serves a user without outcomes; where one ends sharing, all of it goes."""
+    url = None if kept == "here" else f"sqlite:///{tmp_path / 'memories.db'}"
+    users = [f"user {number}" for number in range(10)]
+    with remembering([*users, "late", "alone"], url) as recall:
+        for number, user in enumerate(users):
+            with context(tenant=user):
+                recall.share()
+                help_with(recall, LEARNED[3 * number : 3 * number + 3])
+        with context(tenant="alone"):
+            recall.used(request(UNSEEN[0]), f"acme_{UNSEEN[0]}")
+        with context(tenant="late"):
+            before = first(recall, UNSEEN)
+
+        lesson = recall.learn()
+
+        assert lesson.published
+        assert lesson.requests == len(LEARNED)
+        with context(tenant="late"):
+            assert first(recall, UNSEEN) > max(0.6, before)
+        with context(tenant=users[0]):
+            recall.share(False)
+        with context(tenant="late"):
+            assert first(recall, UNSEEN) == before
+        assert recall.learn().requests == len(LEARNED) - 3
+
+
+def test_one_name_is_no_list_of_names():
+    """Else nothing would be forgotten, and nobody would know; and what is no answer would share."""
+    with remembering(["ada"]) as recall, context(tenant="ada"):
+        recall.add({"m1": "likes tea"})
+        for call in (recall.forget, recall.remove):
+            with pytest.raises(InputError, match=r"^names: expected a list of names, got 'm1'$"):
+                call("m1")
+        with pytest.raises(InputError, match=r"^allowed: expected True or False, got 'no'$"):
+            recall.share("no")
+        for wrong in ("likes tea", None):
+            with pytest.raises(InputError, match=rf"^items: expected Card values or a dict .*, got {wrong!r}$"):
+                recall.add(wrong)
+
+
+@pytest.mark.parametrize("kept", ["here", "store"])
+def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept, caplog):
+    """It is not found, is in no file, and what was learned goes with it; one that was never used takes nothing."""
+    file = tmp_path / "memories.db"
+    with remembering(["ada"], None if kept == "here" else f"sqlite:///{file}") as recall, context(tenant="ada"):
+        recall.add({"secret": "the safe opens with zebra-4711"})
+        help_with(recall, LEARNED)
+        recall.used("how does the safe open?", "secret")
+        assert recall.learn().published
+        recall.forget(["acme_" + UNSEEN[0]])
+        served = recall.offsets
+        assert "to be forgotten" not in caplog.text
+        recall.forget(["secret", "unknown"])
+        assert "1 of 2 memories were not there to be forgotten" in caplog.text
+
+        assert served is not None
+        assert recall.offsets is None
+        assert "secret" not in recall("how does the safe open?", k=1000)
+        with pytest.raises(InputError, match=r"^name: expected one of \d+ memories, got 'secret'$"):
+            recall.used("how does the safe open?", "secret")
+        assert not any("secret" in one.outcomes for one in recall._memory.requests("ada", 64))
+        if kept == "store":
+            assert b"zebra-4711" not in file.read_bytes()
+            assert b"secret" not in file.read_bytes()
+        assert recall.learn().published
+
+
+@pytest.mark.parametrize("before", ["restarted", "removed"])
+def test_a_memory_is_forgotten_that_this_process_does_not_have(tmp_path, before):
+    """The name is enough: after a restart, or where it was taken out of the search."""
+    file = tmp_path / "memories.db"
+    with remembering(["ada"], f"sqlite:///{file}") as recall, context(tenant="ada"):
+        recall.add({"secret": "the safe opens with zebra-4711"})
+        recall.used("how does the safe open?", "secret")
+        recall.flush()
+        if before == "removed":
+            recall.remove(["secret"])
+            recall.forget(["secret"])
+    if before == "restarted":
+        with LearnedRecall({}, FakeEmbedder(), store=f"sqlite:///{file}") as again, context(tenant="ada"):
+            again.forget(["secret"])
+
+    assert b"zebra-4711" not in file.read_bytes()
+
+
+@pytest.mark.parametrize("kept", ["here", "store"])
+def test_a_use_that_was_under_way_brings_no_forgotten_memory_back(tmp_path, kept):
+    """It is forgotten while the model embeds the request."""
+    file = tmp_path / "memories.db"
+    with remembering(["ada"], None if kept == "here" else f"sqlite:///{file}") as recall, context(tenant="ada"):
+        recall.add({"secret": "the safe opens with zebra-4711"})
+        embed = recall._embedder.embed_queries
+
+        def slowly(texts):
+            recall.forget(["secret"])
+            return embed(texts)
+
+        recall._embedder.embed_queries = slowly
+        recall.used("how does the safe open?", "secret")
+        assert not any("secret" in one.outcomes for one in recall._memory.requests("ada", 64))
+    if kept == "store":
+        assert b"zebra-4711" not in file.read_bytes()
+
+
+def test_nobody_is_shown_the_requests_of_those_who_share():
+    """Who explains without a user is told what was asked without one, whatever its memories are called."""
+    recall = remembering(users := ["", *(f"user {number}" for number in range(6))])
+    for number, user in enumerate(users[1:]):
+        with context(tenant=user):
+            recall.share()
+            help_with(recall, LEARNED[5 * number : 5 * number + 5])
+    assert recall.learn().published
+
+    told = recall.explain(request(UNSEEN[0]), k=len(CATALOG))
+
+    assert not [topic for topic in LEARNED if request(topic) in str(told)]
+
+
+def test_a_process_with_few_of_the_memories_does_not_learn_for_all(tmp_path):
+    """What those who share taught stays, where most of their memories are elsewhere."""
+    users = [f"user {number}" for number in range(6)]
+    url = f"sqlite:///{tmp_path}/memories.db"
+    with remembering(users, url) as recall:
+        for number, user in enumerate(users):
+            with context(tenant=user):
+                recall.share()
+                help_with(recall, LEARNED[5 * number : 5 * number + 5])
+        assert recall.learn().published
+        served = recall.offsets
+    with remembering(users[:1], url) as again:
+        with context(tenant=users[0]):
+            help_with(again, LEARNED[-2:])
+        lesson = again.learn()
+        assert (lesson.published, again.offsets) != (True, None)
+        assert "of items that are not here" in lesson.reason
+        assert {one.key for one in again.offsets.values()} == {one.key for one in served.values()}
+
+
+def test_a_search_whose_last_item_goes_finds_nothing():
+    """It goes while the request is embedded."""
+    recall = LearnedRecall({}, FakeEmbedder())
+    with context(tenant="ada"):
+        recall.add({"door": "a red door"})
+        embed = recall._embedder.embed_queries
+
+        def slowly(texts):
+            recall.remove(["door"])
+            return embed(texts)
+
+        recall._embedder.embed_queries = slowly
+        assert recall("which door?") == []
+
+
+def test_an_outcome_of_a_forgotten_memory_does_not_come_late(tmp_path):
+    """What was served before it was forgotten and is written later is dropped; what is served after that is kept."""
+    with open_store(f"sqlite:///{tmp_path}/memories.db") as store:
+
+        def write(at):
+            found = [Candidate(name, np.ones(4), f"text of {name}", 1.0) for name in ("kept", "gone")]
+            store.observe([Served("q", np.ones(4), found, "a request", tenant="ada", at=at)], judge="use")
+
+        write(1.0)
+        gone = store.forget(tenant="ada", document_id="gone", by="ann")
+        write(2.0)
+        late = store.history.verdicts("ada", judge="use")
+        with sqlite3.connect(tmp_path / "memories.db") as file:
+            texts = {row[0] for row in file.execute("SELECT text FROM documents")}
+        write(None)
+        after = store.history.verdicts("ada", judge="use")
+
+    assert (gone.queries, gone.documents, gone.pairs, gone.rewards) == (0, 1, 1, 1)
+    assert (list(late), texts) == ([("q", "kept")], {"text of kept"})
+    assert sorted(after) == [("q", "gone"), ("q", "kept")]
+
+
+def test_evidence_names_no_memory_of_another_user():
+    """An item that sources would move everywhere is withheld, and evidence that others read does not name it."""
+    recall = remembering(users := [f"user {number}" for number in range(10)])
+    for number, user in enumerate(users):
+        with context(tenant=user):
+            recall.share()
+            for topic in LEARNED[3 * number : 3 * number + 3]:
+                recall.used(request(topic), f"zeta_{topic}")
+                recall.used(request(topic), "acme_redmail")
+    recall.learn()
+
+    names = {name for offset in recall.offsets.values() for name in offset.evidence.withheld}
+
+    assert names
+    assert names == {FOREIGN}

@@ -1,0 +1,201 @@
+"""Catalogues of tools and skills, in all the shapes that agents have them, as cards: a name and the text to search."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tttembed_rag.errors import DataError, InputError
+from tttembed_rag.rewards.names import is_name
+from tttembed_rag.system.jsontext import parsed_json
+
+_log = logging.getLogger(__name__)
+
+# Characters of a card; what stands behind them is rarely read by an embedding model.
+CARD_LIMIT = 2000
+# Under which the metadata of an MCP tool say what its server is called and for.
+SERVER_META = "tttembed/server"
+# Attributes under which tools of different packages keep the JSON schema of their parameters.
+_SCHEMAS = ("input_schema", "inputSchema", "parameters", "parameters_json_schema")
+_EXPECTED = (
+    "tools (function schemas, MCP tools, objects of LangChain, LlamaIndex, Pydantic AI or FastMCP), a dict from name "
+    "to description, or the path of a JSON file or of a folder with SKILL.md files"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A tool or skill as the search sees it.
+
+    Attributes:
+        name: The name by which an agent calls it.
+        text: What is embedded and searched: name, description, parameters.
+    """
+
+    name: str
+    text: str
+
+    @property
+    def key(self) -> str:
+        """The name where every store can hold it as an id and a plan of judging takes it, else a hash of it."""
+        if is_name(self.name) and self.name.isprintable():
+            return self.name
+        return f"sha256:{hashlib.sha256(self.name.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+# What is wrong with some tools of a catalogue, which are kept all the same.
+_TWICE = "names stand for several tools, whose texts are joined"
+_BLANK = "tools have no description and are found by their names"
+_ODD = "tools have parameters that are no JSON schema and are left out of the text"
+
+
+def cards_of(catalog: Any) -> list[Card]:
+    """A card for each tool of a catalogue, in its order; one line in the log says what is wrong with some of them.
+
+    Args:
+        catalog: OpenAI function schemas, an MCP ``tools/list`` result, tools of MCP, FastMCP, LangChain, LlamaIndex
+            or Pydantic AI, functions, `Card` values, ``{name: description}``, or the path of a JSON file with schemas
+            or of a folder with SKILL.md files. An entry of a dict may have a ``server``, a text or an object with
+            ``name`` and ``description``, by which the tool is found too.
+
+    Raises:
+        InputError: It is something else, or a tool has no name.
+        DataError: A file cannot be read.
+    """
+    remarks: dict[str, list[str]] = {_TWICE: [], _BLANK: [], _ODD: []}
+    cards: dict[str, Card] = {}
+    for tool in _tools(catalog):
+        card = _card(tool, remarks)
+        earlier = cards.setdefault(card.name, card)
+        if card.text not in earlier.text:
+            remarks[_TWICE].append(card.name)
+            cards[card.name] = Card(card.name, f"{earlier.text}\n{card.text}"[:CARD_LIMIT])
+    if parts := [
+        f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+        for what, names in remarks.items()
+        if names
+    ]:
+        _log.warning("catalog of %d tools: %s", len(cards), "; ".join(parts))
+    return list(cards.values())
+
+
+def _tools(catalog: Any) -> Iterable[Any]:
+    """The tools of a catalogue, whatever they are."""
+    if isinstance(catalog, str | Path):
+        path = Path(catalog)
+        return _skills(path) if path.is_dir() else _tools(_read_json(path))
+    if isinstance(catalog, Mapping):
+        if isinstance(catalog.get("mcpServers"), Mapping):
+            raise InputError("catalog: expected tools, got mcpServers: `tttembed tools serve` searches their tools")
+        for key in ("result", "tools"):
+            if isinstance(catalog.get(key), Mapping | list):
+                return _tools(catalog[key])
+        described = {
+            name: {"description": value} if value is None or isinstance(value, str) else value
+            for name, value in catalog.items()
+        }
+        return [{"name": name, **value} if isinstance(value, Mapping) else value for name, value in described.items()]
+    inside = getattr(catalog, "tools", None)
+    if isinstance(inside, list | tuple):
+        return inside
+    if isinstance(catalog, Iterable) and not isinstance(catalog, bytes):
+        return catalog
+    raise InputError(f"catalog: expected {_EXPECTED}, got {type(catalog).__name__}")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        found = parsed_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as exc:
+        raise DataError(f"{path}: expected a JSON file of tools or a folder with SKILL.md files, got nothing") from exc
+    except (ValueError, OSError) as exc:
+        raise DataError(f"{path}: expected a JSON file of tools, got {exc}") from exc
+    if not isinstance(found, list | dict):
+        raise DataError(f"{path}: expected a list of tools or an object, got {type(found).__name__}")
+    return found
+
+
+def _skills(folder: Path) -> Iterable[Any]:
+    """Name and description of every SKILL.md below a folder, sorted by path."""
+    import yaml
+
+    files = sorted(folder.rglob("SKILL.md"))
+    if not files:
+        raise DataError(f"{folder}: expected SKILL.md files below this folder, got none")
+    for file in files:
+        parts = file.read_text(encoding="utf-8").split("---", 2)
+        try:
+            head = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
+        except yaml.YAMLError as exc:
+            raise DataError(f"{file}: expected YAML between two lines of ---, got {exc}") from exc
+        if not isinstance(head, Mapping):
+            raise DataError(f"{file}: expected YAML with name and description between two lines of ---, got none")
+        yield {"name": head.get("name") or file.parent.name, "description": head.get("description")}
+
+
+def _card(tool: Any, remarks: dict[str, list[str]]) -> Card:
+    if isinstance(tool, Card):
+        name, text = tool.name, tool.text
+        if not text.strip():
+            remarks[_BLANK].append(name)
+            text = name
+    else:
+        name, description, schema = _parts(tool)
+        if not (isinstance(description, str) and description.strip()):
+            remarks[_BLANK].append(str(name))
+            description = ""
+        lines = [f"{name}: {description.strip()}".rstrip(": "), *_parameters(str(name), schema, remarks)]
+        text = "\n".join(filter(None, [*lines, _server(tool)]))
+    if not (isinstance(name, str) and name.strip()):
+        raise InputError(f"catalog: expected a name for every tool, got {name!r} in {tool!s:.60}")
+    return Card(name, text[:CARD_LIMIT])
+
+
+def _server(tool: Any) -> str:
+    """Name and description of the server that a tool is of, where its entry or its metadata says so; else empty."""
+    said = tool.get("server") if isinstance(tool, Mapping) else (getattr(tool, "meta", None) or {}).get(SERVER_META)
+    if isinstance(said, Mapping):
+        said = ": ".join(one for key in ("name", "description") if isinstance(one := said.get(key), str))
+    return said if isinstance(said, str) else ""
+
+
+def _parts(tool: Any) -> tuple[Any, Any, Any]:
+    """Name, description and schema of parameters of a tool of any kind."""
+    if isinstance(tool, Mapping):
+        inner = tool["function"] if isinstance(tool.get("function"), Mapping) else tool
+        return inner.get("name"), inner.get("description"), next((inner[key] for key in _SCHEMAS if key in inner), None)
+    about: Any = getattr(tool, "metadata", None)
+    if hasattr(about, "get_name") and hasattr(about, "description"):  # LlamaIndex
+        return about.get_name(), about.description, getattr(about, "fn_schema", None)
+    if inspect.isroutine(tool):
+        return tool.__name__, inspect.getdoc(tool), None
+    if not hasattr(tool, "name"):
+        raise InputError(f"catalog: expected {_EXPECTED}, got an item of type {type(tool).__name__}")
+    # LangChain keeps a class of pydantic, or a schema, in `args_schema`.
+    keys = ("args_schema", *_SCHEMAS)
+    schema = next((found for key in keys if (found := getattr(tool, key, None)) is not None), None)
+    if schema is None and hasattr(tool, "function_schema"):  # a tool of Pydantic AI
+        schema = getattr(tool.function_schema, "json_schema", None)
+    return tool.name, getattr(tool, "description", None), schema
+
+
+def _parameters(name: str, schema: Any, remarks: dict[str, list[str]]) -> list[str]:
+    """A line for each parameter of a JSON schema or a class of pydantic: its name, and its description if any."""
+    if schema is None:
+        return []
+    try:
+        schema = schema.model_json_schema() if hasattr(schema, "model_json_schema") else schema
+        about = {
+            key: one.get("description") if isinstance(one, Mapping) else None
+            for key, one in schema.get("properties", {}).items()
+        }
+    except Exception as exc:  # noqa: BLE001 - a schema of the caller's types: anything may be wrong with it
+        _log.debug("a schema of parameters was not read: %r", exc)
+        remarks[_ODD].append(name)
+        return []
+    return [f"{key}: {described}" if isinstance(described, str) else str(key) for key, described in about.items()]

@@ -1,0 +1,41 @@
+"""A made-up office: eight servers of tools, two for every kind of work, and what people ask for in their own words."""
+
+from __future__ import annotations
+
+import csv
+from importlib import resources
+
+import numpy as np
+
+from tttembed_rag.evaluate.datasets import Dataset
+
+
+def office(seed: int) -> Dataset:
+    """64 tools, 192 requests, and the one tool that works for each, as the habit of this office is.
+
+    Every job can be done with either of two servers that do the same work, such as Gmail and Outlook. The office uses
+    one of the two for all jobs; the *seed* draws which. No request names a server.
+    """
+    tools, requests = _table("tools.tsv"), _table("requests.tsv")
+    servers: dict[str, list[str]] = {}
+    for one in tools:
+        servers.setdefault(one["job"], []).append(_server(one["tool"]))
+    rivals = sorted({tuple(pair) for pair in servers.values()})
+    choices = np.random.default_rng(seed).integers(0, 2, len(rivals)).tolist()
+    used = {pair[choice] for pair, choice in zip(rivals, choices, strict=True)}
+    right = {one["job"]: one["tool"] for one in tools if _server(one["tool"]) in used}
+    return Dataset(
+        "a made-up office",
+        {one["tool"]: f"{one['tool']}: {one['description']}" for one in tools},
+        {f"request-{number}": one["request"] for number, one in enumerate(requests)},
+        {f"request-{number}": {right[one["job"]]: 1.0} for number, one in enumerate(requests)},
+    )
+
+
+def _server(tool: str) -> str:
+    return tool.partition(".")[0]
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    text = resources.files("tttembed_tools.demo").joinpath(name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))

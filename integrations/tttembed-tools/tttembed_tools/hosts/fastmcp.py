@@ -1,0 +1,132 @@
+"""A search transform of FastMCP that learns, and the middleware that tells it which tools worked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tttembed_tools import LearnedToolSearch, Turns, is_outage, sent_by
+from tttembed_tools.hosts.extras import require
+
+if TYPE_CHECKING:
+    from fastmcp import FastMCP
+
+_REPORT = "report_outcome"
+
+
+def learned_search(
+    server: FastMCP[Any],
+    search: LearnedToolSearch,
+    *,
+    task: str | None = None,
+    k: int = 5,
+    always_visible: Sequence[str] = (),
+    report: bool = False,
+) -> None:
+    """Replace what *server* lists by a search over its tools that learns from the calls.
+
+    Clients see ``search_tools`` and ``call_tool``. The tools are those that a client may see, so an empty catalogue is
+    enough to begin with. A tool that answers has worked; an error of its own is a failure, a service out of reach says
+    nothing. A call belongs to the searches of its own client: over stdio the process has one; over HTTP it is known by
+    its session or, without one, by the header ``X-TTT-Source``. A request with neither finds tools and teaches nothing.
+    The source of its calls is that of this header, which whoever authenticates the clients sets, else that of the
+    caller's `context`.
+
+    Args:
+        server: The server; its transforms and middleware grow by one.
+        search: The search.
+        task: The task key of all requests; None is the caller's `context`.
+        k: Tools found at most.
+        always_visible: Tools that are listed beside the search.
+        report: Whether clients see ``report_outcome`` too, by which they say whether a tool worked that they called by
+            themselves. As with a call, it counts where their own search listed the tool.
+
+    Raises:
+        MissingExtraError: fastmcp is not installed.
+    """
+    require("fastmcp", "mcp")
+    from fastmcp.server.dependencies import get_context, get_http_headers
+    from fastmcp.server.middleware import Middleware
+    from fastmcp.server.transforms.search.base import BaseSearchTransform
+    from fastmcp.tools.base import Tool
+
+    turns = Turns(search, task)
+
+    class _Transform(BaseSearchTransform):
+        """Search by what was learned."""
+
+        def _make_search_tool(self) -> Tool:
+            async def search_tools(
+                query: Annotated[str, "What the tool should do, in your own words"],
+            ) -> str | list[dict[str, Any]]:
+                """Search for tools by what they should do; the best come first."""
+                ctx = get_context()
+                listed = await self._get_visible_tools(ctx)
+                names = await turns.asearch(_key(get_http_headers(include_all=True)), query, self._max_results, listed)
+                by_name = {tool.name: tool for tool in listed}
+                rendered: str | list[dict[str, Any]] = await self._render_results([by_name[name] for name in names])
+                return rendered
+
+            return Tool.from_function(fn=search_tools, name=self._search_tool_name)
+
+        async def transform_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+            return [*await super().transform_tools(tools), *([_reporting()] if report else ())]
+
+        async def get_tool(self, name: str, call_next: Any, **options: Any) -> Tool | None:
+            return _reporting() if report and name == _REPORT else await super().get_tool(name, call_next, **options)
+
+        async def _search(self, tools: Sequence[Tool], query: str) -> Sequence[Tool]:
+            by_name = {tool.name: tool for tool in tools}
+            names = await turns.asearch("", query, self._max_results, tools)
+            return [by_name[name] for name in names]
+
+    def _reporting() -> Tool:
+        async def report_outcome(
+            tool: Annotated[str, "A tool that search_tools listed, and that was called without call_tool"],
+            succeeded: Annotated[bool, "Whether it did what it was called for"],
+        ) -> str:
+            """Say whether a tool worked that was found here and called elsewhere."""
+            headers = get_http_headers(include_all=True)
+            with sent_by(headers):
+                turns.used(_key(headers), tool, succeeded=succeeded)
+            return "noted"
+
+        return Tool.from_function(fn=report_outcome, name=_REPORT)
+
+    class _Outcomes(Middleware):
+        """Keep which tools worked."""
+
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            headers, name = get_http_headers(include_all=True), context.message.name
+            key = _key(headers)
+            with sent_by(headers):
+                try:
+                    result = await call_next(context)
+                except Exception as exc:
+                    if not _is_outage(exc):
+                        turns.used(key, name, succeeded=False)
+                    raise
+                turns.used(key, name, succeeded=not result.is_error)
+                return result
+
+    server.add_transform(_Transform(max_results=k, always_visible=list(always_visible)))
+    server.add_middleware(_Outcomes())
+
+
+def _is_outage(error: BaseException | None) -> bool:
+    """Whether something out of reach is at the root of an error, as where a server behind a proxy has gone."""
+    from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+    while error is not None:
+        if is_outage(error) or getattr(error, "code", None) in {CONNECTION_CLOSED, REQUEST_TIMEOUT}:
+            return True
+        error = error.__cause__
+    return False
+
+
+def _key(headers: Mapping[str, str]) -> str:
+    """Whose request it is, by its HTTP *headers*, which are empty where the process has one client; empty for nobody.
+
+    FastMCP's own session id is new with each request of a client that negotiates no session.
+    """
+    return (headers.get("mcp-session-id") or headers.get("x-ttt-source", "")) if headers else "the client"

@@ -1,0 +1,164 @@
+"""MCP servers behind one search that learns: FastMCP's proxy of each, and `learned_search` over all their tools."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tttembed_rag.errors import DataError, TTTEmbedError
+from tttembed_rag.system.jsontext import parsed_json
+from tttembed_tools import GROWTH, SERVER_META, LearnedToolSearch
+from tttembed_tools.hosts.extras import require
+from tttembed_tools.hosts.fastmcp import learned_search
+
+require("fastmcp", "mcp")
+import anyio  # noqa: E402 - FastMCP brings it
+from fastmcp import FastMCP  # noqa: E402
+from fastmcp.mcp_config import MCPConfig  # noqa: E402
+from fastmcp.server import create_proxy  # noqa: E402
+from fastmcp.server.middleware import Middleware  # noqa: E402
+from fastmcp.server.providers.proxy import ProxyClient  # noqa: E402
+
+if TYPE_CHECKING:
+    from fastmcp.client.transports import ClientTransport
+    from fastmcp.tools.base import Tool
+
+__all__ = ["described", "front", "read_servers", "serve"]
+
+_log = logging.getLogger(__name__)
+# Seconds that a server may take to list its tools, and that a tool may take.
+_PATIENCE, _LONGEST_CALL = 30.0, 3600.0
+# What is searched of a server: so many tools, each of so many bytes as JSON; agents read those of several at once.
+_MOST_TOOLS, _LONGEST_TOOL = 20_000, 256 * 1024
+
+
+def read_servers(path: Path) -> dict[str, ClientTransport]:
+    """How each server of a file is reached, as MCP clients have it: ``{"mcpServers": {NAME: {"command": ...}}}``.
+
+    Raises:
+        DataError: The file is missing, or is something else. No value of it is shown: it may be a secret.
+    """
+    try:
+        found = parsed_json(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as exc:
+        raise DataError(f"{path}: expected a JSON file of MCP servers, found none ({type(exc).__name__})") from None
+    servers = found.get("mcpServers") if isinstance(found, Mapping) else None
+    if not isinstance(servers, Mapping) or not servers:
+        raise DataError(f'{path}: expected {{"mcpServers": {{NAME: {{"command": ...}} or {{"url": ...}}}}}}')
+    reached: dict[str, ClientTransport] = {}
+    for name, about in servers.items():
+        try:
+            reached[name] = MCPConfig.model_validate({"mcpServers": {name: about}}).mcpServers[name].to_transport()
+        except ValueError:
+            raise DataError(
+                f'{path}: expected {{"command": ..., "args": [...]}} or {{"url": ...}} for {name!r}'
+            ) from None
+    return reached
+
+
+def described(path: Path) -> dict[str, str]:
+    """What the servers of such a file are for, of those whose entry has a ``description``."""
+    servers = parsed_json(path.read_text(encoding="utf-8"))["mcpServers"]
+    return {name: about["description"] for name, about in servers.items() if isinstance(about.get("description"), str)}
+
+
+def front(
+    servers: Mapping[str, ClientTransport],
+    search: LearnedToolSearch,
+    *,
+    about: Mapping[str, str] | None = None,
+    k: int = 8,
+    every: float = 60.0,
+    report: bool = False,
+) -> FastMCP[Any]:
+    """The server that MCP clients see: ``search_tools`` and ``call_tool`` over the tools of all *servers*.
+
+    A tool is called ``SERVER_TOOL``. One that its server no longer lists leaves the search.
+
+    Args:
+        servers: How each server behind is reached, by its name.
+        search: The search.
+        about: What some servers are for, by their names: their tools are found by it too.
+        k: Tools found at most.
+        every: Seconds after which a server is asked again what it has.
+        report: As for `learned_search`.
+    """
+    server = FastMCP[Any]("tttembed-tools")
+    for name, transport in servers.items():
+        client = ProxyClient(transport, timeout=_LONGEST_CALL, init_timeout=_PATIENCE)
+        proxy = create_proxy(client, name=name, provider_error_strategy="raise")
+        proxy.add_middleware(_Listing(name, search, every, (about or {}).get(name, "")))
+        server.mount(proxy, namespace=name)
+    learned_search(server, search, k=k, report=report)
+    return server
+
+
+async def serve(server: FastMCP[Any], search: LearnedToolSearch, *, every: float = 60.0, **transport: Any) -> None:
+    """Serve until the client or the process ends, and learn from the calls of the caller's tenant all the while.
+
+    Args:
+        server: The server.
+        search: Its search.
+        every: Seconds between two passes of learning.
+        transport: As ``FastMCP.run_async`` takes it.
+    """
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_learn, search, every)
+        await server.run_async(show_banner=False, **transport)
+        tasks.cancel_scope.cancel()
+
+
+async def _learn(search: LearnedToolSearch, every: float) -> None:
+    while True:
+        await anyio.sleep(every)
+        try:
+            _log.info("%s", await asyncio.to_thread(search.learn, grown=GROWTH))
+        except TTTEmbedError as exc:
+            _log.warning("nothing was learned: %s", exc)
+
+
+class _Listing(Middleware):
+    """What a server lists, kept for some seconds; where it does not answer, what it listed last."""
+
+    def __init__(self, name: str, search: LearnedToolSearch, every: float, about: str) -> None:
+        self._name = name
+        self._about = about
+        self._search = search
+        self._every = every
+        self._tools: list[Tool] = []
+        self._until = 0.0
+        self._asking = anyio.Lock()
+
+    async def on_list_tools(self, context: Any, call_next: Any) -> Sequence[Tool]:
+        """The tools of the server."""
+        async with self._asking:
+            if time.monotonic() >= self._until:
+                try:
+                    with anyio.fail_after(_PATIENCE):
+                        listed = await call_next(context)
+                    await self._keep(listed)
+                except Exception as exc:  # noqa: BLE001 - another's server: the tools of the others are found
+                    _log.warning("server %r: %s", self._name, _kind(exc))
+                self._until = time.monotonic() + self._every
+            return self._tools
+
+    async def _keep(self, listed: Sequence[Tool]) -> None:
+        fits = [one for one in listed if len(one.to_mcp_tool().model_dump_json()) <= _LONGEST_TOOL][:_MOST_TOOLS]
+        if many := len(listed) - len(fits):
+            _log.warning("server %r: %d tools are left out, too long or too many", self._name, many)
+        if gone := {one.name for one in self._tools} - {one.name for one in fits}:
+            await anyio.to_thread.run_sync(self._search.remove, {f"{self._name}_{name}" for name in gone})
+        meta = {SERVER_META: f"{self._name}: {self._about}"} if self._about else {}
+        self._tools = [one.model_copy(update={"meta": (one.meta or {}) | meta}) for one in fits] if meta else fits
+
+
+def _kind(error: BaseException) -> str:
+    """What an error is at its root, without a word of its own: it may quote an address or a command with a secret."""
+    while inner := error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__:
+        error = inner
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"{type(error).__name__}{f': {reason}' if reason else ''}"

@@ -1,0 +1,118 @@
+"""The two legs of the search, dense and BM25, over one state of the items, and how they are fused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tttembed_rag.vectors.bm25 import Keywords
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_tools.catalog import Card
+
+# Weight of BM25 beside the dense leg before anything was learned, and the weights that learning chooses from. Of six, a
+# better one is proven later than of three.
+WEIGHT = 0.35
+WEIGHTS = (WEIGHT, 0.15, 0.7)
+# What may be a name in a request, and a name that is a plain word.
+_NAMES, _WORD = re.compile(r"[\w.:/-]+"), re.compile(r"[^\W\d_]?[^\W\d_A-Z]*")
+
+
+def standardized(scores: FloatArray) -> FloatArray:
+    """Scores (..., n) of one leg for all items of a query, less their mean, over their standard deviation.
+
+    Two legs can be added then: an item counts by how far it stands out among all. A leg that tells no item from another
+    gives zeros.
+    """
+    centred = scores - scores.mean(axis=-1, keepdims=True)
+    spread = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True))
+    result: FloatArray = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-6)
+    return result
+
+
+def fused(dense: FloatArray, keyword: FloatArray, weight: float) -> FloatArray:
+    """Both legs as one score: ``dense + weight keyword``, each standardized."""
+    return standardized(dense) + np.float32(weight) * standardized(keyword)
+
+
+def best(scores: FloatArray, k: int) -> IntArray:
+    """The places of the *k* highest scores (n,), highest first, of equal ones the first."""
+    if k >= len(scores):
+        return np.argsort(-scores, kind="stable")
+    # All that reach the k-th highest score: more than k where scores are equal.
+    high = np.flatnonzero(scores >= -np.partition(-scores, k - 1)[k - 1])
+    return high[np.argsort(-scores[high], kind="stable")][:k]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """One state of the items, ready to be searched; it never changes, and others are made of it.
+
+    Each name of the *cards* comes once. Of their texts there are *keywords* for BM25 and unit *vectors* (n, d); the
+    place of each stands by its name in *rows*, and by its key in *keys*.
+    """
+
+    cards: tuple[Card, ...] = ()
+    keywords: Keywords = field(default_factory=Keywords)
+    rows: Mapping[str, int] = field(default_factory=dict)
+    keys: Mapping[str, int] = field(default_factory=dict)
+    vectors: FloatArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+
+    def __len__(self) -> int:
+        return len(self.cards)
+
+    def plus(self, cards: Sequence[Card], vectors: FloatArray) -> Index:
+        """With *cards* and their *vectors* (m, d) behind the others, and in place of those of the same names."""
+        old = self.without([card.name for card in cards])
+        places = range(len(old), len(old) + len(cards))
+        return Index(
+            (*old.cards, *cards),
+            old.keywords.plus([card.text for card in cards]),
+            {**old.rows, **{card.name: place for place, card in zip(places, cards, strict=True)}},
+            {**old.keys, **{card.key: place for place, card in zip(places, cards, strict=True)}},
+            np.concatenate([old.vectors, vectors]) if len(old) else vectors,
+        )
+
+    def without(self, names: Collection[str]) -> Index:
+        """Without the cards of *names*, where there are such."""
+        gone = {self.rows[name] for name in names if name in self.rows}
+        if not gone:
+            return self
+        kept = [place for place in range(len(self)) if place not in gone]
+        cards = tuple(self.cards[place] for place in kept)
+        return Index(
+            cards,
+            self.keywords.only(np.array(kept, dtype=np.intp)),
+            {card.name: place for place, card in enumerate(cards)},
+            {card.key: place for place, card in enumerate(cards)},
+            self.vectors[kept],
+        )
+
+    def named(self, query: str) -> list[str]:
+        """The items whose names stand in a request to the letter; names that are plain words may mean others."""
+        asked = (one.strip(".-:/") for one in _NAMES.findall(query))
+        return list(dict.fromkeys(one for one in asked if one in self.rows and not _WORD.fullmatch(one)))
+
+    def scores(self, query: str, vector: FloatArray | None, weight: float) -> FloatArray:
+        """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone."""
+        keyword = self.keywords.scores(query)
+        return keyword if vector is None else fused(self.vectors @ vector, keyword, weight)
+
+
+class Items:
+    """The items that tenants may find: those of all, or each tenant's *own*; it never changes."""
+
+    def __init__(self, *, own: bool = False, indexes: Mapping[str, Index] | None = None) -> None:
+        self.own = own
+        self._indexes = dict(indexes or {})
+
+    def for_tenant(self, tenant: str) -> Index:
+        """The items of a tenant."""
+        found = self._indexes.get(tenant if self.own else "")
+        return Index() if found is None else found
+
+    def having(self, tenant: str, index: Index) -> Items:
+        """With other items of a tenant."""
+        return Items(own=self.own, indexes=self._indexes | {tenant if self.own else "": index})

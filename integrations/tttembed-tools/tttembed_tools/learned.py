@@ -1,0 +1,388 @@
+"""`LearnedSearch`: names of items for a request, better the more it was told of which of them helped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from cachetools import LRUCache
+
+from tttembed_rag.embedders.contract import Embedder
+from tttembed_rag.embedders.wrapped import FrameworkEmbedder
+from tttembed_rag.errors import InputError, LeaseLost, check_count, check_text
+from tttembed_rag.judging.spending import Budget, Price
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.serving.context import context, current_task, current_tenant, said
+from tttembed_rag.system.background import Loop, checked_interval
+from tttembed_rag.vectors.checks import FloatArray
+from tttembed_tools.asking import DAILY, UnusedJudge
+from tttembed_tools.catalog import Card
+from tttembed_tools.explaining import SearchExplanation, explained
+from tttembed_tools.index import WEIGHT, Index, Items, best
+from tttembed_tools.learning import FAILED, FLOOR, SUCCEEDED, Lesson, learn, missing, usable, weight_of
+from tttembed_tools.outcomes import InProcess, InStore, Outcomes, PastRequest
+
+if TYPE_CHECKING:
+    from tttembed_store.sql import Lease, Store
+
+    from tttembed_rag.judges import Judge
+    from tttembed_rag.offsets.lookup import Offsets
+
+_log = logging.getLogger(__name__)
+# Vectors of the last requests, which outcomes are kept with.
+_REMEMBERED = 5000
+# The share by which requests must have grown before the background learns again: every fit may take chance for a gain.
+GROWTH = 0.1
+# The share of shared requests whose items a process may lack: beyond it, others have more to learn from.
+_ELSEWHERE = 0.5
+_TOO_FEW = "expected at least 2 requests for which an item helped"
+
+
+class LearnedSearch:
+    """Finds the items for a request among many short texts, and learns from which of them helped.
+
+    Two searches are added: a dense one, moved by offsets, and BM25. What moves it is learned from uses (`used`), and
+    served only where uses that it was not learned from support it. Safe between threads; in an event loop, `asearch`
+    searches, and other methods that wait go into ``asyncio.to_thread``. Whose requests they are, and of which task, the
+    caller's ``with tttembed_rag.context(...)`` says.
+
+    Args:
+        items: The items: a dict from name to text, or `Card` values; `add` brings more.
+        embed: The embedding model: an `Embedder`, an object of LangChain or LlamaIndex, or the text of one as
+            `tttembed_rag.embedders.open_embedder` takes it. None is all-MiniLM-L6-v2 (``tttembed-rag[demo]``).
+        store: An open store, or its URL, shared by any number of processes; None learns in this process.
+        judge: Who says, while something is learned, whether some of the items that were listed for a request and that
+            nobody used would have served it: any judge, or the text of one as `tttembed judge` takes it. It needs a
+            store. None asks nobody.
+        budget: Caps on what judges of the store may cost in a day (UTC), over all processes.
+        price: What the judge's usage costs; needed where the budget caps money.
+        abstain: Whether nothing is found where the nearest item lies farther than that of almost every request for
+            which an item helped. It begins when that is certain, from 299 requests or named sources on.
+
+    Raises:
+        InputError: The items, the model or the judge are not what was expected.
+        EmbedderError: The model cannot be loaded, or embeds no items.
+        StoreError: The store cannot be opened.
+    """
+
+    # What items are called in messages, and the state in which nobody has any.
+    _kind: ClassVar[str] = "items"
+    _nothing: ClassVar[Items] = Items()
+
+    def __init__(
+        self,
+        items: Any,
+        embed: Any = None,
+        *,
+        store: Store | str | None = None,
+        judge: Judge | str | None = None,
+        budget: Budget = DAILY,
+        price: Price | None = None,
+        abstain: bool = False,
+    ) -> None:
+        self._embedder = _embedder(embed)
+        self._abstain = abstain
+        self._adding = Lock()
+        self._items = self._nothing
+        self._width = 0
+        self.add(items)
+        self._memory: Outcomes = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
+        self._judge: UnusedJudge | None = None
+        if judge is not None:
+            if not isinstance(self._memory, InStore):
+                raise InputError(
+                    "judge: expected a store beside it, which keeps its answers and what they cost, got none"
+                )
+            self._judge = UnusedJudge(self._memory.store, judge, budget, price or Price())
+        self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
+        self._remembering = Lock()
+
+    def __repr__(self) -> str:
+        items = len(self._index)
+        return f"{type(self).__name__}({items} {self._kind}, {self._embedder.fingerprint}, {self._memory.live!r})"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all items."""
+        return list(self._index.rows)
+
+    @property
+    def offsets(self) -> Offsets | None:
+        """What is served to the caller's tenant, the learned weight of BM25 in its settings; None before anything."""
+        return self._memory.live.current
+
+    @property
+    def _index(self) -> Index:
+        """The items that the caller's tenant may find."""
+        return self._items.for_tenant(current_tenant())
+
+    def _cards(self, items: Any) -> list[Card]:
+        """Items as cards, one for each name."""
+        if isinstance(items, Mapping):
+            items = [Card(*one) for one in items.items()]
+        cards = list(items) if isinstance(items, Iterable) and not isinstance(items, str) else [items]
+        for one in cards:
+            if not (isinstance(one, Card) and isinstance(one.text, str) and one.text.strip() and one.name):
+                raise InputError(f"items: expected Card values or a dict from name to text, got {one!r:.80}")
+        return list({one.name: one for one in cards}.values())
+
+    def add(self, items: Any) -> int:
+        """Add items, and renew those whose text has changed; gives how many were embedded.
+
+        Items that are there already, with the same text, cost nothing.
+        """
+        cards = self._cards(items)
+        with self._adding:
+            index = self._index
+            known = set(index.cards)
+            fresh = [card for card in cards if card not in known]
+            if fresh:
+                vectors = self._embedder.embed_documents([card.text for card in fresh])
+                self._width = vectors.shape[1]
+                self._items = self._items.having(current_tenant(), index.plus(fresh, vectors))
+            return len(fresh)
+
+    def remove(self, names: Collection[str]) -> None:
+        """Take items away; what was learned of them stays, and serves again where they come back."""
+        if isinstance(names, str):
+            raise InputError(f"names: expected a list of names, got {names!r:.80}")
+        with self._adding:
+            self._items = self._items.having(current_tenant(), self._index.without(names))
+
+    def __call__(
+        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
+    ) -> list[str]:
+        """Names of the best items for a request, best first.
+
+        An item whose name of several words (``create_invoice``, ``createInvoice``, ``mail.send``) stands in the request
+        is always among them, in the last place where the search has not found it. Where the embedding model fails, that
+        is logged, and BM25 alone finds them.
+
+        Args:
+            query: The request.
+            k: Names at most, >= 1.
+            task: The task key whose offset is served, a server or a namespace; None is the caller's `context`.
+            among: The names that may be found; None is all.
+        """
+        _check(query, k)
+        check_text("task", task)
+        if not query.strip() or not len(self._index):
+            return []
+        vector, index = self._vector(query), self._index
+        if not len(index):  # the last item went meanwhile
+            return []
+        task = current_task() if task is None else task
+        offsets, offset = self._memory.live.serving(query, task)
+        named = [name for name in index.named(query) if among is None or name in among]
+        if vector is not None and offsets is not None:
+            floor = offsets.settings.get(FLOOR) if self._abstain else None
+            if isinstance(floor, float) and (index.vectors @ vector).max() < floor * np.linalg.norm(vector):
+                return named[:k]
+            vector = offsets.apply_found(vector, offset)
+        scores = index.scores(query, vector, weight_of(offsets))
+        order = best(scores, k)
+        if among is not None:
+            names = dict.fromkeys(among)
+            allowed = np.array([index.rows[name] for name in names if name in index.rows], dtype=np.intp)
+            order = allowed[best(scores[allowed], k)]
+        found = [index.cards[row].name for row in order]
+        missed = [name for name in named if name not in found][:k]
+        return [*found[: k - len(missed)], *missed]
+
+    async def asearch(
+        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
+    ) -> list[str]:
+        """The same, without holding up the event loop."""
+        return await asyncio.to_thread(self, query, k, task=task, among=among)
+
+    def explain(self, query: str, k: int = 10, *, task: str | None = None) -> SearchExplanation:
+        """Why these items are found: ranks before and after, and the earlier requests that moved them."""
+        _check(query, k)
+        index, vector = self._index, self._vector(query)
+        task = current_task() if task is None else task
+        if vector is None or not len(index):
+            raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
+        offsets, offset = self._memory.live.serving(query, task)
+        query_id = None if offset is None else offset.query_id
+        pool = self._memory.requests(tenant := current_tenant(), len(vector))
+        requests = [one for one in pool if one.tenant == tenant]  # what others share is their offset, not their texts
+        return explained(index, query, vector, offsets, requests, k=k, task=task, query_id=query_id)
+
+    def used(
+        self,
+        query: str,
+        name: str,
+        succeeded: bool = True,
+        *,
+        task: str | None = None,
+        source: str | None = None,
+        at: float | None = None,
+    ) -> bool:
+        """Keep that an item was used for a request, and whether it helped; gives whether the model embedded that.
+
+        Say what happened alone: an item that was found and not used is not judged. A failure is one of the item's own,
+        not a service that is down.
+
+        Args:
+            query: The text of the request, as it was searched.
+            name: The name of the item.
+            succeeded: Whether it did what it was used for.
+            task: As for the search.
+            source: Who used it, such as a user or an agent, of whom none counts as more than one voice near a
+                request; None is the source of the caller's `context`. Without any, the request is a voice of its own.
+            at: When the request was searched, in Unix seconds: where it was forgotten since, nothing is kept. None is
+                now.
+
+        Raises:
+            InputError: There is no such item, the request is empty, or *succeeded* is neither True nor False.
+        """
+        at = time.time() if at is None else at  # what is forgotten from now on is not brought back
+        _check(query, 1)
+        check_text("task", task)
+        check_text("source", source)
+        if succeeded not in (True, False):  # any other word would count as a success
+            raise InputError(f"succeeded: expected True or False, got {succeeded!r:.80}")
+        index = self._index
+        row = index.rows.get(name)
+        if row is None:
+            raise InputError(f"name: expected one of {len(index)} {self._kind}, got {name!r:.80}")
+        if not query.strip():
+            raise InputError(f"query: expected the text of the request, got {query!r}")
+        vector = self._vector(query)
+        if vector is None:
+            return False  # logged
+        card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
+        task, source = current_task() if task is None else task, said("source") or "" if source is None else source
+        request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
+        self._memory.note(request, card, index.vectors[row], said("tenant"), at)
+        return True
+
+    def learn(self, *, grown: float = 0.0) -> Lesson:
+        """Learn from all uses of the caller's tenant, with those that it shares with, and serve what they support.
+
+        Args:
+            grown: Learn only where the requests that no process has learned from are this share of the others, >= 0.
+
+        Raises:
+            StoreUnavailable: The store is away; what was served stays.
+        """
+        tenant = self._memory.learner(current_tenant())
+        try:
+            with context(tenant=tenant), self._memory.alone(tenant) as lease:
+                return self._learned(tenant, grown, lease)
+        except LeaseLost as exc:
+            return Lesson.of(0, self._memory.live.current, str(exc))
+
+    def _learned(self, tenant: str, grown: float, lease: Lease | None) -> Lesson:
+        """The same for *tenant*, while nobody else learns for it, and unless it is forgotten meanwhile."""
+        items, live, version = self._items, self._memory.live.current, self._memory.version(tenant)
+        pool = self._memory.requests(tenant, self._width)
+        requests = usable(pool, items)
+        nothing = partial(Lesson.of, len(requests), live)
+        if items.own and not tenant and (elsewhere := missing(pool, items)) > _ELSEWHERE * len(pool):
+            return nothing(f"{elsewhere} of {len(pool)} requests are of items that are not here")
+        digests, seen = [one.digest for one in requests], self._memory.seen(tenant)
+        new = sum(one not in seen for one in digests)
+        if len(requests) < 2:
+            return nothing(_TOO_FEW)
+        if not new or new < grown * (len(requests) - new):
+            return nothing(f"{new} requests are new, too few" if new else "no request is new")
+        verdicts = self._judge.verdicts(requests, items, tenant, lease) if self._judge and lease else None
+        offsets = learn(requests, items, verdicts)
+        reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
+        lesson = Lesson.of(len(requests), offsets, reason, published=True)
+        is_sure = self._abstain and FLOOR in offsets.settings
+        if not (version or lesson.moves or is_sure) and lesson.weight == WEIGHT:  # what others share stays
+            self._memory.see(digests, tenant, lease)
+            return nothing(reason)
+        note, rewarded = f"weight of BM25 {lesson.weight:g}; {reason}", len(requests)
+        publish = self._memory.publish
+        if not publish(offsets, tenant, lease=lease, note=note, rewarded=rewarded, instead_of=version):
+            return nothing("another process published meanwhile")
+        self._memory.see(digests, tenant, lease)
+        return lesson
+
+    def learn_for_all(self, *, grown: float = 0.0) -> dict[str, Lesson]:
+        """The same for every tenant, by name; under "" for all that share what they learn."""
+        lessons = {}
+        for tenant in sorted({self._memory.learner(one) for one in self._memory.tenants()}):
+            with context(tenant=tenant):
+                lessons[tenant] = lesson = self.learn(grown=grown)
+            if lesson.published:
+                _log.info("%s of tenant %r: %s", self._kind, tenant, lesson)
+        return lessons
+
+    @contextmanager
+    def learning(self, every: float = 60.0) -> Iterator[Self]:
+        """Within the block, learn for every tenant from the background, whenever there is a tenth more to learn from.
+
+        Args:
+            every: Seconds between two passes, > 0.
+        """
+        checked_interval("every", every)
+        ended = False
+
+        def work() -> float | None:
+            if not ended:
+                self.learn_for_all(grown=GROWTH)
+            return None if ended else every
+
+        loop = Loop("tttembed-search", work)
+        loop.start()
+        try:
+            yield self
+        finally:
+            ended = True
+            loop.wake()
+            loop.join(30.0)
+
+    def flush(self) -> bool:
+        """Wait until all that was kept is written; gives whether it is, which it is not while the store is away."""
+        return self._memory.flush()
+
+    def close(self) -> None:
+        """Write what waits, and follow the store no longer."""
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _vector(self, query: str) -> FloatArray | None:
+        """The base vector (d,) of a request, remembered for its outcomes; None where the model fails."""
+        with self._remembering:
+            if (known := self._vectors.get(query)) is not None:
+                return known
+        try:
+            vector: FloatArray = self._embedder.embed_queries([query])[0]
+        except Exception:  # noqa: BLE001 - the caller's model: its failure must not fail the agent's search
+            _log.exception("a request was not embedded: BM25 alone finds its %s", self._kind)
+            return None
+        with self._remembering:
+            self._vectors[query] = vector
+        return vector
+
+
+def _embedder(embed: Any) -> Embedder:
+    if isinstance(embed, Embedder):
+        return embed
+    if embed is None or isinstance(embed, str):
+        from tttembed_rag.embedders.specs import open_embedder
+
+        return open_embedder(embed or "minilm")
+    return FrameworkEmbedder(embed)
+
+
+def _check(query: str, k: int) -> None:
+    if not isinstance(query, str):
+        raise InputError(f"query: expected a text, got {type(query).__name__}")
+    check_count("k", k)

@@ -1,0 +1,55 @@
+"""`LearnedRecall`: the learned search over memories, which come and go and are each user's own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.serving.context import current_tenant
+from tttembed_tools.catalog import Card
+from tttembed_tools.index import Items
+from tttembed_tools.learned import LearnedSearch
+
+_log = logging.getLogger(__name__)
+
+
+class LearnedRecall(LearnedSearch):
+    """Finds the memories for a request among those of a user, and learns from which of them helped.
+
+    It is a `LearnedSearch` whose items are the tenant's own: ``with tttembed_rag.context(tenant=user)`` stands around
+    every call. Say `used` of a memory that helped with an answer, not of all that were recalled.
+    """
+
+    _kind = "memories"
+    _nothing = Items(own=True)
+
+    def texts(self, names: Collection[str]) -> dict[str, str]:
+        """The texts of the caller's memories of these *names*, in their order; without those that are not there."""
+        index = self._index
+        return {name: index.cards[index.rows[name]].text for name in names if name in index.rows}
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take memories away, on disk too: their texts, vectors and outcomes.
+
+        Where there were outcomes, all that was learned goes with them; what the others support is served again after
+        the next `learn`. A name needs not be among those that this process has; one that nobody knows is logged.
+
+        Raises:
+            StoreUnavailable: The store is away; the memories are not found any more, but stand in it still: try again.
+        """
+        here = self._index.rows
+        self.remove(names)
+        gone = {name: self._memory.forget(current_tenant(), Card(name, "").key) for name in names}
+        if unknown := sum(not was and name not in here for name, was in gone.items()):
+            _log.warning("%d of %d memories were not there to be forgotten", unknown, len(gone))
+
+    def share(self, allowed: bool = True) -> None:
+        """Learn together with all users who share, and be served what that finds; or end that, with all of it.
+
+        What is shared moves queries; no text of a request or of a memory is. Users without offsets of their own are
+        served it too. What a user learned alone before goes on being served to this user.
+        """
+        if allowed not in (True, False):
+            raise InputError(f"allowed: expected True or False, got {allowed!r}")
+        self._memory.share(current_tenant(), allowed)

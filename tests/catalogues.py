@@ -1,0 +1,44 @@
+"""A world of tools where what works depends on something that no request says."""
+
+import itertools
+
+import pytest
+from tttembed_tools import LearnedToolSearch
+
+from tttembed_rag.testing import FakeEmbedder
+
+TOPICS = [
+    f"{colour}{thing}"
+    for colour, thing in itertools.product(
+        ("red", "blue", "green", "black", "white", "grey"), ("mail", "file", "talk", "note", "call", "list", "form")
+    )
+]
+# Every topic can be handled in two suites; requests name the topic alone, and only one suite works here.
+CATALOG = {
+    f"{suite}_{topic}": f"Handle a {topic} in the {suite} suite" for topic in TOPICS for suite in ("acme", "zeta")
+}
+LEARNED, UNSEEN = TOPICS[:30], TOPICS[30:]
+
+
+def request(topic):
+    """What an agent asks for."""
+    return f"please handle my {topic}"
+
+
+def first(search, topics, **where):
+    """Of some topics, the share for which the suite that works comes first."""
+    return sum(search(request(topic), k=1, **where) == [f"zeta_{topic}"] for topic in topics) / len(topics)
+
+
+def teach(search, topics, **where):
+    """Call both tools of each topic: the one of zeta works, the other fails."""
+    for topic in topics:
+        search.used(request(topic), f"acme_{topic}", False, **where)
+        search.used(request(topic), f"zeta_{topic}", True, **where)
+
+
+@pytest.fixture
+def search():
+    """A search over the whole catalogue, which learns in this process."""
+    with LearnedToolSearch(CATALOG, FakeEmbedder()) as search:
+        yield search

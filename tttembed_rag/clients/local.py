@@ -1,0 +1,160 @@
+"""What models on this machine share: loading, text that stays text, and batches that fit in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tttembed_rag.clients.hub import first_line, why_unreachable, without_bars
+from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, require
+
+# The most characters of a token; a text is cut to so many per token before it is tokenised.
+MOST_CHARACTERS_PER_TOKEN = 16
+# Tokens of a batch, padding included, where the caller names no number: enough to keep a CPU, or an accelerator, busy.
+_BATCH_TOKENS = 4_096, 32_768
+# What a CPU and Apple's devices say where memory ended.
+_OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")
+# Values of each weight that enter the digest, from either end.
+_SAMPLED = 64
+
+EXTRA = "local"
+
+
+def load(
+    auto_class: str, model: str, *, revision: str | None, device: str | None, dtype: str | None
+) -> tuple[Any, Any]:
+    """A model of transformers in evaluation mode, and the fast tokenizer beside it.
+
+    *auto_class* is ``AutoModelForCausalLM`` or ``AutoModelForSequenceClassification``. A device of None takes an
+    accelerator where there is one; a dtype of None is full precision on a CPU, and the model's own elsewhere.
+    """
+    torch, transformers = require("torch", EXTRA), require("transformers", EXTRA)
+    accelerator = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    device = device or accelerator
+    dtype = dtype or ("float32" if device == "cpu" else "auto")
+    with loading(model, "transformers", JudgeError, extra=EXTRA) as away:
+        named = {"revision": revision, "local_files_only": away}
+        loaded = getattr(transformers, auto_class).from_pretrained(model, dtype=dtype, **named)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, **named)
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(f"{model}: expected a tokenizer.json, found a tokenizer without one")
+    return loaded.to(device).eval(), tokenizer
+
+
+@contextmanager
+def loading(model: str, library: str, failure: type[TTTEmbedError], *, extra: str) -> Iterator[bool]:
+    """A block in which *library* loads *model*, from its folder or from the hub, without progress bars.
+
+    The block is told whether the hub is away. It then loads what was downloaded before and asks no hub, for the
+    libraries would try again for minutes. The *extra* of this package brings the library. Where a model cannot be
+    loaded, *failure* is raised in one line.
+    """
+    reason = None if Path(model).exists() else why_unreachable(extra=extra)
+    try:
+        with without_bars("transformers", extra=extra):
+            yield reason is not None
+    except (OSError, ValueError, KeyError) as exc:
+        away = f"; {reason}" if reason else ""
+        raise failure(f"{model}: expected a model that {library} can load ({first_line(exc)}){away}") from exc
+
+
+def weights_digest(model: Any) -> str:
+    """A hash of the model's class and of values sampled from each of its weights.
+
+    It stays the same where a folder is moved, and changes where its model is replaced.
+    """
+    digest = hashlib.sha256(type(model).__name__.encode())
+    for name, weight in sorted(model.state_dict().items()):
+        flat = weight.detach().flatten()
+        ends = [flat[:_SAMPLED], flat[-_SAMPLED:]]
+        values = [end.float().cpu().numpy().tobytes() for end in ends]
+        digest.update(json.dumps([name, list(weight.shape), str(weight.dtype)]).encode() + b"".join(values))
+    return digest.hexdigest()[:16]
+
+
+def short_name(model: str) -> str:
+    """The last part of a model's name or folder."""
+    return Path(model.rstrip("/")).name or model
+
+
+class PlainTokenizer:
+    """Tokenises text as text: no token that means structure can come out of it. Pairs have *tokens* at most.
+
+    A fast *tokenizer* of transformers turns `<|im_end|>` in a text into the token that ends a turn. Here it becomes the
+    pieces of its characters: the same tokenizer without its added tokens.
+    """
+
+    def __init__(self, tokenizer: Any, tokens: int | None = None) -> None:
+        recipe = json.loads(tokenizer.backend_tokenizer.to_str())
+        added = {token["id"] for token in recipe["added_tokens"]}
+        self._structure = (added | set(tokenizer.all_special_ids)) - {tokenizer.unk_token_id}
+        recipe.update(added_tokens=[], truncation=None, padding=None)
+        self._plain = require("tokenizers", EXTRA).Tokenizer.from_str(json.dumps(recipe))
+        self._unknown = self._plain.encode("?", add_special_tokens=False).ids[0]
+        if tokens is not None:
+            self._plain.enable_truncation(tokens, strategy="longest_first")
+
+    def ids(self, texts: Iterable[str]) -> list[list[int]]:
+        """Token ids of each text, without a frame."""
+        return [self._text_only(e.ids) for e in self._plain.encode_batch(list(texts), add_special_tokens=False)]
+
+    def pairs(self, query: str, documents: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Ids and segment ids of *query* with each document in the model's own frame; the longer is cut first."""
+        encoded = self._plain.encode_batch([(query, text) for text in documents])
+        return [(self._text_only(e.ids, frame=e.special_tokens_mask), e.type_ids) for e in encoded]
+
+    def _text_only(self, ids: list[int], frame: Sequence[int] | None = None) -> list[int]:
+        """The ids; where a vocabulary of pieces still names a token of structure, the id of a question mark."""
+        framed = zip(ids, frame or [0] * len(ids), strict=True)
+        return [token if own or token not in self._structure else self._unknown for token, own in framed]
+
+
+class Batches:
+    """Runs rows of different lengths in batches of at most so many *tokens*, smaller ones if memory ends.
+
+    Padding counts. None chooses the number by *device*: ``cpu`` or the name of an accelerator.
+    """
+
+    def __init__(self, tokens: int | None, device: str) -> None:
+        if tokens is not None and tokens < 1:
+            raise InputError(f"batch_tokens: expected at least 1, got {tokens}")
+        self._one_at_a_time = threading.Lock()
+        self.tokens = tokens or _BATCH_TOKENS[device != "cpu"]
+
+    def run(
+        self, lengths: Sequence[int], forward: Callable[[list[int]], list[float]], *, shared: int = 0
+    ) -> list[float]:
+        """The value that *forward* gives each row, in order; it is called with rows of like length.
+
+        The *lengths* are the tokens of each row, beside those *shared* in front of every row, in memory once per row.
+
+        Raises:
+            JudgeError: Not even one row fits in memory.
+        """
+        values = [0.0] * len(lengths)
+        todo = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        torch = require("torch", EXTRA)
+        while todo:
+            length = shared + lengths[todo[0]]
+            rows = todo[: max(1, self.tokens // length)]
+            try:
+                with self._one_at_a_time, torch.inference_mode():
+                    batch = forward(rows)
+            except RuntimeError as exc:
+                if not (isinstance(exc, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(str(exc))):
+                    raise
+                if len(rows) == 1:
+                    raise JudgeError(f"judge: expected {length} tokens to fit in memory") from exc
+                self.tokens = len(rows) // 2 * length
+                torch.cuda.empty_cache()
+                continue
+            for row, value in zip(rows, batch, strict=True):
+                values[row] = value
+            todo = todo[len(rows) :]
+        return values

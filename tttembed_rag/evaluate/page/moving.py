@@ -1,0 +1,107 @@
+"""The lists of stored queries before and after an offset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tttembed_rag.evaluate.page.heldout import Listed, Lists
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import named_for
+from tttembed_rag.rewards.observations import Candidate, Served
+from tttembed_rag.system.terminal import printable
+from tttembed_rag.vectors.checks import FloatArray, unit
+
+# What is shown at most: characters of a text, those of a candidate's text and of its id, and queries.
+_TEXT, _TITLE, _NAME, _EXAMPLES = 160, 100, 80, 5
+# Candidates that a list holds, shown ones and those that another dose may bring in.
+_CANDIDATES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The effect of the live version on the order of stored candidates.
+
+    Of the last queries that were *looked* at, so many were *moved*; *examples* are some of these, those that nobody
+    judged first.
+    """
+
+    looked: int = 0
+    moved: int = 0
+    examples: tuple[Lists, ...] = ()
+
+
+def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effect:
+    """The effect of *offsets* of the tenant *owner* on the order of candidates of *recent* queries, newest first.
+
+    Queries with fewer than two candidates are left out.
+    """
+    looked = moved = 0
+    examples: list[Lists] = []
+    for served in recent:
+        if len(served.candidates) < 2 or served.vector is None:
+            continue
+        looked += 1
+        offset = offsets.find(served.task, named_for(owner, served.tenant, served.query_id))
+        if offset is None:
+            continue
+        lists = lists_of(served, offset.dosed(unit(np.asarray(served.vector, dtype=np.float64))), offset.key)
+        if lists.moved:
+            moved += 1
+            if sum(example.judged == lists.judged for example in examples) < _EXAMPLES:
+                examples.append(lists)
+    # What an offset does to queries that it learned from says little of what it does to others.
+    shown_first = sorted(examples, key=lambda example: example.judged)[:_EXAMPLES]
+    return Effect(looked, moved, tuple(shown_first))
+
+
+def lists_of(
+    served: Served,
+    dosed: FloatArray,
+    key: str,
+    *,
+    vectors: FloatArray | None = None,
+    candidate: Callable[[int], Candidate] | None = None,
+    before: float | None = None,
+    after: float | None = None,
+) -> Lists:
+    """The candidates of a query that is moved by *dosed* (d,): alpha v of the offset *key*.
+
+    They are those of *served*; or those of a collection with unit *vectors* (n, d), each what *candidate* gives for its
+    row. Those among the first before or after are kept, with their ranks among all.
+    """
+    if vectors is None:
+        vectors = unit(np.array([one.vector for one in served.candidates], dtype=np.float64))
+    candidate = candidate or list(served.candidates).__getitem__
+    scores = vectors @ unit(np.asarray(served.vector, dtype=np.float64))
+    lifts = vectors @ np.asarray(dosed, dtype=np.float64)
+    order = np.argsort(-scores, kind="stable")
+    was, now = np.argsort(order), np.argsort(np.argsort(-scores - lifts, kind="stable"))
+    kept = order[np.minimum(was, now)[order] < _CANDIDATES].tolist()
+    return Lists(
+        query_id=shortened(served.query_id, _NAME),
+        query=None if served.query is None else shortened(served.query),
+        task=shortened(served.task, _NAME),
+        offset=shortened(key, _TITLE),
+        before=before,
+        after=after,
+        candidates=tuple(
+            Listed(
+                document=shortened(one.doc_id, _NAME),
+                text=shortened(one.text or "", _TITLE),
+                reward=one.reward,
+                rank=int(was[row]) + 1,
+                score=float(scores[row]),
+                lift=float(lifts[row]),
+            )
+            for row, one in zip(kept, map(candidate, kept), strict=True)
+        ),
+    )
+
+
+def shortened(text: str, width: int = _TEXT) -> str:
+    """*text* on one line of at most *width* characters, without control characters."""
+    line = printable(" ".join(text[: 4 * width].split()))
+    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -1,6 +1,0 @@
-"""What a store has learned and serves, as one value and one HTML page. Private: may change without notice."""
-
-from tttembed_rag.report.gathering import StoreReport, gather
-from tttembed_rag.report.page import page_of
-
-__all__ = ["StoreReport", "gather", "page_of"]

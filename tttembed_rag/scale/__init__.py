@@ -1,5 +1,0 @@
-"""Fits that outgrow one machine: shards of Parquet, held where they are read, under the same solver and gate."""
-
-from tttembed_rag.scale.sharded import fit_sharded
-
-__all__ = ["fit_sharded"]
