@@ -112,19 +112,20 @@ class Valleys:
         return self
 
 
+@every_objective
+@pytest.mark.parametrize("depths", [6, RAGGED], ids=["full", "ragged"])
+@pytest.mark.parametrize("problem_of", [shared, private])
+def test_gradient_is_that_of_the_objective(some_rewards, objective, depths, problem_of):
+    """The gradient agrees with central finite differences, of shared offsets and in the coordinates of private ones."""
+    problem = problem_of(some_rewards(5, depths=depths, width=24, tasks=list("aabbb")), Recipe(objective=objective))
+    shape = (1, 24) if problem_of is shared else problem.coordinates.shape[:2]
+    at = np.random.default_rng(1).normal(size=shape) / 8
+
+    assert_allclose(problem.evaluate(at).gradient, central_differences(problem, at), rtol=1e-5, atol=1e-6)
+
+
 class TestSharedProblem:
     """One offset for all queries."""
-
-    @every_objective
-    @pytest.mark.parametrize("depths", [6, RAGGED], ids=["full", "ragged"])
-    def test_gradient_is_that_of_the_objective(self, some_rewards, objective, depths):
-        """The gradient in v agrees with central finite differences."""
-        rewards = some_rewards(5, depths=depths, width=6, tasks=list("aabbb"))
-        problem = shared(rewards, Recipe(objective=objective))
-        v = np.random.default_rng(1).normal(size=(1, 6)) / 8
-        expected = central_differences(problem, v)
-
-        assert_allclose(problem.evaluate(v).gradient, expected, rtol=1e-5, atol=1e-6)
 
     @every_objective
     @pytest.mark.parametrize("length", [0.0, 0.3, 1.5])
@@ -219,16 +220,6 @@ class TestSideBySide:
 
 class TestPrivateProblems:
     """One offset per query, in k + 1 coordinates."""
-
-    @every_objective
-    @pytest.mark.parametrize("depths", [6, RAGGED], ids=["full", "ragged"])
-    def test_gradient_is_that_of_the_objective(self, some_rewards, objective, depths):
-        """The gradient in the coordinates agrees with central finite differences."""
-        problems = private(some_rewards(5, depths=depths), Recipe(objective=objective))
-        at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
-        expected = central_differences(problems, at)
-
-        assert_allclose(problems.evaluate(at).gradient, expected, rtol=1e-5, atol=1e-6)
 
     @every_objective
     def test_is_eq_6_of_one_query(self, some_rewards, reference, objective):

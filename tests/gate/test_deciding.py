@@ -1,7 +1,6 @@
 """The gate: publish what held-out rewards support, abstain with a reason otherwise."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -656,12 +655,28 @@ class TestServed:
         assert_array_equal(*(one.apply(rewards.query_vectors) for one in (plain, through)))
         assert sorted(asked) == sorted(2 * rewards.query_ids.tolist())
 
-    def test_lists_that_no_vector_changes_are_left_alone(self, rewards):
-        """What the loss says is not enough where fusion or filters decide alone."""
+    @pytest.mark.parametrize(
+        ("shown", "reranked", "code", "gain", "reason"),
+        [
+            (list, False, FALLS.code, 0.0, "the lists of your own search get no better"),
+            (
+                lambda names: names[:20],
+                True,
+                FALLS.code,
+                0.0,
+                "the lists of your own search bring the reranker no more",
+            ),
+            (list, True, COMPARE.code, None, "all that was judged good: judge deeper than it gives"),
+        ],
+    )
+    def test_lists_that_no_vector_changes_are_left_alone(self, rewards, shown, reranked, code, gain, reason):
+        """What the loss says is not enough where fusion or filters decide alone, or give all that there is."""
         search, _ = self.searching(rewards, weight=0.0)
-        evidence = fit(rewards, trusted=True, served=search)["local:default"].evidence
-        assert (evidence.verdict, evidence.code, evidence.gain) == ("abstained", FALLS.code, 0.0)
-        assert evidence.reason.endswith("the lists of your own search get no better")
+        offsets = fit(rewards, trusted=True, served=lambda *query: shown(search(*query)), reranked=reranked)
+        evidence = offsets["local:default"].evidence
+
+        assert (evidence.verdict, evidence.code, evidence.gain) == ("abstained", code, gain)
+        assert evidence.reason.endswith(reason)
 
     def test_lists_of_a_reranker_count_by_what_is_in_them(self, rewards):
         """Their order is the reranker's; without one it is not."""
@@ -675,22 +690,6 @@ class TestServed:
         assert brought.verdict == "published"
         assert brought.gain == short.gain > 0
         assert brought.gain != read.gain
-
-    def test_lists_that_bring_a_reranker_all_that_it_likes_are_left_alone(self, rewards):
-        """All documents are in them, whatever is searched for."""
-        search, _ = self.searching(rewards)
-        found = fit(rewards, trusted=True, served=lambda *query: sorted(search(*query)), reranked=True)
-        evidence = found["local:default"].evidence
-        assert evidence.verdict == "abstained"
-        assert evidence.reason == "your search gives the reranker all that was judged good: judge deeper than it gives"
-
-    def test_lists_that_bring_a_reranker_no_more_are_left_alone(self, rewards):
-        """What the loss says is not enough where filters decide alone."""
-        search, _ = self.searching(rewards, weight=0.0)
-        cut = partial(fit, rewards, trusted=True, served=lambda *query: search(*query)[:20], reranked=True)
-        evidence = cut()["local:default"].evidence
-        assert (evidence.verdict, evidence.code, evidence.gain) == ("abstained", FALLS.code, 0.0)
-        assert evidence.reason.endswith("the lists of your own search bring the reranker no more")
 
     def test_a_document_that_is_shown_twice_counts_once(self, rewards):
         """Chunked stores return the same id more than once."""

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from tttembed_rag.vectors.rows import Float64
 
+# Which slots of a grid hold a candidate.
+Mask: TypeAlias = NDArray[np.bool_]
 # What an objective compares the student with: arrays of n rows, one for each query.
 Targets: TypeAlias = tuple[Float64, ...]
 # Logit of an absent candidate: finite, so that 0 * PADDING stays 0, and its softmax is exactly 0.
@@ -50,9 +52,7 @@ class Objective(Protocol):
     def name(self) -> str:
         """The name that a file of offsets keeps."""
 
-    def targets(
-        self, rewards: Float64, present: NDArray[np.bool_], base_logits: Float64, teacher_temperature: float
-    ) -> Targets:
+    def targets(self, rewards: Float64, present: Mask, base_logits: Float64, teacher_temperature: float) -> Targets:
         """What the student is compared with, by the padded *rewards* (n, k) of candidates that are *present* (n, k).
 
         *base_logits* (n, k) are the student's at v = 0.
@@ -68,13 +68,7 @@ class KD:
 
     name: ClassVar[str] = "kd"
 
-    def targets(
-        self,
-        rewards: Float64,
-        present: NDArray[np.bool_],
-        base_logits: Float64,  # noqa: ARG002 (of the contract)
-        teacher_temperature: float,
-    ) -> Targets:
+    def targets(self, rewards: Float64, present: Mask, base_logits: Float64, teacher_temperature: float) -> Targets:  # noqa: ARG002
         """The teacher p (n, k), and sum p log p (n,), which no student changes."""
         log_teacher = _log_teacher(rewards, present, teacher_temperature)
         teacher = np.exp(log_teacher)
@@ -96,13 +90,7 @@ class ReverseKL:
 
     name: ClassVar[str] = "reverse_kl"
 
-    def targets(
-        self,
-        rewards: Float64,
-        present: NDArray[np.bool_],
-        base_logits: Float64,  # noqa: ARG002 (of the contract)
-        teacher_temperature: float,
-    ) -> Targets:
+    def targets(self, rewards: Float64, present: Mask, base_logits: Float64, teacher_temperature: float) -> Targets:  # noqa: ARG002
         """Log p (n, k)."""
         return (_log_teacher(rewards, present, teacher_temperature),)
 
@@ -126,13 +114,7 @@ class SoftmaxGRPO:
 
     name: ClassVar[str] = "softmax_grpo"
 
-    def targets(
-        self,
-        rewards: Float64,
-        present: NDArray[np.bool_],
-        base_logits: Float64,
-        teacher_temperature: float,  # noqa: ARG002 (of the contract)
-    ) -> Targets:
+    def targets(self, rewards: Float64, present: Mask, base_logits: Float64, teacher_temperature: float) -> Targets:  # noqa: ARG002
         """The advantage A (n, k), log pi0 (n, k), and how many candidates there are (n,)."""
         count = np.maximum(present.sum(axis=-1), 1).astype(np.float64)
         mean = np.where(present, rewards, 0.0).sum(axis=-1) / count
@@ -163,6 +145,6 @@ class SoftmaxGRPO:
 OBJECTIVES: Mapping[str, Objective] = {known.name: known for known in (KD(), ReverseKL(), SoftmaxGRPO())}
 
 
-def _log_teacher(rewards: Float64, present: NDArray[np.bool_], temperature: float) -> Float64:
+def _log_teacher(rewards: Float64, present: Mask, temperature: float) -> Float64:
     """Log softmax(r / tau_T) (n, k)."""
     return log_softmax(np.where(present, rewards / temperature, PADDING))

@@ -34,12 +34,7 @@ def plain_offsets(rewards: Rewards, scope: Scope, recipe: Recipe) -> list[Offset
     return [learned(of_task(rewards, task), task, recipe) for task in np.unique(rewards.tasks).tolist()]
 
 
-def recorded(offsets: list[Offset], rewards: Rewards, scope: str, recipe: Recipe) -> Offsets:
-    """The *offsets* learned from *rewards*, with the record of how, which leaves out where the search began."""
-    return with_record(offsets, rewards.judge, rewards.width, recipe, scope, rewards.embedder)
-
-
-def with_record(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str, embedder: str) -> Offsets:
+def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str, embedder: str) -> Offsets:
     """Offsets of a *width*, learned from the rewards of a *judge*, with the record of how.
 
     Of the recipe it does not keep where the search began.

@@ -23,7 +23,7 @@ import numpy as np
 from tttembed_rag.errors import DataError, InputError, RewardError, VectorError, check_count
 from tttembed_rag.fitting.optima import lowest, start_of
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.fitting.scopes import solved_offset, with_record
+from tttembed_rag.fitting.scopes import recorded, solved_offset
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
@@ -131,7 +131,7 @@ def fit_sharded(
             keys = ["global" if task is None else f"task:{task}" for task in tasks]
             start = np.concatenate([start_of(recipe, key, width) for key in keys])
             offsets = _shared(each, plan._replace(groups=tuple(map(ShardGroup, tasks))), start, dtype)
-        return with_record(offsets, judge, width, recipe, scope, embedder)
+        return recorded(offsets, judge, width, recipe, scope, embedder)
 
 
 def _queries(census: Sequence[Census]) -> dict[str, NamedQueries]:
