@@ -1,31 +1,31 @@
 """The problems of Eq. 6 and the solvers that minimise them."""
 
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.grid import Grid, Loss
+from tttembed_rag.fitting.objectives import KD, OBJECTIVES, ReverseKL
+from tttembed_rag.fitting.optima import scope_weights
 from tttembed_rag.fitting.private import _REACH, PrivateProblems
-from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
-from tttembed_rag.fitting.scopes import scope_weights
+from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import Evaluation, adam, exact
 
 RAGGED = (7, 1, 4, 7, 2)
-every_objective = pytest.mark.parametrize("objective", get_args(ObjectiveName))
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 
 
 def shared(rewards, recipe):
     """The problem of one offset for all queries."""
-    return SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards)[None], recipe.ridge)
+    return SharedProblem.of(rewards, Loss.of(Grid.of(rewards), recipe), scope_weights(rewards)[None], recipe.ridge)
 
 
 def private(rewards, recipe):
     """The problems of one offset per query."""
-    return PrivateProblems.of(rewards, recipe.loss(Grid.of(rewards)), recipe.ridge)
+    return PrivateProblems.of(rewards, Loss.of(Grid.of(rewards), recipe), recipe.ridge)
 
 
 def central_differences(problem, at, step=1e-6):
@@ -164,7 +164,7 @@ class TestSideBySide:
         """Three problems, of which each leaves out queries of its own."""
         learning = np.array([[1, 1, 0, 1, 1], [0, 1, 1, 0, 1], [1, 0, 1, 1, 0]], dtype=bool)
         weights = np.array([scope_weights(rewards, seen) for seen in learning])
-        return SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), weights, recipe.ridge)
+        return SharedProblem.of(rewards, Loss.of(Grid.of(rewards), recipe), weights, recipe.ridge)
 
     @every_objective
     @pytest.mark.parametrize("numbers", [1, 1 << 20], ids=["one at a time", "all at once"])
@@ -204,13 +204,13 @@ class TestSideBySide:
         assert np.isfinite(gradient).all()
         assert (problems.evaluate(offsets[[1, 2, 0]]).value > 1e100).all()
 
-    @pytest.mark.parametrize("objective", ["kd", "reverse_kl"])
+    @pytest.mark.parametrize("objective", [KD(), ReverseKL()])
     def test_each_is_solved_as_it_is_alone(self, some_rewards, objective):
         """Together the problems end where each ends alone, after as many evaluations."""
         recipe = Recipe(objective=objective)
         problems, start = self.problems(some_rewards(5, depths=RAGGED), recipe), np.zeros((3, 24))
-        together = recipe.solve(problems, start)
-        alone = [recipe.solve(problems.take(np.array([g])), start[:1]) for g in range(3)]
+        together = exact(problems, start)
+        alone = [exact(problems.take(np.array([g])), start[:1]) for g in range(3)]
 
         assert together.converged.all()
         assert_array_equal(together.evaluations, [one.evaluations[0] for one in alone])

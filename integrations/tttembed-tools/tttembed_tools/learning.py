@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
+from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.gate.thresholds import LISTED
 from tttembed_rag.gate.tuning import tune
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import FOREIGN, AnyScope, Offset, named_for
@@ -104,7 +104,7 @@ def learn(
         tenant = asked[query_id].tenant
         index = items.for_tenant(tenant)
         scores = fused(index.vectors @ vector, keyword[query_id], weight)
-        return [named_for("", tenant, index.cards[row].key) for row in best(scores, LISTED)]
+        return [named_for("", tenant, index.cards[row].key) for row in best(scores, PLACES)]
 
     weight = tune(rewards, listed, WEIGHTS).setting
     tried = [fit(rewards, scope=scope, served=partial(listed, weight)) for scope in _SCOPES]
