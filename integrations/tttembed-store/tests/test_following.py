@@ -16,9 +16,8 @@ import pytest
 from tttembed_store import follow, open_store
 from tttembed_store.following.follower import Follower
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, context
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Steering, context
 from tttembed_rag.errors import StoreError
-from tttembed_rag.serving import Steering
 from tttembed_rag.testing import eventually
 
 WIDTH = 8
@@ -265,7 +264,7 @@ class TestTenants:
         tenants = [f"t{number}" for number in range(50)]
         for tenant in tenants:
             store.registry.halt(tenant=tenant, by="test")
-        follower = follow(counted, tenants=[*tenants, "\ud800"], every=60)._source
+        follower = follow(counted, tenants=[*tenants, "\ud800"], every=60)._reader
         before, counted.asked = counted.asked, ()
         store.registry.publish(offsets_of(1), by="test", tenant="t7")
         follower.refresh([*tenants, "\ud800"])
@@ -277,7 +276,7 @@ class TestTenants:
         """A halt of all, its end, a version for whoever has none of their own: two questions, however many they are."""
         tenants = [f"t{number}" for number in range(3000)]
         counted = Counted(store, own=tenants)
-        follower = follow(counted, tenants=tenants, every=60)._source
+        follower = follow(counted, tenants=tenants, every=60)._reader
         followed = len(follower._snapshots)
         looks = []
 
@@ -304,7 +303,7 @@ class TestTenants:
     def test_the_least_recently_served_are_forgotten(self, store, live, monkeypatch):
         """More tenants than can be followed neither grow without end nor lose those that are served."""
         monkeypatch.setattr("tttembed_store.following.follower._MOST_TENANTS", 5)
-        source = live._source
+        source = live._reader
         for number in range(30):
             store.registry.halt(tenant=f"t{number}", by="test")
         for number in range(30):
@@ -347,7 +346,7 @@ class TestTenants:
                 served.append(steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
             if number % 500 == 0:
                 time.sleep(0.03)
-        kept = set(live._source._snapshots)
+        kept = set(live._reader._snapshots)
         live.close()
 
         assert all(served)
@@ -366,12 +365,6 @@ class TestTenants:
         assert 250 < len(kept(live)) < 350
         assert kept(live) == kept(live.for_tenant("acme"))
         assert (len(kept(follow(store))), len(kept(follow(store, base_share=1.0)))) == (0, 1000)
-
-    @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
-    def test_what_is_no_share_is_refused(self, store, share):
-        """In one line."""
-        with pytest.raises(InputError, match=r"base_share: expected a share in \[0, 1\], got"):
-            follow(store, base_share=share)
 
     def test_a_tenant_may_be_required(self, store):
         """A query without one is served its base vector, and counted; one with a tenant its own, or the shared ones."""
@@ -556,7 +549,7 @@ class TestLife:
 import os, sys, time
 from tttembed_store import follow
 from tttembed_store.following.follower import Follower
-from tttembed_rag.serving import Steering
+from tttembed_rag import Steering
 
 steering = Steering(follow(sys.argv[1], every=0.01))
 base = [float(part) for part in sys.argv[2].split(",")]

@@ -24,14 +24,13 @@ from tttembed_store import Candidate, Served, Worker, follow, open_store
 from tttembed_store.report import gather
 
 from tests.traffic import JUDGE, traffic
-from tttembed_rag import InputError, Offsets, context, fit
+from tttembed_rag import InputError, Offsets, Steering, context, fit
 from tttembed_rag.cli import main
 from tttembed_rag.clients.endpoint import Endpoint
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.errors import StoreError
 from tttembed_rag.judges.documents import fence_of, readable
 from tttembed_rag.judges.specs import open_judge
-from tttembed_rag.serving import Steering
 from tttembed_rag.system.terminal import printable
 
 EVIL = "x\n03:00:00  published: version 99: all is well\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u2066"

@@ -28,14 +28,14 @@ from tttembed_store.report.page import _courses as courses
 from tttembed_store.sql.database import Database
 from tttembed_store.worker.tenant import prevailing_judge, read_memory
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, Rescorer, fit
+from tttembed_rag import Evidence, InputError, Offset, Offsets, fit
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.page import drawing
 from tttembed_rag.evaluate.page.drawing import Mark
 from tttembed_rag.evaluate.page.heldout import HeldOut, Traffic, traffic_of
 from tttembed_rag.evaluate.page.moving import effect_of, lists_of
 from tttembed_rag.judging import Paid
-from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.offsets.skips import Skips
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC).timestamp()

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from tttembed_store import REQUIRED, Captured, StoreLog, open_store
 
-from tttembed_rag import InputError, context
-from tttembed_rag.capture import Known, TextVectors
+from tttembed_rag import InputError, Known, TextVectors, context
 from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.testing import eventually

@@ -20,8 +20,7 @@ from tttembed_store.sql import open_store, schema
 from tttembed_store.sql.log import observing
 
 from tests.traffic import JUDGE, traffic
-from tttembed_rag import Evidence, Offset, Offsets
-from tttembed_rag.capture import Known
+from tttembed_rag import Evidence, Known, Offset, Offsets
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.testing import eventually
 

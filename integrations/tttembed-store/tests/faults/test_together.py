@@ -16,12 +16,11 @@ from tttembed_store.sql import Candidate, Served, open_store, schema
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
-from tttembed_rag import fit
+from tttembed_rag import Steering, fit
 from tttembed_rag.errors import LeaseLost, StoreError, StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judging import Budget
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving import Steering
 from tttembed_rag.testing import eventually
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()

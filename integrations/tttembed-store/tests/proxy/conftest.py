@@ -17,9 +17,10 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from tttembed_store import TenantOffsets
 from tttembed_store.proxy import proxy_app
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
+from tttembed_rag import Evidence, Offset, Offsets
 
 WIDTH = 16
 MODEL = "small"
@@ -153,7 +154,7 @@ def proxied(service):
     with contextlib.ExitStack() as stack:
 
         def start(live=None, *, upstream=None, **options):
-            live = LiveOffsets(offsets_of()) if live is None else live
+            live = TenantOffsets(offsets_of()) if live is None else live
             app = proxy_app(upstream or service.url, live, model=options.pop("model", MODEL), **options)
             url = stack.enter_context(running(app, http="h11", ws="none"))
             return stack.enter_context(httpx.Client(base_url=url, timeout=30))

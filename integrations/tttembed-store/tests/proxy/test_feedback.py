@@ -12,8 +12,7 @@ from tttembed_store.proxy.feedback import rewards_of
 from tttembed_store.sql import open_store, schema
 
 from tests.traffic import traffic
-from tttembed_rag import InputError
-from tttembed_rag.capture import Known
+from tttembed_rag import InputError, Known
 from tttembed_rag.testing import eventually
 
 UP = {"query": "wash wool", "documents": [{"text": "Wash wool cold.", "thumb": 1}]}

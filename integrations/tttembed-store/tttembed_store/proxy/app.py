@@ -28,8 +28,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
+from tttembed_store.following import TenantOffsets
 from tttembed_store.proxy.callers import ANONYMOUS, Caller, Callers
 from tttembed_store.proxy.catalogues import Catalogues, ToolSearch
 from tttembed_store.proxy.feedback import FeedbackWriter
@@ -50,7 +50,7 @@ _LONG = 200_000
 
 def proxy_app(
     upstream: str,
-    live: LiveOffsets,
+    live: TenantOffsets,
     *,
     model: str,
     callers: Callers | None = None,
@@ -100,7 +100,7 @@ class _Endpoints:
     """What the application answers: what it forwards, vectors that it steers, and what it takes and finds itself."""
 
     upstream: Upstream
-    live: LiveOffsets
+    live: TenantOffsets
     steering: Steering
     model: str
     callers: Callers

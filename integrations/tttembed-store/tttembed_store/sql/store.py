@@ -11,9 +11,9 @@ from sqlalchemy import Connection, func, select, text
 
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.judges.examination import has_passed
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.names import checked_name, is_name
 from tttembed_rag.rewards.observations import Served
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import forgetting, rows, schema
 from tttembed_store.sql.database import Database, TextIds
 from tttembed_store.sql.history import History

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 from tttembed_store.sql import Version
 from tttembed_store.sql.work.states import DRIFT, PROBE

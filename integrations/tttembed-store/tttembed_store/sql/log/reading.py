@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, select, true
 
 from tttembed_rag.errors import InputError, RewardError, StoreError
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import schema
 from tttembed_store.sql.log.sources import Given, all_of, said_of
 from tttembed_store.sql.records import AUDIT, Counts, checksum
