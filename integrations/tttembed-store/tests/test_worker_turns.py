@@ -146,7 +146,7 @@ class TestRefusedQueries:
         assert [asked[place] - asked[place - 4] for place in (15, 19)] == [1, 1]
         assert (taken_back, store.counts("").rewards) == (0, 20 * 4)
         assert store.judge_queue.failures("") == []
-        assert store.audit.lines()[0].action in ("ask again", "publish", "abstained")
+        assert store.changes.lines()[0].action in ("ask again", "publish", "abstained")
 
     def test_a_fault_of_the_operator_declines_nothing(self, store, rng, serve):
         """A proxy with a limit that only the examination keeps to: once it is mended, everything is judged."""

@@ -50,7 +50,7 @@ def test_what_comes_while_it_is_looked_at_stays(store):
     store.due.settle(marks, tenant="loud", lease=lease)
 
     assert store.due.tenants() == ["loud"]
-    assert store.changes(JUDGE, tenant="loud") == 3
+    assert store.written(JUDGE, tenant="loud") == 3
 
 
 def test_idle_tenants_are_not_read(sqlite_url):
@@ -62,7 +62,7 @@ def test_idle_tenants_are_not_read(sqlite_url):
 
         def explain(connection, cursor, statement, parameters, *_):
             plan = cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-            whole = re.compile("SCAN (tenants|progress|changes)(?!.* INDEX changes_due)")
+            whole = re.compile("SCAN (tenants|progress|due)(?!.* INDEX due_marked)")
             scans.extend(step[3] for step in plan if whole.match(step[3]))
 
         event.listen(store._database.engine, "before_cursor_execute", explain)

@@ -61,10 +61,10 @@ def test_the_audit_tells_nothing_of_what_was_forgotten(store, query_id):
     store.observe(traffic(2, tenant="a"), judge=JUDGE)
     for tenant in ("", "a", "b"):
         store.registry.publish(Offsets([], width=8), by="worker", tenant=tenant, note="task:secret")
-    before = [(line.at, line.tenant, line.by, line.action) for line in store.audit.lines()]
+    before = [(line.at, line.tenant, line.by, line.action) for line in store.changes.lines()]
 
     store.forget(tenant="a", query_id=query_id, by="me")
-    forgotten, *older = store.audit.lines()
+    forgotten, *older = store.changes.lines()
 
     assert before == [(line.at, line.tenant, line.by, line.action) for line in older]
     assert [line.detail for line in older] == [
@@ -123,15 +123,15 @@ def test_every_change_leaves_a_line(store):
     """Newest first, with who did it."""
     store.registry.publish(Offsets([], width=8), by="worker", tenant="a", note="why")
     store.registry.halt(by="operator", note="stop")
-    store.audit.note("guard", "drift", "0.3", tenant="a")
+    store.changes.note("guard", "drift", "0.3", tenant="a")
 
-    assert [(line.by, line.action, line.detail) for line in store.audit.lines()] == [
+    assert [(line.by, line.action, line.detail) for line in store.changes.lines()] == [
         ("guard", "drift", "0.3"),
         ("operator", "halt", "stop"),
         ("worker", "publish", "version 1 is live: why"),
     ]
-    assert [line.action for line in store.audit.lines(tenant="a")] == ["drift", "halt", "publish"]  # all were halted
-    assert [line.action for line in store.audit.lines(tenant="b")] == ["halt"]
+    assert [line.action for line in store.changes.lines(tenant="a")] == ["drift", "halt", "publish"]  # all were halted
+    assert [line.action for line in store.changes.lines(tenant="b")] == ["halt"]
 
 
 def test_state_is_kept_by_tenant_and_name(store):

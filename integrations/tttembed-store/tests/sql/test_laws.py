@@ -318,7 +318,7 @@ class StoreMachine(RuleBasedStateMachine):
                 verdicts = store.history.verdicts(tenant, judge=judge)
                 assert verdicts.keys() == means.keys()
                 assert all(value in map(np.mean, means[pair].values()) for pair, value in verdicts.items())
-                assert store.changes(judge, tenant=tenant) == model.written[tenant, judge]
+                assert store.written(judge, tenant=tenant) == model.written[tenant, judge]
 
     def teardown(self):
         """What is left of a tenant equals one that never saw the rest, whatever came in which order."""

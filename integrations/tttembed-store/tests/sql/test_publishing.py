@@ -67,7 +67,7 @@ def test_a_halt_of_somebody_else_is_yielded_to(store, tenant):
     assert (first, again, over, ended) == (True, True, False, False)
     assert (held, store.registry.halted(tenant="a")) == ("stop", None)
     assert not store.registry.resume(by="worker", tenant=tenant, lease=lease)
-    assert [line.action for line in store.audit.lines()] == ["resume", "halt", "halt", "halt"]
+    assert [line.action for line in store.changes.lines()] == ["resume", "halt", "halt", "halt"]
 
 
 # Leases
@@ -100,5 +100,5 @@ def test_who_lost_a_lease_cannot_publish(store):
     store.leases.release(lost)
 
     assert not store.leases.renew(lost, 60.0)
-    assert (store.registry.versions(), store.states.get("drift"), store.audit.lines()) == ([], None, [])
+    assert (store.registry.versions(), store.states.get("drift"), store.changes.lines()) == ([], None, [])
     assert store.registry.publish(Offsets([], width=8), by="b", lease=held).number == 1
