@@ -618,7 +618,7 @@ def test_every_answered_request_is_written_by_a_server_that_is_told_to_end(tmp_p
         server.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         other.rollback()
-        server.communicate(timeout=30)
+        server.communicate(timeout=120)
 
     with open_store(f"sqlite:///{tmp_path}/ttt.db") as store:
         assert store.counts().queries == 300

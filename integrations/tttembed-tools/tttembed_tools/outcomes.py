@@ -39,7 +39,7 @@ _SECONDS = 60.0
 _WRITTEN = 5.0
 # Digests that are kept of requests that were learned from: searches over other items may share the store.
 _SEEN = 4 * LAST
-# Who publishes and forgets, in the audit trail of a store.
+# Who publishes and forgets, in the log of changes of a store.
 _BY = "search"
 
 

@@ -167,7 +167,7 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
     def finished():
         """A worker that was killed may have finished right before, so that the last one has nothing to tell."""
         said = ["abstained"] if least == 100 else []
-        learned = "live" in store.registry.aliases() or any(line.action in said for line in store.audit.lines())
+        learned = "live" in store.registry.aliases() or any(line.action in said for line in store.changes.lines())
         return learned and store.counts().rewards >= min(480, least - 2)
 
     last = child(work)

@@ -39,6 +39,22 @@ def offsets_of(seed=0, *, task=None, width=WIDTH):
     return Offsets([Offset(scope, vector, 0.9, 9, EVIDENCE, task=task)], width=width)
 
 
+@contextlib.contextmanager
+def asking(url, path, body):
+    """A caller of its own who has sent a request, and leaves at the end of the block without an answer."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n"
+    with socket.create_connection((url.host, url.port)) as connection:
+        connection.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + content)
+        yield
+
+
+@pytest.fixture
+def leaving():
+    """The function that makes such a caller: `leaving(url, path, body)` is a block."""
+    return asking
+
+
 class Service:
     """What the service was asked, and how it behaves."""
 

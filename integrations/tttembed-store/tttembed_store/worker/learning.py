@@ -46,7 +46,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         yield tenant.step("learned nothing", "no rewards yet")
         tenant.settle()
         return
-    changes, labelled = tenant.store.changes(judge, tenant=tenant.name), tenant.labelled()
+    changes, labelled = tenant.store.written(judge, tenant=tenant.name), tenant.labelled()
     if probe is not None:
         yield from recognise(tenant, probe, changes)
     memory = tenant.memory
@@ -101,10 +101,10 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
         yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=bool(left))
     elif live_ones:
         summary = f"version {tenant.live_number} stays, nothing speaks against it; {summary}"
-        tenant.store.audit.note(BY, "kept", summary, tenant=tenant.name)
+        tenant.store.changes.note(BY, "kept", summary, tenant=tenant.name)
         yield tenant.step("kept", summary)
     else:
-        tenant.store.audit.note(BY, "abstained", summary, tenant=tenant.name)
+        tenant.store.changes.note(BY, "abstained", summary, tenant=tenant.name)
         yield tenant.step("abstained", summary)
 
 

@@ -57,7 +57,7 @@ class Memory:
     Attributes:
         judge: Fingerprint of the judge that gave the rewards learned from last.
         rewards: How many something was learned from last; 0 where that was taken back.
-        learned: `Store.changes` of that judge then: what was written later is new.
+        learned: `Store.written` of that judge then: what was written later is new.
         changes: The same at the last pass; below 0 before the first.
         since: Nothing served before this Unix second is learned from: its vectors are of another model, or what was
             learned from it was taken back.
@@ -132,7 +132,7 @@ class Tenant:
 
     def labelled(self) -> int:
         """How many trusted labels were ever written that were new, or others than before."""
-        return self.store.changes(AUDIT, tenant=self.name)
+        return self.store.written(AUDIT, tenant=self.name)
 
     def is_for(self, version: Version, rewards: Rewards) -> bool:
         """Whether a version belongs to the embedding model of *rewards*, those that are learned from."""
