@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, RewardError, Rewards, Scale, VectorError, fit
+from tttembed_rag import InputError, Rewards, Scale, fit
+from tttembed_rag.errors import RewardError, VectorError
 
 N, K, U, D = 3, 4, 7, 5
 
@@ -310,6 +311,11 @@ REFUSED = [
         RewardError,
         r"rewards: expected scale rubric:0,5 in \[0, 5\], got values from .* to 7 ",
         reward(7.0, "rubric:0,5"),
+    ),
+    (
+        RewardError,
+        "rewards: .*calibrate them first",
+        partial(Rewards.from_arrays, np.ones((1, 2)), np.ones((1, 2, 2)), [[3.0, 9.0]], scale="unbounded"),
     ),
     # Judges are not comparable; a list of them covers all queries.
     (RewardError, r"judge: expected one judge for all 3 queries .*got \['a', 'b'\]$", arrays(judge=["a", "b", "a"])),

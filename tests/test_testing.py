@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import InputError, RewardError, context
-from tttembed_rag.capture import Known, Log
-from tttembed_rag.embedders import CachedEmbedder, Embedder, FrameworkEmbedder, VectorCache
-from tttembed_rag.judges import check_judge, checked_rewards
+from tttembed_rag import InputError, Known, context
+from tttembed_rag.adapting import Log, checked_rewards
+from tttembed_rag.embedders import Embedder
+from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
+from tttembed_rag.embedders.wrapped import FrameworkEmbedder
+from tttembed_rag.errors import RewardError
+from tttembed_rag.judges import check_judge
 from tttembed_rag.judges.contract import Forecasting
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
 from tttembed_rag.rewards.observations import Observation
@@ -62,6 +65,15 @@ class TestJudge:
         )
         with pytest.raises(RewardError, match="rubric:0,5"):
             checked_rewards(judge, judge.score("q", ["7"]))
+
+    def test_a_document_without_a_score_has_no_reward(self):
+        """Not judged is NaN, never zero; a column of scores, as some cross-encoders give them, counts as a list."""
+        judge = FakeJudge(scale="rubric:0,5")
+        rewards = checked_rewards(judge, [5.0, None, 0.0])
+        column = checked_rewards(judge, np.array([[5.0], [0.0]]))
+
+        assert rewards[[0, 2]].tolist() == column.tolist() == [1.0, 0.0]
+        assert np.isnan(rewards[1])
 
     def test_a_budget_holds_it(self):
         """It uses exactly what it forecasts, so that caps on tokens can be tested."""

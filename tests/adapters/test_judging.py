@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, knowing, likeness, of_task, of_words
-from tttembed_rag import InputError, LiveOffsets, Offsets, context, fit
-from tttembed_rag.capture import RewardLog
+from tttembed_rag import InputError, LiveOffsets, Offsets, RewardLog, context, fit
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.serving import Cascade
@@ -193,6 +192,12 @@ class TestRetrievers:
 
         assert (rewards.depths.tolist(), rewards.query_vectors.tolist()) == ([7], [QUERY])
 
+    def test_verdicts_are_recorded_under_the_task_of_the_model(self, adapter, log):
+        model, store = build(adapter, task="scifact")
+        adapter.ask(adapter.retriever(store, model, knowing(), log=log), "q")
+
+        assert [call.task for call in log.calls] == ["scifact"]
+
     async def test_a_judge_that_is_away_costs_nothing(self, adapter, caplog):
         """The documents of the first search are returned in its order, and the log says why."""
         retriever, store = self.make(adapter, knowing(error=TimeoutError()))
@@ -248,14 +253,14 @@ class TestSorters:
     """One search, sorted by what verdicts taught of words."""
 
     @staticmethod
-    def make(adapter, task="default", **options):
+    def make(adapter, task="default", offsets=None, **options):
         """Sixty documents of a search, and what sorts them by the words of a task."""
-        model, store = build(adapter, Offsets([of_words(task)], width=WIDTH))
-        return adapter.found(store, "find 17", 60), adapter.sorter(model, **options), model
+        model, store = build(adapter, offsets or Offsets([of_words(task)], width=WIDTH))
+        return adapter.found(store, "find 17", 60), adapter.sorter(model, **options)
 
     async def test_documents_that_share_words_come_first(self, adapter):
         """As they came; sync and async."""
-        documents, sorter, _ = self.make(adapter, top_n=3)
+        documents, sorter = self.make(adapter, top_n=3)
         expected = next(document for document in documents if adapter.texts([document]) == ["passage 17"])
         for kept in (
             adapter.sort(sorter, documents, "find 17"),
@@ -263,18 +268,13 @@ class TestSorters:
         ):
             assert (len(kept), kept[0]) == (3, expected)
 
-    @pytest.mark.parametrize("own", [True, False], ids=["certified", "served"])
-    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self, adapter, own):
-        """A shared word leads by much, and nobody is asked; without one the judge puts the documents in order.
-
-        It goes by the offsets that it has, whatever the model is served.
-        """
-        documents, _, model = self.make(adapter, task="another" if own else "default")
+    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self, adapter):
+        """A shared word leads by much, and nobody is asked; without one the judge puts the documents in order."""
         judge = knowing()
         certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60))
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
-        cascade = Cascade(certified, judge, task="default" if own else model, depth=60, explore=1e-12)
-        sorter = adapter.sorter(model, top_n=3, cascade=cascade)
+        cascade = Cascade(judge, depth=60, explore=1e-12)
+        documents, sorter = self.make(adapter, offsets=certified, top_n=3, cascade=cascade)
 
         for query, first in (("find 17", "passage 17"), ("anything", max(TEXTS, key=likeness))):
             for kept in (adapter.sort(sorter, documents, query), await adapter.asort(sorter, documents, query)):
@@ -283,7 +283,7 @@ class TestSorters:
 
     async def test_documents_stand_as_they_came_where_nothing_is_published(self, adapter):
         """Until the caller names the task; a list without documents is one."""
-        documents, sorter, _ = self.make(adapter, task="numbers")
+        documents, sorter = self.make(adapter, task="numbers")
         plain = [adapter.sort(sorter, documents, "find 17"), await adapter.asort(sorter, documents, "find 17")]
         with context(task="numbers"):
             named = adapter.sort(sorter, documents, "find 17")

@@ -9,8 +9,7 @@ import pytest
 
 from tests.adapters.conftest import driver_of
 from tests.adapters.worlds import Vectors
-from tttembed_rag import LiveOffsets, Offsets, context, fit
-from tttembed_rag.capture import RewardLog
+from tttembed_rag import LiveOffsets, Offsets, RewardLog, context, fit
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.testing import FakeJudge
 

@@ -14,8 +14,7 @@ from sqlalchemy import NullPool, create_engine
 
 from tests.adapters.conftest import driver_of
 from tests.adapters.worlds import TEXTS, WIDTH, Vectors, drawn, everywhere, knowing, of_task
-from tttembed_rag import LiveOffsets, Offsets, context
-from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag import LiveOffsets, Offsets, RewardLog, TextVectors, context
 
 QUERIES = [f"question {i}" for i in range(8)]
 STORES = [

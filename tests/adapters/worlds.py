@@ -4,8 +4,8 @@ from hashlib import sha256
 
 import numpy as np
 
-from tttembed_rag import Evidence, Offset, Offsets, Rescorer
-from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.testing import FakeJudge
 
 WIDTH = 12

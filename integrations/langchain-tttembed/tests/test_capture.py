@@ -21,9 +21,8 @@ from langchain_tttembed import (
     chat_judge,
 )
 
-from tttembed_rag import InputError, Offsets, context
-from tttembed_rag.capture import RewardLog
-from tttembed_rag.judges import checked_rewards
+from tttembed_rag import InputError, Offsets, RewardLog, context
+from tttembed_rag.adapting import checked_rewards
 from tttembed_rag.testing import FakeLog
 
 WIDTH = 8

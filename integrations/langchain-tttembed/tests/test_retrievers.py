@@ -18,8 +18,7 @@ from langchain_tttembed import (
 
 from tests.adapters.langchain_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, drawn, knowing, likeness, of_task, of_words
-from tttembed_rag import Offsets
-from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag import Offsets, RewardLog, TextVectors
 from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeLog
@@ -161,8 +160,8 @@ class TestRescoringCompressor:
 class TestRescoringRetriever:
     """One search, sorted by words too."""
 
-    def retriever(self, *, task="default", **settings):
-        embeddings = TTTEmbeddings(Model(Vectors(QUERY)), offsets=Offsets([of_words(task)], width=WIDTH))
+    def retriever(self, *, task="default", offsets=None, **settings):
+        embeddings = TTTEmbeddings(Model(Vectors(QUERY)), offsets=offsets or Offsets([of_words(task)], width=WIDTH))
         store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
         return RescoringRetriever(vectorstore=store, embeddings=embeddings, depth=60, **settings)
 
@@ -216,13 +215,12 @@ class TestRescoringRetriever:
 
     async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
         """A shared word leads by much, and nobody is asked; without one the judge puts the list in order."""
-        retriever = self.retriever(k=3)
         certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60))
         judge = knowing()
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
         log = RewardLog.of(judge)
-        cascade = Cascade(certified, judge, task=retriever.embeddings, log=log, explore=1e-12)
-        retriever = retriever.model_copy(update={"cascade": cascade})
+        cascade = Cascade(judge, log=log, explore=1e-12)
+        retriever = self.retriever(offsets=certified, k=3, cascade=cascade)
 
         sure = [await retriever.ainvoke("find 17"), retriever.invoke("find 17")]
         asked = [await retriever.ainvoke("anything"), retriever.invoke("anything at all")]

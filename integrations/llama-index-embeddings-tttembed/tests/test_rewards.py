@@ -20,8 +20,7 @@ from llama_index.retrievers.tttembed import RewardRetriever
 
 from tests.adapters.llama_index_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, knowing, likeness, of_words
-from tttembed_rag import InputError, Offsets, context
-from tttembed_rag.capture import RewardLog
+from tttembed_rag import InputError, Offsets, RewardLog, context
 from tttembed_rag.testing import FakeJudge, FakeLog
 
 

@@ -25,14 +25,14 @@ from tttembed_store.report.page import _courses as courses
 from tttembed_store.sql.database import Database
 from tttembed_store.worker.tenant import prevailing_judge, read_memory
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, Rescorer, fit
+from tttembed_rag import Evidence, InputError, Offset, Offsets, fit
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.page import drawing
 from tttembed_rag.evaluate.page.drawing import Mark
 from tttembed_rag.evaluate.page.heldout import Traffic, traffic_of
 from tttembed_rag.evaluate.page.moving import effect_of, lists_of
 from tttembed_rag.judging import Paid
-from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.offsets.skips import Skips
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC).timestamp()
@@ -116,7 +116,7 @@ def url(planted, tmp_path_factory):
         store.observe(served(rewards, range(40, 80), at=NOON - DAY), judge=JUDGE)
         worker.round()
         store.judge_queue.answers().put(JUDGE, {bytes(32): Paid(0.5, 100.0, 1.25)})
-        store.audit.note(EVIL.format("by"), EVIL.format("action"), EVIL.format("detail"))
+        store.changes.note(EVIL.format("by"), EVIL.format("action"), EVIL.format("detail"))
     return url
 
 
@@ -279,7 +279,7 @@ def test_since_when_is_told_from_the_rollback_on(fresh):
     published(fresh, turned())
     with open_store(fresh) as store:
         store.registry.rollback(by="me", note="was better")
-        went_live = store.audit.lines(limit=1)[0].at
+        went_live = store.changes.lines(limit=1)[0].at
 
     live = gather(fresh).live
 
@@ -296,7 +296,7 @@ def test_a_halt_is_told_with_its_reason(fresh, tenant):
     changed(fresh, lambda store: store.registry.resume(by="me", tenant=tenant))
 
     assert (halted.live.halted, halted.live.version.number) == ("a drill", 1)
-    assert (halted.audit[0].action, halted.live.halted_since) == ("halt", halted.audit[0].at)
+    assert (halted.changes[0].action, halted.live.halted_since) == ("halt", halted.changes[0].at)
     assert gather(fresh).live.halted is None
 
 
@@ -432,16 +432,6 @@ def test_days_count_what_was_served_on_them(fresh):
     assert [day.rewards for day in days] == [6, *[0] * 27, 6, 12]
 
 
-def test_shared_days_include_those_who_share(fresh):
-    """As the shared offsets learn from them, and from nobody who does not."""
-    observed(fresh, "q1", tenant="open", at=NOON)
-    observed(fresh, "q2", tenant="closed", at=NOON)
-    with open_store(fresh) as store:
-        store.share("open", allowed=True, by="me")
-
-    assert gather(fresh, at=NOON).days[-1].rewards == 6
-
-
 def test_spend_is_told_per_day(url):
     """On the day that it was spent: what is paid now counts today."""
     spend = gather(url).days[-1].spend
@@ -453,10 +443,10 @@ def test_changes_are_told_newest_first(fresh):
     """Those of the tenant and those of all tenants."""
     with open_store(fresh) as store:
         store.registry.halt(by="me", note="all")
-        store.audit.note("me", "checked", "another's", tenant="other")
-        store.audit.note("me", "checked", "ours")
+        store.changes.note("me", "checked", "another's", tenant="other")
+        store.changes.note("me", "checked", "ours")
 
-    told = [line.detail for line in gather(fresh).audit]
+    told = [line.detail for line in gather(fresh).changes]
 
     assert told == ["ours", "all"]
 
@@ -513,19 +503,19 @@ def test_a_list_at_dose_1_is_what_is_served(planted):
 
 
 def test_a_private_offset_moves_its_query_alone(fresh):
-    """Found by the query's id, in shared offsets by the id there of a tenant's that shares; the page says when."""
+    """Found by the query's id, and never for another tenant's query with the same id; the page says when."""
     evidence = Evidence(9, None, None, "published", "steady")
-    names = ["q1", "acme:\0q2"]
+    names = ["q1", "q3"]
     own = [Offset("query", np.array([0.0, 2.0]), 1.0, 1, evidence, task="default", query_id=name) for name in names]
     published(fresh, Offsets(own, width=2))
     for tenant in ("", "acme"):
         for query_id in ("q1", "q2"):
             observed(fresh, query_id, tenant=tenant, at=NOON)
 
-    shared, sharing = gather(fresh), gather(fresh, tenant="acme")
+    shared, other = gather(fresh), gather(fresh, tenant="acme")
 
     assert [example.query_id for example in shared.effect.examples] == ["q1"]
-    assert [example.query_id for example in sharing.effect.examples] == ["q2"]
+    assert other.effect.examples == ()
     told = "Private offsets of judged queries: 2 of 2 are served, each where the text of its query is asked again."
     assert told in Page(page_of(shared)).sections["Why"]
 
@@ -665,12 +655,12 @@ def test_the_page_stays_small(fresh):
             reason = Evidence(9, 0.1, (0.05, 0.15), "published", '"' * 5000)
             tasks = [offset(f"{quotes}{task}", [0.0, 2.0], reason) for task in range(40)]
             store.registry.publish(Offsets(tasks, width=2), by=quotes, note='"' * 5000, embedder="")
-            store.audit.note(quotes, quotes, '"' * 5000)
+            store.changes.note(quotes, quotes, '"' * 5000)
         store.registry.publish(turned(f"{quotes}t"), by=quotes)
 
     report = gather(fresh)
 
-    assert (len(report.versions), len(report.audit), len(report.effect.examples)) == (20, 50, 5)
+    assert (len(report.versions), len(report.changes), len(report.effect.examples)) == (20, 50, 5)
     assert len(page_of(report).encode()) < 1_000_000
 
 
@@ -983,19 +973,6 @@ def test_a_scope_that_no_fit_has_is_taken_for_auto(fresh, planted):
     assert gather(fresh).held_out is not None
 
 
-def test_a_tenants_texts_are_not_shown_to_those_who_share(fresh, planted):
-    with open_store(fresh) as store:
-        rows = served(planted(60, strength=0.9, dtype=np.float32), range(60), at=NOON, texts=None)
-        store.observe([replace(one, tenant="acme", query="secret") for one in rows], judge="j")
-        store.share("acme", allowed=True, by="me")
-        Worker(store).round()
-
-    html = page_of(gather(fresh))
-
-    assert "On 60 queries that the offsets were not learned from" in html
-    assert "secret" not in html
-
-
 def test_a_script_is_there_only_where_it_is_asked_for(report, tmp_path, url):
     """The policy admits it by its digest; without it the page has no slider either."""
     out = tmp_path / "page.html"
@@ -1021,7 +998,6 @@ def test_sources_that_contradict_the_retriever_are_named(planted, tmp_path, text
             if i < 5:
                 store.observe([replace(one, source="grudge", candidates=turned_round)], judge="j")
                 store.observe([replace(one, source="foreign", candidates=turned_round, tenant="other")], judge="j")
-        store.share("other", allowed=True, by="me")
         known = set(store.rewards("j").sources.tolist())
     told = gather(url, at=NOON)
 

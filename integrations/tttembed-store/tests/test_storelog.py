@@ -15,8 +15,7 @@ import pytest
 from sqlalchemy import Engine, NullPool, create_engine, event
 from tttembed_store import REQUIRED, Captured, StoreLog, open_store
 
-from tttembed_rag import InputError, context
-from tttembed_rag.capture import Known, TextVectors
+from tttembed_rag import InputError, Known, TextVectors, context
 from tttembed_rag.errors import StoreError
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.testing import eventually
