@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
-from tttembed_store.worker import Probe, Worker
+from tttembed_store import Probe, Worker
 from tttembed_store.worker.tenant import Memory, read_memory
 
 from tests.workers import Knowing, actions, http_judge, model, publishing, shuffled

@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
+from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.gate.thresholds import LISTED
 from tttembed_rag.gate.tuning import tune
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
@@ -98,7 +98,7 @@ def learn(
     def listed(weight: float, vector: FloatArray, query_id: str) -> list[str]:
         index = items.for_tenant(asked[query_id].tenant)
         scores = fused(index.vectors @ vector, keyword[query_id], weight)
-        return [index.cards[row].key for row in best(scores, LISTED)]
+        return [index.cards[row].key for row in best(scores, PLACES)]
 
     weight = tune(rewards, listed, WEIGHTS).setting
     tried = [fit(rewards, scope=scope, served=partial(listed, weight)) for scope in _SCOPES]
