@@ -207,7 +207,7 @@ class GeminiServer(ThreadingHTTPServer):
     def run(self, name):
         """Let a batch end."""
         job = self.jobs[name]["metadata"]
-        if job["state"] != "BATCH_STATE_PENDING":
+        if job["state"] not in ("BATCH_STATE_PENDING", "BATCH_STATE_RUNNING"):
             return
         job["state"] = self.state
         if self.state != "BATCH_STATE_SUCCEEDED":

@@ -307,6 +307,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert (counts.queries, counts.pairs, counts.rewards) == (len(known), pairs, len(judged))
             assert counts.documents == len({document for query in known for document in query.shown})
             assert counts.waiting == pairs - len(answered)
+            assert dict(store.judges(tenant=tenant)) == Counter(judge for _, _, judge in judged)
             for judge in JUDGES:
                 given = model.given(tenant, judge)
                 assert self._learned_from(tenant, judge) == given
