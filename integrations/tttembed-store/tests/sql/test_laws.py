@@ -9,13 +9,21 @@ import time
 from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import product
 from zlib import crc32
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tttembed_store.sql import Candidate, Served, schema
 
 from tttembed_rag import Offsets
@@ -154,6 +162,16 @@ class StoreMachine(RuleBasedStateMachine):
             connection.execute(schema.facts.delete().where(schema.facts.c.name.like("halted%")))
             connection.execute(schema.tenants.insert().values(name=""))
         self.generations = self.store.generations().own
+
+    @initialize(values=st.lists(rewards, min_size=12, max_size=12))
+    def begin(self, values):
+        """Each tenant was asked two queries, of which a judge and two sources have judged both documents."""
+        self.steps, given = 2, iter(values)
+        for tenant, name, source in product(TENANTS, ("q0", "q1"), ("", "ann", "bob")):
+            query, shown = (tenant, "t0", name), {"d0": next(given), "d1": None if source == "ann" else values[0]}
+            at = 1.0 + (name == "q1")  # no two queries of a tenant were served at once
+            self._observed(query, shown, "judge", source, at)
+            self.model.observe(query, shown, "judge", source, at, late=True)
 
     @rule(
         tenant=tenants,
