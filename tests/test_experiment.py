@@ -18,9 +18,9 @@ from tttembed_rag import DataError, InputError, RewardError, Scale, TTTEmbedErro
 from tttembed_rag.evaluate.collection import Collection, open_collection, pooled_rewards, reordered, split
 from tttembed_rag.evaluate.experiment import ExperimentPlan, Row, run
 from tttembed_rag.evaluate.files import load_beir, load_scores
-from tttembed_rag.rewards.orders import in_fused_order
-from tttembed_rag.rewards.turns import water_fill
+from tttembed_rag.judging.turns import water_fill
 from tttembed_rag.serving import in_reward_order
+from tttembed_rag.serving.orders import in_fused_order
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 240, 120, 24, 60
 CONTRACT = {

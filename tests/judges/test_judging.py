@@ -20,9 +20,9 @@ from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
 from tttembed_rag.judges import HttpJudge, Usage
 from tttembed_rag.judging import Budget, Paid, Plan, Price, ScoreCache, judge_all, read_log, write_scores
 from tttembed_rag.judging.accounts import Ledger
+from tttembed_rag.judging.turns import in_turns, water_fill
 from tttembed_rag.judging.walk import forecast
 from tttembed_rag.rewards.observations import Observation
-from tttembed_rag.rewards.turns import in_turns, water_fill
 from tttembed_rag.testing import FakeJudge
 
 law = settings(max_examples=40, deadline=None, derandomize=True)

@@ -11,9 +11,9 @@ import numpy as np
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judging.spending import Budget, Price
+from tttembed_rag.judging.turns import in_turns
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.rewards.turns import in_turns
 
 # Ids stand in columns of a text file.
 _PLAIN_ID = re.compile(r"[^\t\n\r\ud800-\udfff]+")

@@ -12,12 +12,8 @@ from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.rows import json_lines, read_text
 from tttembed_rag.vectors.checks import FloatArray
 
-__all__ = ["KEYWORD_WEIGHT", "MAX_DEPTH", "MAX_SOURCES", "TOOL_CALLS", "Candidate", "Observation", "Served", "read_log"]
+__all__ = ["MAX_DEPTH", "MAX_SOURCES", "Candidate", "Observation", "Served", "read_log"]
 
-# In the place of a judge's fingerprint: rewards for calls of tools, from which `tttembed_tools` alone learns.
-TOOL_CALLS = "tool use"
-# The setting of offsets of a search over tools that holds the weight of BM25.
-KEYWORD_WEIGHT = "bm25_weight"
 # Candidates of a query that are kept, and learned from, at most: more teach little, and cost much.
 MAX_DEPTH = 200
 # Sources whose rewards of one pair of query and document are kept side by side at most, the last ones that spoke.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from tttembed_store.sql.records import KEYWORD_WEIGHT, TOOL_CALLS
 
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.thresholds import LISTED
@@ -19,7 +20,6 @@ from tttembed_rag.gate.tuning import tune
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import FOREIGN, AnyScope, Offset, named_for
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_tools.index import WEIGHT, WEIGHTS, Items, best, fused
 from tttembed_tools.outcomes import PastRequest

@@ -20,12 +20,12 @@ from cachetools import LRUCache
 from tttembed_store.capture.preparing import Call, owned
 from tttembed_store.capture.storelog import StoreLog
 from tttembed_store.following.follower import follow
+from tttembed_store.sql.records import TOOL_CALLS
 
 from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError, LeaseLost, Superseded
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import named_for
-from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
