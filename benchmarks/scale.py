@@ -26,7 +26,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from tttembed_store.shards import fit_sharded
+from tttembed_store import fit_sharded
 
 from tttembed_rag import Rewards, fit
 

@@ -14,7 +14,6 @@ from pkgutil import walk_packages
 import click
 from tttembed_store.sql import schema
 
-import tttembed_rag
 from tttembed_rag.cli import main
 from tttembed_rag.fitting import scopes
 from tttembed_rag.gate import thresholds
@@ -278,15 +277,18 @@ def first_sentence(value: object) -> str:
 
 
 def public_packages() -> list[str]:
-    """The packages whose docstring does not say that they may change, the package itself first."""
-    found = ["tttembed_rag"]
-    for below in walk_packages(tttembed_rag.__path__, "tttembed_rag."):
-        if (
-            below.ispkg
-            and below.name.rpartition(".")[0] in found
-            and PRIVATE not in str(import_module(below.name).__doc__)
-        ):
-            found.append(below.name)
+    """The packages whose docstring does not say that they may change, each distribution's own first."""
+    found = []
+    for top in ("tttembed_rag", "tttembed_store", "tttembed_tools"):
+        found.append(top)
+        for below in walk_packages(import_module(top).__path__, f"{top}."):
+            if (
+                below.ispkg
+                and below.name.rpartition(".")[0] in found
+                and PRIVATE not in str(import_module(below.name).__doc__)
+                and hasattr(import_module(below.name), "__all__")
+            ):
+                found.append(below.name)
     return found
 
 

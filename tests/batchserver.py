@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from tttembed_store import Candidate, Served
 from tttembed_store.batches import exchange
-from tttembed_store.sql import Candidate, Served
 
 from tttembed_rag.testing import word_overlap
 

@@ -19,8 +19,8 @@ from tttembed_rag.evaluate.collection import Collection, open_collection, pooled
 from tttembed_rag.evaluate.experiment import ExperimentPlan, Row, run
 from tttembed_rag.evaluate.files import load_beir, load_scores
 from tttembed_rag.judging.turns import water_fill
+from tttembed_rag.offsets.orders import in_fused_order
 from tttembed_rag.serving import in_reward_order
-from tttembed_rag.serving.orders import in_fused_order
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 240, 120, 24, 60
 CONTRACT = {

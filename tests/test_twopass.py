@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, VectorError, fit
+from tttembed_rag.offsets.orders import in_fused_order
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.serving import (
     FirstPass,
@@ -21,7 +22,6 @@ from tttembed_rag.serving import (
     drive,
     in_reward_order,
 )
-from tttembed_rag.serving.orders import in_fused_order
 
 KEYS = st.lists(st.integers(0, 30), unique=True)
 REWARDS = st.dictionaries(st.integers(0, 30), st.floats(0, 1))

@@ -15,8 +15,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load, save
 from scipy.optimize import check_grad
-from tttembed_store import follow
-from tttembed_store.sql import Candidate, Served, open_store
+from tttembed_store import Candidate, Served, follow, open_store
 from tttembed_store.worker.learning import staying
 
 from tttembed_rag import InputError, Offset, OffsetFileError, Offsets, Rewards, fit

@@ -26,10 +26,10 @@ from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL
 from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_judge, checked_rewards, scored
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.orders import in_reward_order
 from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.serving.live import LiveOffsets
-from tttembed_rag.serving.orders import in_reward_order
 from tttembed_rag.serving.steering import Ranked, Similarity, Steering, TaskSource
 from tttembed_rag.serving.twopass import Handlers, Request, adrive, drive
 from tttembed_rag.system.failures import FailureLog

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import RewardError
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.offsets.orders import in_fused_order, in_reward_order
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.serving.orders import in_fused_order, in_reward_order
 from tttembed_rag.system.failures import FailureLog
 from tttembed_rag.vectors.checks import as_floats
 

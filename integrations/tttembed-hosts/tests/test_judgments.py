@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 from tttembed_hosts.judgments import write_judgments
-from tttembed_store.sql import Candidate, Served
+from tttembed_store import Candidate, Served
 
 from tttembed_rag import DataError, InputError
 from tttembed_rag.cli import main

@@ -13,9 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tttembed_store import follow
+from tttembed_store import follow, open_store
 from tttembed_store.following.follower import Follower
-from tttembed_store.sql import open_store
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context
 from tttembed_rag.errors import StoreError

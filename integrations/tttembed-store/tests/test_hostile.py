@@ -20,10 +20,8 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tttembed_store import follow
+from tttembed_store import Candidate, Served, Worker, follow, open_store
 from tttembed_store.report import gather
-from tttembed_store.sql import Candidate, Served, open_store
-from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
 from tttembed_rag import InputError, Offsets, context, fit

@@ -5,9 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from tttembed_store import StoreLog, follow
-from tttembed_store.sql import open_store
-from tttembed_store.worker import Worker
+from tttembed_store import StoreLog, Worker, follow, open_store
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, context, fit
 from tttembed_rag.capture import Known, RewardLog

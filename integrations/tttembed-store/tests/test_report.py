@@ -21,12 +21,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from markupsafe import escape
+from tttembed_store import Candidate, Served, Worker, open_store
 from tttembed_store.report import StoreReport, gather, page_of
 from tttembed_store.report.crossfit import held_out, moved_without, parts_of
 from tttembed_store.report.page import _courses as courses
-from tttembed_store.sql import Candidate, Served, open_store
 from tttembed_store.sql.database import Database
-from tttembed_store.worker import Worker
 from tttembed_store.worker.tenant import prevailing_judge, read_memory
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Rescorer, fit

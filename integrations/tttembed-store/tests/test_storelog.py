@@ -12,8 +12,7 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-from tttembed_store import REQUIRED, Captured, StoreLog
-from tttembed_store.sql import open_store
+from tttembed_store import REQUIRED, Captured, StoreLog, open_store
 
 from tttembed_rag import InputError, context
 from tttembed_rag.capture import Known, TextVectors
@@ -600,7 +599,7 @@ class TestProcesses:
         """A process that ends without closing its log loses nothing."""
         code = (
             "import sys\n"
-            "from tttembed_rag.capture import StoreLog\n"
+            "from tttembed_store import StoreLog\n"
             "log = StoreLog(sys.argv[1])\n"
             "for number in range(500):\n"
             "    log.observe(f'q{number}', ['a'])"

@@ -13,9 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tttembed_store import REQUIRED, StoreLog, follow
-from tttembed_store.sql import Candidate, Served, open_store
-from tttembed_store.worker import Worker
+from tttembed_store import REQUIRED, Candidate, Served, StoreLog, Worker, follow, open_store
 
 from tttembed_rag import Evidence, Offset, Offsets, context
 from tttembed_rag.serving import Steering

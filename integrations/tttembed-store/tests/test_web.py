@@ -23,8 +23,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from tttembed_store import REQUIRED, StoreLog, follow
-from tttembed_store.sql import open_store
+from tttembed_store import REQUIRED, StoreLog, follow, open_store
 
 from tttembed_rag import Evidence, Offset, Offsets, context
 from tttembed_rag.serving import Steering, current_tenant

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tttembed_store.worker import Probe, Worker
+from tttembed_store import Probe, Worker
 from tttembed_store.worker.tenant import Memory, read_memory
 
 from tests.workers import Knowing, actions, http_judge, model, publishing, shuffled

@@ -14,9 +14,7 @@ from functools import partial
 
 import pytest
 from click.testing import CliRunner
-from tttembed_store import StoreLog
-from tttembed_store.sql import open_store
-from tttembed_store.worker import Worker
+from tttembed_store import StoreLog, Worker, open_store
 
 from tests.workers import Knowing, actions, command, http_judge, publishing, steal
 from tttembed_rag import Scale

@@ -11,9 +11,8 @@ from threading import Event
 
 import numpy as np
 import pytest
-from tttembed_store.sql import Candidate, Served, open_store
+from tttembed_store import Candidate, Served, Worker, open_store
 from tttembed_store.sql.records import AUDIT
-from tttembed_store.worker import Worker
 
 from tests.workers import hours_pass
 from tttembed_rag import Scale

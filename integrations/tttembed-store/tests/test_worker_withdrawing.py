@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tttembed_store.worker import Probe, Worker
+from tttembed_store import Probe, Worker
 from tttembed_store.worker.learning import staying
 
 from tests.workers import Meddled, actions, before, model, shuffled

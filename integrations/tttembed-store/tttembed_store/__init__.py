@@ -1,5 +1,6 @@
 """tttembed-rag for many processes: a store in SQLite or PostgreSQL, the worker that learns, and those who follow it."""
 
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_store.batches import open_batch_service
 from tttembed_store.capture import REQUIRED, Captured, StoreLog
 from tttembed_store.following import follow
@@ -10,8 +11,10 @@ from tttembed_store.worker import Action, Probe, Step, Worker
 __all__ = [
     "REQUIRED",
     "Action",
+    "Candidate",
     "Captured",
     "Probe",
+    "Served",
     "Step",
     "Store",
     "StoreLog",

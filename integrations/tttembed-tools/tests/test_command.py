@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import LargeBinary, func
+from tttembed_store import Worker
 from tttembed_store.sql import open_store, schema
-from tttembed_store.worker import Worker
 from tttembed_store.worker.tenant import is_of_tools
 from tttembed_tools import LearnedToolSearch
 

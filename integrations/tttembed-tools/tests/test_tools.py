@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 from tttembed_store.sql.records import TOOL_CALLS
 from tttembed_store.sql.work.states import TOOLS
 from tttembed_tools import LearnedToolSearch, Turns

@@ -1,4 +1,4 @@
-"""Live offsets that follow a store."""
+"""Live offsets that follow a store. Private: may change without notice."""
 
 from tttembed_store.following.follower import follow
 

@@ -25,7 +25,7 @@ def read_spans(path: Path) -> list[Span]:
 
     Known are JSON lines and JSON lists of what the OpenTelemetry SDK prints (``span.to_json()``) or Phoenix exports,
     OTLP as JSON, which the file exporter of the OpenTelemetry collector writes, and Parquet files of Phoenix's data
-    frames (``pip install 'tttembed-rag[parquet]'``).
+    frames (``pip install 'tttembed-store[parquet]'``).
 
     Raises:
         DataError: Not such a file; the message names the line.

@@ -3,6 +3,8 @@
 `log` holds what was served and the rewards of it, `versions` what was published, `work` what workers share. Each room
 imports from the rooms before it alone. Beside them stand the tables, the database and the leases, which all rooms use,
 and `store`, `forgetting` and `history`, which use all rooms.
+
+Private: may change without notice.
 """
 
 from tttembed_rag.rewards.observations import Candidate, Served

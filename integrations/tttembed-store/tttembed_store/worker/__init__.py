@@ -16,6 +16,8 @@ A round goes over the tenants of a store with something to do. Its steps, by the
 
 Any number of workers share a store: one works for a tenant at a time, and a worker is on standby where others work for
 all tenants with something to do. A tenant with something broken has failed; the others go on.
+
+Private: may change without notice.
 """
 
 from tttembed_store.worker.probe import Probe
