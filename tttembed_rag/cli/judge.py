@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tttembed_rag.evaluate.datasets import Dataset
     from tttembed_rag.judging.plan import Plan, Progress, Verdicts
     from tttembed_rag.judging.spending import Price
-    from tttembed_rag.rewards.observations import Observation
+    from tttembed_rag.rewards.observations import Served
 
 
 @main.command(short_help="Score candidates of served queries, each pair once, under a budget.")
@@ -129,7 +129,7 @@ def judge(
     elif feedback:
         # The texts of the whole collection by their ids, not of its candidates alone.
         queries = {one.query_id: one.query for one in served} if dataset is None else dataset.queries
-        shown = {document: text for one in served for document, text in one.candidates}
+        shown = {candidate.doc_id: candidate.text for one in served for candidate in one.candidates}
         said = read_feedback(spec, plan, queries=queries, documents=shown if dataset is None else dataset.documents)
         said = said.progress if dry_run else said
     else:
@@ -142,11 +142,12 @@ def judge(
         raise click.exceptions.Exit(1)
 
 
-def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> list[Observation]:
+def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> list[Served]:
     """Queries with their candidates: those of a log, or of a folder's stored *vectors* the first *depth* of each."""
     from tttembed_rag.evaluate.files import load_vectors
     from tttembed_rag.evaluate.index import FaissIndex
-    from tttembed_rag.rewards.observations import Observation, read_log
+    from tttembed_rag.rewards.observations import Served
+    from tttembed_rag.rewards.rows import read_log
 
     if dataset is None:
         return read_log(source)
@@ -154,7 +155,7 @@ def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> 
     base = FaissIndex.from_vectors(docs).search(queries, depth)[1]
     documents = list(dataset.documents.items())
     return [
-        Observation(query, text, [documents[row] for row in rows], dataset.name)
+        Served.of_texts(query, text, [documents[row] for row in rows], dataset.name)
         for (query, text), rows in zip(dataset.queries.items(), base.tolist(), strict=True)
     ]
 
@@ -201,8 +202,8 @@ def _by_batches(spec: str, plan: Plan, paid: Path | None, *, examine: bool, dry_
 
 
 def _covering(
-    source: Path, dataset: Dataset | None, served: Sequence[Observation], embed: str | None, vectors: str, seed: int
-) -> list[Observation]:
+    source: Path, dataset: Dataset | None, served: Sequence[Served], embed: str | None, vectors: str, seed: int
+) -> list[Served]:
     """*served* in the order of `tttembed_rag.judging.covering`, by stored vectors or by those of the model *embed*."""
     from tttembed_rag.evaluate.files import load_vectors
     from tttembed_rag.judging.covering import in_covering_order

@@ -5,7 +5,7 @@ from tttembed_rag.judging.files import write_scores
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
 from tttembed_rag.judging.running import judge_all
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import read_log
+from tttembed_rag.rewards.rows import read_log
 
 __all__ = [
     "Answers",

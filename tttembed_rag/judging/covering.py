@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.offsets.kernel import bandwidth_of, kernel_of
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.checks import unit as unit_rows
 from tttembed_rag.vectors.rows import Float64
@@ -60,9 +60,7 @@ def covering(
     return [int(open_rows[place]) for place in _greedy(covariance, weights, by_lot, count)]
 
 
-def in_covering_order(
-    observations: Sequence[Observation], vectors: FloatArray, *, key: bytes = b""
-) -> list[Observation]:
+def in_covering_order(observations: Sequence[Served], vectors: FloatArray, *, key: bytes = b"") -> list[Served]:
     """*observations*, with the *vectors* (n, d) of their queries, of any norm, in the order in which to judge them.
 
     Those of one text and task stand beside each other. Of more than `MOST_COMPARED` texts those that were asked most

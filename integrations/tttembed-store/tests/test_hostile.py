@@ -246,10 +246,10 @@ class TestTenants:
                 rewards = planted(20)
                 for number in range(20):
                     rows = range(rewards.starts[number], rewards.starts[number + 1])
-                    shown = [Candidate(f"d{row}", rewards.doc_vectors[row], None, rewards.values[row]) for row in rows]
+                    shown = [Candidate(f"d{row}", rewards.doc_vectors[row], "", rewards.values[row]) for row in rows]
                     vector, name = rewards.query_vectors[number], f"{tenant}-QID-{number}"
                     store.observe(
-                        [Served(name, vector, shown, None, tasks[number % 2], tenant)], judge=f"judge-of-{tenant}"
+                        [Served(name, vector, shown, "", tasks[number % 2], tenant)], judge=f"judge-of-{tenant}"
                     )
                     store.reward(
                         "j", {(tenant, tasks[number % 2], name): {f"d{row}": rewards.values[row] for row in rows}}

@@ -82,7 +82,7 @@ class TestWriting:
         log.flush()
 
         [one] = store.judge_queue.waiting("later", tenant="")
-        assert (one.query, [text for _, text in one.candidates], one.task) == ("q", ["b", "a"], "billing")
+        assert (one.query, [shown.text for shown in one.candidates], one.task) == ("q", ["b", "a"], "billing")
         assert log.counts == Captured(written=3, queued=0, dropped=0, sampled_out=0, failed=0)
 
     def test_a_judge_brings_its_fingerprint_and_scale(self, store):
@@ -368,11 +368,11 @@ class TestHarm:
         """A Python float takes eight times as much; nothing that waits is larger than what is written."""
         with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", "judge", max_bytes=50_000) as log:
             log.observe("q", ["a"], known=Known([0.1] * 500, [[0.2] * 500]))
-            ((call, _),) = log._queue
+            ((served, _, _),) = log._queue
             held = log._held
             log.close(timeout=0.0)
 
-        assert (call.known.vector.dtype, call.known.document_vectors[0].dtype) == (np.float32, np.float32)
+        assert (served.vector.dtype, served.candidates[0].vector.dtype) == (np.float32, np.float32)
         assert 4_000 < held < 5_000
 
     def test_one_bad_query_costs_few_transactions(self, store):

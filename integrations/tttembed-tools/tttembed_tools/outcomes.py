@@ -17,15 +17,14 @@ from uuid import uuid4
 from zlib import crc32
 
 from cachetools import LRUCache
-from tttembed_store.capture.preparing import Call, owned
 from tttembed_store.capture.storelog import StoreLog
 from tttembed_store.following.follower import follow
 from tttembed_store.sql.records import TOOL_CALLS
 
-from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError, LeaseLost, Superseded
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import named_for
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
@@ -210,9 +209,11 @@ class InStore:
 
         Without a tenant, `StoreLog` decides.
         """
-        known = owned(Known(request.vector, vector[None], doc_ids=[card.key]))
-        rewards = tuple(request.outcomes.values())
-        self._log.put(Call(request.query, (card.text,), rewards, request.task, tenant, at, known, "", request.source))
+        (reward,) = request.outcomes.values()
+        used = Candidate(card.key, vector, card.text, reward)
+        names = {"task": request.task, "tenant": tenant or "", "embedder": self._embedder, "source": request.source}
+        served = Served("", request.vector, [used], request.query, at=at, **names)
+        self._log.put(served, has_tenant=tenant is not None)
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first; "" also has those of who shares.

@@ -47,7 +47,7 @@ class Lists:
     """
 
     query_id: str
-    query: str | None
+    query: str
     task: str
     offset: str
     before: float | None

@@ -82,7 +82,7 @@ def lists_of(
     kept = order[np.minimum(was, now)[order] < _CANDIDATES].tolist()
     return Lists(
         query_id=shortened(served.query_id, _NAME),
-        query=None if served.query is None else shortened(served.query),
+        query=shortened(served.query),
         task=shortened(served.task, _NAME),
         offset=shortened(key, _TITLE),
         before=before,
@@ -90,7 +90,7 @@ def lists_of(
         candidates=tuple(
             Listed(
                 document=shortened(one.doc_id, _NAME),
-                text=shortened(one.text or "", _TITLE),
+                text=shortened(one.text, _TITLE),
                 reward=one.reward,
                 rank=int(was[row]) + 1,
                 score=float(scores[row]),

@@ -17,7 +17,7 @@ from tttembed_store.batches.openbatch import FiledBatches
 from tttembed_rag.cli import main
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judging import Budget, Plan, Price, ScoreCache
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.testing import eventually
 
 PRICE = Price(input=2.0, output=12.0)
@@ -36,7 +36,7 @@ def quick(monkeypatch, spec):
 def observed(queries=4, depth=3):
     """Served queries of two words; their documents have none, one or both of them."""
     return [
-        Observation(
+        Served.of_texts(
             f"q{q}",
             f"word{q} word{q}b",
             [(f"d{q}-{k}", " ".join([*[f"word{q}", f"word{q}b"][:k], f"filler{k}"])) for k in range(depth)],
@@ -50,7 +50,11 @@ def log(tmp_path):
     """A log of served queries."""
     path = tmp_path / "served.jsonl"
     lines = [
-        {"query_id": o.query_id, "query": o.query, "candidates": [{"id": d, "text": t} for d, t in o.candidates]}
+        {
+            "query_id": o.query_id,
+            "query": o.query,
+            "candidates": [{"id": c.doc_id, "text": c.text} for c in o.candidates],
+        }
         for o in observed()
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -211,7 +215,7 @@ def test_a_changed_plan_loses_nothing_that_was_paid_for(run, batch_server):
     """Other queries stand in the log when the results are read: they are kept for the first ones all the same."""
     with pytest.raises(KeyboardInterrupt):
         run(sleep=interrupted)
-    other = run(observations=[Observation("q", "word9 word9b", [("d", "word9")])])
+    other = run(observations=[Served.of_texts("q", "word9 word9b", [("d", "word9")])])
     first = run()
 
     assert sum(map(len, other.rewards.values())) == 1

@@ -211,7 +211,7 @@ def test_ask_again_takes_back_what_was_declined(url):
     with open_store(url) as store:
         queue = store.judge_queue
         [one, other, *_] = waiting = queue.waiting("later")
-        keys = [pair_key("later", one.query, text) for _, text in one.candidates]
+        keys = [pair_key("later", one.query, shown.text) for shown in one.candidates]
         queue.answers(waiting).put("later", dict.fromkeys(keys, Paid(None)))
         queue.failed("later", {other.query_id: "413 too large"})
         before = len(queue.waiting("later", due=True))

@@ -70,7 +70,7 @@ def test_a_judge_that_asks_stays_one_voice(store):
     store.observe([asked("ann")])
     waiting = store.judge_queue.waiting("judge")
     for reward in (0.0, 1.0):
-        rewards = {one.query_id: {document: reward for document, _ in one.candidates} for one in waiting}
+        rewards = {one.query_id: {shown.doc_id: reward for shown in one.candidates} for one in waiting}
         store.judge_queue.judged("judge", rewards)
 
     assert by_source(store.rewards("judge")) == {"": [1.0, 1.0]}
@@ -80,7 +80,7 @@ def test_silence_replaces_no_word(store):
     """Of one transaction as of two; a word replaces silence."""
 
     def said(doc, value, silent=False):
-        return Served("q", None, [Candidate(doc, None, None, value, silent)], "q", source="ada")
+        return Served("q", None, [Candidate(doc, None, "", value, silent)], "q", source="ada")
 
     store.observe(
         [said("a", 1.0), said("a", 0.25, silent=True), said("b", 0.25, silent=True), said("b", 0.75)], judge="j"

@@ -55,7 +55,7 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
         size += len(line)
         batches[-1][pair] = line, call.charge.usage
     keys = {
-        one.query_id: {pair_key(judge.fingerprint, one.query, text) for _, text in one.candidates}
+        one.query_id: {pair_key(judge.fingerprint, one.query, candidate.text) for candidate in one.candidates}
         for one in (plan.observations if batches else ())
     }
     return [
@@ -118,9 +118,9 @@ def collect(
 def answered(plan: Plan, judge: LineJudge, answers: Answers) -> Verdicts:
     """The verdicts of *plan* that are there; nothing is asked."""
     asked = [
-        (one.query_id, document, pair_key(judge.fingerprint, one.query, text))
-        for one, candidates in plan.visits()
-        for document, text in candidates
+        (served.query_id, shown.doc_id, pair_key(judge.fingerprint, served.query, shown.text))
+        for served, candidates in plan.visits()
+        for shown in candidates
     ]
     paid = answers.get([*examination_keys(judge.fingerprint), *{key for _, _, key in asked}])
     scored = [(query, document, paid[key].score) for query, document, key in asked if key in paid]

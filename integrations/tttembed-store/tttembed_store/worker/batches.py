@@ -21,7 +21,7 @@ from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import MAX_DEPTH, Observation
+from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.batches.exchange import Exchange, NeverMadeError
 from tttembed_store.batches.openbatch import Books, OpenBatch
 from tttembed_store.batches.requests import answered, collect, pack
@@ -88,7 +88,7 @@ class BatchAsking:
         contents = exchange.download(found)
         waiting = self._queue.waiting(self.fingerprint, queries=batch.queries, tenant=tenant)
         answers = self._queue.answers(waiting, day=batch.date)
-        asked = {pair_key(self.fingerprint, one.query, text) for one in waiting for _, text in one.candidates}
+        asked = {pair_key(self.fingerprint, one.query, shown.text) for one in waiting for shown in one.candidates}
         collected = collect(contents, batch, self._lines, answers, asked)
         scored = self._write(waiting, answers, tenant)
         left = self._queue.waiting(self.fingerprint, queries=batch.queries, tenant=tenant)
@@ -101,7 +101,7 @@ class BatchAsking:
         usd = Price(*batch.price).share(self._lines.price).of(collected.usage)
         return Asked(scored, missing, why if missing else "", usage=collected.usage, usd=usd)
 
-    def _write(self, observations: Sequence[Observation], answers: Answers, tenant: str) -> int:
+    def _write(self, observations: Sequence[Served], answers: Answers, tenant: str) -> int:
         """Write the kept answers about *observations* as rewards; gives how many."""
         rewards = answered(Plan(observations, (MAX_DEPTH,)), self._lines, answers).rewards
         return self._queue.judged(self.fingerprint, rewards, tenant=tenant) if rewards else 0

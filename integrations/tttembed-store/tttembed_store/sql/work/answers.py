@@ -17,7 +17,7 @@ from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.cache import Paid
 from tttembed_rag.judging.spending import Budget
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database, keyed_digest
 from tttembed_store.sql.records import Spend, row_of
@@ -51,7 +51,7 @@ class StoredAnswers:
     Its arguments are those of `JudgeQueue.answers`.
     """
 
-    def __init__(self, database: Database, about: Sequence[Observation] = (), *, day: date | None = None) -> None:
+    def __init__(self, database: Database, about: Sequence[Served] = (), *, day: date | None = None) -> None:
         self._database = database
         self._about = about
         self._day = day
@@ -104,8 +104,8 @@ class StoredAnswers:
         if judge not in self._asked:
             asked: dict[bytes, list[int]] = {}
             for one in self._about:
-                for _, text in one.candidates:
-                    asked.setdefault(pair_key(judge, one.query, text), []).append(row_of(one.query_id))
+                for shown in one.candidates:
+                    asked.setdefault(pair_key(judge, one.query, shown.text), []).append(row_of(one.query_id))
             self._asked[judge] = asked
         about = {pair: self._asked[judge][pair] for pair in pairs if pair in self._asked[judge]}
         q = schema.queries.c.id  # none is forgotten while the connection's transaction writes
