@@ -368,8 +368,8 @@ class TestHarm:
         """A Python float takes eight times as much; nothing that waits is larger than what is written."""
         with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", "judge", max_bytes=50_000) as log:
             log.observe("q", ["a"], known=Known([0.1] * 500, [[0.2] * 500]))
-            ((served, _, _),) = log._queue
-            held = log._held
+            ((make, *_),) = log._queue
+            served, held = make(), log._held
             log.close(timeout=0.0)
 
         assert (served.vector.dtype, served.candidates[0].vector.dtype) == (np.float32, np.float32)

@@ -21,10 +21,10 @@ from tttembed_store.capture.storelog import StoreLog
 from tttembed_store.following.follower import follow
 from tttembed_store.sql.records import TOOL_CALLS
 
+from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError, LeaseLost, Superseded
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import named_for
-from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
@@ -209,11 +209,9 @@ class InStore:
 
         Without a tenant, `StoreLog` decides.
         """
-        (reward,) = request.outcomes.values()
-        used = Candidate(card.key, vector, card.text, reward)
-        names = {"task": request.task, "tenant": tenant or "", "embedder": self._embedder, "source": request.source}
-        served = Served("", request.vector, [used], request.query, at=at, **names)
-        self._log.put(served, has_tenant=tenant is not None)
+        known, rewards = Known(request.vector, vector[None], doc_ids=[card.key]), list(request.outcomes.values())
+        names = {"task": request.task, "source": request.source}
+        self._log.put(request.query, [card.text], rewards, known, tenant=tenant, at=at, **names)
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first; "" also has those of who shares.

@@ -12,39 +12,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known
+from tttembed_rag.capture.log import Known, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.rewards.observations import Candidate, Served
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, as_floats
 
 _log = logging.getLogger(__name__)
-# Bytes that a candidate takes beside its texts and its vector.
-_CANDIDATE_BYTES = 100
 
 
-def served_of(
-    query: str, documents: Sequence[str], rewards: Sequence[float | None], known: Known | None, **facts: Any
-) -> Served:
-    """A query as a store takes it, which the caller cannot change any more; blank documents are left out.
-
-    Vectors are copied in the precision that a store keeps, and *facts* are other fields of `Served`.
+def owned(known: Known | None) -> Known:
+    """A copy of *known* that the caller cannot change any more, in the precision that a store keeps.
 
     Raises:
-        InputError: The query is blank.
         VectorError: A vector is none.
     """
-    known = known or Known()
-    none, rows = [None] * len(documents), known.document_vectors
-    vectors: Any = none if rows is None else _copied(rows) if isinstance(rows, np.ndarray) else map(_copied, rows)
-    columns = zip(known.doc_ids or none, vectors, documents, rewards, strict=True)
-    candidates = [
-        Candidate(doc_id or "", vector, text, reward) for doc_id, vector, text, reward in columns if text.strip()
-    ]
-    if not query.strip():
-        raise InputError(f"query: expected a text, got {query!r}")
-    return Served(known.query_id or "", _copied(known.vector), candidates, query, **facts)
+    if known is None:
+        return Known()
+    rows, ids = known.document_vectors, known.doc_ids
+    whole = rows is None or isinstance(rows, np.ndarray)
+    copied = _copied(rows) if whole else [_copied(row) for row in rows or ()]
+    return Known(_copied(known.vector), copied, known.query_id, None if ids is None else tuple(ids))
 
 
 def _copied(vector: Any) -> Any:
@@ -54,15 +44,49 @@ def _copied(vector: Any) -> Any:
         return np.array(as_floats("vector", vector), dtype=np.float32)
 
 
-def size_of(served: Served) -> int:
-    """Bytes that a served query holds on to, but for what is small."""
-    texts = [served.query_id, served.query, served.task, served.tenant, served.source]
-    vectors = [served.vector]
-    for candidate in served.candidates:
-        texts += candidate.doc_id, candidate.text
-        vectors.append(candidate.vector)
-    held = sum(map(getsizeof, texts)) + sum(vector.nbytes for vector in vectors if vector is not None)
-    return held + _CANDIDATE_BYTES * len(served.candidates)
+def size_of(known: Known, *texts: Any) -> int:
+    """Bytes that *texts* and what is *known*, which is `owned`, hold on to, but for what is small."""
+    rows = known.document_vectors
+    vectors = (known.vector, *(rows if isinstance(rows, list) else [rows]))
+    return sum(map(getsizeof, (*texts, known.query_id, *(known.doc_ids or ()), *vectors)))
+
+
+def served_of(
+    query: str,
+    documents: Sequence[str],
+    scores: Sequence[float | None] | None,
+    known: Known,
+    *,
+    scale: Scale,
+    query_id: str,
+    **facts: Any,
+) -> Served:
+    """A query as a store takes it, with the vectors that its caller knew; blank documents are left out.
+
+    The *scores* are on a *scale*, the *query_id* is that of the caller's `context`, and *facts* are other fields of
+    `Served`. Names that no store takes are refused here, where they cost the others of a batch nothing.
+
+    Raises:
+        TTTEmbedError: A score or a name is not what was expected, or the query is blank.
+    """
+    none = [None] * len(documents)
+    rewards = none if scores is None else unit_rewards(scale, documents, scores)
+    vectors: Any = none if known.document_vectors is None else known.document_vectors
+    columns = zip(known.doc_ids or none, vectors, documents, rewards, strict=True)
+    candidates = [
+        Candidate(checked_name("doc_id", doc_id or "", empty=True), vector, text, reward)
+        for doc_id, vector, text, reward in columns
+        if text.strip()
+    ]
+    if not query.strip():
+        raise InputError(f"query: expected a text, got {query!r}")
+    vector: Any = known.vector
+    served = Served(known.query_id or query_id, vector, candidates, query, **facts)
+    checked_name("query_id", served.query_id, empty=True)
+    checked_name("task", served.task)
+    checked_name("tenant", served.tenant, empty=True)
+    checked_name("source", served.source, empty=True)
+    return served
 
 
 @dataclass
@@ -85,16 +109,18 @@ class Preparation:
         """In a forked child, leave behind remembered vectors and the locks that other threads may have held."""
         self._query_vectors, self.vectors = copy(self._query_vectors), copy(self.vectors)
 
-    def prepare(self, served: Iterable[Served]) -> list[Served]:
-        """*served* with the vectors that can be found; those with names that no store takes are left out.
-
-        They are refused here, where they cost the others of a batch nothing.
-        """
-        named = [query for query in served if _is_well_named(query)]
+    def prepare(self, made: Iterable[Callable[[], Served]]) -> list[Served]:
+        """Served queries as they are *made*, with the vectors that can be found; malformed ones are left out."""
+        served = list[Served]()
+        for make in made:
+            try:
+                served.append(make())
+            except Exception as error:  # noqa: BLE001 - a caller's arguments: anything may be wrong with them
+                _log.warning("a served query was malformed: %r", error)
         embed = self.embed_query
         embed_queries = None if embed is None else lambda texts: [embed(text) for text in texts]
-        queries = _embedded(self._query_vectors, embed_queries, (one.query for one in named if one.vector is None))
-        shown = (candidate for one in named for candidate in one.candidates)
+        queries = _embedded(self._query_vectors, embed_queries, (one.query for one in served if one.vector is None))
+        shown = (candidate for one in served for candidate in one.candidates)
         lacking = (candidate.text for candidate in shown if candidate.vector is None)
         documents = _embedded(self.vectors, self.embed_documents, lacking)
         return [
@@ -106,23 +132,8 @@ class Preparation:
                     for shown in one.candidates
                 ],
             )
-            for one in named
+            for one in served
         ]
-
-
-def _is_well_named(served: Served) -> bool:
-    """Whether a store takes the names of a query; else a line in the log says why not."""
-    try:
-        checked_name("query_id", served.query_id, empty=True)
-        checked_name("task", served.task)
-        checked_name("tenant", served.tenant, empty=True)
-        checked_name("source", served.source, empty=True)
-        for candidate in served.candidates:
-            checked_name("doc_id", candidate.doc_id, empty=True)
-    except InputError as error:
-        _log.warning("a served query was malformed: %r", error)
-        return False
-    return True
 
 
 def _embedded(

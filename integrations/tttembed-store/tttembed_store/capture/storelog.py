@@ -11,15 +11,16 @@ import time
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from threading import Condition
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, Log, list_of, unit_rewards
+from tttembed_rag.capture.log import Known, Log, list_of
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError, StoreUnavailable, TTTEmbedError, check_count, check_text
 from tttembed_rag.judges.contract import Judge, checked_judge
@@ -29,7 +30,7 @@ from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.context import current_query_id, said
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop
-from tttembed_store.capture.preparing import Preparation, served_of, size_of
+from tttembed_store.capture.preparing import Preparation, owned, served_of, size_of
 from tttembed_store.following.reached import Reached
 
 if TYPE_CHECKING:
@@ -205,28 +206,40 @@ class StoreLog(Log):
             if not tenant and self._tenant is REQUIRED:
                 self._leave_out("without_tenant")
                 return
-            texts = list_of(documents)
-            rewards = [None] * len(texts) if scores is None else unit_rewards(self.scale, texts, scores)
-            facts = {"task": task, "tenant": tenant or "", "at": at, "embedder": self._embedder, "source": source}
-            served = served_of(query, texts, rewards, known, **facts)
-            if not served.query_id and (query_id := current_query_id()):
-                served = replace(served, query_id=query_id)
-            self.put(served, has_tenant=tenant is not None)
+            names = {"task": task, "query_id": current_query_id(), "source": source}
+            self.put(query, list_of(documents), scores, known, tenant=tenant, at=at, **names)
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
             _log.exception("a served query was not noted")
             self._leave_out("failed")
 
-    def put(self, served: Served, *, has_tenant: bool = True) -> None:
+    def put(
+        self,
+        query: str,
+        documents: Sequence[str],
+        scores: Sequence[float | None] | None,
+        known: Known | None,
+        *,
+        tenant: str | None,
+        at: float,
+        task: str,
+        query_id: str = "",
+        source: str = "",
+    ) -> None:
         """Put a served query into the queue, whatever the caller's `context` says, or count it as dropped.
 
-        One that *has_tenant* not was served by a caller who named none: it is left out of a store with tenants.
+        It was served *at* a Unix second. One that nobody named a *tenant* for is left out of a store with tenants.
         """
-        size = size_of(served)
+        texts, known = tuple(documents), owned(known)
+        numbers = None if scores is None else tuple(scores)
+        facts: dict[str, Any] = {"tenant": tenant or "", "at": at, "task": task, "query_id": query_id, "source": source}
+        facts |= {"scale": self.scale, "embedder": self._embedder}
+        make = partial(served_of, query, texts, numbers, known, **facts)
+        size = size_of(known, query, *texts, tenant, task, query_id, source)
         with self._changed:
             if self._closed or len(self._queue) >= self._capacity or self._held + size > self._max_bytes:
                 self._counts["dropped"] += 1
                 return
-            self._queue.append((served, has_tenant, size))
+            self._queue.append((make, tenant, known.vector is None, size))
             self._held += size
             self._accepted += 1
             fills = len(self._queue) >= min(_BATCH, 1 + self._capacity // 2) or 2 * self._held >= self._max_bytes
@@ -287,7 +300,7 @@ class StoreLog(Log):
     def _start_anew(self) -> None:
         # Guards the queue and the counts; told to threads that wait for calls to come to an end.
         self._changed = Condition()
-        self._queue: deque[tuple[Served, bool, int]] = deque()
+        self._queue: deque[tuple[Callable[[], Served], str | None, bool, int]] = deque()
         # Bytes of the calls in the queue; how many calls were put there, and how many of those came to an end.
         self._held = self._accepted = self._done = 0
         # All calls by their ends: so far, and when telemetry was told last.
@@ -330,26 +343,26 @@ class StoreLog(Log):
             return []
         has_tenants = store.has_tenants()
         most = _EMBEDDED_BATCH if self._preparation.embeds else _BATCH
-        batch, taken, lacking = list[tuple[Served, bool]](), 0, 0
+        batch, taken, lacking = list[tuple[Callable[[], Served], str | None]](), 0, 0
         with self._changed:
             while self._queue and len(batch) < _BATCH and lacking < most and taken < _BATCH_BYTES:
-                served, has_tenant, size = self._queue.popleft()
-                batch.append((served, has_tenant))
+                make, tenant, lacks, size = self._queue.popleft()
+                batch.append((make, tenant))
                 taken += size
-                lacking += served.vector is None
+                lacking += lacks
             self._held -= taken
-        has_tenants = has_tenants or any(served.tenant for served, _ in batch)  # it will have them a moment later
-        owned = [served for served, has_tenant in batch if has_tenant or not has_tenants]
-        if lost := len(batch) - len(owned):
+        has_tenants = has_tenants or any(tenant for _, tenant in batch)  # it will have them a moment later
+        queries = [make for make, tenant in batch if tenant is not None or not has_tenants]
+        if lost := len(batch) - len(queries):
             if not self._counts["without_tenant"]:
                 _log.warning(
                     "queries without a tenant are left out, as the store has tenants: name one by "
                     'context(..., tenant=), or make a log for the shared tenant with tenant=""'
                 )
             self._settle(without_tenant=lost)
-        prepared = self._preparation.prepare(owned)
-        self._settle(failed=len(owned) - len(prepared))
-        return prepared
+        served = self._preparation.prepare(queries)
+        self._settle(failed=len(queries) - len(served))
+        return served
 
     def _write(self, store: Store, served: Sequence[Served]) -> None:
         """Write the first queries of the batch in one transaction; in halves where the store refuses one of them."""
