@@ -270,7 +270,7 @@ def test_fit_warns_of_a_judge_that_counts_words(sqlite_url, tmp_path):
     """Rewards that repeat how many words a document shares with its query are told, by the texts in the store."""
     rng = np.random.default_rng(0)
     documents = [
-        Candidate(f"d{j}", rng.standard_normal(8), "wash wool by hand in cold water"[: 4 * j]) for j in range(8)
+        Candidate(f"d{j}", rng.standard_normal(8), "wash wool by hand in cold water"[: 4 * j + 4]) for j in range(8)
     ]
     judged = [replace(one, reward=number / 10) for number, one in enumerate(documents)]
 
