@@ -20,10 +20,11 @@ from tttembed_rag.gate.depth import skips_of
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
 from tttembed_rag.judges import Blocking
+from tttembed_rag.offsets.codes import LOST, OTHER_JUDGE
 from tttembed_rag.offsets.skips import SHARES, Skips
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving import Cascade, LiveOffsets, Published, Snapshot, Steering
-from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE, WATCHED
+from tttembed_rag.serving.cascade import WATCHED
 
 LOSS, NEVER = 0.03, 1e-12
 
@@ -139,11 +140,11 @@ class TestCertificate:
 
     def test_trusted_labels_prove_what_the_judge_does_not_see(self):
         """A judge to whom all documents are much alike; labels that are its own change nothing, others do."""
-        case = case_of(habit(200))
-        scores = case.moved(np.zeros((200, 16)))[1]
+        rewards = habit(200)
+        scores = case_of(rewards).moved(np.zeros((200, 16)))[1]
 
-        agreeing, denying = (skips_of(labelled(case, power), scores) for power in (0.05, 2))
-        unaudited = skips_of(replace(labelled(case, 2), labels=None), scores)
+        agreeing, denying = (skips_of(labelled(rewards, power)[0], scores) for power in (0.05, 2))
+        unaudited = skips_of(labelled(rewards, 2)[1], scores)
 
         assert agreeing == unaudited
         assert denying.leads == unaudited.leads[: len(denying.leads)]

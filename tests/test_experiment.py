@@ -602,8 +602,6 @@ def test_folders_of_different_widths_are_refused(collection: Collection, tmp_pat
         ({"baselines": ("bm25",)}, "baselines: expected raw, rerank, fused, hybrid, got bm25"),
         ({"seeds": ()}, "seeds: expected "),
         ({"seeds": (0, -1)}, "seeds: expected "),
-        ({"objective": "mse"}, "objective: expected "),
-        ({"solver": "sgd"}, "solver: expected "),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
 )

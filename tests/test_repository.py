@@ -64,9 +64,10 @@ LAYERS = {
     ),
     "tttembed_store": (
         ("extras",),
-        ("batches", "spans", "shards"),
+        ("spans", "shards"),
         ("sql",),
-        ("following", "worker"),
+        ("batches", "following"),
+        ("worker",),
         ("capture", "report", "proxy"),
         ("__init__",),
         ("cli",),

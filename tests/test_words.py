@@ -24,14 +24,15 @@ from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.experiment import ExperimentPlan, run
 from tttembed_rag.evaluate.explaining import explain
 from tttembed_rag.fitting.objectives import softmax
+from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.fitting.words import Weighing
+from tttembed_rag.fitting.weighing import Weighing
 from tttembed_rag.gate.audit import audit_sample
-from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.case import Case, Terms, gated
 from tttembed_rag.gate.deciding import nothing
+from tttembed_rag.gate.lists import with_lists
 from tttembed_rag.gate.proposals import propose_local
-from tttembed_rag.gate.thresholds import AUDITED, FALLS, MEANS, PUBLISHED
-from tttembed_rag.gate.words import with_lists
+from tttembed_rag.offsets.codes import AUDITED, FALLS, MEANS, PUBLISHED
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.serving import Steering
@@ -192,11 +193,12 @@ class TestGate:
         for values, code in ((rewards.values, PUBLISHED), (near, AUDITED.code)):
             said = dict(zip(zip(*names, strict=True), values.tolist(), strict=True))
             labels = {pair: min(max(said[pair], 0.0), 1.0) for pair in pairs}
-            case = Case(rewards, gated(Recipe(), rewards), labels=labels)
+            case = Case.of(rewards, gated(Recipe(), rewards), Terms(labels=labels))
+            optima = private_optima(case.widened, case.recipe)
             local = nothing(
                 case, "local", "default", Evidence(48, None, None, "abstained", "", vouched="trusted labels")
             )
-            assert with_lists(local, propose_local(case)).rescorer.evidence.code == code
+            assert with_lists(local, propose_local(case, optima)).rescorer.evidence.code == code
 
     def test_shared_words_never_count_against_a_document(self):
         """A judge that dislikes every document with the words of the query teaches to look at similarity alone."""

@@ -11,6 +11,7 @@ from tttembed_rag.errors import (
     TTTEmbedError,
     VectorError,
 )
+from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.tuning import Tuned, tune
 from tttembed_rag.offsets.evidence import Evidence
@@ -36,6 +37,7 @@ __all__ = [
     "Offset",
     "OffsetFileError",
     "Offsets",
+    "Recipe",
     "Rescorer",
     "RewardError",
     "Rewards",

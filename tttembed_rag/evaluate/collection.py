@@ -19,9 +19,9 @@ from tttembed_rag.offsets.orders import in_reward_order
 from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.vectors.bm25 import Keywords
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
-from tttembed_rag.vectors.words import Keywords
 
 # The rows of a list in another order, given the rewards of some of them.
 Order: TypeAlias = Callable[[Sequence[int], Mapping[int, float]], list[int]]

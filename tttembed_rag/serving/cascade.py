@@ -24,6 +24,7 @@ from tttembed_rag.gate.depth import lost_by, paid_for
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL
 from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_judge, checked_rewards, scored
+from tttembed_rag.offsets.codes import LOST, OTHER_JUDGE
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.orders import in_reward_order
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from cachetools import FIFOCache
 
 _log = logging.getLogger(__name__)
-# Why a cascade asks about every list although something was certified: what it lost, and another judge.
-LOST, OTHER_JUDGE = "TTT-C01", "TTT-C02"
 # Explored requests after which a cascade looks at what it loses, each block anew.
 WATCHED = 100
 # Texts of queries whose verdicts are kept in memory, and tasks of versions that are watched, at most.

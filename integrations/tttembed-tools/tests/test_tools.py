@@ -23,7 +23,7 @@ from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.vectors.words import words
+from tttembed_rag.vectors.bm25 import words
 
 # Searching
 

@@ -26,7 +26,7 @@ from tttembed_tools.asking import DAILY, UnusedJudge
 from tttembed_tools.catalog import Card
 from tttembed_tools.explaining import SearchExplanation, explained
 from tttembed_tools.index import WEIGHT, Index, Items, best
-from tttembed_tools.learning import FAILED, FLOOR, SUCCEEDED, Lesson, learn, missing, usable, weight_of
+from tttembed_tools.learning import FAILED, FLOOR, SUCCEEDED, Lesson, learn, usable, weight_of
 from tttembed_tools.outcomes import InProcess, InStore, Outcomes, PastRequest
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ _log = logging.getLogger(__name__)
 _REMEMBERED = 5000
 # The share by which requests must have grown before the background learns again: every fit may take chance for a gain.
 GROWTH = 0.1
-# The share of shared requests whose items a process may lack: beyond it, others have more to learn from.
-_ELSEWHERE = 0.5
 _TOO_FEW = "expected at least 2 requests for which an item helped"
 
 
@@ -211,8 +209,7 @@ class LearnedSearch:
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
         offsets, offset = self._memory.live.serving(query, task)
         query_id = None if offset is None else offset.query_id
-        pool = self._memory.requests(tenant := current_tenant(), len(vector))
-        requests = [one for one in pool if one.tenant == tenant]  # what others share is their offset, not their texts
+        requests = self._memory.requests(current_tenant(), len(vector))
         return explained(index, query, vector, offsets, requests, k=k, task=task, query_id=query_id)
 
     def used(
@@ -265,7 +262,7 @@ class LearnedSearch:
         return True
 
     def learn(self, *, grown: float = 0.0) -> Lesson:
-        """Learn from all uses of the caller's tenant, with those that it shares with, and serve what they support.
+        """Learn from all uses of the caller's tenant, and serve what they support.
 
         Args:
             grown: Learn only where the requests that no process has learned from are this share of the others, >= 0.
@@ -273,9 +270,9 @@ class LearnedSearch:
         Raises:
             StoreUnavailable: The store is away; what was served stays.
         """
-        tenant = self._memory.learner(current_tenant())
+        tenant = current_tenant()
         try:
-            with context(tenant=tenant), self._memory.alone(tenant) as lease:
+            with self._memory.alone(tenant) as lease:
                 return self._learned(tenant, grown, lease)
         except LeaseLost as exc:
             return Lesson.of(0, self._memory.live.current, str(exc))
@@ -283,11 +280,8 @@ class LearnedSearch:
     def _learned(self, tenant: str, grown: float, lease: Lease | None) -> Lesson:
         """The same for *tenant*, while nobody else learns for it, and unless it is forgotten meanwhile."""
         items, live, version = self._items, self._memory.live.current, self._memory.version(tenant)
-        pool = self._memory.requests(tenant, self._width)
-        requests = usable(pool, items)
+        requests = usable(self._memory.requests(tenant, self._width), items)
         nothing = partial(Lesson.of, len(requests), live)
-        if items.own and not tenant and (elsewhere := missing(pool, items)) > _ELSEWHERE * len(pool):
-            return nothing(f"{elsewhere} of {len(pool)} requests are of items that are not here")
         digests, seen = [one.digest for one in requests], self._memory.seen(tenant)
         new = sum(one not in seen for one in digests)
         if len(requests) < 2:
@@ -299,7 +293,7 @@ class LearnedSearch:
         reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
         lesson = Lesson.of(len(requests), offsets, reason, published=True)
         is_sure = self._abstain and FLOOR in offsets.settings
-        if not (version or lesson.moves or is_sure) and lesson.weight == WEIGHT:  # what others share stays
+        if not (version or lesson.moves or is_sure) and lesson.weight == WEIGHT:  # what is served stays
             self._memory.see(digests, tenant, lease)
             return nothing(reason)
         note, rewarded = f"weight of BM25 {lesson.weight:g}; {reason}", len(requests)
@@ -310,9 +304,9 @@ class LearnedSearch:
         return lesson
 
     def learn_for_all(self, *, grown: float = 0.0) -> dict[str, Lesson]:
-        """The same for every tenant, by name; under "" for all that share what they learn."""
+        """The same for every tenant, by name."""
         lessons = {}
-        for tenant in sorted({self._memory.learner(one) for one in self._memory.tenants()}):
+        for tenant in self._memory.tenants():
             with context(tenant=tenant):
                 lessons[tenant] = lesson = self.learn(grown=grown)
             if lesson.published:

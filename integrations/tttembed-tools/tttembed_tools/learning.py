@@ -8,17 +8,17 @@ them is nothing: they stay unjudged. Where a judge was asked about one of them, 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from tttembed_store.sql.records import KEYWORD_WEIGHT, TOOL_CALLS
 
+from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.gate.thresholds import LISTED
 from tttembed_rag.gate.tuning import tune
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import FOREIGN, AnyScope, Offset, named_for
+from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_tools.index import WEIGHT, WEIGHTS, Items, best, fused
@@ -82,11 +82,6 @@ def usable(requests: Sequence[PastRequest], items: Items) -> list[PastRequest]:
     return sorted(found, key=lambda one: (one.task, one.query_id, one.source))
 
 
-def missing(requests: Sequence[PastRequest], items: Items) -> int:
-    """How many of the *requests* are of items that are not there."""
-    return sum(not (one.outcomes.keys() & items.for_tenant(one.tenant).keys.keys()) for one in requests)
-
-
 def learn(
     requests: Sequence[PastRequest], items: Items, verdicts: Sequence[Mapping[str, float]] | None = None
 ) -> Offsets:
@@ -101,10 +96,9 @@ def learn(
     keyword = {name: items.for_tenant(one.tenant).keywords.scores(one.query) for name, one in asked.items()}
 
     def listed(weight: float, vector: FloatArray, query_id: str) -> list[str]:
-        tenant = asked[query_id].tenant
-        index = items.for_tenant(tenant)
+        index = items.for_tenant(asked[query_id].tenant)
         scores = fused(index.vectors @ vector, keyword[query_id], weight)
-        return [named_for("", tenant, index.cards[row].key) for row in best(scores, LISTED)]
+        return [index.cards[row].key for row in best(scores, PLACES)]
 
     weight = tune(rewards, listed, WEIGHTS).setting
     tried = [fit(rewards, scope=scope, served=partial(listed, weight)) for scope in _SCOPES]
@@ -112,7 +106,7 @@ def learn(
     settings = {**offsets.settings, KEYWORD_WEIGHT: weight}
     if (floor := floor_of(requests, items)) is not None:
         settings[FLOOR] = floor
-    return Offsets(map(_without_foreign_names, offsets.values()), width=offsets.width, settings=settings)
+    return Offsets(offsets.values(), width=offsets.width, settings=settings)
 
 
 def floor_of(requests: Sequence[PastRequest], items: Items) -> float | None:
@@ -131,12 +125,6 @@ def floor_of(requests: Sequence[PastRequest], items: Items) -> float | None:
     # How likely so few of them lie below it, were it one in a hundred of all, is binomial.
     below = next(few for few in range(len(lowest) + 1) if bdtr(few, len(lowest), _UNHEARD) > _ERROR)
     return sorted(lowest.values())[below - 1] if below else None
-
-
-def _without_foreign_names(offset: Offset) -> Offset:
-    """The same, whose evidence names no item of another tenant."""
-    names = tuple(FOREIGN if "\0" in name else name for name in offset.evidence.withheld)
-    return replace(offset, evidence=replace(offset.evidence, withheld=names))
 
 
 def _gained(offsets: Offsets) -> float:
@@ -169,7 +157,7 @@ def rewards_of_outcomes(
         others = unused(scores[place], used[one.task, one.query_id], depth).tolist()
         judged = verdicts[place] if verdicts else {}
         rows = [*own, *others]
-        names = [named_for("", one.tenant, index.cards[row].key) for row in rows]
+        names = [index.cards[row].key for row in rows]
         documents |= {name: index.vectors[row] for name, row in zip(names, rows, strict=True) if name not in documents}
         candidates.append(names)
         values.append(np.array([*own.values(), *(judged.get(index.cards[row].key, 0.0) for row in others)]))

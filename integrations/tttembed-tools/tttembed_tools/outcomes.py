@@ -8,9 +8,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import zip_longest
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
@@ -24,7 +22,6 @@ from tttembed_store.sql.records import TOOL_CALLS
 from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError, LeaseLost, Superseded
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import named_for
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
@@ -69,18 +66,6 @@ class PastRequest:
         return crc32(json.dumps([self.task, self.query_id, self.source, sorted(self.outcomes.items())]).encode())
 
 
-def _pooled(own: list[PastRequest], sharing: Mapping[str, list[PastRequest]]) -> list[PastRequest]:
-    """The last requests that all tenants learn from together: the newest of each, then the second newest.
-
-    To the others, all that a tenant does is one source unless it names sources, and these are its own.
-    """
-    lists = [own]
-    for tenant, requests in sharing.items():
-        named = ((one, partial(named_for, "", tenant)) for one in requests)
-        lists.append([replace(one, query_id=name(one.query_id), source=name(one.source)) for one, name in named])
-    return [one for turn in zip_longest(*lists) for one in turn if one is not None][:LAST]
-
-
 class InProcess:
     """A memory of this process, safe between threads.
 
@@ -93,7 +78,6 @@ class InProcess:
         self._kept: dict[str, OrderedDict[tuple[str, str, str], tuple[FloatArray, dict[str, float]]]] = {}
         self._versions: dict[str, int] = {}
         self._seen: dict[str, set[int]] = {}
-        self._sharing: set[str] = set()
         self._forgotten: LRUCache[tuple[str, str], float] = LRUCache(_FORGOTTEN)
         self._lock = Lock()
 
@@ -111,15 +95,12 @@ class InProcess:
                 del kept[next(one for one in kept if one[2] == most)]
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
-        """The last requests of a tenant with vectors (width,), newest first; "" also has those of who shares."""
+        """The last requests of a tenant with vectors (width,), newest first."""
         with self._lock:
-            sharing = () if tenant else self._sharing
-            return _pooled(self._requests(tenant, width), {one: self._requests(one, width) for one in sharing})
-
-    def _requests(self, tenant: str, width: int) -> list[PastRequest]:
+            kept = list(self._kept.get(tenant, {}).items())
         return [
             PastRequest(query, query, vector, task, dict(outcomes), source, tenant)
-            for (task, query, source), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
+            for (task, query, source), (vector, outcomes) in reversed(kept)
             if len(vector) == width
         ]
 
@@ -128,24 +109,13 @@ class InProcess:
         with self._lock:
             return sorted(self._kept)
 
-    def learner(self, tenant: str) -> str:
-        """The tenant that learns from requests of *tenant*: itself, or "" where it shares them."""
-        return "" if tenant in self._sharing else tenant
-
-    def share(self, tenant: str, allowed: bool) -> None:
-        """Let others be served what the requests of a tenant teach, or end that, with all that was shared so far."""
-        with self._lock:
-            (self._sharing.add if allowed else self._sharing.discard)(tenant)
-            if not allowed:
-                self._unlearn("")
-
     def forget(self, tenant: str, key: str) -> bool:
         """Forget an item of a tenant, and where it was used all that was learned from it; gives whether it was."""
         with self._lock:
             self._forgotten[tenant, key] = time.time()
             of_item = [one for _, one in self._kept.get(tenant, {}).values() if one.pop(key, None) is not None]
-            for name in ({tenant, ""} if tenant in self._sharing else {tenant}) if of_item else ():
-                self._unlearn(name)
+            if of_item:
+                self._unlearn(tenant)
             return bool(of_item)
 
     def _unlearn(self, tenant: str) -> None:
@@ -214,16 +184,12 @@ class InStore:
         self._log.put(request.query, [card.text], rewards, known, tenant=tenant, at=at, **names)
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
-        """The last requests of a tenant with vectors (width,), newest first; "" also has those of who shares.
+        """The last requests of a tenant with vectors (width,), newest first.
 
         Raises:
             StoreUnavailable: The store cannot be read now.
         """
         self._log.flush()
-        sharing = () if tenant else self.store.tenants(sharing=True)
-        return _pooled(self._requests(tenant, width), {one: self._requests(one, width) for one in sharing})
-
-    def _requests(self, tenant: str, width: int) -> list[PastRequest]:
         served = self.store.history.recent(
             tenant, width=width, embedder=self._embedder, judge=TOOL_CALLS, limit=LAST, depth=_DEPTH, by_source=True
         )
@@ -240,15 +206,6 @@ class InStore:
         self._log.flush()
         return self.store.tenants()
 
-    def learner(self, tenant: str) -> str:
-        """The tenant that learns from requests of *tenant*: itself, or "" where it shares them."""
-        return "" if tenant in self.store.tenants(sharing=True) else tenant
-
-    def share(self, tenant: str, allowed: bool) -> None:
-        """Let others be served what the requests of a tenant teach, or end that, with all that was shared so far."""
-        self.store.share(tenant, allowed, by=_BY)
-        follow(self.store, tenants=[""], embedder=self._embedder)
-
     def forget(self, tenant: str, key: str) -> bool:
         """Forget an item of a tenant, on disk too, and where it was used all that was learned from it.
 
@@ -256,7 +213,7 @@ class InStore:
         """
         self._log.flush()
         gone = self.store.forget(tenant=tenant, document_id=key, by=_BY)
-        follow(self.store, tenants=[tenant, ""], embedder=self._embedder)
+        follow(self.store, tenants=[tenant], embedder=self._embedder)
         return gone.documents > 0
 
     def seen(self, tenant: str) -> dict[int, None]:

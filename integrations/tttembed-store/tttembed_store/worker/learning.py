@@ -16,8 +16,9 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.gate.thresholds import AUDITED
+from tttembed_rag.offsets.codes import AUDITED
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.system import telemetry
@@ -86,7 +87,7 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
     try:
         with telemetry.step("fit", tenant=tenant.name) as note:
             labels = tenant.store.history.verdicts(tenant.name, judge=AUDIT) or None if tenant.labelled() else None
-            found = fit(rewards, scope=tenant.habits.scope, warm_start=own, audit=labels)
+            found = fit(rewards, scope=tenant.habits.scope, audit=labels, recipe=Recipe(warm_start=own))
             offsets = staying(found, own)
             note(rewarded=len(rewards))
     except InputError as exc:
