@@ -117,20 +117,20 @@ def judge(
     paid = None if dry_run and not cache.exists() else cache
     if paid is not None:
         paid.parent.mkdir(parents=True, exist_ok=True)
-    said: Verdicts | Progress
+    outcome: Verdicts | Progress
     if feedback:
         # The texts of the whole collection by their ids, not of its candidates alone.
         queries = {one.query_id: one.query for one in served} if dataset is None else dataset.queries
         shown = {candidate.doc_id: candidate.text for one in served for candidate in one.candidates}
-        said = read_feedback(spec, plan, queries=queries, documents=shown if dataset is None else dataset.documents)
-        said = said.progress if dry_run else said
+        outcome = read_feedback(spec, plan, queries=queries, documents=shown if dataset is None else dataset.documents)
+        outcome = outcome.progress if dry_run else outcome
     else:
-        said = _by_calls(spec, plan, paid, concurrency, examine=not no_examination, dry_run=dry_run)
-    if isinstance(said, Verdicts):
-        write_scores(target, said)
-    record, line = _told(spec, plan, said, target)
+        outcome = _by_calls(spec, plan, paid, concurrency, examine=not no_examination, dry_run=dry_run)
+    if isinstance(outcome, Verdicts):
+        write_scores(target, outcome)
+    record, line = _summary(spec, plan, outcome, target)
     click.echo(json.dumps(record) if as_json else line)
-    if isinstance(said, Verdicts) and said.broken:  # exit code 1 tells scripts that the judge broke down
+    if isinstance(outcome, Verdicts) and outcome.broken:  # exit code 1 tells scripts that the judge broke down
         raise click.exceptions.Exit(1)
 
 
@@ -211,12 +211,12 @@ def _money(usd: float, price: Price, bound: str = "") -> str:
     return "no price known" if not usd and price == Price() else f"{bound}${usd:.4f}"
 
 
-def _told(spec: str, plan: Plan, said: Verdicts | Progress, target: Path) -> tuple[dict[str, Any], str]:
+def _summary(spec: str, plan: Plan, outcome: Verdicts | Progress, target: Path) -> tuple[dict[str, Any], str]:
     """The result of judging, or its forecast, as a JSON object and in words."""
     from tttembed_rag.judging.plan import Progress
 
-    verdicts = None if isinstance(said, Progress) else said
-    progress = said if isinstance(said, Progress) else said.progress
+    verdicts = None if isinstance(outcome, Progress) else outcome
+    progress = outcome if isinstance(outcome, Progress) else outcome.progress
     usage, of = progress.usage, plan.pairs
     record: dict[str, Any] = {
         "judge": spec,

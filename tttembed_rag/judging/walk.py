@@ -71,11 +71,11 @@ class Walk:
 
     def examination(self) -> JudgeCall | None:
         """The examination of the judge, of one that has passed it the first question again; None where a cap ends."""
-        asked = questions()[: 1 if self._has_passed() else None]
-        keys = examination_keys(self._judge.fingerprint, asked)
-        estimate = forecast_of_questions(self._judge, asked)
+        chosen = questions()[: 1 if self._has_passed() else None]
+        keys = examination_keys(self._judge.fingerprint, chosen)
+        estimate = forecast_of_questions(self._judge, chosen)
         charge = self._account.charge(keys, estimate, least=len(keys), anew=True)
-        return None if charge is None else JudgeCall(asked, charge, examines=True)
+        return None if charge is None else JudgeCall(chosen, charge, examines=True)
 
     def _ask(self, served: Served, part: Sequence[Addressed]) -> Generator[JudgeCall | None, None, Sequence[Addressed]]:
         """Reach what is known of *part*, and ask about the rest; gives what is still to be asked about."""
@@ -131,9 +131,9 @@ class Walk:
     def _look_up(self, keys: Sequence[bytes]) -> None:
         """Take the answers to *keys* that are kept."""
         if missing := [key for key in dict.fromkeys(keys) if self._is_fresh(key)]:
-            found = self._account.get(missing)
-            self.answered |= found
-            self.usd += sum(paid.usd for paid in found.values())
+            answers = self._account.get(missing)
+            self.answered |= answers
+            self.usd += sum(paid.usd for paid in answers.values())
 
 
 def forecast(plan: Plan, judge: Judge, cache: Answers, *, examine: bool = False) -> Progress:

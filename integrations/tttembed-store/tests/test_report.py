@@ -860,7 +860,7 @@ def test_queries_are_shown_worst_first(mixed: HeldOut) -> None:
     assert len(lost) == 10
     assert lost == pytest.approx(mixed.gains[:10], abs=1e-6)
     assert won == pytest.approx(mixed.gains[:-6:-1], abs=1e-6)
-    assert [int(one.query_id) % 6 for one in mixed.worst].count(0) >= 8
+    assert [int(one.served.query_id) % 6 for one in mixed.worst].count(0) >= 8
 
 
 def test_winners_and_losers_are_counted(held: HeldOut, page: Page) -> None:
@@ -926,7 +926,7 @@ def test_the_rows_of_several_sources_are_one_query(planted: Any) -> None:
     assert held is not None
     assert held.moved
     assert len(held.gains) == 40
-    shown = [one.query_id for one in (*held.worst, *held.best)]
+    shown = [one.served.query_id for one in (*held.worst, *held.best)]
     assert len(shown) == len(set(shown)) > 0
 
 
