@@ -267,7 +267,7 @@ def first_sentence(value: object) -> str:
 
 
 def public_packages() -> list[str]:
-    """The packages whose docstring does not say that they may change, each distribution's own first."""
+    """The packages whose docstring does not say that they may change, each distribution's own first; then adapting."""
     found = []
     for top in ("tttembed_rag", "tttembed_store", "tttembed_tools"):
         found.append(top)
@@ -279,7 +279,7 @@ def public_packages() -> list[str]:
                 and hasattr(import_module(below.name), "__all__")
             ):
                 found.append(below.name)
-    return found
+    return [*found, "tttembed_rag.adapting"]
 
 
 def tables() -> str:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, Rewards, VectorError, fit
+from tttembed_rag import InputError, Rewards, fit
+from tttembed_rag.errors import VectorError
 from tttembed_rag.fitting import KD, ReverseKL, SoftmaxGRPO
 from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.objectives import OBJECTIVES, ROUNDING, log_softmax

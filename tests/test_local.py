@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, OffsetFileError, Offsets, Rewards, VectorError, fit
+from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.errors import OffsetFileError, VectorError
 from tttembed_rag.fitting import local as module
 from tttembed_rag.fitting.local import Local
 from tttembed_rag.fitting.objectives import OBJECTIVES

@@ -12,6 +12,7 @@ from benchmarks.paper.cells import Cell, Columns, content_hash
 from benchmarks.paper.estimates import Estimate, task_means, task_shares
 from benchmarks.paper.tables import Curve, Entry, StudyReport
 from benchmarks.paper.workload import Judged, Workload
+from tttembed_rag import Rewards
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.experiment import LEAST_GAIN
 from tttembed_rag.fitting.objectives import OBJECTIVES
@@ -19,7 +20,6 @@ from tttembed_rag.fitting.recipe import Recipe, Solver
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 
 # Everything that serves offsets, then what does not; `auto` is gated, the others are published without evidence.

@@ -21,7 +21,7 @@ from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import collections_of, is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.recipe import Recipe, Solver
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole
 

@@ -17,7 +17,7 @@ from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.evaluate.measures import Graded
 from tttembed_rag.offsets.orders import in_reward_order
 from tttembed_rag.offsets.rescorer import Rescorer
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.bm25 import Keywords
 from tttembed_rag.vectors.checks import FloatArray, IntArray

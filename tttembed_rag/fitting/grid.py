@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.fitting.objectives import PADDING, Objective, Targets
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 

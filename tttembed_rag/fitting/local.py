@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tttembed_rag.offsets.kernel import KernelMap, bandwidth_of, kernel_of
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.rows import Float64
 

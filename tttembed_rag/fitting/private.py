@@ -25,7 +25,7 @@ import numpy as np
 from tttembed_rag.fitting.grid import Loss, Pull
 from tttembed_rag.fitting.objectives import KD
 from tttembed_rag.fitting.solver import Evaluation
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
 

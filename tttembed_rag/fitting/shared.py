@@ -10,7 +10,7 @@ import numpy as np
 
 from tttembed_rag.fitting.grid import Loss
 from tttembed_rag.fitting.solver import Evaluation
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.fitting.merging import merged, query_numbers
 from tttembed_rag.offsets.kernel import bandwidth_of, kernel_of
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 

@@ -11,7 +11,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.objectives import PADDING, log_softmax, softmax
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.offsets.rescorer import FEATURES, Vocabulary, features
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 

@@ -29,7 +29,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import dcg, discounts
 from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.copies import same_text
 from tttembed_rag.vectors.rows import Float64, UnitRows

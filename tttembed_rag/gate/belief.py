@@ -20,7 +20,7 @@ import numpy as np
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.merging import merged
 from tttembed_rag.gate.thresholds import BELIEVED_LEVEL, FEW_PAIRS, LEVEL, STRICT_LEVEL, VARIES
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 

@@ -19,7 +19,7 @@ from tttembed_rag.gate.gains import UNMEASURED, Gain
 from tttembed_rag.gate.thresholds import FOLDS, LEVEL, SHARPNESS, STUDENT_STEP, TEACHER_STEP
 from tttembed_rag.offsets.codes import PUBLISHED
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, shift
 from tttembed_rag.vectors.rows import Float64, UnitRows
 

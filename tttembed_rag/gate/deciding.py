@@ -49,7 +49,7 @@ from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, 
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset, Scope, check_scope
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 
 Propose: TypeAlias = Callable[[Case], Proposal]

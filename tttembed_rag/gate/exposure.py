@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.fitting.voices import best_pairs, questions_won
 from tttembed_rag.gate.thresholds import EXPOSED_QUERIES, MOST_MOVED, MOST_MOVED_QUERIES, PLACES_EXPOSED
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
 

@@ -18,7 +18,7 @@ from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import LEVEL
 from tttembed_rag.offsets.codes import FALLS, MEANS
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 
 SettingT = TypeVar("SettingT")

@@ -10,7 +10,8 @@ from tttembed_store.worker.drift import Drift, query_drift, reward_drift
 from tttembed_store.worker.probe import PROBE_TEXTS, SAME_MODEL
 from tttembed_store.worker.trial import WINDOW, LiveGains, Trial, live_gains, without_risen
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, VectorError, fit
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
+from tttembed_rag.errors import VectorError
 
 WIDTH = 64
 

@@ -64,7 +64,7 @@ class TestOneRound:
 
         assert step.action == "abstained"
         assert store.registry.version() is None
-        assert [line.detail for line in store.audit.lines()] == [step.detail]
+        assert [line.detail for line in store.changes.lines()] == [step.detail]
 
     def test_only_new_evidence_is_learned_from(self, world, store):
         """A round without news fits nothing, one with too little news says how much is needed."""

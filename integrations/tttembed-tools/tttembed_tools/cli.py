@@ -69,7 +69,8 @@ def learn(catalog: Path, store: str, embedder: str, judge: str | None, budget: s
     from tttembed_store.sql import open_store
 
     from tttembed_rag.judging.spending import Budget, Price
-    from tttembed_tools import GROWTH, LearnedToolSearch
+    from tttembed_tools import LearnedToolSearch
+    from tttembed_tools.learned import GROWTH
 
     caps, cost = Budget.parse(budget), Price.parse(price)
     with (

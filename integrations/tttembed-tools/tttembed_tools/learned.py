@@ -18,8 +18,8 @@ from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import InputError, LeaseLost, check_count, check_text
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.serving.context import context, current_task, current_tenant, said
+from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.serving.context import context, context_value, current_task, current_tenant
 from tttembed_rag.system.background import Loop, checked_interval
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.asking import DAILY, UnusedJudge
@@ -256,9 +256,10 @@ class LearnedSearch:
         if vector is None:
             return False  # logged
         card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
-        task, source = current_task() if task is None else task, said("source") or "" if source is None else source
+        task = current_task() if task is None else task
+        source = context_value("source") or "" if source is None else source
         request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
-        self._memory.note(request, card, index.vectors[row], said("tenant"), at)
+        self._memory.note(request, card, index.vectors[row], context_value("tenant"), at)
         return True
 
     def learn(self, *, grown: float = 0.0) -> Lesson:

@@ -19,7 +19,7 @@ from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.tuning import tune
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_tools.index import WEIGHT, WEIGHTS, Items, best, fused
 from tttembed_tools.outcomes import PastRequest

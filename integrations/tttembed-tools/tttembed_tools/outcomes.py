@@ -16,13 +16,12 @@ from zlib import crc32
 
 from cachetools import LRUCache
 from tttembed_store.capture.storelog import StoreLog
-from tttembed_store.following.follower import follow
+from tttembed_store.following import TenantOffsets, follow
 from tttembed_store.sql.records import TOOL_CALLS
 
 from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError, LeaseLost, Superseded
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
 
@@ -39,7 +38,7 @@ _SECONDS = 60.0
 _WRITTEN = 5.0
 # Digests that are kept of requests that were learned from: searches over other items may share the store.
 _SEEN = 4 * LAST
-# Who publishes and forgets, in the audit trail of a store.
+# Who publishes and forgets, in the log of changes of a store.
 _BY = "search"
 
 
@@ -73,7 +72,7 @@ class InProcess:
     """
 
     def __init__(self) -> None:
-        self.live = LiveOffsets()
+        self.live = TenantOffsets()
         # By tenant, the vector and the outcomes of each task, request and source.
         self._kept: dict[str, OrderedDict[tuple[str, str, str], tuple[FloatArray, dict[str, float]]]] = {}
         self._versions: dict[str, int] = {}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tttembed_store.spans import Span, Thumb, thumbed
 
-from tttembed_rag import RewardError
+from tttembed_rag.errors import RewardError
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 

@@ -32,7 +32,7 @@ from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64

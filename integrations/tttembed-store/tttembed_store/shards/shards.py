@@ -23,7 +23,7 @@ from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.thresholds import MOST_CANDIDATES
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.values import Offset
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64

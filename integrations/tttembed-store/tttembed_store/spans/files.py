@@ -12,7 +12,7 @@ from typing import Any
 
 from tttembed_rag.capture.log import unit_rewards
 from tttembed_rag.errors import DataError, RewardError
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json

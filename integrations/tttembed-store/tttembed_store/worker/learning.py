@@ -20,7 +20,7 @@ from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.codes import AUDITED
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.system import telemetry
 from tttembed_rag.vectors.rows import Float64
 from tttembed_store.sql.records import AUDIT, TOOL_CALLS
@@ -45,7 +45,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         yield tenant.step("learned nothing", "no rewards yet")
         tenant.settle()
         return
-    changes, labelled = tenant.store.changes(judge, tenant=tenant.name), tenant.labelled()
+    changes, labelled = tenant.store.written(judge, tenant=tenant.name), tenant.labelled()
     if probe is not None:
         yield from recognise(tenant, probe, changes)
     memory = tenant.memory
@@ -100,10 +100,10 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
         yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=bool(left))
     elif live_ones:
         summary = f"version {tenant.live_number} stays, nothing speaks against it; {summary}"
-        tenant.store.audit.note(BY, "kept", summary, tenant=tenant.name)
+        tenant.store.changes.note(BY, "kept", summary, tenant=tenant.name)
         yield tenant.step("kept", summary)
     else:
-        tenant.store.audit.note(BY, "abstained", summary, tenant=tenant.name)
+        tenant.store.changes.note(BY, "abstained", summary, tenant=tenant.name)
         yield tenant.step("abstained", summary)
 
 

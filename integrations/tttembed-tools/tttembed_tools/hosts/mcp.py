@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tttembed_rag.errors import DataError, TTTEmbedError
 from tttembed_rag.system.jsontext import parsed_json
-from tttembed_tools import GROWTH, SERVER_META, LearnedToolSearch
+from tttembed_tools import LearnedToolSearch
+from tttembed_tools.catalog import SERVER_META
 from tttembed_tools.hosts.extras import require
 from tttembed_tools.hosts.fastmcp import learned_search
+from tttembed_tools.learned import GROWTH
 
 require("fastmcp", "mcp")
 import anyio  # noqa: E402 - FastMCP brings it
