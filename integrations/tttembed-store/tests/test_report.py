@@ -451,7 +451,7 @@ def test_changes_are_told_newest_first(fresh: str) -> None:
         store.changes.note("me", "checked", "another's", tenant="other")
         store.changes.note("me", "checked", "ours")
 
-    told = [line.detail for line in gather(fresh).audit]
+    told = [line.detail for line in gather(fresh).changes]
 
     assert told == ["ours", "all"]
 
