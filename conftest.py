@@ -383,13 +383,13 @@ class World:
                 Candidate(
                     f"d{self.first}-{j}",
                     self.rewards.doc_vectors[j],
-                    f"document {self.first}-{j}" if text else None,
+                    f"document {self.first}-{j}" if text else "",
                     float(values[j]) if judged else None,
                 )
                 for j in self.shown(i)
             ]
             number = self.first + i
-            query = f"query {number}" if text else None
+            query = f"query {number}" if text else ""
             yield Served(f"{name}{number}", self.rewards.query_vectors[i], candidates, query, **facts)
 
     def best(self, rows, offsets=None):

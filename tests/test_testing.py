@@ -19,7 +19,7 @@ from tttembed_rag.errors import RewardError
 from tttembed_rag.judges import check_judge
 from tttembed_rag.judges.contract import Forecasting
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.testing import FakeClock, FakeEmbedder, FakeJudge, FakeLog, word_overlap
 
 TEXTS = ["wash a wool jumper", "a wool jumper", "rust on a chain", ""]
@@ -78,7 +78,7 @@ class TestJudge:
     def test_a_budget_holds_it(self):
         """It uses exactly what it forecasts, so that caps on tokens can be tested."""
         judge = FakeJudge(documents_per_call=2, tokens=7)
-        served = [Observation("q", "wool", [(str(n), f"wool {n}") for n in range(10)])]
+        served = [Served.of_texts("q", "wool", [(str(n), f"wool {n}") for n in range(10)])]
 
         verdicts = judge_all(Plan(served, budget=Budget(tokens=30)), judge, ScoreCache.open(None))
 

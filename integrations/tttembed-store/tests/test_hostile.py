@@ -241,9 +241,9 @@ class TestTenants:
                 rewards = planted(20)
                 for number in range(20):
                     rows = range(rewards.starts[number], rewards.starts[number + 1])
-                    shown = [Candidate(f"d{row}", rewards.doc_vectors[row], None, rewards.values[row]) for row in rows]
+                    shown = [Candidate(f"d{row}", rewards.doc_vectors[row], "", rewards.values[row]) for row in rows]
                     vector, task = rewards.query_vectors[number], tasks[number % 2]
-                    store.observe([Served(f"QID-{number}", vector, shown, None, task, tenant)], judge="j")
+                    store.observe([Served(f"QID-{number}", vector, shown, "", task, tenant)], judge="j")
                     named = {(tenant, task, f"QID-{number}"): {f"d{row}": rewards.values[row] for row in rows}}
                     store.reward(f"judge-of-{tenant or 'all'}", named)
             own = store.rewards("j")

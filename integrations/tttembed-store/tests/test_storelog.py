@@ -81,7 +81,7 @@ class TestWriting:
         log.flush()
 
         [one] = store.judge_queue.waiting("later", tenant="")
-        assert (one.query, [text for _, text in one.candidates], one.task) == ("q", ["b", "a"], "billing")
+        assert (one.query, [shown.text for shown in one.candidates], one.task) == ("q", ["b", "a"], "billing")
         assert log.counts == Captured(written=3, queued=0, dropped=0, sampled_out=0, failed=0)
 
     def test_a_judge_brings_its_fingerprint_and_scale(self, store):

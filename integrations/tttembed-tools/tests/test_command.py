@@ -103,7 +103,7 @@ def test_a_worker_with_a_judge_leaves_calls_alone(store, rewarded):
         search.learn()
         if rewarded:
             waiting = store.judge_queue.waiting(judge.fingerprint, limit=10)
-            given = {one.query_id: dict.fromkeys([document for document, _ in one.candidates], 0.5) for one in waiting}
+            given = {one.query_id: dict.fromkeys([shown.doc_id for shown in one.candidates], 0.5) for one in waiting}
             store.judge_queue.judged(judge.fingerprint, given)
 
         done = Worker(store, judge, min_new=1).round()

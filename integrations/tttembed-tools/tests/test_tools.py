@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tttembed_store import open_store
+from tttembed_store.sql.records import TOOL_CALLS
 from tttembed_store.sql.work.states import TOOLS
 from tttembed_tools import LearnedToolSearch, Turns
 from tttembed_tools.index import WEIGHT, best, fused
@@ -21,7 +22,6 @@ from tests.catalogues import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, t
 from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.vectors.bm25 import words
 

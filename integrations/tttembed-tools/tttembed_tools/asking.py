@@ -17,7 +17,7 @@ from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.errors import LeaseLost, StoreUnavailable
 from tttembed_rag.judges.contract import Judge, checked_judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_tools.index import WEIGHT, Items
 from tttembed_tools.learning import unused
 from tttembed_tools.outcomes import LAST, PastRequest
@@ -65,9 +65,9 @@ class UnusedJudge:
         """
         sample = self._sample(requests, items, tenant)
         pairs = {
-            (one.query, text): pair_key(self._judge.fingerprint, one.query, text)
+            (one.query, card.text): pair_key(self._judge.fingerprint, one.query, card.text)
             for one in sample.values()
-            for _, text in one.candidates
+            for card in one.candidates
         }
         wanted, answers = list(pairs.values()), self._queue.answers()
         if len(answers.get(wanted)) < len(wanted):  # the others are asked about as far as the day's budget goes
@@ -80,15 +80,15 @@ class UnusedJudge:
         paid = answers.get(wanted)
         rewards = {
             place: {
-                key: float(checked_rewards(self._judge, [score])[0])
-                for key, text in one.candidates
-                if (pair := pairs[one.query, text]) in paid and (score := paid[pair].score) is not None
+                card.doc_id: float(checked_rewards(self._judge, [score])[0])
+                for card in one.candidates
+                if (pair := pairs[one.query, card.text]) in paid and (score := paid[pair].score) is not None
             }
             for place, one in sample.items()
         }
         return [rewards.get((one.task, one.query_id), {}) for one in requests]
 
-    def _sample(self, requests: Sequence[PastRequest], items: Items, tenant: str) -> dict[tuple[str, str], Observation]:
+    def _sample(self, requests: Sequence[PastRequest], items: Items, tenant: str) -> dict[tuple[str, str], Served]:
         """By task and query id, a request as the store knows it, with the first items that nobody used for it."""
         index = items.for_tenant(tenant)
         known: dict[tuple[str, str], list[PastRequest]] = defaultdict(list)  # several sources are asked about once
@@ -101,5 +101,5 @@ class UnusedJudge:
                 used = {index.keys[key] for one in same for key in one.outcomes if key in index.keys}
                 rows = unused(index.scores(same[0].query, same[0].vector, WEIGHT), used, _FIRST).tolist()
                 cards = [index.cards[row] for row in rows]
-                sample[place] = replace(waiting, candidates=[(card.key, card.text) for card in cards])
+                sample[place] = replace(waiting, candidates=[Candidate(card.key, text=card.text) for card in cards])
         return sample

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from tttembed_store.sql.records import KEYWORD_WEIGHT, TOOL_CALLS
 
 from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.tuning import tune
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_tools.index import WEIGHT, WEIGHTS, Items, best, fused

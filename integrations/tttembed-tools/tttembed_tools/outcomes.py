@@ -15,14 +15,13 @@ from uuid import uuid4
 from zlib import crc32
 
 from cachetools import LRUCache
-from tttembed_store.capture.preparing import Call, owned
 from tttembed_store.capture.storelog import StoreLog
 from tttembed_store.following import TenantOffsets, follow
+from tttembed_store.sql.records import TOOL_CALLS
 
 from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError, LeaseLost, Superseded
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
 
@@ -179,9 +178,9 @@ class InStore:
 
         Without a tenant, `StoreLog` decides.
         """
-        known = owned(Known(request.vector, vector[None], doc_ids=[card.key]))
-        rewards = tuple(request.outcomes.values())
-        self._log.put(Call(request.query, (card.text,), rewards, request.task, tenant, at, known, "", request.source))
+        known, rewards = Known(request.vector, vector[None], doc_ids=[card.key]), list(request.outcomes.values())
+        names = {"task": request.task, "source": request.source}
+        self._log.put(request.query, [card.text], rewards, known, tenant=tenant, at=at, **names)
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.

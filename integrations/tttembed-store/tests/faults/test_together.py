@@ -382,7 +382,7 @@ def test_writers_of_the_same_queries(child, store, store_url, rng, unsound):
                 for place, order in list(enumerate(orders))[writer::4]:
                     for number in order:
                         shown = [
-                            Candidate("of all", np.ones(8), f"text {place}" if writer == 0 else None),
+                            Candidate("of all", np.ones(8), f"text {place}" if writer == 0 else ""),
                             Candidate(f"d{place}", np.ones(8) + place, f"document {place}"),
                         ]
                         served = Served(f"q{number}", np.ones(8), shown, f"query {number}", at=times[place, number])

@@ -286,7 +286,7 @@ class TestVectors:
 
         read = reader.read(Span("retrieve", "trace", None, retriever("<2-dimensional vector>")))
 
-        assert (None if read is None else read.query) == query
+        assert (None if read is None else read[0].query) == query
         assert list(reader._embedded.values()) == [query]
 
     def test_vectors_can_be_refused(self):
@@ -329,7 +329,7 @@ class TestHarm:
             reader.read(Span("embed", str(number), "above", {"openinference.span.kind": "EMBEDDING", **fields}))
         read = [reader.read(Span("r", str(n), None, retriever(f"wool {n}"))) for n in range(100)]
 
-        assert [one.vector is not None for one in read] == [False] * 78 + [True] * 22
+        assert [served.vector is not None for served, _ in read] == [False] * 78 + [True] * 22
 
     def test_long_texts_and_names_are_remembered_within_the_bytes(self, monkeypatch):
         """Of 24 MB of embedded texts and names of traces no more stays than what the bounds say."""
@@ -359,7 +359,7 @@ class TestHarm:
             reader.read(Span("embed", "trace", None, {"openinference.span.kind": "EMBEDDING", **fields}))
 
         assert reader.read(Span("r", "trace", None, retriever("<2000-dimensional vector>"))) is None
-        assert reader.read(Span("r", "trace", None, retriever("wool"))).vector is None
+        assert reader.read(Span("r", "trace", None, retriever("wool")))[0].vector is None
 
     def test_a_log_that_fails_is_logged(self, caplog):
         """Its error goes to the log of the program, and the next span is read."""

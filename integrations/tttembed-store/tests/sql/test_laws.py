@@ -205,7 +205,7 @@ class StoreMachine(RuleBasedStateMachine):
     def judge(self, tenant, judge, value):
         """A judge is asked about what waits, which is what it has not answered."""
         waiting = self.store.judge_queue.waiting(judge, tenant=tenant)
-        pairs = {(one.query, text) for one in waiting for _, text in one.candidates}
+        pairs = {(one.query, shown.text) for one in waiting for shown in one.candidates}
         answered = {key[:2] for key in self.model.given(tenant, judge)}
         unanswered = [
             (query, document)
@@ -213,7 +213,7 @@ class StoreMachine(RuleBasedStateMachine):
             for document in known.shown
             if (query, document) not in answered
         ]
-        verdicts = {one.query_id: {document: value for document, _ in one.candidates} for one in waiting}
+        verdicts = {one.query_id: {shown.doc_id: value for shown in one.candidates} for one in waiting}
         written = self.store.judge_queue.judged(judge, verdicts, tenant=tenant)
         for query, document in unanswered:
             self.model.reward(query, document, judge, "", value)

@@ -45,7 +45,7 @@ def test_silence_replaces_no_word(store):
     """Of one transaction as of two; a word replaces silence."""
 
     def said(doc, value, silent=False):
-        return Served("q", None, [Candidate(doc, None, None, value, silent)], "q", source="ada")
+        return Served("q", None, [Candidate(doc, None, "", value, silent)], "q", source="ada")
 
     store.observe(
         [said("a", 1.0), said("a", 0.25, silent=True), said("b", 0.25, silent=True), said("b", 0.75)], judge="j"

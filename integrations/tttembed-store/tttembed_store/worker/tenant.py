@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from tttembed_rag.errors import RewardError, StoreError, StoreUnavailable
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import Lease, Store, Version
-from tttembed_store.sql.records import AUDIT
+from tttembed_store.sql.records import AUDIT, KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_store.sql.work.states import LEARNED, MEMORY, TRIAL
 from tttembed_store.worker.steps import Action, Step
 from tttembed_store.worker.trial import Trial
