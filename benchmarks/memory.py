@@ -323,7 +323,7 @@ def main() -> None:
         users = [user(half, one, number) for one in range(args.users)]
         recall, told = lived(users, half)
         lessons = recall.learn_for_all()
-        own = {one.name: recall._memory.live.for_tenant(one.name).current for one in users}  # noqa: SLF001 - each alone
+        own = {one.name: recall._outcomes.live.for_tenant(one.name).current for one in users}  # noqa: SLF001 - each alone
         for one in users:
             with context(tenant=one.name):
                 recall.share()

@@ -46,7 +46,7 @@ def test_users_find_their_own_memories():
     assert (set(found), others, recall("which door?")) == ({"door", "boat"}, ["door"], [])
 
 
-def test_one_memory_more_embeds_one_text():
+def test_one_outcomes_more_embeds_one_text():
     """Adding embeds what is new or changed; removing embeds nothing, and what is removed is not found."""
     recall = remembering(["ada"])
     with context(tenant="ada"):
@@ -150,7 +150,7 @@ def test_one_name_is_no_list_of_names():
 
 
 @pytest.mark.parametrize("kept", ["here", "store"])
-def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept, caplog):
+def test_a_outcomes_that_is_forgotten_is_gone(tmp_path, kept, caplog):
     """It is not found, is in no file, and what was learned goes with it; one that was never used takes nothing."""
     file = tmp_path / "memories.db"
     with remembering(["ada"], None if kept == "here" else f"sqlite:///{file}") as recall, context(tenant="ada"):
@@ -169,7 +169,7 @@ def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept, caplog):
         assert "secret" not in recall("how does the safe open?", k=1000)
         with pytest.raises(InputError, match=r"^name: expected one of \d+ memories, got 'secret'$"):
             recall.used("how does the safe open?", "secret")
-        assert not any("secret" in one.outcomes for one in recall._memory.requests("ada", 64))
+        assert not any("secret" in one.outcomes for one in recall.requests())
         if kept == "store":
             assert b"zebra-4711" not in file.read_bytes()
             assert b"secret" not in file.read_bytes()
@@ -177,7 +177,7 @@ def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept, caplog):
 
 
 @pytest.mark.parametrize("before", ["restarted", "removed"])
-def test_a_memory_is_forgotten_that_this_process_does_not_have(tmp_path, before):
+def test_a_outcomes_is_forgotten_that_this_process_does_not_have(tmp_path, before):
     """The name is enough: after a restart, or where it was taken out of the search."""
     file = tmp_path / "memories.db"
     with remembering(["ada"], f"sqlite:///{file}") as recall, context(tenant="ada"):
@@ -195,7 +195,7 @@ def test_a_memory_is_forgotten_that_this_process_does_not_have(tmp_path, before)
 
 
 @pytest.mark.parametrize("kept", ["here", "store"])
-def test_a_use_that_was_under_way_brings_no_forgotten_memory_back(tmp_path, kept):
+def test_a_use_that_was_under_way_brings_no_forgotten_outcomes_back(tmp_path, kept):
     """It is forgotten while the model embeds the request."""
     file = tmp_path / "memories.db"
     with remembering(["ada"], None if kept == "here" else f"sqlite:///{file}") as recall, context(tenant="ada"):
@@ -208,7 +208,7 @@ def test_a_use_that_was_under_way_brings_no_forgotten_memory_back(tmp_path, kept
 
         recall._embedder.embed_queries = slowly
         recall.used("how does the safe open?", "secret")
-        assert not any("secret" in one.outcomes for one in recall._memory.requests("ada", 64))
+        assert not any("secret" in one.outcomes for one in recall.requests())
     if kept == "store":
         assert b"zebra-4711" not in file.read_bytes()
 
@@ -262,7 +262,7 @@ def test_a_search_whose_last_item_goes_finds_nothing():
         assert recall("which door?") == []
 
 
-def test_an_outcome_of_a_forgotten_memory_does_not_come_late(tmp_path):
+def test_an_outcome_of_a_forgotten_outcomes_does_not_come_late(tmp_path):
     """What was served before it was forgotten and is written later is dropped; what is served after that is kept."""
     with open_store(f"sqlite:///{tmp_path}/memories.db") as store:
 
@@ -284,7 +284,7 @@ def test_an_outcome_of_a_forgotten_memory_does_not_come_late(tmp_path):
     assert sorted(after) == [("q", "gone"), ("q", "kept")]
 
 
-def test_evidence_names_no_memory_of_another_user():
+def test_evidence_names_no_outcomes_of_another_user():
     """An item that sources would move everywhere is withheld, and evidence that others read does not name it."""
     recall = remembering(users := [f"user {number}" for number in range(10)])
     for number, user in enumerate(users):

@@ -197,7 +197,7 @@ def test_a_call_joins_no_search_of_another_client(search):
         for other in ("eve", "ann"):
             with tttembed_rag.context(source=other):
                 turns.used(called, f"zeta_{topic}", succeeded=True)
-        kept = [one.source for one in search._memory.requests("", 64)]
+        kept = [one.source for one in search.requests()]
         assert kept == (["ann"] if key == "fifth" else [])
 
 
@@ -211,9 +211,9 @@ def test_one_caller_takes_no_place_of_others(tmp_path, monkeypatch, kept, named)
         for place, topic in enumerate(TOPICS[:12]):
             source = ("ann", "bob")[place] if place < 2 else "eve" * named
             search.used(request(topic), f"zeta_{topic}", source=source)
-            search._memory.requests("", 64)  # writes what waits, so that the order is that of the calls
+            search.requests()  # writes what waits, so that the order is that of the calls
 
-        held = [one.source for one in search._memory.requests("", 64)]
+        held = [one.source for one in search.requests()]
 
     assert sorted(held) == sorted(["ann", "bob", *["eve" * named] * 4])
 
@@ -222,7 +222,7 @@ def test_callers_without_a_name_are_sources(search):
     """No judge vouches for what they say: each request is a source, and none of them the judge."""
     teach(search, LEARNED[:3])
     search.used(request(LEARNED[0]), f"acme_{LEARNED[0]}", source="ada")
-    requests, items = usable(search._memory.requests("", 64), search._items), search._items
+    requests, items = usable(search.requests(), search._index), search._index
 
     sources = rewards_of_outcomes(requests, items).sources.tolist()
 
@@ -238,7 +238,7 @@ def test_a_tool_that_one_user_called_is_no_contrast_for_another():
     for topic in LEARNED[:2]:
         search.used(request(topic), f"zeta_{topic}", source="ada")
         search.used(request(topic), f"acme_{topic}", source="bob")
-    requests, items = usable(search._memory.requests("", 64), search._items), search._items
+    requests, items = usable(search.requests(), search._index), search._index
 
     rewards = rewards_of_outcomes(requests, items)
 
@@ -326,7 +326,7 @@ def test_an_offset_that_gains_nothing_in_the_fused_list_is_not_served():
     search = LearnedToolSearch(catalog, FakeEmbedder(16, vectors=vectors))
     for i in range(0, 60, 2):
         search.used(f"word{i}", f"tool{i}")
-    requests, items = usable(search._memory.requests("", 16), search._items), search._items
+    requests, items = usable(search.requests(), search._index), search._index
 
     alone = fit(rewards_of_outcomes(requests, items), scope="task")
     both = learn(requests, items)
@@ -392,7 +392,7 @@ def test_outcomes_of_nobody_are_kept_by_no_store_with_tenants(tmp_path):
         bob.close()
         with ThreadPoolExecutor(1) as pool:
             pool.submit(search.used, "whose?", "acme_redmail").result()
-        kept = [sorted(one.query for one in search._memory.requests(tenant, 64)) for tenant in ("", "ada", "bob")]
+        kept = [sorted(one.query for one in search._outcomes.requests(tenant, 64)) for tenant in ("", "ada", "bob")]
 
     assert kept == [[], ["ada's 0", "ada's 1"], ["bob's 0", "bob's 1"]]
 
@@ -476,7 +476,7 @@ def test_repeated_searches_are_one_request(search):
     turn.search("now the bluefile")
     turn.used("zeta_bluefile")
 
-    told = {one.query: dict(one.outcomes) for one in search._memory.requests("", 64)}
+    told = {one.query: dict(one.outcomes) for one in search.requests()}
 
     assert told == {
         "handle redmail": {"acme_redmail": 0.2, "zeta_redmail": 1.0},
@@ -488,7 +488,7 @@ def test_calls_before_any_search_say_nothing(search):
     """A tool that is called without a search before it is no outcome of a search."""
     search.turn().used("zeta_redmail")
 
-    assert search._memory.requests("", 64) == []
+    assert search.requests() == []
 
 
 def test_an_outcome_of_a_forgotten_request_is_not_kept(tmp_path):
@@ -504,9 +504,9 @@ def test_an_outcome_of_a_forgotten_request_is_not_kept(tmp_path):
             if ask:
                 turn.search(ask)
             turn.used("zeta_redmail", False)
-            kept.append([one.query for one in search._memory.requests("", 64)])
+            kept.append([one.query for one in search.requests()])
         turn.used("zeta_redmail")  # a later outcome of the same tool and search counts
-        outcomes = [dict(one.outcomes) for one in search._memory.requests("", 64)]
+        outcomes = [dict(one.outcomes) for one in search.requests()]
 
     assert kept == [[], [], [request("redmail")]]
     assert [list(one.values()) for one in outcomes] == [[1.0]]
@@ -655,7 +655,7 @@ def test_a_store_keeps_who_called_a_tool(tmp_path):
         search.used(request("redmail"), "zeta_redmail", source="ada")
         search.used(request("redmail"), "zeta_redmail", False, source="bob")
         search.used(request("redmail"), "acme_redmail", source="bob")
-        asked = search._memory.requests("", 64)
+        asked = search.requests()
 
     worth = {one.source: sorted(one.outcomes.values()) for one in asked}
     assert worth == {"ada": [1.0], "bob": [0.2, 1.0]}
@@ -667,7 +667,7 @@ def test_a_store_that_goes_away_costs_no_search(tmp_path):
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
         teach(search, LEARNED)
         search.learn()
-        search._memory.store.close()
+        search._outcomes.store.close()
         for file in tmp_path.iterdir():
             file.unlink()
         (tmp_path / "tools.db").mkdir()
@@ -676,7 +676,7 @@ def test_a_store_that_goes_away_costs_no_search(tmp_path):
         search.used(request("redmail"), "zeta_redmail")
         with pytest.raises(StoreUnavailable):
             search.learn()
-        search._memory._log.close(0)  # else the end waits 30 s for the store
+        search._outcomes._log.close(0)  # else the end waits 30 s for the store
 
 
 def test_a_store_without_texts_is_refused(tmp_path):
@@ -723,7 +723,7 @@ def test_threads_search_add_and_learn_at_once(search):
     search.learn()
 
     assert len(search.names) == len(CATALOG) + 8
-    assert len(search._memory.requests("", 64)) == len(LEARNED)
+    assert len(search.requests()) == len(LEARNED)
     assert first(search, UNSEEN) > 0.6
 
 

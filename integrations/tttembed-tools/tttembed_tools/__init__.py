@@ -2,13 +2,13 @@
 
 from tttembed_tools.catalog import SERVER_META, Card, cards_of
 from tttembed_tools.explaining import FoundItem, SearchExplanation
-from tttembed_tools.learned import GROWTH, LearnedSearch
+from tttembed_tools.learned import LearnedSearch
 from tttembed_tools.learning import Lesson
+from tttembed_tools.outcomes import PastRequest
 from tttembed_tools.recall import LearnedRecall
 from tttembed_tools.tools import LearnedToolSearch, Turn, Turns, is_outage, sent_by
 
 __all__ = [
-    "GROWTH",
     "SERVER_META",
     "Card",
     "FoundItem",
@@ -16,6 +16,7 @@ __all__ = [
     "LearnedSearch",
     "LearnedToolSearch",
     "Lesson",
+    "PastRequest",
     "SearchExplanation",
     "Turn",
     "Turns",

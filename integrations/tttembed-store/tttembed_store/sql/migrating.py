@@ -43,7 +43,7 @@ def migrate(database: Database, *, create: bool = True) -> None:
         if _is_ready(connection, database.name, create=create):  # another process was faster
             return
         is_new = not inspect(connection).has_table(schema.facts.name)
-        _upgrade(connection)
+        upgrade(connection)
     if is_new:
         _log.warning("%s: no store was there, made one", database.name)
 
@@ -71,7 +71,8 @@ def _is_ready(connection: Connection, name: str, *, create: bool) -> bool:
     return True
 
 
-def _upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection) -> None:
+    """Make the tables, or bring those of an older package up to date."""
     from alembic import command
     from alembic.config import Config
 

@@ -145,20 +145,6 @@ class Registry:
             row = connection.execute(_versions(tenant).where(_v.c.number == number)).first()
         return None if row is None else self._version(row)
 
-    def settings(self, *, tenant: str = "") -> Settings:
-        """How the live version of a tenant was learned, read without its vectors; empty where there is none.
-
-        Raises:
-            StoreError: They are damaged.
-        """
-        head = select(_v.c.number, func.substr(_v.c.content, 1, 8 + file.MAX_HEADER_BYTES, type_=LargeBinary))
-        with self._database.read() as connection:
-            row = connection.execute(head.join(_t, _IS_LIVE).where(_t.c.name == tenant)).first()
-        try:
-            return {} if row is None else file.settings_of(bytes(row[1]), f"version {row.number}")
-        except OffsetFileError as exc:
-            raise StoreError(str(exc)) from exc
-
     def versions(self, *, tenant: str = "", limit: int = 50) -> list[Version]:
         """The newest versions of a tenant, newest first."""
         with self._database.read() as connection:
