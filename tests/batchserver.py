@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
-from tttembed_store.batches import exchange
 from tttembed_store.sql import Candidate, Served
 
 from tttembed_rag.testing import word_overlap
@@ -192,7 +191,6 @@ def served():
 
 @pytest.fixture
 def spec(batch_server, monkeypatch):
-    """The judge behind the server; a worker looks at its batches in every round."""
+    """The judge behind the server."""
     monkeypatch.setenv("BATCH_KEY", "secret")
-    monkeypatch.setattr(exchange, "_POLL_SHARE", 0.0)
     return f"openai:tiny?url={batch_server.url}&key=BATCH_KEY"

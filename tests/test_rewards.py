@@ -200,6 +200,11 @@ class TestScale:
         ):
             Rewards.from_arrays(**columns(), scale=text)
 
+    def test_without_a_meaning_is_refused(self):
+        """Unbounded scores reach no fit."""
+        with pytest.raises(RewardError, match="calibrate them first"):
+            Rewards.from_arrays(np.ones((1, 2)), np.ones((1, 2, 2)), [[3.0, 9.0]], scale="unbounded")
+
     def test_of_another_kind_is_an_error(self):
         """A kind nobody knows is an error."""
         with pytest.raises(InputError, match=r"^scale: expected probability, logit, unbounded or rubric, got 'stars'$"):

@@ -64,6 +64,15 @@ class TestJudge:
         with pytest.raises(RewardError, match="rubric:0,5"):
             checked_rewards(judge, judge.score("q", ["7"]))
 
+    def test_a_document_without_a_score_has_no_reward(self):
+        """Not judged is NaN, never zero; a column of scores, as some cross-encoders give them, counts as a list."""
+        judge = FakeJudge(scale="rubric:0,5")
+        rewards = checked_rewards(judge, [5.0, None, 0.0])
+        column = checked_rewards(judge, np.array([[5.0], [0.0]]))
+
+        assert rewards[[0, 2]].tolist() == column.tolist() == [1.0, 0.0]
+        assert np.isnan(rewards[1])
+
     def test_a_budget_holds_it(self):
         """It uses exactly what it forecasts, so that caps on tokens can be tested."""
         judge = FakeJudge(documents_per_call=2, tokens=7)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 @counted("--seed", 1000, "Order of the queries of a task.", least=0)
 @click.option("--dry-run", is_flag=True, help="Print the forecast of pairs, tokens and money, and ask nothing.")
 @click.option("--no-examination", is_flag=True, help="Ask a judge that does not pass 24 plain questions first.")
-@click.option("--batch", is_flag=True, help="Ask by batches, at their price, and wait for the answers; see above.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
 def judge(
     source: Path,
@@ -72,7 +70,6 @@ def judge(
     dry_run: bool,
     no_examination: bool,
     as_json: bool,
-    batch: bool,
 ) -> None:
     """Score the candidates of served queries, each pair once, under a budget.
 
@@ -86,9 +83,6 @@ def judge(
     The CSV of feedback has the columns query_id, doc_id, signal and value, and may have position. Signals: thumb
     (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked, weighed by position), success (1 the
     document served the task, 0 it did not), judgment (a grade, on ?scale=rubric:LOW,HIGH).
-
-    With --batch, SPEC is openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME. What is left is sent to the
-    service's batches, which answer within a day; stop it whenever you like, the next run reads what was sent.
 
     Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
     """
@@ -124,9 +118,7 @@ def judge(
     if paid is not None:
         paid.parent.mkdir(parents=True, exist_ok=True)
     said: Verdicts | Progress
-    if batch:
-        said = _by_batches(spec, plan, paid, examine=not no_examination, dry_run=dry_run)
-    elif feedback:
+    if feedback:
         # The texts of the whole collection by their ids, not of its candidates alone.
         queries = {one.query_id: one.query for one in served} if dataset is None else dataset.queries
         shown = {document: text for one in served for document, text in one.candidates}
@@ -162,7 +154,7 @@ def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> 
 def _by_calls(
     spec: str, plan: Plan, paid: Path | None, concurrency: int, *, examine: bool, dry_run: bool
 ) -> Verdicts | Progress:
-    """The scores of pairs that are asked about one by one; their forecast for a *dry_run*."""
+    """The scores that a judge gives; their forecast for a *dry_run*."""
     from tttembed_rag.judges.specs import open_judge
     from tttembed_rag.judging.cache import ScoreCache
     from tttembed_rag.judging.running import judge_all
@@ -182,22 +174,6 @@ def _by_calls(
 
             with stoppable(lambda: f"the answers to {bar.pos} pairs are kept; run it again to go on"):
                 return judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, examine=examine)
-
-
-def _by_batches(spec: str, plan: Plan, paid: Path | None, *, examine: bool, dry_run: bool) -> Verdicts | Progress:
-    """The same by batches of the judge's service."""
-    from tttembed_store.batches.byplan import forecast_by_batches, judge_by_batches
-    from tttembed_store.batches.openbatch import FiledBatches
-    from tttembed_store.batches.service import open_batch_service
-
-    from tttembed_rag.judging.cache import ScoreCache
-
-    service = open_batch_service(spec)
-    with closing(ScoreCache.open(paid)) as cache, FiledBatches.at(paid, service.judge.fingerprint) as books:
-        if dry_run:
-            return forecast_by_batches(plan, service, cache, books, examine=examine)
-        with stoppable(lambda: f"{len(books.open())} batches are open; run it again to read them"):
-            return judge_by_batches(plan, service, cache, books, examine=examine, watch=partial(click.echo, err=True))
 
 
 def _covering(

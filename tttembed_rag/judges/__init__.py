@@ -11,7 +11,6 @@ from tttembed_rag.judges.examination import check_judge
 from tttembed_rag.judges.http import HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
-from tttembed_rag.judges.together import CalibratedJudge, Calibration, EnsembleJudge
 from tttembed_rag.judges.yesno import YesNoJudge
 
 __all__ = [
@@ -19,10 +18,7 @@ __all__ = [
     "AnthropicChat",
     "Blocking",
     "BusyError",
-    "CalibratedJudge",
-    "Calibration",
     "CrossEncoderJudge",
-    "EnsembleJudge",
     "Gemini",
     "HttpJudge",
     "Judge",

@@ -114,14 +114,3 @@ def check_scope(scope: str) -> None:
 
 # Text to the id that a store gives it.
 TextId = Callable[[str], str]
-
-# What a document of another tenant is called where evidence names documents: offsets are shared, names are not.
-FOREIGN = "(another tenant's)"
-
-
-def named_for(owner: str, tenant: str, query_id: str) -> str:
-    """How offsets of the tenant *owner* name the query *query_id* of *tenant*.
-
-    Two tenants may know the same id; no name holds a NUL.
-    """
-    return query_id if tenant == owner else f"{tenant}:\0{query_id}"

@@ -13,7 +13,7 @@ from zlib import crc32
 from tttembed_rag.errors import InputError, VectorError, check_text
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, few
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset, TextId, named_for
+from tttembed_rag.offsets.values import Offset, TextId
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import current_query_id, current_tenant
 from tttembed_rag.system import telemetry
@@ -269,14 +269,14 @@ class LiveOffsets:
     def _names(self, query: str, now: Snapshot) -> list[str]:
         """How what is served *now* may name *query*, the likeliest first.
 
-        By the id that the caller's `context` gives, that id in the store, the text's id in the store, the text.
+        By the id that the caller's `context` gives, that id in the store, the text's id in the store, the text. Private
+        offsets are those of queries of their owner: another tenant's queries may have the same ids.
         """
-        if not isinstance(query, str):
+        if not isinstance(query, str) or now.owner != (self._whose() or ""):
             return []
-        tenant, said = self._whose() or "", current_query_id()
+        said = current_query_id()
         hashed = [now.text_id(one) for one in (said, query) if one] if now.text_id is not None else []
-        # A NUL stands in the ids of sharing tenants alone: no text spells one of theirs.
-        return [named_for(now.owner, tenant, one) for one in (said, *hashed, query) if one and "\0" not in one]
+        return [name for name in (said, *hashed, query) if name]
 
     def __repr__(self) -> str:
         now = self.status

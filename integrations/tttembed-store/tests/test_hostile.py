@@ -241,56 +241,49 @@ class TestTenants:
 
     @pytest.fixture
     def shared(self, sqlite_url, planted):
-        """A shared version that learned from beta's tasks and queries, and from acme's; gives the store's URL."""
+        """A version of the shared tenant that learned from its tasks and queries; acme has others. The store's URL."""
         with open_store(sqlite_url) as store:
-            for tenant, tasks in (("beta", ["BETA-LAYOFFS-2026", "common"]), ("acme", ["acme-task", "common"])):
-                store.share(tenant, True, by="test")
+            for tenant, tasks in (("", ["LAYOFFS-2026", "common"]), ("acme", ["acme-task", "common"])):
                 rewards = planted(20)
                 for number in range(20):
                     rows = range(rewards.starts[number], rewards.starts[number + 1])
                     shown = [Candidate(f"d{row}", rewards.doc_vectors[row], None, rewards.values[row]) for row in rows]
-                    vector, name = rewards.query_vectors[number], f"{tenant}-QID-{number}"
-                    store.observe(
-                        [Served(name, vector, shown, None, tasks[number % 2], tenant)], judge=f"judge-of-{tenant}"
-                    )
-                    store.reward(
-                        "j", {(tenant, tasks[number % 2], name): {f"d{row}": rewards.values[row] for row in rows}}
-                    )
-            both = store.rewards("j")
-            shared = [*fit(both, scope="task", gate=False).values(), *fit(both, scope="query", gate=False).values()]
-            store.registry.publish(
-                Offsets(shared, width=both.width), by="test", note="task:BETA-LAYOFFS-2026 of judge-of-beta"
-            )
+                    vector, task = rewards.query_vectors[number], tasks[number % 2]
+                    store.observe([Served(f"QID-{number}", vector, shown, None, task, tenant)], judge="j")
+                    named = {(tenant, task, f"QID-{number}"): {f"d{row}": rewards.values[row] for row in rows}}
+                    store.reward(f"judge-of-{tenant or 'all'}", named)
+            own = store.rewards("j")
+            offsets = [*fit(own, scope="task", gate=False).values(), *fit(own, scope="query", gate=False).values()]
+            store.registry.publish(Offsets(offsets, width=own.width), by="test", note="LAYOFFS-2026, judge-of-all")
         return sqlite_url
 
     def test_a_report_names_nothing_of_others(self, shared):
-        """Neither tasks nor queries nor judges nor notes of another tenant that shares; its own are there."""
+        """Neither tasks nor queries nor judges nor notes of the shared tenant, but for a task that both have."""
         told = repr(gather(shared, tenant="acme"))
         shown = [run("show", shared, "--tenant", "acme", *more).output for more in ((), ("--json",))]
 
         for text in (told, *shown):
-            assert "BETA" not in text
-            assert "beta" not in text
-        assert all("acme-task" in text and "common" in text for text in (told, *shown))
-        assert "acme:\\u0000acme-QID-0" in shown[1] or "acme-QID-0" in shown[1]
-        assert "BETA-LAYOFFS-2026" in repr(gather(shared))
+            assert "LAYOFFS" not in text
+            assert "judge-of-all" not in text
+            assert "common" in text
+        assert "query:" not in "".join(shown)
+        assert "LAYOFFS-2026" in repr(gather(shared))
 
-    def test_a_text_that_spells_anothers_id_is_served_nothing_of_it(self, shared):
-        """Nor a query id that a caller without a tenant makes up."""
+    def test_an_id_that_another_has_too_is_served_nothing_of_it(self, shared):
+        """The shared tenant's private offset of a query is not that of a tenant's query with its id."""
         live = follow(shared)
         steering, base = Steering(live), np.ones(live.current.width).tolist()
-        stolen = "beta:\0beta-QID-0"
-        with context(task="BETA-LAYOFFS-2026"):
-            expected = steering.apply(base, "anything")
-            served = [steering.apply(base, stolen)]
-        with context(task="BETA-LAYOFFS-2026", query_id=stolen):
-            served.append(steering.apply(base, "anything"))
-        with context(task="BETA-LAYOFFS-2026", tenant="beta", query_id="beta-QID-0"):
-            own = steering.apply(base, "anything")
+
+        def served(**about):
+            with context(task="LAYOFFS-2026", **about):
+                return steering.apply(base, "anything")
+
+        of_task, own = served(), served(query_id="QID-0")
+        other = [served(tenant="acme", query_id="QID-0"), served(tenant="acme")]
         live.close()
 
-        assert served == [expected, expected]
-        assert own != expected
+        assert other == [of_task, of_task]
+        assert own != of_task
 
 
 def test_a_pickle_of_live_offsets_is_made_of_the_url(sqlite_url):

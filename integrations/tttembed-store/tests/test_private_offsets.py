@@ -146,18 +146,17 @@ class TestTenants:
         assert own == offsets.apply(BASE, query_id=store.text_id("query 3")) != BASE
         assert steering.apply(BASE, "query 3") == BASE
 
-    def test_tenants_that_share(self, store, rewards):
-        """In shared offsets a query finds that of its own tenant, not that of another who asked the same."""
-        store.share("acme", True, by="test")
-        record(store, rewards, tenant="acme")
+    def test_the_shared_tenants_version(self, store, rewards):
+        """Its private offsets are of its own queries: a tenant that asks the same is served none of them."""
+        record(store, rewards)
         offsets = fit(store.rewards("judge"), scope="query", gate=False)
         store.registry.publish(offsets, by="test")
-        live = follow(store, tenants=["acme", "other"])
+        live = follow(store, tenants=["acme"])
 
-        served = {tenant: Steering(live.for_tenant(tenant)).apply(BASE, "query 3") for tenant in ("acme", "other", "")}
+        served = {tenant: Steering(live.for_tenant(tenant)).apply(BASE, "query 3") for tenant in ("acme", "")}
 
-        expected = offsets.apply(BASE, query_id=f"acme:\0{store.text_id('query 3')}")
-        assert served == {"acme": expected, "other": BASE, "": BASE}
+        expected = offsets.apply(BASE, query_id=store.text_id("query 3"))
+        assert served == {"acme": BASE, "": expected}
         assert expected != BASE
 
     def test_offsets_of_this_process(self):

@@ -425,16 +425,6 @@ def test_days_count_what_was_served_on_them(fresh: str) -> None:
     assert [day.rewards for day in days] == [6, *[0] * 27, 6, 12]
 
 
-def test_shared_days_include_those_who_share(fresh: str) -> None:
-    """As the shared offsets learn from them, and from nobody who does not."""
-    observed(fresh, "q1", tenant="open", at=NOON)
-    observed(fresh, "q2", tenant="closed", at=NOON)
-    with open_store(fresh) as store:
-        store.share("open", allowed=True, by="me")
-
-    assert gather(fresh, at=NOON).days[-1].rewards == 6
-
-
 def test_spend_is_told_per_day_and_rewards_by_judge(url: str) -> None:
     """On the day that it was spent: what is paid now counts today."""
     told = gather(url)
@@ -519,19 +509,19 @@ def test_a_list_at_dose_1_is_what_is_served(planted: Any) -> None:
 
 
 def test_a_private_offset_moves_its_query_alone(fresh: str) -> None:
-    """Found by the query's id, in shared offsets by the id there of a tenant's that shares; the page says when."""
+    """Found by the query's id, and never for another tenant's query with the same id; the page says when."""
     evidence = Evidence(9, None, None, "published", "steady")
-    names = ["q1", "acme:\0q2"]
+    names = ["q1", "q3"]
     own = [Offset("query", np.array([0.0, 2.0]), 1.0, 1, evidence, task="default", query_id=name) for name in names]
     published(fresh, Offsets(own, width=2))
     for tenant in ("", "acme"):
         for query_id in ("q1", "q2"):
             observed(fresh, query_id, tenant=tenant, at=NOON)
 
-    shared, sharing = gather(fresh), gather(fresh, tenant="acme")
+    shared, other = gather(fresh), gather(fresh, tenant="acme")
 
     assert [example.query_id for example in shared.effect.examples] == ["q1"]
-    assert [example.query_id for example in sharing.effect.examples] == ["q2"]
+    assert other.effect.examples == ()
     told = "Private offsets of judged queries: 2 of 2 are served, each where the text of its query is asked again."
     assert told in Page(page_of(shared)).sections["Why"]
 
@@ -1010,20 +1000,6 @@ def test_a_scope_that_no_fit_has_is_taken_for_auto(fresh: str, planted: Any) -> 
     assert gather(fresh).held_out is not None
 
 
-def test_a_tenants_texts_are_not_shown_to_those_who_share(fresh: str, planted: Any) -> None:
-    """Queries of a tenant that shares count in the shared report, and are not shown in it."""
-    with open_store(fresh) as store:
-        rows = served(planted(60, strength=0.9, dtype=np.float32), range(60), at=NOON, texts=None)
-        store.observe([replace(one, tenant="acme", query="secret") for one in rows], judge="j")
-        store.share("acme", allowed=True, by="me")
-        Worker(store).round()
-
-    html = page_of(gather(fresh))
-
-    assert "On 60 queries that the offsets were not learned from" in html
-    assert "secret" not in html
-
-
 def test_a_script_is_there_only_where_it_is_asked_for(report: StoreReport, tmp_path: Path, url: str) -> None:
     """The policy admits it by its digest; without it the page has no slider either."""
     out = tmp_path / "page.html"
@@ -1049,7 +1025,6 @@ def test_sources_that_contradict_the_retriever_are_named(planted: Any, tmp_path:
             if i < 5:
                 store.observe([replace(one, source="grudge", candidates=turned_round)], judge="j")
                 store.observe([replace(one, source="foreign", candidates=turned_round, tenant="other")], judge="j")
-        store.share("other", allowed=True, by="me")
         known = set(store.rewards("j").sources.tolist())
     told = gather(url, at=NOON)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from tttembed_rag.errors import InputError
 from tttembed_rag.serving.context import current_tenant
 from tttembed_tools.catalog import Card
 from tttembed_tools.index import Items

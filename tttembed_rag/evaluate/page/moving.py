@@ -9,7 +9,6 @@ import numpy as np
 
 from tttembed_rag.evaluate.page.heldout import Listed, Lists
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.vectors.checks import FloatArray, unit
@@ -36,7 +35,7 @@ class Effect:
 def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effect:
     """The effect of *offsets* of the tenant *owner* on the order of candidates of *recent* queries, newest first.
 
-    Queries with fewer than two candidates are left out.
+    Queries with fewer than two candidates are left out. Private offsets are those of queries of *owner* itself.
     """
     looked = moved = 0
     examples: list[Lists] = []
@@ -44,7 +43,7 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effe
         if len(served.candidates) < 2 or served.vector is None:
             continue
         looked += 1
-        offset = offsets.find(served.task, named_for(owner, served.tenant, served.query_id))
+        offset = offsets.find(served.task, served.query_id if served.tenant == owner else None)
         if offset is None:
             continue
         lists = lists_of(served, offset.dosed(unit(np.asarray(served.vector, dtype=np.float64))), offset.key)

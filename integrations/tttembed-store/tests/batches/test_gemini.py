@@ -7,7 +7,7 @@ import re
 from http.server import ThreadingHTTPServer
 
 import pytest
-from tttembed_store.batches import exchange, open_batch_service
+from tttembed_store.batches import open_batch_service
 from tttembed_store.batches.service import GeminiBatches
 from tttembed_store.worker import Worker
 
@@ -112,7 +112,6 @@ class GeminiHandler(BatchHandler):
 def gemini(monkeypatch, running):
     """A running server."""
     monkeypatch.setenv("GEMINI_API_KEY", "k")
-    monkeypatch.setattr(exchange, "_POLL_SHARE", 0.0)
     return running(GeminiServer())
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 import traceback
+from pathlib import Path
 from threading import Event
 
 import numpy as np
@@ -113,6 +115,30 @@ def test_a_worker_killed_at_a_step(step, when, served, process, store_url, batch
         workers.append(process())
         eventually(killed.is_set, seconds=60)
         finished(store, batch_server, process, 12, kills=1)
+
+
+@pytest.mark.parametrize("path", ["/files", "/files/file-1/content"])
+def test_a_kill_leaves_no_text_in_a_file(path, served, process, store_url, batch_server, tmp_path, monkeypatch):
+    """Requests and results hold what users asked: they stand in memory alone, where `forget` need not look."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    killed, workers = Event(), []
+
+    def fault(method, asked):
+        if method != "done" and asked == path and not killed.is_set():
+            kill(workers[0])
+            killed.set()
+
+    batch_server.fault = fault
+    with open_store(store_url) as store:
+        store.observe(served(4))
+        workers.append(process())
+        eventually(killed.is_set, seconds=60)
+        file = Path(store_url.removeprefix("sqlite:///"))
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and not path.name.startswith(file.name)]
+
+    assert [path for path in written if b"word0b" in path.read_bytes()] == []
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 @pytest.mark.parametrize("store_url", ["sqlite_url", "postgres_url"], ids=["sqlite", "postgresql"], indirect=True)

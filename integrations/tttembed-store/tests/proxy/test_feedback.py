@@ -206,7 +206,7 @@ def test_requests_wait_up_to_a_number_of_bytes(proxied, store_url, kept, monkeyp
 def test_in_a_store_with_tenants_each_caller_names_one(proxied, store_url, kept):
     """Whose feedback without a tenant is, nobody knows; others of the same moment are kept."""
     with open_store(store_url) as store:
-        store.share("acme", allowed=False, by="me")
+        store.states.set("named", True, tenant="acme")
     client = proxied(feedback=FeedbackWriter(store_url))
 
     def send(number):
@@ -325,7 +325,7 @@ def test_a_caller_who_leaves_takes_nothing_with_him(proxied, store_url, kept, mo
 def test_a_store_that_was_replaced_is_opened_anew(proxied, sqlite_url):
     """One request is told so; the next is kept in the store that is there now."""
     with open_store(sqlite_url) as store:
-        store.share("acme", allowed=False, by="me")
+        store.states.set("named", True, tenant="acme")
     client, file = proxied(feedback=FeedbackWriter(sqlite_url)), Path(sqlite_url.removeprefix("sqlite:///"))
     assert client.post("/v1/feedback", json=UP, headers={"x-ttt-tenant": "acme"}).status_code == 200
     for one in file.parent.glob(f"{file.name}*"):

@@ -382,12 +382,10 @@ def test_forget_says_when_base_vectors_are_served(url, halted, live, arguments, 
 
 
 def test_the_terminal_obeys_no_id(url, tmp_path):
-    """Ids of sharing tenants hold a NUL, and others may hold anything: people read question marks."""
+    """Ids may hold anything: people read question marks."""
     file, escape = tmp_path / "offsets.safetensors", "\x1b]0;mine\x07"
     with open_store(url) as store:
-        store.observe(traffic(2, tenant="acme"), judge=JUDGE)
         store.observe([replace(traffic(1)[0], query_id=escape, at=99.0)], judge=JUDGE)
-        store.share("acme", True, by=escape)
         offsets = fit(store.rewards(JUDGE), scope="query", gate=False)
         offsets.save(file)
         store.registry.publish(offsets, by=escape)
@@ -395,10 +393,9 @@ def test_the_terminal_obeys_no_id(url, tmp_path):
     shown = (["show", file, "--all"], ["show", url, "--all"], ["store changes", "--store", url])
     said = "".join(run(*arguments).output for arguments in shown)
 
-    assert "query:t0/acme:?q0: 1 rewarded query" in said
     assert "query:t0/?]0;mine?: 1 rewarded query" in said
     assert [character for character in said if not character.isprintable() and character != "\n"] == []
-    assert "query:t0/acme:\0q0" in [json.loads(line)["key"] for line in run("show", url, "--json").output.splitlines()]
+    assert f"query:t0/{escape}" in [json.loads(line)["key"] for line in run("show", url, "--json").output.splitlines()]
 
 
 def test_counts_name_the_judges_of_those_who_are_counted(url):
@@ -406,7 +403,6 @@ def test_counts_name_the_judges_of_those_who_are_counted(url):
     with open_store(url) as store:
         store.observe(traffic(5, tenant="acme"), judge=JUDGE)
         store.observe(traffic(5, tenant="other"), judge="judge-b")
-        store.share("acme", True, by="me")
 
     everybody, one = (
         json.loads(run("store counts", "--store", url, "--json", *of).output) for of in ([], ["--tenant", "other"])

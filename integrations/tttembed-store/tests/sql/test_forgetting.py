@@ -55,20 +55,6 @@ def test_a_document_that_is_forgotten_teaches_nothing(store):
         store.forget(tenant="a", document_id=gone, query_id="q1", by="me")
 
 
-def test_forgetting_reaches_the_shared_scope(store):
-    """Shared versions go if the tenant ever shared, even those published later; other tenants keep theirs."""
-    store.observe(traffic(4, tenant="a"), judge=JUDGE)
-    store.share("a", True, by="owner")
-    shared = learned(store)
-    store.share("a", False, by="owner")
-    store.registry.publish(shared, by="me")
-    other = store.registry.publish(Offsets([], width=8), by="me", tenant="b")
-
-    store.forget(tenant="a", query_id="q1", by="me")
-
-    assert (None, other) == (store.registry.version(), store.registry.version(tenant="b"))
-
-
 def test_answers_about_the_forgotten_are_gone(store):
     """Its paid answers too; what was spent stays counted."""
     store.observe(unrewarded(traffic(2)))
@@ -129,9 +115,8 @@ def test_a_query_that_came_without_an_id_is_forgotten_by_its_text(store):
 
 @pytest.mark.parametrize("query_id", ["q1", None])
 def test_the_audit_tells_nothing_of_what_was_forgotten(store, query_id):
-    """Who did what and when stays; details may name tasks, and go with the versions, also with shared ones."""
+    """Who did what and when stays; details may name tasks, and go with the versions."""
     store.observe(traffic(2, tenant="a"), judge=JUDGE)
-    store.share("a", True, by="owner")
     for tenant in ("", "a", "b"):
         store.registry.publish(Offsets([], width=8), by="worker", tenant=tenant, note="task:secret")
     before = [(line.at, line.tenant, line.by, line.action) for line in store.audit.lines()]
@@ -140,7 +125,11 @@ def test_the_audit_tells_nothing_of_what_was_forgotten(store, query_id):
     forgotten, *older = store.audit.lines()
 
     assert before == [(line.at, line.tenant, line.by, line.action) for line in older]
-    assert [line.detail for line in older] == ["version 3 is live: task:secret", "", "", ""]
+    assert [line.detail for line in older] == [
+        "version 3 is live: task:secret",
+        "",
+        "version 1 is live: task:secret",
+    ]
     assert (forgotten.by, forgotten.action) == ("me", "forget")
 
 

@@ -1,74 +1,10 @@
 """What every store must do with versions: publish, serve, take back."""
 
-from dataclasses import replace
-
 import pytest
 
 from tests.traffic import JUDGE, facts, learned, traffic
-from tttembed_rag.errors import LeaseLost, RewardError, StoreError, Superseded
+from tttembed_rag.errors import LeaseLost, StoreError, Superseded
 from tttembed_rag.offsets.lookup import Offsets
-
-
-def test_nothing_flows_up_unless_it_is_allowed(store):
-    """The shared scope learns from a tenant while that shares, and other tenants never do."""
-    store.observe(traffic(2, tenant="a"), judge=JUDGE)
-    store.observe(traffic(2, tenant="b"), judge=JUDGE)
-
-    with pytest.raises(RewardError, match="none"):
-        store.rewards(JUDGE)
-    store.share("a", True, by="owner")
-    shared, other = store.rewards(JUDGE), store.rewards(JUDGE, tenant="b")
-    store.share("a", False, by="owner")
-
-    assert shared.query_ids.tolist() == ["a:\0q0", "a:\0q1"]
-    assert other.query_ids.tolist() == ["q0", "q1"]
-    with pytest.raises(RewardError, match="none"):
-        store.rewards(JUDGE)
-
-
-def test_ids_of_tenants_are_told_apart(store):
-    """In the shared scope, whatever its own queries and the tenants are called."""
-    one = traffic(1)[0]
-    names = [("", "a:q"), ("a", "q"), ("a:", "q"), ("", "a%3A:q"), ("a", ":q")]
-    for tenant, name in names:
-        store.observe([replace(one, tenant=tenant, query_id=name)], judge=JUDGE)
-        if tenant:
-            store.share(tenant, True, by="owner")
-
-    found = store.rewards(JUDGE).query_ids.tolist()
-
-    assert len(names) == len(set(found))
-    assert {"a:q", "a%3A:q"} <= set(found)
-
-
-def test_what_was_learned_before_it_was_no_more_allowed_is_not_published(store):
-    """A tenant that ends sharing ends what a worker is learning from it."""
-    store.share("a", True, by="owner")
-    lease = store.leases.take("", "a worker", 60.0)
-
-    store.share("a", False, by="owner")
-
-    with pytest.raises(LeaseLost, match="nothing was changed"):
-        store.registry.publish(Offsets([], width=8), by="a worker", lease=lease)
-    assert store.leases.take("", "the next", 60.0) is not None
-
-
-def test_what_was_learned_from_a_tenant_goes_where_it_ends_sharing(store):
-    """Its vectors are in every shared version; who never shared, and who ended it already, takes nothing away."""
-    store.observe(traffic(4, tenant="a"), judge=JUDGE)
-    store.share("a", True, by="owner")
-    store.registry.publish(learned(store), by="me")
-    own = store.registry.publish(learned(store, "a"), by="me", tenant="a")
-
-    store.share("a", False, by="owner")
-
-    assert store.registry.versions() == []
-    assert (None, own) == (store.registry.version(), store.registry.version(tenant="a"))
-    other = store.registry.publish(Offsets([], width=8), by="me")
-    for tenant in ("a", "never shared"):
-        store.share(tenant, False, by="owner")
-    assert other == store.registry.version()
-
 
 # Versions
 

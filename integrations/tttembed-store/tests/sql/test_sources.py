@@ -175,16 +175,6 @@ def test_a_source_that_gave_no_reward_is_refused(store):
     assert by_source(store.rewards(JUDGE)) == {"anabel": [0.5], "annabel": [1.0]}
 
 
-def test_sources_of_two_tenants_are_two(store):
-    """Where the shared scope learns from both, a name of one is nobody's of the other."""
-    store.observe([asked("ann", 1.0, tenant="x"), asked("ann", 0.5, tenant="y")], judge=JUDGE)
-    for tenant in ("x", "y"):
-        store.share(tenant, allowed=True, by="test")
-
-    assert by_source(store.rewards(JUDGE)) == {"x:\0ann": [1.0], "y:\0ann": [0.5]}
-    assert by_source(store.rewards(JUDGE, tenant="x")) == {"ann": [1.0]}
-
-
 def test_one_attacker_does_not_undo_what_many_say(store, planted):
     """Three users reward every query; one account then says the opposite of everything: the offset hardly moves."""
     rewards = planted(40, strength=0.9)

@@ -1,6 +1,5 @@
 """Judging by the batches of a service, at their price: answers come within a day, whatever is killed between."""
 
-from tttembed_store.batches.byplan import judge_by_batches
 from tttembed_store.batches.service import open_batch_service
 
-__all__ = ["judge_by_batches", "open_batch_service"]
+__all__ = ["open_batch_service"]

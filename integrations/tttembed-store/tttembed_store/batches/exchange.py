@@ -1,4 +1,4 @@
-"""The steps of a batch, from when it is written down to when it is struck off, and how often it is polled.
+"""The steps of a batch, from when it is written down to when it is struck off.
 
 A process may be killed between any two of them:
 
@@ -29,17 +29,14 @@ from tttembed_rag.errors import JudgeError
 from tttembed_rag.judging.calls import in_time
 from tttembed_rag.judging.spending import Price
 from tttembed_rag.system.terminal import printable
-from tttembed_store.batches.openbatch import GIVEN_UP, Books, OpenBatch
 from tttembed_store.batches.requests import Requests
 from tttembed_store.batches.service import BatchService, ServiceBatch
+from tttembed_store.sql.work.openbatches import GIVEN_UP, OpenBatch, TenantBooks
 
 ResultT = TypeVar("ResultT")
 ParametersT = ParamSpec("ParametersT")
 
 _log = logging.getLogger(__name__)
-
-# Seconds between polls of a batch: a share of its age, up to the longest.
-_POLL_SHARE, _POLL_SECONDS = 0.1, 60.0
 
 
 class NeverMadeError(RefusedError):
@@ -49,15 +46,13 @@ class NeverMadeError(RefusedError):
 class Exchange:
     """Sends requests to a batch service, writes them down in *books*, and says what became of them.
 
-    The *price* is that of single requests. The service is waited for so many *seconds* at each step, None for as long
-    as it takes, and no longer than a few more once *stop* is set.
+    The *price* is that of single requests. The service is waited for so many *seconds* at each step, and no longer than
+    a few more once *stop* is set.
     """
 
-    def __init__(
-        self, service: BatchService, books: Books, price: Price, *, seconds: float | None, stop: Event | None
-    ) -> None:
+    def __init__(self, service: BatchService, books: TenantBooks, price: Price, *, seconds: float, stop: Event) -> None:
         self._service, self._books, self._price = service, books, price
-        self._seconds, self._stop = seconds, stop or Event()
+        self._seconds, self._stop = seconds, stop
 
     def send(self, requests: Requests, *, full: bool = False) -> OpenBatch | None:
         """Write a batch down and send it; None where a cap refuses it, and nothing was sent.
@@ -89,10 +84,6 @@ class Exchange:
             self.close(batch)
             raise NeverMadeError(exc.brief, exc.said) from exc
         return self._books.note(replace(batch, number=made.number))
-
-    def pause(self, batch: OpenBatch) -> float:
-        """Seconds that should pass between two looks at *batch*: the older it is, the longer, up to a minute."""
-        return min(_POLL_SECONDS, _POLL_SHARE * max(0.0, self._books.now() - batch.at))
 
     def look(self, batch: OpenBatch) -> ServiceBatch | None:
         """The batch at its service once it has ended; None before, and where it was never made and is struck off.

@@ -212,7 +212,7 @@ def _learned_now(
 
     labels = store.history.verdicts(tenant, judge=AUDIT) or None
     held = held_out(rewards, details, scope=scope, judge=shortened(judge), labels=labels, watch=watch)
-    against = tuple(shortened(name) for name in opposed(rewards) if "\0" not in name)[:_SOURCES]
+    against = tuple(shortened(name) for name in opposed(rewards))[:_SOURCES]
     if version is not None:
         return held, (), against
     shared = [offset for offset in fit(rewards, audit=labels).values() if offset.query_id is None]

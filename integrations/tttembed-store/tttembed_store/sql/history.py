@@ -12,11 +12,10 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import TEXT_ID, Database
-from tttembed_store.sql.log.reading import in_turns, owners_of
+from tttembed_store.sql.log.reading import in_turns
 from tttembed_store.sql.log.sources import Pair, Said, all_of, said_of
 from tttembed_store.sql.records import Day
 from tttembed_store.sql.rows import id_of, in_parts
@@ -36,38 +35,32 @@ class History:
         self._database = database
 
     def visible(self, offsets: Offsets, *, owner: str, tenant: str) -> Offsets:
-        """The *offsets* of *owner* that *tenant* may know of: its own tasks' and queries', and those of all tasks."""
+        """The *offsets* of *owner* that *tenant* may know of: of another those of its own tasks and of all."""
         if owner == tenant or not tenant:
             return offsets
         q, t = schema.queries, schema.tenants
         with self._database.read() as connection:
             own = select(q.c.task).join(t, t.c.id == q.c.tenant).where(t.c.name == tenant).distinct()
             tasks = set(connection.execute(own).scalars())
-        mine = named_for(owner, tenant, "")
-        kept = [
-            offset
-            for offset in offsets.values()
-            if (offset.query_id is None or offset.query_id.startswith(mine))
-            and (offset.task is None or offset.task in tasks)
-        ]
+        kept = [one for one in offsets.values() if one.query_id is None and (one.task is None or one.task in tasks)]
         return Offsets(kept, width=offsets.width)
 
     def days(self, tenant: str, *, last: date, count: int) -> list[Day]:
-        """The *count* days up to *last*, oldest first; those of the shared tenant include tenants that share."""
+        """The *count* days up to *last*, oldest first."""
         q, progress = schema.queries, schema.progress
         served = select(func.count()).select_from(q)
         rewarded = select(func.coalesce(func.sum(progress.c.rewards), 0))
         days = []
         with self._database.read() as connection:
-            owners = connection.execute(owners_of(tenant)).scalars().all()
+            number = id_of(connection, schema.tenants, tenant)
             # Named one by one, judges let the index by age be used.
             judges = connection.execute(select(schema.judges.c.id)).scalars().all()
-            mine = rewarded.where(progress.c.tenant.in_(owners), progress.c.judge.in_(judges))
+            mine = rewarded.where(progress.c.tenant == number, progress.c.judge.in_(judges))
             for day in (last - timedelta(days=ago) for ago in reversed(range(count))):
                 start = datetime.combine(day, time(), UTC).timestamp()
                 queries, rewards = (
                     connection.execute(chosen.where(at >= start, at < start + _DAY_SECONDS)).scalar_one()
-                    for chosen, at in ((served.where(q.c.tenant.in_(owners)), q.c.last_at), (mine, progress.c.at))
+                    for chosen, at in ((served.where(q.c.tenant == number), q.c.last_at), (mine, progress.c.at))
                 )
                 days.append(Day(day, int(queries), int(rewards), spent_on(connection, day)))
         return days

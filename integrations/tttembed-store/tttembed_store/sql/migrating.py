@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from pathlib import Path
 from threading import Lock
 
@@ -43,7 +44,7 @@ def migrate(database: Database, *, create: bool = True) -> None:
         if _is_ready(connection, database.name, create=create):  # another process was faster
             return
         is_new = not inspect(connection).has_table(schema.facts.name)
-        upgrade(connection)
+        _upgrade(connection)
     if is_new:
         _log.warning("%s: no store was there, made one", database.name)
 
@@ -71,8 +72,15 @@ def _is_ready(connection: Connection, name: str, *, create: bool) -> bool:
     return True
 
 
-def upgrade(connection: Connection) -> None:
-    """Make the tables, or bring those of an older package up to date."""
+def make(connection: Connection) -> None:
+    """Make the tables as they are now, the key of a store's hashes and the shared tenant."""
+    schema.metadata.create_all(connection)
+    facts = [{"name": "salt", "value": secrets.token_hex(32)}, {"name": _OLDEST, "value": schema.HEAD}]
+    connection.execute(schema.facts.insert(), facts)
+    connection.execute(schema.tenants.insert().values(name=""))
+
+
+def _upgrade(connection: Connection) -> None:
     from alembic import command
     from alembic.config import Config
 

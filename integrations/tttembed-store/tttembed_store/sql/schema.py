@@ -56,9 +56,6 @@ tenants = _table(
     "tenants",
     _key(),
     _name(unique=True),
-    # Whether the shared scope learns from it, and whether it ever did.
-    Column("shares", Boolean, nullable=False, server_default=text("false")),
-    Column("shared_once", Boolean, nullable=False, server_default=text("false")),
     Column("generation", BigInteger, nullable=False, server_default="0"),
     # Why it is halted and by whom; null where it is not.
     Column("halted", Text),

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from uuid import uuid4
 
-from sqlalchemy import Connection, func, select, text, true
+from sqlalchemy import Connection, func, select, text
 
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.judges.examination import has_passed
@@ -20,13 +20,13 @@ from tttembed_store.sql.database import Database, TextIds
 from tttembed_store.sql.history import History
 from tttembed_store.sql.leasing import Leases
 from tttembed_store.sql.log import observing, reading
-from tttembed_store.sql.log.due import Due, mark_due
+from tttembed_store.sql.log.due import Due
 from tttembed_store.sql.log.entries import Entries, QueryKey, with_text_ids
 from tttembed_store.sql.log.observing import Kind
 from tttembed_store.sql.log.vectors import StoredVectors
-from tttembed_store.sql.migrating import migrate, upgrade
+from tttembed_store.sql.migrating import make, migrate
 from tttembed_store.sql.records import Counts, Forgotten, Generations, Serving, checked_reward
-from tttembed_store.sql.versions.audittrail import AuditTrail, write_line
+from tttembed_store.sql.versions.audittrail import AuditTrail
 from tttembed_store.sql.versions.registry import Registry
 from tttembed_store.sql.work.judgequeue import JudgeQueue
 from tttembed_store.sql.work.openbatches import OpenBatches
@@ -63,7 +63,7 @@ def memory_store() -> Store:
     """A new store in the memory of this process: nothing of it is in a file, and all of it goes when it is closed."""
     database = Database(f"sqlite:///file:/{uuid4().hex}?vfs=memdb&uri=true")
     with database.write("migrating") as connection:
-        upgrade(connection)
+        make(connection)
     return Store(database)
 
 
@@ -193,8 +193,7 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             judge: Fingerprint of the judge.
-            tenant: The tenant that was served; "" also learns from tenants that share. The query ids of these begin
-                with their tenant, a colon and a NUL, which no other id can have.
+            tenant: The tenant that was served; "" is the shared tenant.
             embedder: Fingerprint of the embedding model; None is the model of the newest rewarded query.
             last: The number of queries, the last served ones of each source; None is all.
             since: Only queries last served at this Unix second or later.
@@ -223,14 +222,13 @@ class Store(AbstractContextManager["Store"]):
         with self._database.read() as connection:
             return reading.judge_of_most(connection, tenant, last=last, since=since)
 
-    def changes(self, judge: str, *, tenant: str = "", own: bool = False) -> int:
+    def changes(self, judge: str, *, tenant: str = "") -> int:
         """How many rewards of *judge* for *tenant* were ever written that were new, or differed from those before.
 
-        It rises with corrections too. Those of the shared tenant are also those of
-        tenants that share, unless only its *own* are asked for.
+        It rises with corrections too.
         """
         with self._database.read() as connection:
-            return reading.count_changes(connection, judge, tenant, own=own)
+            return reading.count_changes(connection, judge, tenant)
 
     def judges(self, *, tenant: str | None = "") -> list[tuple[str, int]]:
         """Fingerprints of judges, the busiest first, with how many rewards of theirs a fit for *tenant* may read.
@@ -259,34 +257,16 @@ class Store(AbstractContextManager["Store"]):
         checked_name("tenant", tenant, empty=True)
         return self.registry.serving(tenant, own=own)
 
-    def tenants(self, *, sharing: bool = False) -> list[str]:
-        """Every tenant that was ever named, sorted, the shared tenant, "", among them; or only those that share."""
-        named = select(schema.tenants.c.name).where(schema.tenants.c.shares if sharing else true())
+    def tenants(self) -> list[str]:
+        """Every tenant that was ever named, sorted, the shared tenant, "", among them."""
         with self._database.read() as connection:
-            return sorted(connection.execute(named).scalars())
+            return sorted(connection.execute(select(schema.tenants.c.name)).scalars())
 
     def has_tenants(self) -> bool:
         """Whether any tenant but the shared one was ever named."""
         with self._database.read() as connection:
             named = select(schema.tenants.c.id).where(schema.tenants.c.name > "").limit(1)
             return connection.execute(named).scalar() is not None
-
-    def share(self, tenant: str, allowed: bool, *, by: str) -> None:
-        """Allow the shared scope to learn from *tenant*, or end that; nothing flows up until it is allowed.
-
-        Where sharing ends, every shared version goes, and what is being learned is not published.
-        """
-        checked_name("tenant", tenant)
-        checked_name("by", by)
-        values = {"shares": True, "shared_once": True} if allowed else {"shares": False}
-        with self._database.write("forgetting") as connection:
-            ids = rows.ids_of(connection, schema.tenants, [tenant, ""])
-            mark_due(connection, [ids[""]])
-            t = schema.tenants
-            changed = t.update().where(t.c.name == tenant, t.c.shares.is_not(allowed)).values(**values)
-            if connection.execute(changed).rowcount and not allowed:
-                forgetting.unlearn(connection, {""})
-            write_line(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
 
     def forget(
         self,
@@ -300,11 +280,11 @@ class Store(AbstractContextManager["Store"]):
     ) -> Forgotten:
         """Delete a query, what a source said, a document, or all of a tenant, and all that was learned from it.
 
-        Every version of the tenant goes, and of the shared tenant if this one ever shared; the next fit is what it
-        would be had the deleted never been seen. The audit trail goes on saying when, who and what, without details of
-        these tenants. Nothing comes back late, neither what was served before and is written later, nor a judge's
-        answer, nor what a worker is learning; the clocks of hosts and database must agree on what is late. On SQLite no
-        byte of it stays in the file, which is written anew in its own size; PostgreSQL may overwrite its space.
+        Every version of the tenant goes; the next fit is what it would be had the deleted never been seen. The audit
+        trail goes on saying when, who and what, without details of the tenant. Nothing comes back late, neither what
+        was served before and is written later, nor a judge's answer, nor what a worker is learning; the clocks of hosts
+        and database must agree on what is late. On SQLite no byte of it stays in the file, which is written anew in its
+        own size; PostgreSQL may overwrite its space.
 
         Args:
             tenant: The tenant that was served; "" is the shared tenant.

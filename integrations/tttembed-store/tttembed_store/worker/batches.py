@@ -1,6 +1,6 @@
 """Judging by batches: what waits is sent to a batch service, and results are read in later rounds.
 
-The steps of a batch are those of `judging.batching.exchange`. A judge passes its examination by single requests
+The steps of a batch are those of `batches.exchange`. A judge passes its examination by single requests
 before something is sent for the first time, and answers its first question well before each later time. Answers are
 kept as paid before they are written as rewards, and a batch is struck off behind that. What has no answer in its
 results is set aside and sent again later, with longer waits from time to time; so is what a refused batch asks about.
@@ -23,11 +23,11 @@ from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.observations import MAX_DEPTH, Observation
 from tttembed_store.batches.exchange import Exchange, NeverMadeError
-from tttembed_store.batches.openbatch import Books, OpenBatch
 from tttembed_store.batches.requests import answered, collect, pack
 from tttembed_store.batches.service import BatchService, ServiceBatch
 from tttembed_store.sql import Lease
 from tttembed_store.sql.records import Spend
+from tttembed_store.sql.work.openbatches import OpenBatch, TenantBooks
 from tttembed_store.worker.asking import Asked, Asking
 
 # Queries that are sent at a time.
@@ -102,10 +102,10 @@ class BatchAsking:
 
     def _write(self, observations: Sequence[Observation], answers: Answers, tenant: str) -> int:
         """Write the kept answers about *observations* as rewards; gives how many."""
-        rewards = answered(Plan(observations, (MAX_DEPTH,)), self._lines, answers).rewards
+        rewards = answered(observations, self._lines, answers)
         return self._queue.judged(self.fingerprint, rewards, tenant=tenant) if rewards else 0
 
-    def _send_what_waits(self, books: Books, exchange: Exchange, tenant: str, stop: Event, lease: Lease) -> Asked:
+    def _send_what_waits(self, books: TenantBooks, exchange: Exchange, tenant: str, stop: Event, lease: Lease) -> Asked:
         """Send what waits of `_QUERIES` queries that no open batch asks about, as far as the day's budget goes."""
         ours = books.open()
         if any(not one.full and books.now() - one.at < _NEXT for one in ours):

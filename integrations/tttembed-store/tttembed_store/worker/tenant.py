@@ -173,8 +173,8 @@ class Tenant:
             return None
 
     def labelled(self) -> int:
-        """How many trusted labels of its own queries were ever written that were new, or others than before."""
-        return self.store.changes(AUDIT, tenant=self.name, own=True)
+        """How many trusted labels were ever written that were new, or others than before."""
+        return self.store.changes(AUDIT, tenant=self.name)
 
     def is_for(self, version: Version, rewards: Rewards) -> bool:
         """Whether a version belongs to the embedding model of *rewards*, those that are learned from."""

@@ -15,7 +15,6 @@ from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.voices import heard
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import FOREIGN
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
@@ -74,7 +73,7 @@ def without_risen(offsets: Offsets, fresh: Rewards) -> Rewards | None:
     A document that a judge overrates hides what its rise costs others: they are compared among themselves.
     """
     evidence = [offset.evidence for offset in offsets.values() if offset.served]
-    names = {name for one in evidence for name in one.withheld} - {FOREIGN}
+    names = {name for one in evidence for name in one.withheld}
     named = np.isin(fresh.doc_ids, list(names))[fresh.candidates]
     kept = ~np.isin(fresh.same_documents, fresh.same_documents[named])
     if kept.all() or not kept.any():
