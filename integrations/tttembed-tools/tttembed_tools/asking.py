@@ -53,9 +53,7 @@ class UnusedJudge:
         self._queue, self._text_id = store.judge_queue, store.text_id
         self._asking = Asking(store, judge, budget=budget, price=price, concurrency=_AT_ONCE, seconds=_SECONDS)
 
-    def verdicts(
-        self, requests: Sequence[PastRequest], index: Index, tenant: Tenant
-    ) -> list[Mapping[str, float]]:
+    def verdicts(self, requests: Sequence[PastRequest], index: Index, tenant: Tenant) -> list[Mapping[str, float]]:
         """For each request of *tenant*, rewards in [0, 1] of some items that nobody used, by the keys of their cards.
 
         Where the judge fails, that is logged, and its earlier answers count alone.

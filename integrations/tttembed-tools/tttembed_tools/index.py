@@ -66,7 +66,7 @@ class Index:
     @property
     def width(self) -> int:
         """The width of the vectors; 0 before there are any."""
-        return self.vectors.shape[1]
+        return int(self.vectors.shape[1])
 
     def plus(self, cards: Sequence[Card], vectors: FloatArray) -> Index:
         """With *cards* and their *vectors* (m, d) behind the others, and in place of those of the same names."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from cachetools import LRUCache
 
+from tttembed_rag.capture.log import Known
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import InputError, check_count, check_text
@@ -257,7 +258,8 @@ class LearnedSearch:
         task = (current_task() if task is None else task) or DEFAULT_TASK
         source = said("source") or "" if source is None else source
         reward = SUCCEEDED if succeeded else FAILED
-        self._outcomes.note(query, task, source, vector, index.cards[row], index.vectors[row], reward, at)
+        card, known = index.cards[row], Known(vector, index.vectors[row : row + 1], doc_ids=[index.cards[row].key])
+        self._outcomes.note(query, card, reward, known, task=task, source=source, at=at)
         return True
 
     def requests(self) -> list[PastRequest]:

@@ -14,7 +14,7 @@ from tttembed_store.following.follower import follow
 from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError
 from tttembed_rag.rewards.observations import TOOL_CALLS
-from tttembed_rag.serving.context import said
+from tttembed_rag.serving.context import current_tenant, said
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
 
@@ -74,8 +74,8 @@ class Outcomes:
         from tttembed_store.sql import memory_store, open_store
 
         self.shared = store is not None
-        self._own = memory_store() if store is None else open_store(store) if isinstance(store, str) else None
-        self.store: Store = self._own or store  # type: ignore[assignment] - an open one, where it is not our own
+        self._is_own = store is None or isinstance(store, str)
+        self.store = memory_store() if store is None else open_store(store) if isinstance(store, str) else store
         if not self.store.texts:
             raise InputError("store: expected one that keeps texts, which BM25 reads, got one without texts")
         self.embedder, self.last = embedder, last
@@ -87,17 +87,14 @@ class Outcomes:
         if not self.shared:
             finalize(owner, self.close)
 
-    def note(
-        self, query: str, task: str, source: str, vector: FloatArray, card: Card, of_item: FloatArray, reward: float, at: float
-    ) -> None:
-        """Keep the *reward* of an item for a request that was searched *at* a Unix second; it is written a moment later.
+    def note(self, query: str, card: Card, reward: float, known: Known, *, task: str, source: str, at: float) -> None:
+        """Keep the *reward* of an item for a request that was searched *at* a Unix second; it is written soon.
 
-        Both come with their vectors (d,). Without a tenant, it is the shared one's, unless the store of many processes
-        has tenants: then nobody knows whose it is, and it is left out.
+        Without a tenant it is the shared one's, unless a store of many processes has tenants: then nobody knows whose
+        it is, and it is left out.
         """
-        tenant = said("tenant") if self.shared else said("tenant") or ""
-        known = owned(Known(vector, of_item[None], doc_ids=[card.key]))
-        self._log.put(Call(query, (card.text,), (reward,), task, tenant, at, known, "", source))
+        tenant = said("tenant") if self.shared else current_tenant()
+        self._log.put(Call(query, (card.text,), (reward,), task, tenant, at, owned(known), "", source))
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.
@@ -139,5 +136,5 @@ class Outcomes:
         """Write what waits, and end."""
         self._log.close()
         self.live.close()
-        if self._own is not None:
-            self._own.close()
+        if self._is_own:
+            self.store.close()

@@ -36,9 +36,6 @@ _EXPLAINED = 3
 def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     """Guard what is live, and learn, step by step; *probe* is of the embedding model, None where it is not probed."""
     judge, count = tenant.judge()
-    if (learner := tenant.habits.learner) is not None:
-        yield from _taught(tenant, learner, count)
-        return
     # What calls of tools support is seen on lists that only a search with the catalogue can make.
     if TOOL_CALLS in (judge, tenant.memory.judge):
         yield tenant.step("learned nothing", "these are calls of tools: `tttembed tools learn` learns from them")
@@ -83,8 +80,9 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     tenant.settle()
 
 
-def _taught(tenant: Tenant, learner: Learner, count: int) -> Iterator[Step]:
-    """Have a *learner* learn where enough of *count* rewards is new, and publish what it found."""
+def learner_pass(tenant: Tenant, learner: Learner) -> Iterator[Step]:
+    """Have a *learner* learn where enough is new of the rewards that it learns from, and publish what it found."""
+    _, count = tenant.judge()
     changes, memory = tenant.store.changes(learner.judge, tenant=tenant.name), tenant.memory
     tenant.memory = memory if memory.judge == learner.judge else Memory(judge=learner.judge, since=memory.since)
     new, needed = min(changes - tenant.memory.learned, count), tenant.needed

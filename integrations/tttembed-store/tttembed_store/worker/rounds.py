@@ -28,7 +28,7 @@ from tttembed_store.sql import Lease, Store
 from tttembed_store.sql.work.states import BASIS
 from tttembed_store.worker.asking import Asked, Asking
 from tttembed_store.worker.batches import BatchAsking
-from tttembed_store.worker.learning import one_pass
+from tttembed_store.worker.learning import learner_pass, one_pass
 from tttembed_store.worker.probe import Probe
 from tttembed_store.worker.steps import DECISIONS, Step
 from tttembed_store.worker.tenant import GROWTH, Habits, Learner, Tenant
@@ -126,9 +126,8 @@ class Worker:
         learned = rewards_of or (judge.fingerprint if judge else None)
         if learner is not None:
             learned, embedder = learner.judge, learner.embedder
-        self._habits = Habits(
-            judge=learned, embedder=embedder, scope=scope, min_new=min_new, last=last, growth=growth, learner=learner
-        )
+        self._habits = Habits(judge=learned, embedder=embedder, scope=scope, min_new=min_new, last=last, growth=growth)
+        self._learner = learner
         self._probe = probe
         self._judge_seconds = judge_seconds
         self._clock = clock
@@ -257,7 +256,7 @@ class Worker:
             except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
                 tell(Step("not probed", f"{in_brief(exc)}; nothing is learned until the embedding model answers"))
                 return
-        if self._habits.learner is None:
+        if self._learner is None:
             self._look_anew(probe)
         for tenant in self._ours("learning", self._store.due.tenants(self._habits.judge)):
             if stop.is_set():
@@ -272,7 +271,8 @@ class Worker:
         """The steps of one pass over *tenant*; its lease is held until they end, or are closed."""
         with self._alone("learning", tenant, tell) as lease:
             if lease is not None:
-                yield from one_pass(Tenant(self._store, tenant, self._habits, lease), probe)
+                held, learner = Tenant(self._store, tenant, self._habits, lease), self._learner
+                yield from one_pass(held, probe) if learner is None else learner_pass(held, learner)
 
     def _look_anew(self, probe: Probe | None) -> None:
         """Let all tenants be due where another judge is learned from than before, or the embedding model is another.

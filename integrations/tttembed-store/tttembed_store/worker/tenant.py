@@ -58,18 +58,15 @@ class Findings:
 
 
 class Learner(Protocol):
-    """Learns in its own way, within the rounds of a worker: under its lease, by its growth rule, published by it.
-
-    Attributes:
-        judge: Fingerprint of the judge from whose rewards it learns.
-        embedder: Fingerprint of the embedding model whose vectors it learns from.
-    """
+    """Learns in its own way, within the rounds of a worker: under its lease, by its growth rule, published by it."""
 
     @property
-    def judge(self) -> str: ...
+    def judge(self) -> str:
+        """Fingerprint of the judge from whose rewards it learns."""
 
     @property
-    def embedder(self) -> str: ...
+    def embedder(self) -> str:
+        """Fingerprint of the embedding model whose vectors it learns from."""
 
     def learn(self, tenant: Tenant) -> Findings:
         """What the rewards of *tenant* support.
@@ -89,7 +86,6 @@ class Habits:
     min_new: int
     last: int
     growth: float = GROWTH
-    learner: Learner | None = None
 
 
 @dataclass(frozen=True, slots=True)

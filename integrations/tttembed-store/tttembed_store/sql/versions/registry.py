@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, case, func, or_, select
+from sqlalchemy import Connection, Select, and_, bindparam, case, or_, select
 
 from tttembed_rag.errors import OffsetFileError, StoreError, Superseded
-from tttembed_rag.offsets import file
-from tttembed_rag.offsets.file import Settings
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_store.sql import schema
