@@ -268,6 +268,7 @@ class LearnedSearch:
         Raises:
             StoreUnavailable: The store is away.
         """
+        self.flush()
         return self._outcomes.requests(current_tenant(), self._width)
 
     def learn(self, *, grown: float = 0.0) -> Lesson:
@@ -279,10 +280,12 @@ class LearnedSearch:
         Raises:
             StoreUnavailable: The store is away; what was served stays.
         """
+        self.flush()  # what is written later is new in the next pass
         return self._lesson(self._worker(grown).learn(current_tenant())[-1])
 
     def learn_for_all(self, *, grown: float | None = 0.0) -> dict[str, Lesson]:
         """The same for every tenant with something new, by name; None learns where there is a tenth more."""
+        self.flush()
         steps = self._worker(grown).round()
         return {step.tenant: self._lesson(step) for step in steps if step.tenant is not None}
 
@@ -315,7 +318,7 @@ class LearnedSearch:
         """What a *step* of the worker taught its tenant."""
         with context(tenant=step.tenant or ""):
             self._outcomes.look(step.tenant or "")
-            requests = usable(self.requests(), self._index)
+            requests = usable(self._outcomes.requests(current_tenant(), self._width), self._index)
             reason = step.detail.removeprefix(f"version {step.version}: ")
             return Lesson.of(len(requests), self.offsets, reason, published=step.version is not None)
 

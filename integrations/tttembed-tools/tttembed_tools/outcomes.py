@@ -102,7 +102,6 @@ class Outcomes:
         Raises:
             StoreUnavailable: The store cannot be read now.
         """
-        self._log.flush()
         served = self.store.history.recent(
             tenant, width=width, embedder=self.embedder, judge=TOOL_CALLS, limit=self.last, depth=_DEPTH, by_source=True
         )
