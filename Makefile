@@ -9,13 +9,16 @@ TOOLS := integrations/tttembed-tools
 JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 # Tests that need what `make test` does not install; there, they are skipped.
-HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py integrations/tttembed-store/tests/shards \
-	integrations/tttembed-store/tests/test_parquet.py integrations/tttembed-store/tests/spans/test_files.py integrations/tttembed-tools/tests/test_catalog.py integrations/tests \
+HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py $(STORE)/tests/shards \
+	$(STORE)/tests/test_parquet.py $(STORE)/tests/spans/test_files.py \
+	$(addprefix $(TOOLS)/tests/test_,catalog.py fastmcp.py mcp_front.py pydantic_ai_tools.py) integrations/tests \
 	'tests/test_documentation.py::test_pages_run[docs/tools.md]'
 # What `make test-lowest` installs beside the package, and the tests that it leaves out: those need adapters.
 TESTED_WITH := build celery fastapi hatchling hypothesis ir-measures matplotlib openapi-spec-validator pgserver \
 	procrastinate pytest pytest-asyncio pytest-xdist
-ADAPTED := $(addprefix --ignore tests/,test_documentation.py search/test_catalog.py)
+ADAPTED := $(addprefix --ignore ,tests/test_documentation.py $(addprefix $(TOOLS)/tests/,test_catalog.py \
+	test_langchain_memory.py test_langchain_tools.py test_llama_index_tools.py test_mcp_front.py test_fastmcp.py \
+	test_pydantic_ai_tools.py))
 # What `make test-lowest-hosts` installs beside the adapters.
 HOSTED_WITH := hypothesis opentelemetry-exporter-otlp-json-common pgserver pytest pytest-asyncio pytest-xdist qdrant-client \
 	$(addprefix openinference-instrumentation-,dspy haystack langchain)
@@ -38,19 +41,19 @@ test-quick: .venv/dev
 
 # The lowest versions of dependencies that the package promises, in an environment of their own.
 test-lowest: build/lowest
-	build/lowest/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m "not slow" $(ADAPTED) tests
+	build/lowest/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m "not slow" $(ADAPTED) tests $(STORE)/tests $(TOOLS)/tests
 
 # Those that adapters and hosts promise, in another one: some ask for later versions of what the package needs.
 test-lowest-hosts: build/lowest-hosts
-	build/lowest-hosts/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m "not data" $(addsuffix /tests,$(ADAPTERS) $(HOSTS))
+	build/lowest-hosts/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m "not data" $(addsuffix /tests,$(ADAPTERS) $(HOSTS)) $(TOOLS)/tests
 
 faults: .venv/hosts
 	$(MAKE) --jobs=3 --output-sync=target faults-processes faults-server faults-rest
 
 # Three lanes that take about as long: most of it is waiting.
 faults-processes faults-server faults-rest: export TTTEMBED_FAULT_TRIALS := 50
-PROCESSES := $(addprefix integrations/tttembed-store/tests/faults/test_,day.py killed.py together.py)
-SERVER := integrations/tttembed-store/tests/faults/test_server.py
+PROCESSES := $(addprefix $(STORE)/tests/faults/test_,day.py killed.py together.py)
+SERVER := $(STORE)/tests/faults/test_server.py
 
 faults-processes:
 	$(BIN)/python -m pytest --durations=0 $(PROCESSES)
@@ -59,7 +62,7 @@ faults-server:
 	$(BIN)/python -m pytest --durations=0 $(SERVER)
 
 faults-rest:
-	$(BIN)/python -m pytest --durations=0 integrations/tttembed-store/tests/faults integrations/tttembed-store/tests/shards/test_kills.py $(addprefix --ignore ,$(PROCESSES) $(SERVER))
+	$(BIN)/python -m pytest --durations=0 $(STORE)/tests/faults $(STORE)/tests/shards/test_kills.py $(addprefix --ignore ,$(PROCESSES) $(SERVER))
 
 check: .venv/hosts
 	$(BIN)/ruff check .
@@ -83,17 +86,19 @@ build/docs: docs/requirements.txt constraints.txt
 	$@/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement docs/requirements.txt
 	touch $@
 
-build/lowest: pyproject.toml constraints-lowest.txt
+build/lowest: constraints-lowest.txt $(addsuffix /pyproject.toml,. $(STORE) $(TOOLS))
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --no-compile --constraint constraints-lowest.txt $(TESTED_WITH) \
-		--editable '.[demo,embedders,gemini,local,postgres,ray,serve,telemetry]' --editable $(HOSTS)
+		--editable '.[demo,embedders,gemini,local,telemetry]' --editable '$(STORE)[postgres,ray,serve]' \
+		--editable $(TOOLS) --editable $(HOSTS)
 	touch $@
 
-build/lowest-hosts: constraints-lowest-hosts.txt $(addsuffix /pyproject.toml,. $(ADAPTERS) $(HOSTS))
+build/lowest-hosts: constraints-lowest-hosts.txt $(addsuffix /pyproject.toml,. $(STORE) $(TOOLS) $(ADAPTERS) $(HOSTS))
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --no-compile --constraint constraints-lowest-hosts.txt $(HOSTED_WITH) \
-		--editable '.[demo,judges,parquet,postgres,serve,telemetry]' $(foreach folder,$(ADAPTERS),--editable '$(folder)[dev]') \
-		--editable '$(HOSTS)[chroma,dspy,lancedb,langfuse,langsmith,mcp,mteb,phoenix,pydantic-ai,sentence-transformers]'
+		--editable '.[demo,judges,telemetry]' --editable '$(STORE)[parquet,postgres,serve]' \
+		--editable '$(TOOLS)[langchain,llama-index,mcp,pydantic-ai]' $(foreach folder,$(ADAPTERS),--editable '$(folder)[dev]') \
+		--editable '$(HOSTS)[chroma,dspy,lancedb,langfuse,langsmith,mteb,phoenix,pydantic-ai,sentence-transformers]'
 	touch $@
 
 bench: .venv/dev

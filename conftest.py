@@ -86,7 +86,7 @@ def eq6(v, rewards, weights, recipe):
         length = np.linalg.norm(x + v)
         u = (x + v) / length
         pi = softmax(z @ u / recipe.student_temperature)
-        if recipe.objective == "softmax_grpo":
+        if recipe.objective.name == "softmax_grpo":
             advantage = (r - r.mean()) / (r.std() + 1e-4)
             ratio = pi / softmax(z @ x / recipe.student_temperature)
             kept = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
@@ -97,8 +97,8 @@ def eq6(v, rewards, weights, recipe):
         else:
             p = softmax(r / recipe.teacher_temperature)
             log_ratio = np.log(pi) - np.log(p)
-            loss = p @ -log_ratio if recipe.objective == "kd" else pi @ log_ratio
-            in_logits = pi - p if recipe.objective == "kd" else pi * (log_ratio - loss)
+            loss = p @ -log_ratio if recipe.objective.name == "kd" else pi @ log_ratio
+            in_logits = pi - p if recipe.objective.name == "kd" else pi * (log_ratio - loss)
         value += weight * loss
         in_u = z.T @ in_logits / recipe.student_temperature
         gradient = gradient + weight * (in_u - u * (u @ in_u)) / length

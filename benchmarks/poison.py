@@ -26,8 +26,7 @@ import tastes
 import voters
 from ground import Ground, poisoned, reworded
 from harm import HERE
-from tttembed_store.sql import Candidate, Served, open_store
-from tttembed_store.worker import Worker
+from tttembed_store import Candidate, Served, Worker, open_store
 
 from tttembed_rag import Rewards, fit
 from tttembed_rag.fitting.grid import Grid

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import aiohttp
 import numpy as np
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 
 from tttembed_rag import Evidence, Offset, Offsets
 

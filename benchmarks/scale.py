@@ -26,7 +26,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from tttembed_store.shards import fit_sharded
+from tttembed_store import fit_sharded
 
 from tttembed_rag import Rewards, fit
 
@@ -141,7 +141,7 @@ def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
     if way == "whole":
         rewards = Rewards.from_parquet(folder)
         read = time.perf_counter()
-        offset = fit(rewards, scope="global", gate=False, device="cpu")["global"]
+        offset = fit(rewards, scope="global", gate=False)["global"]
     else:
         offset = fit_sharded(folder, scope="global", gate=False, engine=way, scratch=scratch)["global"]
         read = began

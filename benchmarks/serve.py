@@ -44,14 +44,11 @@ from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
-from tttembed_store import StoreLog, follow
-from tttembed_store.sql import open_store
+from tttembed_store import StoreLog, follow, open_store
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, context
-from tttembed_rag.capture import Known
+from tttembed_rag import Evidence, Known, LiveOffsets, Offset, Offsets, Steering, context
 from tttembed_rag.embedders.local import minilm
 from tttembed_rag.offsets.kernel import KernelMap
-from tttembed_rag.serving import Steering
 from tttembed_rag.system import telemetry
 
 WIDTH, THREADS, PAUSE, EVERY = 1024, 64, 0.05, 0.01
@@ -67,7 +64,7 @@ PUBLISHER = """
 import json, sys, time
 import numpy as np
 from tttembed_rag import Evidence, Offset, Offsets
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 
 width, every, stores = int(sys.argv[1]), float(sys.argv[2]), {}
 draw, evidence = np.random.default_rng(1), Evidence(64, None, None, "ungated", "made for a benchmark")

@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import text
-from tttembed_store.sql import Candidate, Served, Store, open_store
-from tttembed_store.worker import Worker
+from tttembed_store import Candidate, Served, Store, Worker, open_store
 
 from tttembed_rag import fit
 from tttembed_rag.testing import FakeJudge, word_overlap
@@ -43,7 +42,7 @@ atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc
 """
 # What a worker learns from.
 READ = """
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 
 with open_store(sys.argv[1]) as store:
     store.rewards(sys.argv[2], last=10_000)

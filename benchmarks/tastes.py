@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from ground import Ground
 from harm import Bench
-from tttembed_store.sql import Candidate, Served, Store, open_store
-from tttembed_store.worker import Worker
+from tttembed_store import Candidate, Served, Store, Worker, open_store
 
 from tttembed_rag import Offsets
 

@@ -21,7 +21,7 @@ from threading import Thread
 from typing import ClassVar
 
 import numpy as np
-from tttembed_store.sql import Candidate, Served, open_store
+from tttembed_store import Candidate, Served, open_store
 
 from tttembed_rag.judges.examination import answers
 
@@ -31,8 +31,8 @@ import sys
 import time
 
 from tttembed_rag.judges import HttpJudge
-from tttembed_store.sql import open_store
-from tttembed_store.worker import Worker
+from tttembed_store import open_store
+from tttembed_store import Worker
 
 with open_store(sys.argv[1]) as store:
     judge = HttpJudge(sys.argv[2], "cohere")

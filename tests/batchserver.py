@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
-from tttembed_store.sql import Candidate, Served
+from tttembed_store import Candidate, Served
 
 from tttembed_rag.testing import word_overlap
 

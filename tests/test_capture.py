@@ -10,8 +10,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from tttembed_store import StoreLog
 
-from tttembed_rag import InputError, RewardError, context, fit
-from tttembed_rag.capture import Known, RewardLog, TextVectors
+from tttembed_rag import InputError, Known, RewardLog, TextVectors, context, fit
+from tttembed_rag.errors import RewardError
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judging import Budget
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import reduce
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
@@ -137,20 +136,32 @@ def test_help_fits_a_screen() -> None:
 
 
 def test_the_top_has_thirteen_commands_at_most() -> None:
-    """What other distributions add stands below a group."""
+    """Six of them are of tttembed-store and tttembed-tools; the others add theirs below a group."""
+    added = sorted(entry_points(group="tttembed.commands").names)
+
     assert len(main.list_commands(click.Context(main))) <= 13
-    assert list(entry_points(group="tttembed.commands")) == []
+    assert added == ["demo", "report", "serve", "store", "tools", "worker"]
 
 
-NAMES = [name for name in main.commands if name not in ("audit", "store", "tools")]
-GROUPS = [(group, name) for group in ("audit", "store", "tools") for name in main.commands[group].commands]
+def commands_of(group: click.Group = main, before: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
+    """All commands by what is typed after `tttembed`, those of other distributions too."""
+    found = {}
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            found |= commands_of(command, (*before, name))
+        else:
+            found[*before, name] = command
+    return found
 
 
-@pytest.mark.parametrize("words", [*((name,) for name in NAMES), *GROUPS], ids=" ".join)
+COMMANDS = commands_of()
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_help_lists_every_option(words: tuple[str, ...]) -> None:
     """The help of a command names all its options."""
-    command = reduce(lambda group, name: group.commands[name], words, main)
-    options = [option for parameter in command.params for option in parameter.opts if option[0] == "-"]
+    options = [option for parameter in COMMANDS[words].params for option in parameter.opts if option[0] == "-"]
 
     printed = tttembed(*words, "--help").stdout.split()
 
@@ -170,30 +181,28 @@ def test_eval_has_the_options_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "what"),
+    ("arguments", "what", "distribution"),
     [
-        (["store", "judgments", "out.csv"], "`tttembed store judgments` is a command"),
-        (["store", "annotate", "phoenix+http://host/name"], "`tttembed store annotate` is a command"),
-        (["tools", "serve", "--catalog", "a.json"], "`tttembed tools serve` is a command"),
-        (
-            ["store", "import", "phoenix+http://host/name", "--store", "sqlite:///a.db"],
-            "projects of Phoenix are read by a part",
-        ),
-        (["data", "NFCorpus"], "collections by name are a part"),
+        (["worker", "sqlite:///a.db"], "`tttembed worker` is a command", "tttembed-store"),
+        (["audit", "read", "a.csv"], "`tttembed audit read` is a command", "tttembed-store"),
+        (["show", "sqlite:///a.db"], "what a store serves is known to a part", "tttembed-store"),
+        (["fit", "sqlite:///a.db", "--out", "a"], "learning from a store is a part", "tttembed-store"),
+        (["tools", "serve", "--catalog", "a.json"], "`tttembed tools` is a command", "tttembed-tools"),
+        (["data", "NFCorpus"], "collections by name are a part", "tttembed-hosts"),
     ],
 )
 def test_what_another_distribution_brings_names_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], what: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], what: str, distribution: str
 ) -> None:
-    """Without tttembed-hosts, one line says what to install; it is not in the help."""
+    """Without it, one line says what to install; it is not in the help."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tttembed_rag.system.extensions.entry_points", lambda **_: EntryPoints())
 
     done = CliRunner().invoke(main, arguments, prog_name="tttembed")
 
-    installing = "which is not installed; run: pip install tttembed-hosts"
-    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {what} of tttembed-hosts, {installing}")
-    assert "judgments" not in CliRunner().invoke(main, ["store", "--help"]).output
+    installing = f"which is not installed; run: pip install {distribution}"
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {what} of {distribution}, {installing}")
+    assert "worker" not in CliRunner().invoke(main, ["--help"]).output
 
 
 # Eval

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tttembed_rag import DataError, Scale
+from tttembed_rag import Scale
+from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 

@@ -30,9 +30,7 @@ from tttembed_tools import cards_of
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import QRELS
-from tttembed_rag.fitting.scopes import UNSOLVED
-from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
-from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE
+from tttembed_rag.offsets.codes import ANSWERS, LOST, OTHER_JUDGE, PUBLISHED
 
 REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))
@@ -248,7 +246,7 @@ def test_generated_pages_are_up_to_date(name: str) -> None:
 
 def test_every_verdict_has_a_page() -> None:
     """A code of the gate or of the tools can be looked up, and no page is left of one that is gone."""
-    codes = {PUBLISHED, UNSOLVED, LOST, OTHER_JUDGE, *(question.code for question in QUESTIONS)}
+    codes = {PUBLISHED, LOST, OTHER_JUDGE, *(answer.code for answer in ANSWERS)}
 
     assert codes == {page.stem for page in (REPO / "docs" / "verdicts").glob("TTT-*.md")}
 

@@ -3,9 +3,9 @@
 import logging
 import pickle
 
-from tttembed_rag.serving import FailureLog
+from tttembed_rag.adapting import FailureLog
 from tttembed_rag.testing import FakeClock
-from tttembed_rag.vectors.asked import vectors_from
+from tttembed_rag.vectors.functions import vectors_from
 
 
 def fail(failures, *arguments):

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tttembed_rag import DataError, InputError, Scale
-from tttembed_rag.rewards import Event, Feedback
+from tttembed_rag import Event, Feedback, InputError, Scale
+from tttembed_rag.errors import DataError
 from tttembed_rag.rewards.observations import read_log
 from tttembed_rag.rewards.rows import read_events, read_rows
 

@@ -18,8 +18,10 @@ from safetensors import safe_open
 from safetensors.numpy import load as to_tensors
 from safetensors.numpy import save as to_safetensors
 
-from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, Rewards, VectorError, fit
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
+from tttembed_rag.errors import OffsetFileError, VectorError
 from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.offsets.values import Certificate
 from tttembed_rag.rewards.observations import Candidate, Served
 
 WIDTH = 6

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 
 from tttembed_rag import Evidence, Offset, Offsets, Rewards, Scale
 from tttembed_rag.cli import main

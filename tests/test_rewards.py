@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, RewardError, Rewards, Scale, VectorError, fit
+from tttembed_rag import InputError, Rewards, Scale, fit
+from tttembed_rag.errors import RewardError, VectorError
 
 N, K, U, D = 3, 4, 7, 5
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 
-from tttembed_rag import EmbedderError, InputError, Offsets, RewardError, Rewards, fit
+from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.errors import EmbedderError, RewardError
 from tttembed_rag.testing import FakeEmbedder
 
 MODEL = FakeEmbedder(width=16)

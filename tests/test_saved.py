@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets
 from tttembed_rag.serving.saved import checked_store, steering_of, steering_or_base

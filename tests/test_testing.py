@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import InputError, RewardError, context
-from tttembed_rag.capture import Known, Log
-from tttembed_rag.embedders import CachedEmbedder, Embedder, FrameworkEmbedder, VectorCache
-from tttembed_rag.judges import check_judge, checked_rewards
+from tttembed_rag import InputError, Known, context
+from tttembed_rag.adapting import Log, checked_rewards
+from tttembed_rag.embedders import Embedder
+from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
+from tttembed_rag.embedders.wrapped import FrameworkEmbedder
+from tttembed_rag.errors import RewardError
+from tttembed_rag.judges import check_judge
 from tttembed_rag.judges.contract import Forecasting
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
 from tttembed_rag.rewards.observations import Observation

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
 
-from tttembed_rag import VectorError
+from tttembed_rag.errors import VectorError
 from tttembed_rag.vectors.checks import as_floats, checked_norms, norms, shift, unit
 
 DTYPES = (np.float32, np.float64)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tttembed_store.sql import Candidate, Served, Store
+from tttembed_store import Candidate, Served, Store
 
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets

@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tttembed_rag import DataError, InputError, RewardError, Scale
+from tttembed_rag import InputError, Scale
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
+from tttembed_rag.errors import DataError, RewardError
 from tttembed_rag.judges import HttpJudge, Usage
-from tttembed_rag.judging import Budget, Paid, Plan, Price, ScoreCache, judge_all, read_log, write_scores
+from tttembed_rag.judging import Budget, Paid, Plan, Price, ScoreCache, judge_all
 from tttembed_rag.judging.accounts import Ledger
+from tttembed_rag.judging.files import write_scores
 from tttembed_rag.judging.walk import forecast
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Observation, read_log
 from tttembed_rag.rewards.turns import in_turns, water_fill
 from tttembed_rag.testing import FakeJudge
 

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tttembed_rag import InputError, MissingExtraError
+from tttembed_rag import InputError
+from tttembed_rag.errors import MissingExtraError
 from tttembed_rag.judges import CrossEncoderJudge, HttpJudge, RubricJudge, YesNoJudge, open_judge
 
 

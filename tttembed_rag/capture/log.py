@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving.context import said
+from tttembed_rag.serving.context import context_value
 from tttembed_rag.vectors.checks import FloatArray
 
 
@@ -93,7 +93,7 @@ class Log(ABC):
 
         They are of a *task*; None is that of the caller's `context`.
         """
-        self.note(Logged(query, documents, None, said("task") if task is None else task, known))
+        self.note(Logged(query, documents, None, context_value("task") if task is None else task, known))
 
     def record(
         self,
@@ -114,8 +114,8 @@ class Log(ABC):
             InputError: Of a `RewardLog`: not one score per document, or what should be a text is none.
             RewardError: Of a `RewardLog`: a score is off the scale; nothing is kept.
         """
-        source = said("source") or "" if source is None else source
-        task = said("task") if task is None else task
+        source = context_value("source") or "" if source is None else source
+        task = context_value("task") if task is None else task
         self.note(Logged(query, documents, scores, task, known, source))
 
     @abstractmethod

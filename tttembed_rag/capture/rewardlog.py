@@ -23,8 +23,9 @@ from tttembed_rag.judging.cache import ScoreCache
 from tttembed_rag.judging.plan import Plan, Verdicts
 from tttembed_rag.judging.running import judge_all
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards import DEFAULT_TASK, Rewards
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.observations import MAX_SOURCES, Observation
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.context import current_tenant
 

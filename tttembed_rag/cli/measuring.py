@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import numpy as np
@@ -19,7 +19,9 @@ from tttembed_rag.cli.options import path_alone, rows_written, whether_trusted
 from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import collections_of, is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.fitting.objectives import OBJECTIVES
+from tttembed_rag.fitting.recipe import Recipe, Solver
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole
 
@@ -48,8 +50,8 @@ _OF_FILES = (
 @click.option("--scopes", default="global,task,local,query,auto", type=Many(str, "NAME,..."))
 @click.option("--baselines", default="raw,rerank", type=Many(str, "NAME,..."))
 @click.option("--gate", type=click.Choice(["both", "on", "off"]), default="both")
-@click.option("--objective", type=click.Choice(["kd", "reverse_kl", "softmax_grpo"]), default="kd")
-@click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact")
+@click.option("--objective", type=click.Choice(list(OBJECTIVES)), default="kd")
+@click.option("--solver", type=click.Choice(get_args(Solver)), default="exact")
 @whether_trusted
 @rows_written
 @click.option("--html", "page", metavar="PAGE", type=target, help="A page of queries one by one.")
@@ -62,6 +64,8 @@ def evaluate(
     rewards: str,
     scale: str,
     gate: str,
+    objective: str,
+    solver: Solver,
     json_path: Path | None,
     page: Path | None,
     workers: int,
@@ -87,7 +91,8 @@ def evaluate(
     refuse_of_folder(folders, "vectors")
     if page is not None and "auto" not in plan["scopes"]:
         raise click.UsageError(f"--html: expected auto among --scopes, got {', '.join(plan['scopes'])}")
-    settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
+    gates = {"both": (True, False), "on": (True,), "off": (False,)}[gate]
+    settings = ExperimentPlan(gates=gates, recipe=Recipe(objective=OBJECTIVES[objective], solver=solver), **plan)
     Scale.parse(scale)
     asked = (folders, vectors, rewards, scale, embed, task)
     opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*asked)

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from tttembed_rag.cli.embedding import cached_embedder
 from tttembed_rag.errors import DataError
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.rows import TextReward, read_rows
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tttembed_rag.clients.options import Options
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
-from tttembed_rag.rewards import Feedback
+from tttembed_rag.rewards.events import Feedback
 from tttembed_rag.rewards.rows import read_events
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole

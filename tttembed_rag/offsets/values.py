@@ -11,7 +11,7 @@ from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.offsets.skips import Skips
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
 Scope: TypeAlias = Literal["global", "task", "local", "query"]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import EmbedderError, InputError, RewardError
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.names import numbered
-from tttembed_rag.vectors.asked import vectors_from
+from tttembed_rag.vectors.functions import vectors_from
 
 # Characters of a document's text that are its id; only a beginning of this length can be that of several texts, so
 # that none is another one with a number.

@@ -24,9 +24,8 @@ from langchain_tttembed import (
     chat_judge,
 )
 
-from tttembed_rag import InputError, LiveOffsets, Offsets, context, fit
-from tttembed_rag.capture import RewardLog
-from tttembed_rag.judges import checked_rewards
+from tttembed_rag import InputError, LiveOffsets, Offsets, RewardLog, context, fit
+from tttembed_rag.adapting import checked_rewards
 
 WIDTH = 8
 TEXTS = [f"passage {i}" for i in range(6)]

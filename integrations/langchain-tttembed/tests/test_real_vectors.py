@@ -11,8 +11,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tttembed import RewardCallbackHandler, TTTEmbeddings
 
-from tttembed_rag import LiveOffsets, Offsets, context, fit
-from tttembed_rag.capture import RewardLog
+from tttembed_rag import LiveOffsets, Offsets, RewardLog, context, fit
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.testing import FakeJudge
 

@@ -22,10 +22,9 @@ from langchain_tttembed import (
     stored_vectors,
 )
 
-from tttembed_rag import Evidence, Offset, Offsets, Rescorer, context
-from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag import Evidence, Offset, Offsets, RewardLog, TextVectors, context
 from tttembed_rag.judges import RubricJudge
-from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeJudge, FakeLog
@@ -281,9 +280,9 @@ async def test_the_judge_reads_the_first_of_a_list_that_is_sorted_by_words():
 class TestRescoringCompressor:
     """Documents of any chain, sorted by words too."""
 
-    def chain(self, *, task="default", **settings):
+    def chain(self, *, task="default", offsets=None, **settings):
         """A store, what it finds, and the compressor that sorts it."""
-        embeddings = TTTEmbeddings(Stored(), offsets=Offsets([local(task)], width=WIDTH))
+        embeddings = TTTEmbeddings(Stored(), offsets=offsets or Offsets([local(task)], width=WIDTH))
         store = InMemoryVectorStore.from_texts(list(DOCUMENTS), embeddings)
         found = store.similarity_search("find 17", k=60)
         return found, RescoringCompressor(embeddings=embeddings, **settings), store
@@ -308,27 +307,16 @@ class TestRescoringCompressor:
 
     async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
         """A shared word leads by much, and nobody is asked; without one the judge puts the documents in order."""
-        found, compressor, _ = self.chain(top_n=3)
         judge = knowing()
         certain = replace(local(), skips=Skips((5.0,), (0.001,), 60))
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
-        compressor.cascade = Cascade(certified, judge, task=compressor.embeddings, explore=1e-12)
+        found, compressor, _ = self.chain(offsets=certified, top_n=3)
+        compressor.cascade = Cascade(judge, explore=1e-12)
         for query, first in (("find 17", "document 17"), ("anything", max(texts(found[:10]), key=partial(meant, "")))):
             kept = compressor.compress_documents(found, query)
             assert kept == await compressor.acompress_documents(found, query)
             assert kept[0].page_content == first
         assert compressor.cascade.counts == {"repeated": 1, "skipped": 2, "reranked": 1, "explored": 0}
-
-    async def test_a_cascade_with_offsets_of_its_own_is_told_the_scores(self):
-        """It skips what it is sure of, whatever the embeddings are served."""
-        found, compressor, _ = self.chain(task="another")
-        judge = knowing()
-        certain = replace(local(), skips=Skips((5.0,), (0.001,), 60))
-        certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
-        compressor.cascade = Cascade(certified, judge, task="default", explore=1e-12)
-        assert compressor.compress_documents(found, "find 17")[0].page_content == "document 17"
-        assert (await compressor.acompress_documents(found, "find 17"))[0].page_content == "document 17"
-        assert compressor.cascade.counts["skipped"] == 2
 
     async def test_the_metadata_of_a_call_names_the_task(self):
         """As for the retrievers."""
@@ -361,9 +349,9 @@ class TestRescoringCompressor:
 class TestRescoringRetriever:
     """One search, sorted by words too."""
 
-    def retriever(self, *, task="default", **settings):
+    def retriever(self, *, task="default", offsets=None, **settings):
         """A retriever that is sorted so."""
-        embeddings = TTTEmbeddings(Stored(), offsets=Offsets([local(task)], width=WIDTH))
+        embeddings = TTTEmbeddings(Stored(), offsets=offsets or Offsets([local(task)], width=WIDTH))
         store = InMemoryVectorStore.from_texts(list(DOCUMENTS), embeddings)
         return RescoringRetriever(vectorstore=store, embeddings=embeddings, depth=60, **settings)
 
@@ -417,13 +405,12 @@ class TestRescoringRetriever:
 
     async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
         """A shared word leads by much, and nobody is asked; without one the judge puts the list in order."""
-        retriever = self.retriever(k=3)
         certain = replace(local(), skips=Skips((5.0,), (0.001,), 60))
         judge = knowing()
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
         log = RewardLog.of(judge)
-        cascade = Cascade(certified, judge, task=retriever.embeddings, log=log, explore=1e-12)
-        retriever = retriever.model_copy(update={"cascade": cascade})
+        cascade = Cascade(judge, log=log, explore=1e-12)
+        retriever = self.retriever(offsets=certified, k=3, cascade=cascade)
 
         sure = [await retriever.ainvoke("find 17"), retriever.invoke("find 17")]
         asked = [await retriever.ainvoke("anything"), retriever.invoke("anything at all")]

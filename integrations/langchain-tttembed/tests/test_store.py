@@ -16,8 +16,7 @@ from langchain_tttembed import (
     RewardRetriever,
     TTTEmbeddings,
 )
-from tttembed_store import StoreLog, follow
-from tttembed_store.sql import open_store
+from tttembed_store import StoreLog, follow, open_store
 
 from tttembed_rag import LiveOffsets, context, fit
 from tttembed_rag.testing import FakeJudge

@@ -18,8 +18,7 @@ from langchain_tttembed import RewardCallbackHandler, RewardRetriever, TTTEmbedd
 from langchain_tttembed.resolvers import ids_of
 from sqlalchemy import create_engine
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
-from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, RewardLog, TextVectors
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
 
 MISSING = "make test-hosts installs it"

@@ -267,9 +267,9 @@ async def test_refused_vector_is_served_as_it_came_and_logged_once(bad, caplog):
         await wrapped.aget_query_embedding("q"),
     ]
 
-    assert all(vector is model.value for vector in served)
+    assert served == [model.value] * 3
     [record] = caplog.records
-    assert (record.name, record.levelno) == ("tttembed_rag.serving.steering", logging.WARNING)
+    assert (record.name, record.levelno) == ("tttembed_rag.serving.request", logging.WARNING)
 
 
 def test_refusals_are_logged_once_per_task(caplog):

@@ -12,8 +12,7 @@ from llama_index.core.schema import TextNode
 from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.postprocessor.tttembed import RewardPostprocessor
 
-from tttembed_rag import LiveOffsets, Offsets, context, fit
-from tttembed_rag.capture import RewardLog
+from tttembed_rag import LiveOffsets, Offsets, RewardLog, context, fit
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.testing import FakeJudge
 

@@ -26,9 +26,8 @@ from llama_index.postprocessor.tttembed import (
 )
 from llama_index.retrievers.tttembed import RewardRetriever
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, Rescorer, context
-from tttembed_rag.capture import RewardLog, TextVectors
-from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, RewardLog, TextVectors, context
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeJudge, FakeLog
@@ -424,9 +423,9 @@ def local(task="default"):
 class TestRescoringPostprocessor:
     """One search, sorted by words too."""
 
-    def query_engine_parts(self, task="default"):
+    def query_engine_parts(self, task="default", offsets=None):
         """Sixty nodes of a search, and the model whose rescorer sorts so."""
-        model = TTTEmbedding(Hashing(), offsets=Offsets([local(task)], width=WIDTH))
+        model = TTTEmbedding(Hashing(), offsets=offsets or Offsets([local(task)], width=WIDTH))
         index = VectorStoreIndex([TextNode(text=text, id_=text) for text in TEXTS], embed_model=model)
         return model, index.as_retriever(similarity_top_k=60).retrieve("find 17")
 
@@ -443,11 +442,11 @@ class TestRescoringPostprocessor:
 
     async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
         """A shared word leads by much, and nobody is asked; without one the judge puts the nodes in order."""
-        model, nodes = self.query_engine_parts()
         judge = FakeJudge(lambda _, text: float(text == "passage 3"), fingerprint="wants passage 3")
         certain = replace(local(), skips=Skips((5.0,), (0.001,), 60))
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
-        cascade = Cascade(certified, judge, task=model, depth=60, explore=1e-12)
+        model, nodes = self.query_engine_parts(offsets=certified)
+        cascade = Cascade(judge, depth=60, explore=1e-12)
         sorted_by = RescoringPostprocessor(model, top_n=3, cascade=cascade)
 
         for query, first in (("find 17", "passage 17"), ("anything", "passage 3")):

@@ -13,8 +13,7 @@ from llama_index.core.schema import TextNode
 from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.postprocessor.tttembed import RewardEventHandler, RewardPostprocessor
 from llama_index.retrievers.tttembed import RewardRetriever
-from tttembed_store import StoreLog, follow
-from tttembed_store.sql import open_store
+from tttembed_store import StoreLog, follow, open_store
 
 from tttembed_rag import LiveOffsets, context, fit
 from tttembed_rag.testing import FakeJudge

@@ -16,8 +16,7 @@ from llama_index.postprocessor.tttembed import RewardPostprocessor
 from llama_index.retrievers.tttembed import RewardRetriever
 from llama_index.vector_stores.faiss import FaissVectorStore
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
-from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, RewardLog, TextVectors
 from tttembed_rag.testing import FakeJudge
 
 WIDTH = 16

@@ -20,7 +20,7 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
     names["pipeline"].get_component("recorder").log.close()
 
     assert capsys.readouterr().out.strip() in {"Wash wool in cold water.", "Boil the kettle."}
-    from tttembed_store.sql import open_store
+    from tttembed_store import open_store
 
     with open_store("sqlite:///ttt.db") as store:
         assert store.counts().queries == 1

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context
 from tttembed_rag.testing import FakeEmbedder

@@ -13,8 +13,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tttembed_hosts.catalogue import PAPER_TASKS, from_task, load_collection, load_skillret
 from tttembed_hosts.mteb import offsets_digest, two_pass, with_offsets
 
-from tttembed_rag import DataError, Evidence, InputError, JudgeError, Offset, Offsets
+from tttembed_rag import Evidence, InputError, JudgeError, Offset, Offsets
 from tttembed_rag.cli import main
+from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.testing import FakeJudge
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from click.testing import CliRunner
-from tttembed_store.sql import Candidate, Served
+from tttembed_store import Candidate, Served
 
 from tttembed_rag import InputError
 from tttembed_rag.cli import main

@@ -8,8 +8,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tttembed_store import follow
-from tttembed_store.sql import open_store
+from tttembed_store import follow, open_store
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main

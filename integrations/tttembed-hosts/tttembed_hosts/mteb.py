@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from tttembed_hosts.extras import require
 from tttembed_rag import Offsets, Rewards, fit
+from tttembed_rag.adapting import in_reward_order
 from tttembed_rag.errors import InputError, JudgeError, RewardError, check_count
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.judges import Judge, fingerprint_of
 from tttembed_rag.judging import Answers, Plan, ScoreCache, judge_all
 from tttembed_rag.offsets import AnyScope, check_scope
 from tttembed_rag.rewards.observations import Observation
-from tttembed_rag.serving import in_reward_order
 
 __all__ = ["OffsetEncoder", "TwoPassSearch", "two_pass", "with_offsets"]
 

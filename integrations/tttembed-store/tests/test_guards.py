@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from tttembed_store.worker import Probe
+from tttembed_store import Probe
 from tttembed_store.worker.drift import Drift, query_drift, reward_drift
 from tttembed_store.worker.probe import PROBE_TEXTS, SAME_MODEL
 from tttembed_store.worker.trial import WINDOW, LiveGains, Trial, live_gains, without_risen
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, VectorError, fit
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
+from tttembed_rag.errors import VectorError
 
 WIDTH = 64
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tttembed_store.sql import Candidate, Served, open_store
+from tttembed_store import Candidate, Served, open_store
 
 from tttembed_rag import Rewards, fit
 from tttembed_rag.cli import main
@@ -350,7 +350,7 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch, tmp_path):
     for module in ("pyarrow", "pyarrow.parquet", "pyarrow.compute"):
         monkeypatch.setitem(sys.modules, module, None)
     for call in (made().to_parquet, Rewards.from_parquet):
-        with pytest.raises(ImportError, match=r"pip install 'tttembed-rag\[parquet\]'"):
+        with pytest.raises(ImportError, match=r"pip install 'tttembed-store\[parquet\]'"):
             call(tmp_path / "set")
 
     assert list(tmp_path.iterdir()) == []

@@ -5,13 +5,10 @@ import time
 
 import numpy as np
 import pytest
-from tttembed_store import StoreLog, follow
-from tttembed_store.sql import open_store
-from tttembed_store.worker import Worker
+from tttembed_store import StoreLog, TenantOffsets, Worker, follow, open_store
+from tttembed_store.following.tenants import Published, TenantSnapshot
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, context, fit
-from tttembed_rag.capture import Known, RewardLog
-from tttembed_rag.serving import Published, Snapshot, Steering
+from tttembed_rag import Evidence, Known, LiveOffsets, Offset, Offsets, RewardLog, Steering, context, fit
 from tttembed_rag.system import telemetry
 
 WIDTH = 16
@@ -50,7 +47,7 @@ def offsets_of(*ids, task="default", shared=True):
 
 def live_of(offsets, text_id):
     """Live offsets as they come from a store that gives texts ids."""
-    return LiveOffsets.of(Published({"": Snapshot(offsets, text_id=text_id)}))
+    return TenantOffsets.of(Published({"": TenantSnapshot(offsets, text_id=text_id)}))
 
 
 class TestEndToEnd:
@@ -161,7 +158,7 @@ class TestTenants:
 
     def test_offsets_of_this_process(self):
         """What a tenant publishes in a process is found by its own queries alone, as the shared ones are by theirs."""
-        live, offsets = LiveOffsets(offsets_of("shared text", shared=False)), offsets_of("own text", shared=False)
+        live, offsets = TenantOffsets(offsets_of("shared text", shared=False)), offsets_of("own text", shared=False)
         live.for_tenant("acme").publish(offsets)
 
         served = {

@@ -21,22 +21,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from markupsafe import escape
+from tttembed_store import Candidate, Served, Worker, open_store
 from tttembed_store.report import StoreReport, gather, page_of
 from tttembed_store.report.crossfit import held_out, moved_without, parts_of
 from tttembed_store.report.page import _courses as courses
-from tttembed_store.sql import Candidate, Served, open_store
 from tttembed_store.sql.database import Database
-from tttembed_store.worker import Worker
 from tttembed_store.worker.tenant import prevailing_judge, read_memory
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, Rescorer, fit
+from tttembed_rag import Evidence, InputError, Offset, Offsets, fit
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.page import drawing
 from tttembed_rag.evaluate.page.drawing import Mark
 from tttembed_rag.evaluate.page.heldout import HeldOut, Traffic, traffic_of
 from tttembed_rag.evaluate.page.moving import effect_of, lists_of
 from tttembed_rag.judging import Paid
-from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.offsets.skips import Skips
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC).timestamp()
@@ -122,7 +121,7 @@ def url(planted: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
         store.observe(served(rewards, range(40, 80), at=NOON - DAY), judge=JUDGE)
         worker.round()
         store.judge_queue.answers().put(JUDGE, {bytes(32): Paid(0.5, 100.0, 1.25)})
-        store.audit.note(EVIL.format("by"), EVIL.format("action"), EVIL.format("detail"))
+        store.changes.note(EVIL.format("by"), EVIL.format("action"), EVIL.format("detail"))
     return url
 
 
@@ -217,7 +216,7 @@ def test_since_when_is_told_from_the_rollback_on(fresh: str) -> None:
     published(fresh, turned())
     with open_store(fresh) as store:
         store.registry.rollback(by="me", note="was better")
-        went_live = store.audit.lines(limit=1)[0].at
+        went_live = store.changes.lines(limit=1)[0].at
 
     live = gather(fresh).live
 
@@ -240,7 +239,7 @@ def test_a_halt_is_told_with_its_reason(fresh: str, tenant: str | None) -> None:
         r"Halted since \d{4}-\d\d-\d\d \d\d:\d\d: every query is served its base vector \(a drill\)\. Version 1 waits",
         Page(page_of(halted)).sections[""],
     )
-    assert (halted.audit[0].action, halted.live.halted_since) == ("halt", halted.audit[0].at)
+    assert (halted.changes[0].action, halted.live.halted_since) == ("halt", halted.changes[0].at)
     assert "Version 1 is live" in Page(page_of(gather(fresh))).sections[""]
 
 
@@ -449,8 +448,8 @@ def test_changes_are_told_newest_first(fresh: str) -> None:
     """Those of the tenant and those of all tenants."""
     with open_store(fresh) as store:
         store.registry.halt(by="me", note="all")
-        store.audit.note("me", "checked", "another's", tenant="other")
-        store.audit.note("me", "checked", "ours")
+        store.changes.note("me", "checked", "another's", tenant="other")
+        store.changes.note("me", "checked", "ours")
 
     told = [line.detail for line in gather(fresh).audit]
 
@@ -670,12 +669,12 @@ def test_the_page_stays_small(fresh: str) -> None:
             reason = Evidence(9, 0.1, (0.05, 0.15), "published", '"' * 5000)
             tasks = [offset(f"{quotes}{task}", [0.0, 2.0], reason) for task in range(40)]
             store.registry.publish(Offsets(tasks, width=2), by=quotes, note='"' * 5000, embedder="")
-            store.audit.note(quotes, quotes, '"' * 5000)
+            store.changes.note(quotes, quotes, '"' * 5000)
         store.registry.publish(turned(f"{quotes}t"), by=quotes)
 
     report = gather(fresh)
 
-    assert (len(report.versions), len(report.audit), len(report.effect.examples)) == (20, 50, 5)
+    assert (len(report.versions), len(report.changes), len(report.effect.examples)) == (20, 50, 5)
     assert len(page_of(report).encode()) < 1_000_000
 
 

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tttembed_store import Candidate, Served, Worker, open_store
 from tttembed_store.report import gather, page_of
-from tttembed_store.sql import Candidate, Served, open_store
-from tttembed_store.worker import Worker
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tttembed_store import StoreLog
-from tttembed_store.sql import open_store
-from tttembed_store.worker import Worker
+from tttembed_store import StoreLog, Worker, open_store
 
 from tttembed_rag.rewards.observations import Candidate, Served
 
@@ -112,7 +110,7 @@ def test_celery(sqlite_url, tmp_path, fill):
         import time
         from celery.contrib.testing.worker import start_worker
         from celery_tasks import app, learn
-        from tttembed_store.sql import open_store
+        from tttembed_store import open_store
 
         due = app.conf.beat_schedule["learn"]
         for _ in range(2):

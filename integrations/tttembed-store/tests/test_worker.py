@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
-from tttembed_store.worker import Probe, Worker
+from tttembed_store import Probe, Worker
 from tttembed_store.worker.tenant import Memory, read_memory
 
 from tests.workers import Knowing, actions, http_judge, model, publishing, shuffled
@@ -64,7 +64,7 @@ class TestOneRound:
 
         assert step.action == "abstained"
         assert store.registry.version() is None
-        assert [line.detail for line in store.audit.lines()] == [step.detail]
+        assert [line.detail for line in store.changes.lines()] == [step.detail]
 
     def test_only_new_evidence_is_learned_from(self, world, store):
         """A round without news fits nothing, one with too little news says how much is needed."""

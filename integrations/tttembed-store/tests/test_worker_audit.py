@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from tttembed_store.sql import Candidate, Served
-from tttembed_store.worker import Worker
+from tttembed_store import Candidate, Served, Worker
 
 from tttembed_rag.cli import main
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sqlalchemy import event
-from tttembed_store.sql import Candidate, Served
-from tttembed_store.worker import Worker
+from tttembed_store import Candidate, Served, Worker
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tttembed_store.worker import Probe, Worker
+from tttembed_store import Probe, Worker
 from tttembed_store.worker.learning import staying
 
 from tests.workers import Meddled, actions, before, model, shuffled
@@ -85,7 +85,7 @@ class TestRollback:
 
         assert seen[:5] == ["looked", "learned nothing", "looked", "rolled back", "learned nothing"]
         assert store.registry.version().served == 0
-        assert "contradicted" in store.audit.lines()[0].detail
+        assert "contradicted" in store.changes.lines()[0].detail
 
     def test_what_it_was_learned_from_is_learned_from_no_more(self, world, store):
         """However much there was: only what was served since the version that was taken back counts from then on."""
@@ -143,7 +143,7 @@ class TestRollback:
         store.observe(type(world)(moved).served(range(40, 80), judged=True), judge="j")
 
         assert "drifted" in actions(Worker(store, scope="task").round())
-        assert "drift" in [line.action for line in store.audit.lines()]
+        assert "drift" in [line.action for line in store.changes.lines()]
 
     def test_goes_back_to_the_version_before_if_that_still_helps(self, world, store):
         """A bad version in between gives way to the good one before it."""
@@ -239,7 +239,7 @@ class TestProbe:
             held.append(store.registry.halted())
 
         assert held == ["incident"] * 2
-        assert store.audit.lines()[0].by == "anna"
+        assert store.changes.lines()[0].by == "anna"
 
     def test_what_was_learned_for_another_model_is_halted_however_it_went_live(self, world, store, steered):
         """A rollback to a version of the old model, or a person who resumes it, steers no query of the new one."""

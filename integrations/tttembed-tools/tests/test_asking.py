@@ -1,7 +1,7 @@
 """A judge beside the calls: what it is asked, what that costs, and what it changes."""
 
 import pytest
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 from tttembed_tools import LearnedToolSearch
 
 from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request, suits

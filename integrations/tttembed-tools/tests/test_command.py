@@ -4,8 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from tttembed_store.sql import open_store
-from tttembed_store.worker import Worker
+from tttembed_store import Worker, open_store
 from tttembed_tools import LearnedToolSearch
 
 from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, teach

@@ -26,7 +26,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 from tttembed_tools import LearnedToolSearch
 from tttembed_tools.hosts import mcp as mcp_front
 from tttembed_tools.hosts.mcp import read_servers

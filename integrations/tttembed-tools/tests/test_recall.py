@@ -4,7 +4,7 @@ import sqlite3
 
 import numpy as np
 import pytest
-from tttembed_store.sql import Candidate, Served, open_store
+from tttembed_store import Candidate, Served, open_store
 from tttembed_tools import LearnedRecall
 from tttembed_tools.index import Index
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tttembed_store.sql import open_store
+from tttembed_store import open_store
 from tttembed_store.worker.tenant import read_memory
 from tttembed_tools import LearnedToolSearch, Turns
 from tttembed_tools.index import WEIGHT, best, fused
@@ -24,7 +24,7 @@ from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
-from tttembed_rag.vectors.words import words
+from tttembed_rag.vectors.bm25 import words
 
 # Searching
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.index import WEIGHT, Index, best
 from tttembed_tools.learning import weight_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tttembed_rag.vectors.bm25 import Keywords
 from tttembed_rag.vectors.checks import FloatArray, IntArray
-from tttembed_rag.vectors.words import Keywords
 from tttembed_tools.catalog import Card
 
 # Weight of BM25 beside the dense leg before anything was learned, and the weights that learning chooses from. Of six, a

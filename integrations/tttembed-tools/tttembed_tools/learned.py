@@ -18,8 +18,8 @@ from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import InputError, check_count, check_text
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.serving.context import context, current_task, current_tenant, said
+from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.serving.context import context, context_value, current_task, current_tenant
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.asking import DAILY, UnusedJudge
@@ -256,7 +256,7 @@ class LearnedSearch:
         if vector is None:
             return False  # logged
         task = (current_task() if task is None else task) or DEFAULT_TASK
-        source = said("source") or "" if source is None else source
+        source = context_value("source") or "" if source is None else source
         reward = SUCCEEDED if succeeded else FAILED
         card, known = index.cards[row], Known(vector, index.vectors[row : row + 1], doc_ids=[index.cards[row].key])
         self._outcomes.note(query, card, reward, known, task=task, source=source, at=at)

@@ -13,13 +13,13 @@ from functools import partial
 
 import numpy as np
 
+from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.gate.thresholds import LISTED
 from tttembed_rag.gate.tuning import tune
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_tools.index import WEIGHT, WEIGHTS, Index, best, fused
 from tttembed_tools.outcomes import PastRequest
@@ -92,7 +92,7 @@ def learn(
 
     def listed(weight: float, vector: FloatArray, query_id: str) -> list[str]:
         scores = fused(index.vectors @ vector, keyword[query_id], weight)
-        return [index.cards[row].key for row in best(scores, LISTED)]
+        return [index.cards[row].key for row in best(scores, PLACES)]
 
     weight = tune(rewards, listed, WEIGHTS).setting
     fitted = [fit(rewards, scope=scope, served=partial(listed, weight)) for scope in _SCOPES]

@@ -9,12 +9,12 @@ from weakref import finalize
 
 from tttembed_store.capture.preparing import Call, owned
 from tttembed_store.capture.storelog import StoreLog
-from tttembed_store.following.follower import follow
+from tttembed_store.following import follow
 
 from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError
 from tttembed_rag.rewards.observations import TOOL_CALLS
-from tttembed_rag.serving.context import current_tenant, said
+from tttembed_rag.serving.context import context_value, current_tenant
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
 
@@ -27,7 +27,7 @@ _HELPED = 0.5
 _DEPTH = 200
 # Seconds that a caller waits at most until its outcomes are written.
 _WRITTEN = 5.0
-# Who forgets, in the audit trail of a store.
+# Who forgets, in the log of changes of a store.
 _BY = "search"
 
 
@@ -93,7 +93,7 @@ class Outcomes:
         Without a tenant it is the shared one's, unless a store of many processes has tenants: then nobody knows whose
         it is, and it is left out.
         """
-        tenant = said("tenant") if self.shared else current_tenant()
+        tenant = context_value("tenant") if self.shared else current_tenant()
         self._log.put(Call(query, (card.text,), (reward,), task, tenant, at, owned(known), "", source))
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:

@@ -18,11 +18,11 @@ from tttembed_store.sql import Spend, open_store
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
+from tttembed_rag import Steering
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging import Paid
-from tttembed_rag.serving import Steering
 from tttembed_rag.testing import eventually
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()

@@ -18,8 +18,8 @@ from tttembed_store.sql import open_store, schema
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, facts, traffic
+from tttembed_rag import Steering
 from tttembed_rag.errors import StoreError, TTTEmbedError
-from tttembed_rag.serving import Steering
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
 NOBODY = 65534

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 from tttembed_store.spans.files import read_spans, retrievals_of, span_of
 from tttembed_store.spans.reading import Reader, children_first
 
-from tttembed_rag import DataError
 from tttembed_rag.cli import main
+from tttembed_rag.errors import DataError
 
 TEXTS = ["wash wool cold", "boil the kettle"]
 

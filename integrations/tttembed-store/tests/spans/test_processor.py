@@ -261,7 +261,7 @@ class TestVectors:
 
     def test_a_steered_vector_is_marked_and_left_out(self):
         """Steering inside a span marks it; its vector is never taken for a base vector."""
-        from tttembed_rag.serving import Steering
+        from tttembed_rag import Steering
 
         offset = Offset("global", np.ones(2, np.float32), 0.9, 9, Evidence(9, 0.1, (0.0, 0.2), "published", "made up"))
         steering = Steering(Offsets([offset], width=2))

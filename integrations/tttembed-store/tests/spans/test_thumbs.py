@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tttembed_store.spans import Retrieval, Span, Thumb, served_of, thumbed
 
-from tttembed_rag import RewardError
+from tttembed_rag.errors import RewardError
 from tttembed_rag.rewards.scales import Scale
 
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "hosts.md"

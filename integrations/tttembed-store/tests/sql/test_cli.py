@@ -221,7 +221,7 @@ def test_ask_again_takes_back_what_was_declined(url):
         assert result.output == f"{len(keys)} declined pairs wait again for later\n"
         assert "1 queries wait that later failed at: 413 too large" in counted
         assert len(queue.waiting("later", due=True)) == before + 2 == len(waiting)
-        assert store.audit.lines()[0].action == "ask again"
+        assert store.changes.lines()[0].action == "ask again"
 
 
 def test_a_new_store_is_its_owners_alone(tmp_path):

@@ -14,26 +14,6 @@ from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.cache import Paid
 
 
-def test_the_last_queries_are_chosen_by_when_they_were_served(store):
-    """`last` and `since` select by time, whatever order queries came in."""
-    store.observe(reversed(traffic(10)), judge=JUDGE)
-
-    assert {"q8", "q9"} == set(store.rewards(JUDGE, last=2).query_ids.tolist())
-    assert {"q7", "q8", "q9"} == set(store.rewards(JUDGE, since=7.0).query_ids.tolist())
-
-
-def test_the_order_of_arrival_teaches_nothing(store):
-    """The rewards read back are equal, bit for bit, however they were written."""
-    store.observe(traffic(12, tenant="a"), judge=JUDGE)
-    for one in reversed(traffic(12, tenant="b")):
-        store.observe([one], judge=JUDGE)
-    a, b = store.rewards(JUDGE, tenant="a"), store.rewards(JUDGE, tenant="b")
-
-    assert a.query_vectors.tobytes() == b.query_vectors.tobytes()
-    assert a.doc_vectors.tobytes() == b.doc_vectors.tobytes()
-    assert (a.candidates.tolist(), a.values.tolist()) == (b.candidates.tolist(), b.values.tolist())
-
-
 def test_embedders_do_not_mix(store):
     """Each has its own vectors and width; the newest is the default."""
     wider = [

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import tttembed_store
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -16,7 +17,6 @@ from tttembed_store import StoreLog, follow
 from tttembed_store import sql as stores
 from tttembed_store.sql import open_store, schema
 
-import tttembed_rag
 from tests.traffic import JUDGE, traffic
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.testing import eventually
@@ -42,10 +42,10 @@ def open_by_next_release(tmp_path):
     """Opens a store with a copy of the package that has one script more, which does what it is given beside."""
 
     def opened(url, more):
-        package = tmp_path / "next" / "tttembed_rag"
-        shutil.copytree(Path(tttembed_rag.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-        (package / "stores/migrations/versions/0002_next.py").write_text(NEXT.format(more=more), encoding="utf-8")
-        named = package / "stores" / "schema.py"
+        package = tmp_path / "next" / "tttembed_store"
+        shutil.copytree(Path(tttembed_store.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+        (package / "sql/migrations/versions/0002_next.py").write_text(NEXT.format(more=more), encoding="utf-8")
+        named = package / "sql" / "schema.py"
         named.write_text(named.read_text(encoding="utf-8").replace('HEAD = "0001"', 'HEAD = "0002"'), encoding="utf-8")
         program = "import sys; from tttembed_store.sql import open_store; open_store(sys.argv[1]).close()"
         environment = os.environ | {"PYTHONPATH": str(package.parent)}

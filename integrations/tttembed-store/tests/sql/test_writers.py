@@ -11,7 +11,7 @@ from tttembed_store.sql.database import Database
 
 from tttembed_rag.errors import StoreTooSlow, StoreUnavailable
 from tttembed_rag.judges import Usage
-from tttembed_rag.judging import Progress
+from tttembed_rag.judging.plan import Progress
 from tttembed_rag.testing import eventually
 
 VECTOR = np.ones(8, np.float32)

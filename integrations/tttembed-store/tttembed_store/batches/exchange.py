@@ -95,45 +95,45 @@ class Exchange:
             self.close(batch)
             return None
         age = self._books.now() - batch.at
-        found, why = None, f"the batch has not ended after {age / 86_400:.0f} days"
+        service_batch, why = None, f"the batch has not ended after {age / 86_400:.0f} days"
         try:
             if batch.number:
-                found = self._asked(self._service.get, batch.number)
+                service_batch = self._asked(self._service.get, batch.number)
             else:
-                found = self._asked(self._service.find, batch.key, batch.file, batch.at)
+                service_batch = self._asked(self._service.find, batch.key, batch.file, batch.at)
         except JudgeError as exc:
             if age < GIVEN_UP:
                 raise
             why = str(exc)
-        if found is not None and found.ended:
-            return found
+        if service_batch is not None and service_batch.ended:
+            return service_batch
         if age >= GIVEN_UP:
-            self.close(batch, found, lost=1.0)  # it may be paid for all the same
+            self.close(batch, service_batch, lost=1.0)  # it may be paid for all the same
             raise JudgeError(why)
-        if found is None and age >= self._service.settling:
+        if service_batch is None and age >= self._service.settling:
             self.close(batch)
-        elif found is not None and not batch.number:
-            self._books.note(replace(batch, number=found.number))
+        elif service_batch is not None and not batch.number:
+            self._books.note(replace(batch, number=service_batch.number))
         return None
 
-    def download(self, found: ServiceBatch) -> Sequence[bytes]:
+    def download(self, service_batch: ServiceBatch) -> Sequence[bytes]:
         """The files of results of a batch that has ended."""
-        return self._asked(self._service.download, found)
+        return self._asked(self._service.download, service_batch)
 
-    def close(self, batch: OpenBatch, found: ServiceBatch | None = None, *, lost: float = 0.0) -> None:
+    def close(self, batch: OpenBatch, service_batch: ServiceBatch | None = None, *, lost: float = 0.0) -> None:
         """Strike *batch* off but for a share *lost*, and have the service delete its files, which hold texts.
 
         The service may refuse to delete them, which is told in the log.
         """
         self._books.close(batch, lost=lost)
-        for file in filter(None, (batch.file, *(found.results if found else ()))):
+        for file in filter(None, (batch.file, *(service_batch.results if service_batch else ()))):
             try:
                 self._asked(self._service.delete, file)
             except JudgeError as exc:
                 _log.warning("the file %s of a batch stays at the service: %s", printable(file), exc)
 
     def _asked(
-        self, call: Callable[ParametersT, ResultT], *given: ParametersT.args, **named: ParametersT.kwargs
+        self, call: Callable[ParametersT, ResultT], *arguments: ParametersT.args, **options: ParametersT.kwargs
     ) -> ResultT:
         judge = self._service.judge.fingerprint
-        return in_time(self._service, judge, self._seconds, lambda: call(*given, **named), self._stop)
+        return in_time(self._service, judge, self._seconds, lambda: call(*arguments, **options), self._stop)

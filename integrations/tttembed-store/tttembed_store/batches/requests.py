@@ -55,17 +55,19 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
         size += len(line)
         batches[-1][pair] = line, call.charge.usage
     keys = {
-        one.query_id: {pair_key(judge.fingerprint, one.query, text) for _, text in one.candidates}
-        for one in (plan.observations if batches else ())
+        observation.query_id: {
+            pair_key(judge.fingerprint, observation.query, text) for _, text in observation.candidates
+        }
+        for observation in (plan.observations if batches else ())
     }
     return [
         Requests(
-            b"".join(line for line, _ in asked.values()),
-            len(asked),
-            sum((usage for _, usage in asked.values()), Usage()),
-            tuple(query for query, candidates in keys.items() if candidates & asked.keys()),
+            b"".join(line for line, _ in lines.values()),
+            len(lines),
+            sum((usage for _, usage in lines.values()), Usage()),
+            tuple(query for query, candidates in keys.items() if candidates & lines.keys()),
         )
-        for asked in batches
+        for lines in batches
     ], walk
 
 

@@ -1,4 +1,7 @@
-"""Served queries on their way into a store, without a request that waits for it."""
+"""Served queries on their way into a store, without a request that waits for it.
+
+Private: may change without notice.
+"""
 
 from tttembed_store.capture.storelog import REQUIRED, Captured, StoreLog
 

@@ -16,7 +16,7 @@ from tttembed_rag.capture.log import Known, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError
 from tttembed_rag.offsets.values import TextId
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale

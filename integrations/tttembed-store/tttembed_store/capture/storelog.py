@@ -24,10 +24,10 @@ from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError, StoreUnavailable, TTTEmbedError, check_count, check_text
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.offsets.values import TextId
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving.context import current_query_id, said
+from tttembed_rag.serving.context import context_value, current_query_id
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop
 from tttembed_store.capture.preparing import Call, Preparation, owned
@@ -90,7 +90,7 @@ class Captured:
 
 
 class StoreLog(Log):
-    """A log like `tttembed_rag.capture.RewardLog`; its contents end in a store that all processes share.
+    """A log like `tttembed_rag.RewardLog`; its contents end in a store that all processes share.
 
     A call takes microseconds, never waits and never fails; wrong arguments are logged later. One thread writes
     batches, looks for vectors, and tries again while the store is away. Queries that still wait are written at exit.
@@ -194,7 +194,7 @@ class StoreLog(Log):
                 if zlib.crc32(drawn.encode("utf-8", "surrogatepass")) >= self._share * 2**32:
                     self._leave_out("sampled_out")
                     return
-            tenant = self._tenant if isinstance(self._tenant, str) else said("tenant")
+            tenant = self._tenant if isinstance(self._tenant, str) else context_value("tenant")
             if not tenant and self._tenant is REQUIRED:
                 self._leave_out("without_tenant")
                 return

@@ -10,7 +10,7 @@ import click
 from tttembed_rag.cli.group import say
 from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.gate.audit import audit_sample
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.cli.group import in_store, of_tenant, opened
 from tttembed_store.sql.records import AUDIT
 

@@ -14,7 +14,8 @@ import numpy as np
 import orjson
 
 from tttembed_rag.errors import InputError, StoreReplaced, StoreUnavailable
-from tttembed_rag.rewards import DEFAULT_TASK, Event, Feedback
+from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.events import Event, Feedback
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_store.following.reached import Reached

@@ -12,7 +12,7 @@ from typing import Any
 from tttembed_rag.capture.log import unit_rewards
 from tttembed_rag.errors import DataError, RewardError
 from tttembed_rag.offsets.values import TextId
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
@@ -25,7 +25,7 @@ def read_spans(path: Path) -> list[Span]:
 
     Known are JSON lines and JSON lists of what the OpenTelemetry SDK prints (``span.to_json()``) or Phoenix exports,
     OTLP as JSON, which the file exporter of the OpenTelemetry collector writes, and Parquet files of Phoenix's data
-    frames (``pip install 'tttembed-rag[parquet]'``).
+    frames (``pip install 'tttembed-store[parquet]'``).
 
     Raises:
         DataError: Not such a file; the message names the line.

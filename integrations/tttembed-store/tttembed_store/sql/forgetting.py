@@ -17,11 +17,11 @@ from tttembed_store.sql.log.observing import EVERYTHING, Kind, forgotten_id, upd
 from tttembed_store.sql.log.sources import take_back
 from tttembed_store.sql.records import Forgotten
 from tttembed_store.sql.rows import ids_of, in_parts, insert_all
-from tttembed_store.sql.versions.audittrail import write_line
+from tttembed_store.sql.versions.changes import write_line
 from tttembed_store.sql.versions.registry import announce
 from tttembed_store.sql.work.states import DERIVED, MEMORY, REMEMBERED
 
-# The action of an expiry in the audit trail.
+# The action of an expiry in the log of changes.
 _EXPIRE = "expire"
 # Names of sources that a name without rewards is compared with, at most.
 _COMPARED = 10_000
@@ -112,9 +112,9 @@ def _near(connection: Connection, owner: int, name: str) -> str:
 def _unlearn(connection: Connection, tenant: str, owner: int) -> int:
     """Delete what was learned for *tenant*, and stop what is being learned; gives how many versions.
 
-    With the versions go the states that were derived from rewards, and the details of the audit lines.
+    With the versions go the states that were derived from rewards, and the details of its changes.
     """
-    tenants, states, lines, versions = schema.tenants, schema.states, schema.audit, schema.versions
+    tenants, states, changes, versions = schema.tenants, schema.states, schema.changes, schema.versions
     connection.execute(tenants.update().where(tenants.c.id == owner).values(live=None))
     connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))
     memory = (states.c.tenant == owner) & (states.c.name == MEMORY)
@@ -122,7 +122,7 @@ def _unlearn(connection: Connection, tenant: str, owner: int) -> int:
         kept = {name: value for name, value in json.loads(text).items() if name in REMEMBERED}
         connection.execute(states.update().where(memory).values(value=json.dumps(kept)))
     # Details say why versions were published, and name tasks and queries.
-    connection.execute(lines.update().where(lines.c.tenant == tenant).values(detail=""))
+    connection.execute(changes.update().where(changes.c.tenant == tenant).values(detail=""))
     count = connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount
     announce(connection, tenant)
     # Without its lease, what is being learned for the tenant now can no longer be published.
@@ -149,15 +149,15 @@ def expire_queries(connection: Connection, before: float, *, by: str) -> int:
 
 def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int, int, set[int]]:
     """Delete queries by id; gives how many pairs and rewards went with them, and the documents that they were shown."""
-    pairs, given = schema.pairs, schema.rewards.c
+    pairs, r = schema.pairs, schema.rewards.c
     gone = rewards = 0
     shown = set[int]()
     for part in in_parts(numbers):
         for table in (schema.progress, schema.query_vectors, schema.source_rewards):
             connection.execute(table.delete().where(table.c.query.in_(part)))
-        spoken = select(func.count(given.value)).where(given.query.in_(part))
+        spoken = select(func.count(r.value)).where(r.query.in_(part))
         rewards += connection.execute(spoken).scalar_one()
-        connection.execute(schema.rewards.delete().where(given.query.in_(part)))
+        connection.execute(schema.rewards.delete().where(r.query.in_(part)))
         shown.update(connection.execute(select(pairs.c.document).where(pairs.c.query.in_(part)).distinct()).scalars())
         gone += connection.execute(pairs.delete().where(pairs.c.query.in_(part))).rowcount
         connection.execute(schema.queries.delete().where(schema.queries.c.id.in_(part)))
@@ -177,7 +177,7 @@ def _delete_documents(connection: Connection, which: ColumnElement[bool]) -> int
 
 def _has_expired(connection: Connection, owner: int) -> bool:
     """Whether versions of a tenant may have learned from queries that have expired since: nothing tells which."""
-    v, a = schema.versions.c, schema.audit.c
+    v, changes = schema.versions.c, schema.changes.c
     oldest = select(func.min(v.at)).where(v.tenant == owner).scalar_subquery()
-    expired = exists().where(a.action == _EXPIRE, a.tenant.is_(None), a.at >= oldest)
+    expired = exists().where(changes.action == _EXPIRE, changes.tenant.is_(None), changes.at >= oldest)
     return bool(connection.execute(select(expired)).scalar())

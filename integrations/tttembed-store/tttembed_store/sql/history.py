@@ -42,7 +42,11 @@ class History:
         with self._database.read() as connection:
             own = select(q.c.task).join(t, t.c.id == q.c.tenant).where(t.c.name == tenant).distinct()
             tasks = set(connection.execute(own).scalars())
-        kept = [one for one in offsets.values() if one.query_id is None and (one.task is None or one.task in tasks)]
+        kept = [
+            offset
+            for offset in offsets.values()
+            if offset.query_id is None and (offset.task is None or offset.task in tasks)
+        ]
         return Offsets(kept, width=offsets.width)
 
     def days(self, tenant: str, *, last: date, count: int) -> list[Day]:
@@ -70,7 +74,7 @@ class History:
     ) -> dict[tuple[str, str], float]:
         """The rewards that *judge* gave to documents of *tenant*, by (query id, document id); None is all queries."""
         q, d, r = schema.queries, schema.documents, schema.rewards
-        given = (
+        rewarded = (
             select(q.c.name, d.c.name, r.c.value)
             .join(r, r.c.query == q.c.id)
             .join(d, d.c.id == r.c.document)
@@ -78,26 +82,26 @@ class History:
             .order_by(q.c.id, r.c.document)
         )
         with self._database.read() as connection:
-            given = given.where(
+            rewarded = rewarded.where(
                 q.c.tenant == id_of(connection, schema.tenants, tenant),
                 r.c.judge == id_of(connection, schema.judges, judge),
             )
             if query_ids is None:
-                rows = list(connection.execute(given))
+                rows = list(connection.execute(rewarded))
             else:
-                parts = (given.where(q.c.name.in_(part)) for part in in_parts(query_ids))
+                parts = (rewarded.where(q.c.name.in_(part)) for part in in_parts(query_ids))
                 rows = [row for part in parts for row in connection.execute(part)]
         return {(query, document): float(value) for query, document, value in rows}
 
     def tasks(self, tenant: str) -> dict[str, list[str]]:
         """The tasks of each query of *tenant* by its id."""
         q = schema.queries
-        found: dict[str, list[str]] = defaultdict(list)
+        tasks: dict[str, list[str]] = defaultdict(list)
         with self._database.read() as connection:
             owner = id_of(connection, schema.tenants, tenant)
             for name, task in connection.execute(select(q.c.name, q.c.task).where(q.c.tenant == owner)):
-                found[name].append(task)
-        return dict(found)
+                tasks[name].append(task)
+        return dict(tasks)
 
     def document_texts(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
         """The texts of documents of *tenant* by their ids, where texts are kept."""

@@ -184,7 +184,7 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditLine:
+class Change:
     """One change.
 
     Attributes:

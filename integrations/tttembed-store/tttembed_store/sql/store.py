@@ -12,9 +12,9 @@ from sqlalchemy import Connection, func, select, text
 
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.judges.examination import has_passed
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.names import checked_name, is_name
 from tttembed_rag.rewards.observations import Served
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import forgetting, rows, schema
 from tttembed_store.sql.database import Database, TextIds
 from tttembed_store.sql.history import History
@@ -26,7 +26,7 @@ from tttembed_store.sql.log.observing import Kind
 from tttembed_store.sql.log.vectors import StoredVectors
 from tttembed_store.sql.migrating import make, migrate
 from tttembed_store.sql.records import Counts, Forgotten, Generations, Serving, checked_reward
-from tttembed_store.sql.versions.audittrail import AuditTrail
+from tttembed_store.sql.versions.changes import Changes
 from tttembed_store.sql.versions.registry import Registry
 from tttembed_store.sql.work.judgequeue import JudgeQueue
 from tttembed_store.sql.work.openbatches import OpenBatches
@@ -85,7 +85,7 @@ class Store(AbstractContextManager["Store"]):
         registry: The published versions: publishing and taking back, which one is live, and whether it is halted.
         judge_queue: The pairs that wait for a judge, and what judges were paid.
         open_batches: What was sent to batch services and has no results yet.
-        audit: Who changed what, and when.
+        changes: Who changed what, and when.
         leases: The right to do something alone, for workers.
         due: The tenants with something new to learn from, for workers.
         states: What a worker keeps between rounds.
@@ -102,7 +102,7 @@ class Store(AbstractContextManager["Store"]):
         self.registry = Registry(database)
         self.judge_queue = JudgeQueue(database)
         self.open_batches = OpenBatches(database)
-        self.audit = AuditTrail(database)
+        self.changes = Changes(database)
         self.leases = Leases(database)
         self.due = Due(database)
         self.states = States(database)
@@ -151,14 +151,14 @@ class Store(AbstractContextManager["Store"]):
         """
         checked_name("judge", judge)
         checked_name("source", source, empty=True)
-        given: Mapping[QueryKey, Mapping[str, float]] = {
+        checked: Mapping[QueryKey, Mapping[str, float]] = {
             query: {document: checked_reward("rewards", value) for document, value in shown.items()}
             for query, shown in rewards.items()
         }
         if not self.texts:
-            given, source = with_text_ids(given, self.text_id), source and self.text_id(source)
+            checked, source = with_text_ids(checked, self.text_id), source and self.text_id(source)
         with self._database.write("observing") as connection:
-            return observing.reward_named(connection, judge, given, source, self._database.now(connection))
+            return observing.reward_named(connection, judge, checked, source, self._database.now(connection))
 
     def trust(self, judge: str, trusted: bool | None) -> None:
         """Say whether *judge* is vouched for, to all who learn from its rewards; see `tttembed_rag.Rewards`.
@@ -173,9 +173,9 @@ class Store(AbstractContextManager["Store"]):
 
     def trusted(self, judge: str) -> bool | None:
         """Whether *judge* is vouched for: what was said, else True if it passed its examination, and None if not."""
-        said = select(schema.judges.c.trusted).where(schema.judges.c.name == checked_name("judge", judge))
+        declared = select(schema.judges.c.trusted).where(schema.judges.c.name == checked_name("judge", judge))
         with self._database.read() as connection:
-            trusted: bool | None = connection.execute(said).scalar()
+            trusted: bool | None = connection.execute(declared).scalar()
         return (has_passed(judge, self.judge_queue.answers().get) or None) if trusted is None else trusted
 
     def rewards(
@@ -222,13 +222,13 @@ class Store(AbstractContextManager["Store"]):
         with self._database.read() as connection:
             return reading.judge_of_most(connection, tenant, last=last, since=since)
 
-    def changes(self, judge: str, *, tenant: str = "") -> int:
+    def written(self, judge: str, *, tenant: str = "") -> int:
         """How many rewards of *judge* for *tenant* were ever written that were new, or differed from those before.
 
         It rises with corrections too.
         """
         with self._database.read() as connection:
-            return reading.count_changes(connection, judge, tenant)
+            return reading.count_written(connection, judge, tenant)
 
     def judges(self, *, tenant: str | None = "") -> list[tuple[str, int]]:
         """Fingerprints of judges, the busiest first, with how many rewards of theirs a fit for *tenant* may read.
@@ -280,8 +280,8 @@ class Store(AbstractContextManager["Store"]):
     ) -> Forgotten:
         """Delete a query, what a source said, a document, or all of a tenant, and all that was learned from it.
 
-        Every version of the tenant goes; the next fit is what it would be had the deleted never been seen. The audit
-        trail goes on saying when, who and what, without details of the tenant. Nothing comes back late, neither what
+        Every version of the tenant goes; the next fit is what it would be had the deleted never been seen. The log of
+        changes goes on saying when, who and what, without details of the tenant. Nothing comes back late, neither what
         was served before and is written later, nor a judge's answer, nor what a worker is learning; the clocks of hosts
         and database must agree on what is late. On SQLite no byte of it stays in the file, which is written anew in its
         own size; PostgreSQL may overwrite its space.
@@ -303,12 +303,12 @@ class Store(AbstractContextManager["Store"]):
         checked_name("by", by)
         checked_name("tenant", tenant, empty=True)
         checked_name("source", source or "-")
-        asked: dict[Kind, str | None] = {"query": query_id, "source": source, "document": document_id}
-        given = [(kind, name) for kind, name in asked.items() if name is not None]
-        if len(given) > 1:
-            raise InputError(f"source: expected a query, a source or a document, got {len(given)} of them")
-        kind, one = given[0] if given else (None, "")
-        names = [name for name in (one, self.text_id(one)) if is_name(name)]  # an id may stand for the text
+        things: dict[Kind, str | None] = {"query": query_id, "source": source, "document": document_id}
+        named = [(kind, name) for kind, name in things.items() if name is not None]
+        if len(named) > 1:
+            raise InputError(f"source: expected a query, a source or a document, got {len(named)} of them")
+        kind, thing = named[0] if named else (None, "")
+        names = [name for name in (thing, self.text_id(thing)) if is_name(name)]  # an id may stand for the text
         with self._database.write("forgetting") as connection:
             now, salt = self._database.now(connection), self._database.salt
             gone = forgetting.forget(connection, salt, kind, names, tenant=tenant, unseen=unseen, by=by, now=now)

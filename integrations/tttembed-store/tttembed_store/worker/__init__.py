@@ -18,6 +18,8 @@ A `Learner` takes the place of the last step where lists are made in another way
 
 Any number of workers share a store: one works for a tenant at a time, and a worker is on standby where others work for
 all tenants with something to do. A tenant with something broken has failed; the others go on.
+
+Private: may change without notice.
 """
 
 from tttembed_store.worker.probe import Probe

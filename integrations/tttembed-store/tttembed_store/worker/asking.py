@@ -112,7 +112,8 @@ class Asking:
             # One query on which it hangs is enough; those behind it must not come first again either.
             reasons = dict.fromkeys(ids, verdicts.stopped)
         elif not scored and verdicts.progress.cached == sum(len(one.candidates) for one in observations):
-            reasons = dict.fromkeys(ids, "nothing of it can be asked")  # they wait by mistake
+            # All of it was answered before, and no answer became a reward: asking again would change nothing.
+            reasons = dict.fromkeys(ids, "nothing of it can be asked")
         if reasons:
             self.queue.failed(self.fingerprint, reasons, tenant=tenant)
         more = len(observations) == _QUERIES and bool(came.scored or came.refused) and not came.stopped

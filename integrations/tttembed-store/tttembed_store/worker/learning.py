@@ -16,11 +16,12 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.errors import InputError, RewardError
+from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.gate.thresholds import AUDITED
+from tttembed_rag.offsets.codes import AUDITED
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import TOOL_CALLS
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.system import telemetry
 from tttembed_rag.vectors.rows import Float64
 from tttembed_store.sql.records import AUDIT
@@ -45,7 +46,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         yield tenant.step("learned nothing", "no rewards yet")
         tenant.settle()
         return
-    changes, labelled = tenant.store.changes(judge, tenant=tenant.name), tenant.labelled()
+    changes, labelled = tenant.store.written(judge, tenant=tenant.name), tenant.labelled()
     if probe is not None:
         yield from recognise(tenant, probe, changes)
     memory = tenant.memory
@@ -83,7 +84,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
 def learner_pass(tenant: Tenant, learner: Learner) -> Iterator[Step]:
     """Have a *learner* learn where enough is new of the rewards that it learns from, and publish what it found."""
     _, count = tenant.judge()
-    changes, memory = tenant.store.changes(learner.judge, tenant=tenant.name), tenant.memory
+    changes, memory = tenant.store.written(learner.judge, tenant=tenant.name), tenant.memory
     tenant.memory = memory if memory.judge == learner.judge else Memory(judge=learner.judge, since=memory.since)
     new, needed = min(changes - tenant.memory.learned, count), tenant.needed
     if new < needed:
@@ -114,7 +115,7 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
     try:
         with telemetry.step("fit", tenant=tenant.name) as note:
             labels = tenant.store.history.verdicts(tenant.name, judge=AUDIT) or None if tenant.labelled() else None
-            found = fit(rewards, scope=tenant.habits.scope, warm_start=own, audit=labels)
+            found = fit(rewards, scope=tenant.habits.scope, audit=labels, recipe=Recipe(warm_start=own))
             offsets = staying(found, own)
             note(rewarded=len(rewards))
     except InputError as exc:
@@ -127,7 +128,7 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
         yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=bool(left))
     elif live_ones:
         summary = f"version {tenant.live_number} stays, nothing speaks against it; {summary}"
-        tenant.store.audit.note(BY, "kept", summary, tenant=tenant.name)
+        tenant.store.changes.note(BY, "kept", summary, tenant=tenant.name)
         yield tenant.step("kept", summary)
     else:
         yield tenant.abstain(summary)

@@ -219,32 +219,34 @@ class Worker:
         waiting = self._ours("judging", asking.tenants() - left_out)
         # They begin after the one that was judged for last; a new process begins anywhere.
         last = self._judged_last if self._judged_last is not None or not waiting else random.choice(waiting)
-        turns = deque(sorted(waiting, key=lambda one: (one <= (last or ""), one)))
+        turns = deque(sorted(waiting, key=lambda name: (name <= (last or ""), name)))
         done: dict[str, Asked] = {}
         begun, broken = self._clock(), False
         while turns and not broken and not stop.is_set() and self._clock() - begun < max(_TURNS, self._learning):
-            tenant, asked = turns.popleft(), None
+            tenant, outcome = turns.popleft(), None
             with self._alone("judging", tenant, tell) as lease:
                 if lease is not None:
                     with telemetry.step("judge", tenant=tenant) as note:
-                        asked = asking.judge(tenant, stop, lease)
-                        note(pairs=asked.scored)
+                        outcome = asking.judge(tenant, stop, lease)
+                        note(pairs=outcome.scored)
             self._judged_last = tenant
-            if asked is None:
+            if outcome is None:
                 left_out.add(tenant)
                 continue
-            telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=asked.usage.tokens, usd=asked.usd)
-            done[tenant], broken = done.get(tenant, Asked()) + asked, asked.broken
-            if asked.more:
+            telemetry.judged(asking.fingerprint, pairs=outcome.scored, tokens=outcome.usage.tokens, usd=outcome.usd)
+            done[tenant], broken = done.get(tenant, Asked()) + outcome, outcome.broken
+            if outcome.more:
                 turns.append(tenant)
-        for tenant, asked in done.items():
-            if asked.scored or asked.refused or asked.stopped:
-                tell(Step("not judged" if asked.broken or asked.refused else "judged", str(asked), tenant))
+        for tenant, outcome in done.items():
+            if outcome.scored or outcome.refused or outcome.stopped:
+                tell(Step("not judged" if outcome.broken or outcome.refused else "judged", str(outcome), tenant))
         if broken:
             self._judge_wait.wait()
             return False
         self._judge_wait.over()
-        left_out.update(one for one, asked in done.items() if asked.stopped or not (asked.scored or asked.more))
+        left_out.update(
+            name for name, outcome in done.items() if outcome.stopped or not (outcome.scored or outcome.more)
+        )
         return bool(turns)
 
     def _learn(self, stop: Event, tell: Tell) -> None:
@@ -292,9 +294,9 @@ class Worker:
 
     def _ours(self, doing: str, tenants: Iterable[str]) -> list[str]:
         """Those of *tenants* that this worker works for, and that no error of their own leaves out for now."""
-        ours = [one for one in tenants if self._tenants is None or one in self._tenants]
-        troubles = [self._troubles.get((doing, one)) for one in ours]
-        return [one for one, trouble in zip(ours, troubles, strict=True) if trouble is None or trouble.left <= 0]
+        ours = [name for name in tenants if self._tenants is None or name in self._tenants]
+        troubles = [self._troubles.get((doing, name)) for name in ours]
+        return [name for name, trouble in zip(ours, troubles, strict=True) if trouble is None or trouble.left <= 0]
 
     @contextmanager
     def _alone(self, doing: str, tenant: str, tell: Tell) -> Iterator[Lease | None]:

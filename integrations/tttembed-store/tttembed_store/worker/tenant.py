@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tttembed_rag.errors import RewardError, StoreError, StoreUnavailable
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import Lease, Store, Version
 from tttembed_store.sql.records import AUDIT
 from tttembed_store.sql.work.states import LEARNED, MEMORY, TRIAL
@@ -95,7 +95,7 @@ class Memory:
     Attributes:
         judge: Fingerprint of the judge that gave the rewards learned from last.
         rewards: How many something was learned from last; 0 where that was taken back.
-        learned: `Store.changes` of that judge then: what was written later is new.
+        learned: `Store.written` of that judge then: what was written later is new.
         changes: The same at the last pass; below 0 before the first.
         since: Nothing served before this Unix second is learned from: its vectors are of another model, or what was
             learned from it was taken back.
@@ -170,7 +170,7 @@ class Tenant:
 
     def labelled(self) -> int:
         """How many trusted labels were ever written that were new, or others than before."""
-        return self.store.changes(AUDIT, tenant=self.name)
+        return self.store.written(AUDIT, tenant=self.name)
 
     def is_for(self, version: Version, rewards: Rewards) -> bool:
         """Whether a version belongs to the embedding model of *rewards*, those that are learned from."""
@@ -242,8 +242,8 @@ class Tenant:
         return self.live
 
     def abstain(self, why: str) -> Step:
-        """Note in the audit trail that nothing is served, and was not before."""
-        self.store.audit.note(BY, "abstained", why, tenant=self.name)
+        """Note in the log of changes that nothing is served, and was not before."""
+        self.store.changes.note(BY, "abstained", why, tenant=self.name)
         return self.step("abstained", why)
 
     def step(self, action: Action, detail: str, version: Version | None = None) -> Step:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tttembed_rag.errors import DataError
 from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.system.jsontext import parsed_json
-from tttembed_tools import SERVER_META, LearnedToolSearch
+from tttembed_tools import LearnedToolSearch
+from tttembed_tools.catalog import SERVER_META
 from tttembed_tools.hosts.extras import require
 from tttembed_tools.hosts.fastmcp import learned_search
 

@@ -1,6 +1,6 @@
 """The tenants with something new that no worker has looked at, found without looking at any other tenant.
 
-`schema.changes` has a row for each tenant and judge. Every transaction that writes rewards adds to its marks, as does
+`schema.due` has a row for each tenant and judge. Every transaction that writes rewards adds to its marks, as does
 anything else after which a worker has to look at a tenant again. A worker reads the marks, looks, and writes down how
 many marks it has looked at: a tenant with more marks than that is due, whatever came meanwhile.
 
@@ -23,7 +23,7 @@ from tttembed_store.sql.database import Database
 from tttembed_store.sql.records import Lease
 from tttembed_store.sql.rows import id_of, ids_of, insert_in
 
-_table = schema.changes
+_table = schema.due
 _is_due = _table.c.marks > _table.c.looked
 
 
@@ -84,10 +84,10 @@ def mark_due(connection: Connection, tenants: Iterable[int], judges: Iterable[in
     j = schema.judges
     if judges is None:  # where there is none, one that no judge can be: no reward is counted
         judges = connection.execute(select(j.c.id)).scalars().all() or ids_of(connection, j, [""]).values()
-    count_changes(connection, dict.fromkeys(product(tenants, judges), 0))
+    count_written(connection, dict.fromkeys(product(tenants, judges), 0))
 
 
-def count_changes(connection: Connection, rewards: Mapping[tuple[int, int], int]) -> None:
+def count_written(connection: Connection, rewards: Mapping[tuple[int, int], int]) -> None:
     """Add to how many rewards are new or others than before, by the ids of tenant and judge, and mark these as due.
 
     Other writers of the same tenant and judge wait from here until the transaction ends.

@@ -19,7 +19,7 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam
 from tttembed_rag.rewards.observations import MAX_DEPTH
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import keyed_digest
-from tttembed_store.sql.log.due import count_changes, mark_due
+from tttembed_store.sql.log.due import count_written, mark_due
 from tttembed_store.sql.log.entries import DocumentEntry, DocumentKey, Entries, QueryKey
 from tttembed_store.sql.log.sources import Given, write_rewards
 from tttembed_store.sql.records import AUDIT, checksum
@@ -167,7 +167,7 @@ def _write_rewards(
     changed = write_rewards(connection, judge, rewards, old, now)
     changes = Counter(tenants[query] for query in changed)
     update_progress(connection, queries)
-    count_changes(connection, {(tenant, judge): count for tenant, count in changes.items()})  # last, as others wait
+    count_written(connection, {(tenant, judge): count for tenant, count in changes.items()})  # last, as others wait
     if changes and judge == id_of(connection, schema.judges, AUDIT):  # every worker asks trusted labels
         mark_due(connection, changes)
 

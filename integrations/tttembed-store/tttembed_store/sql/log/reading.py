@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, select, true
 
 from tttembed_rag.errors import InputError, RewardError, StoreError
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import schema
 from tttembed_store.sql.log.sources import Given, all_of, said_of
 from tttembed_store.sql.records import AUDIT, Counts, checksum
@@ -137,9 +137,9 @@ def judges_of(connection: Connection, tenant: str | None) -> list[tuple[str, int
     return [(name, int(count)) for name, count in rows]
 
 
-def count_changes(connection: Connection, judge: str, tenant: str) -> int:
-    """As `Store.changes`."""
-    table = schema.changes
+def count_written(connection: Connection, judge: str, tenant: str) -> int:
+    """As `Store.written`."""
+    table = schema.due
     written = select(table.c.rewards).where(
         table.c.judge == id_of(connection, schema.judges, judge),
         table.c.tenant == id_of(connection, schema.tenants, tenant),

@@ -17,7 +17,7 @@ from tttembed_store.sql.database import Database
 from tttembed_store.sql.log.due import mark_due
 from tttembed_store.sql.records import Generations, Lease, Serving, Version
 from tttembed_store.sql.rows import fact, ids_of, set_fact
-from tttembed_store.sql.versions.audittrail import write_line
+from tttembed_store.sql.versions.changes import write_line
 
 # Names of the facts that say why all tenants are halted, and who halted them.
 _HALTED, _HALTED_BY = "halted", "halted_by"
@@ -44,7 +44,7 @@ class Registry:
     """The versions of offsets in a store: what was published for each tenant, what is live, and what is halted.
 
     A version never changes. Two aliases stand for versions of a tenant: ``live`` is served, and ``previous`` is what it
-    replaced. Every change leaves a line in the audit trail.
+    replaced. Every change leaves a line in the log of changes.
     """
 
     def __init__(self, database: Database) -> None:
@@ -187,13 +187,13 @@ class Registry:
         """See `Store.serving`."""
         with self._database.read() as connection:
             rows = {row.tenant: row for row in connection.execute(_SERVING, {"tenant": tenant})}
-        asked = [rows[name] for name in dict.fromkeys([tenant] if own else [tenant, ""]) if name in rows]
-        generation = sum(row.generation for row in asked)
-        if asked and asked[0].number is not None:
-            asked = asked[:1]
-        reasons = [*(row.everywhere for row in asked if not own), *(row.halted for row in asked)]
+        chosen = [rows[name] for name in dict.fromkeys([tenant] if own else [tenant, ""]) if name in rows]
+        generation = sum(row.generation for row in chosen)
+        if chosen and chosen[0].number is not None:
+            chosen = chosen[:1]
+        reasons = [*(row.everywhere for row in chosen if not own), *(row.halted for row in chosen)]
         why = next((reason for reason in reasons if reason is not None), None)
-        live = next((self._version(row) for row in asked if row.number is not None), None)
+        live = next((self._version(row) for row in chosen if row.number is not None), None)
         return Serving(generation, live, why)
 
     def _version(self, row: Any) -> Version:

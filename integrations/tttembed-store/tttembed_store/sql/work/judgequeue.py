@@ -21,7 +21,7 @@ from tttembed_store.sql.database import Database
 from tttembed_store.sql.log.observing import reward_rows, update_progress
 from tttembed_store.sql.records import Lease, Spend, checked_reward, row_of
 from tttembed_store.sql.rows import id_of, ids_of, in_parts, insert_all
-from tttembed_store.sql.versions.audittrail import write_line
+from tttembed_store.sql.versions.changes import write_line
 from tttembed_store.sql.work.account import DailyAccount
 from tttembed_store.sql.work.answers import StoredAnswers, paid_answers, spent_on
 from tttembed_store.sql.work.choosing import most_telling

@@ -80,7 +80,7 @@ class OpenBatches:
         with self._database.read() as connection:
             records = select(_table.c.record).join(t, t.c.id == _table.c.tenant).where(t.c.name == tenant)
             batches = [OpenBatch.of(json.loads(record)) for record in connection.execute(records).scalars()]
-        return sorted((one for one in batches if judge in (None, one.judge)), key=lambda one: one.at)
+        return sorted((batch for batch in batches if judge in (None, batch.judge)), key=lambda batch: batch.at)
 
     def tenants(self, judge: str) -> set[str]:
         """Tenants with an open batch that *judge* is asked by."""
@@ -95,7 +95,7 @@ class OpenBatches:
             return set()
         with self._database.read() as connection:
             now = self._database.now(connection)
-        return {query for one in batches if now - one.at < GIVEN_UP for query in one.queries}
+        return {query for batch in batches if now - batch.at < GIVEN_UP for query in batch.queries}
 
     def books(self, tenant: str, judge: str, *, caps: Budget, lease: Lease) -> TenantBooks:
         """The open batches of a tenant that *judge* is asked by, written under a *lease* and the *caps* of a day."""
