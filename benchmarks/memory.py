@@ -319,7 +319,7 @@ def main() -> None:
         users = [user(half, one, number) for one in range(args.users)]
         recall, told = lived(users, half)
         lessons = recall.learn_for_all()
-        served = {one.name: recall._memory.live.for_tenant(one.name).current for one in users}  # noqa: SLF001 - likewise
+        served = {one.name: recall._outcomes.live.for_tenant(one.name).current for one in users}  # noqa: SLF001 - likewise
         rows += [{"half": name} | row for row in measured(recall, told, users, served)]
         moved = sum(one.moves for one in lessons.values())
         print(f"{name}: {len(users)} users, {moved} are served offsets of their own", flush=True)

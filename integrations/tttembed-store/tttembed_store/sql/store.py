@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from uuid import uuid4
 
 from sqlalchemy import Connection, func, select, text
 
@@ -23,7 +24,7 @@ from tttembed_store.sql.log.due import Due
 from tttembed_store.sql.log.entries import Entries, QueryKey, with_text_ids
 from tttembed_store.sql.log.observing import Kind
 from tttembed_store.sql.log.vectors import StoredVectors
-from tttembed_store.sql.migrating import migrate
+from tttembed_store.sql.migrating import make, migrate
 from tttembed_store.sql.records import Counts, Forgotten, Generations, Serving, checked_reward
 from tttembed_store.sql.versions.changes import Changes
 from tttembed_store.sql.versions.registry import Registry
@@ -56,6 +57,14 @@ def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
     except BaseException:
         database.close()
         raise
+
+
+def memory_store() -> Store:
+    """A new store in the memory of this process: nothing of it is in a file, and all of it goes when it is closed."""
+    database = Database(f"sqlite:///file:/{uuid4().hex}?vfs=memdb&uri=true")
+    with database.write("migrating") as connection:
+        make(connection)
+    return Store(database)
 
 
 class Store(AbstractContextManager["Store"]):

@@ -26,7 +26,6 @@ from tttembed_rag.judging.running import Run
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.sql import Lease, Store
-from tttembed_store.worker.tenant import is_of_tools
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16
@@ -91,8 +90,6 @@ class Asking:
         Queries that a worker with a batch service asks about by now are left to it. No further call begins once *stop*
         is set, nor under a *lease* that is lost.
         """
-        if is_of_tools(self.store, tenant):
-            return Asked()
         asked = self.store.open_batches.asked_about(self.fingerprint, tenant)
         observations = self.queue.waiting(
             self.fingerprint, tenant=tenant, limit=_QUERIES, due=True, without=asked, covering=True

@@ -29,7 +29,6 @@ from tttembed_store.sql import Lease
 from tttembed_store.sql.records import Spend
 from tttembed_store.sql.work.openbatches import OpenBatch, TenantBooks
 from tttembed_store.worker.asking import Asked, Asking
-from tttembed_store.worker.tenant import is_of_tools
 
 # Queries that are sent at a time.
 _QUERIES = 1000
@@ -65,7 +64,7 @@ class BatchAsking:
             for batch in books.open():
                 if not stop.is_set():
                     outcome += self._looked_at(batch, exchange, tenant)
-            if not stop.is_set() and not is_of_tools(self._singly.store, tenant):
+            if not stop.is_set():
                 outcome += self._send_what_waits(books, exchange, tenant, stop, lease)
         except StoreError:
             raise

@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, case, func, or_, select
+from sqlalchemy import Connection, Select, and_, bindparam, case, or_, select
 
 from tttembed_rag.errors import OffsetFileError, StoreError, Superseded
-from tttembed_rag.offsets import file
-from tttembed_rag.offsets.file import Settings
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_store.sql import schema
@@ -144,20 +142,6 @@ class Registry:
             number = which if isinstance(which, int) else _aliases(connection, tenant).get(which)
             row = connection.execute(_versions(tenant).where(_v.c.number == number)).first()
         return None if row is None else self._version(row)
-
-    def settings(self, *, tenant: str = "") -> Settings:
-        """How the live version of a tenant was learned, read without its vectors; empty where there is none.
-
-        Raises:
-            StoreError: They are damaged.
-        """
-        head = select(_v.c.number, func.substr(_v.c.content, 1, 8 + file.MAX_HEADER_BYTES, type_=LargeBinary))
-        with self._database.read() as connection:
-            row = connection.execute(head.join(_t, _IS_LIVE).where(_t.c.name == tenant)).first()
-        try:
-            return {} if row is None else file.settings_of(bytes(row[1]), f"version {row.number}")
-        except OffsetFileError as exc:
-            raise StoreError(str(exc)) from exc
 
     def versions(self, *, tenant: str = "", limit: int = 50) -> list[Version]:
         """The newest versions of a tenant, newest first."""

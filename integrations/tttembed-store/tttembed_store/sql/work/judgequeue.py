@@ -19,7 +19,7 @@ from tttembed_rag.rewards.observations import Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database
 from tttembed_store.sql.log.observing import reward_rows, update_progress
-from tttembed_store.sql.records import Lease, Spend, checked_reward, row_of
+from tttembed_store.sql.records import TOOL_CALLS, Lease, Spend, checked_reward, row_of
 from tttembed_store.sql.rows import id_of, ids_of, in_parts, insert_all
 from tttembed_store.sql.versions.changes import write_line
 from tttembed_store.sql.work.account import DailyAccount
@@ -51,6 +51,7 @@ class JudgeQueue:
         without: Collection[str] = (),
         covering: bool = False,
         queries: Collection[str] | None = None,
+        called: bool = False,
     ) -> list[Served]:
         """Pairs of *tenant* with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
@@ -62,6 +63,9 @@ class JudgeQueue:
 
         With *covering* those of the newest come first of which verdicts say most about what is asked. Where *queries*
         are named by the ids that this method gave, they alone are looked at, all of them.
+
+        Queries with rewards of calls of tools wait for no judge: the others are given, or, where they are *called*,
+        these alone.
         """
         number = self._number(judge)
         left_out = {row_of(query) for query in without}
@@ -72,7 +76,7 @@ class JudgeQueue:
                 if named is None:
                     now = self._database.now(connection) if due else math.inf
                     choose = partial(most_telling, connection, self._database.salt, owner, number) if covering else None
-                    rows = _waiting(connection, number, owner, limit, now, left_out, choose)
+                    rows = _waiting(connection, number, owner, limit, now, left_out, choose, called=called)
                 else:
                     of_them = _of_progress(number, owner)
                     parts = (of_them.where(schema.queries.c.id.in_(numbers)) for numbers in in_parts(named))
@@ -243,6 +247,8 @@ def _waiting(
     now: float,
     left_out: Collection[int],
     choose: Callable[[Sequence[Any], int], Sequence[Any]] | None,
+    *,
+    called: bool,
 ) -> list[Any]:
     """The newest queries with pairs that *judge* has not answered, both texts known, or those that *choose* takes.
 
@@ -250,7 +256,9 @@ def _waiting(
     """
     q, progress, failures = schema.queries, schema.progress, schema.failures
     failed = and_(failures.c.query == progress.c.query, failures.c.judge == judge)
-    waiting = _of_progress(judge, tenant)
+    tools = select(schema.judges.c.id).where(schema.judges.c.name == TOOL_CALLS).scalar_subquery()
+    calls = exists().where(schema.rewards.c.query == q.c.id, schema.rewards.c.judge == tools)
+    waiting = _of_progress(judge, tenant).where(calls if called else ~calls)
     newest = waiting.where(~exists().where(failed)).order_by(progress.c.at.desc(), progress.c.query.desc())
     due = waiting.join(failures, failed).where(failures.c.due_at <= now).order_by(failures.c.due_at, failures.c.query)
     parts = [select(q.c.text).where(q.c.id.in_(numbers)) for numbers in in_parts(sorted(left_out))]
