@@ -77,6 +77,7 @@ LAYERS = {
         ("index", "outcomes"),
         ("learning",),
         ("asking", "explaining"),
+        ("learner",),
         ("learned",),
         ("recall", "tools"),
         ("__init__",),
