@@ -292,7 +292,11 @@ class TestSorters:
         assert adapter.texts(named)[0] == "passage 17"
         assert adapter.sort(sorter, [], "find 17") == []
 
-    @pytest.mark.parametrize("options", [{"deep": 4}, {"cascade": knowing()}, {"top_n": 0}, {"top_n": "four"}], ids=str)
+    @pytest.mark.parametrize(
+        "options",
+        [{"deep": 4}, {"cascade": knowing()}, {"top_n": 0}, {"top_n": "four"}],
+        ids=["deep", "cascade", "none kept", "no number"],
+    )
     def test_wrong_options_are_refused_by_name(self, adapter, options):
         with pytest.raises((ValueError, TypeError), match=next(iter(options))):
             self.make(adapter, **options)
