@@ -106,7 +106,6 @@ def eq6(v, rewards, weights, recipe):
 
 
 def softmax(values):
-    """Softmax of a vector."""
     exponentials = np.exp(values - values.max())
     return exponentials / exponentials.sum()
 
@@ -339,7 +338,6 @@ def sqlite_url(new_sqlite_url, sqlite_file):
 
 @pytest.fixture
 def store(sqlite_url):
-    """That store, opened."""
     with open_store(sqlite_url) as opened:
         yield opened
 
@@ -385,13 +383,13 @@ class World:
                 Candidate(
                     f"d{self.first}-{j}",
                     self.rewards.doc_vectors[j],
-                    f"document {self.first}-{j}" if text else None,
+                    f"document {self.first}-{j}" if text else "",
                     float(values[j]) if judged else None,
                 )
                 for j in self.shown(i)
             ]
             number = self.first + i
-            query = f"query {number}" if text else None
+            query = f"query {number}" if text else ""
             yield Served(f"{name}{number}", self.rewards.query_vectors[i], candidates, query, **facts)
 
     def best(self, rows, offsets=None):

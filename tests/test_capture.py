@@ -22,7 +22,6 @@ def vector(text):
 
 
 def vectors(texts):
-    """Vectors of several texts."""
     return [vector(text) for text in texts]
 
 
@@ -86,7 +85,6 @@ class TestRecording:
         assert (set(rewards.query_ids.tolist()), log.waiting) == ({"q"}, 1)
 
     def test_the_callers_context_names_the_source_and_the_task(self):
-        """A call that names none is of those of the context; an empty source is the judge."""
         log = RewardLog("judge")
         with context(source="ann", task="billing"):
             log.record("q", ["a"], [1.0])

@@ -443,7 +443,6 @@ class TestCascade:
             assert f"served without the reranker: JudgeError: answering: {said}" in caplog.text
 
     async def test_says_which_method_must_be_async(self, caplog):
-        """And which must not."""
         exchanged = AnsweringJudge([0.5] * 3)
         exchanged.score, exchanged.ascore = exchanged.ascore, exchanged.score
         call = asked("q"), ["a", "b", "c"], [0.9, 0.8, 0.7]

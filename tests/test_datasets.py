@@ -139,7 +139,6 @@ def read_all(folder: Path) -> None:
 
 
 def text(part: str, content: str) -> Callable[[Path], object]:
-    """Replaces a part of the folder by a text."""
     return lambda folder: (folder / part).write_text(content, encoding="utf-8")
 
 
@@ -254,7 +253,6 @@ def test_a_bad_part_is_named(folder: Path, spoil: Callable[[Path], object], mess
 
 
 def test_no_folder_is_named(tmp_path: Path) -> None:
-    """A folder that does not exist is named."""
     with pytest.raises(DataError) as caught:
         load_beir(tmp_path / "nowhere")
 

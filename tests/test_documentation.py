@@ -84,7 +84,6 @@ def ready(line: str) -> list[str]:
 
 
 def run_command(line: str) -> None:
-    """Runs a command as printed, where it is one that ends."""
     if arguments := ready(line):
         result = CliRunner().invoke(main, arguments, prog_name="tttembed")
 
@@ -117,7 +116,6 @@ def write_folder(folder: Path, vectors: str, judge: str) -> None:
 
 
 def write_offsets(path: Path) -> None:
-    """An offsets file with one offset."""
     evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for the README")
     Offsets([Offset("global", np.ones(48, np.float32), 0.9, 9, evidence)], width=48).save(path)
 

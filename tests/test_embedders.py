@@ -108,7 +108,6 @@ def normalize():
 
 
 def unit(vector):
-    """At unit length."""
     return vector / np.linalg.norm(vector)
 
 
@@ -293,7 +292,6 @@ class TestCache:
 
     @pytest.fixture
     def cache(self, tmp_path):
-        """A cache in a file."""
         with closing(VectorCache.open(tmp_path / "known.sqlite")) as opened:
             yield opened
 

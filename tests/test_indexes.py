@@ -57,7 +57,6 @@ def test_float32_and_float64_rank_alike() -> None:
 
 
 def test_k_beyond_the_documents_lists_each_once() -> None:
-    """A search for more documents than there are lists every document once."""
     index = FaissIndex.from_vectors(DOCUMENTS[:7])
 
     _, rows = index.search(QUERIES, 100)

@@ -108,12 +108,10 @@ def modules(folder: Path) -> list[Path]:
 
 
 def entry(package: str, module: Path) -> tuple[str, str]:
-    """The layer entry a module of a package belongs to."""
     return package, module.relative_to(PACKAGES[package]).with_suffix("").parts[0]
 
 
 def imports(module: Path) -> Iterator[tuple[str, list[str]]]:
-    """Every import of a module, wherever it stands, as (module, names)."""
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, []) for alias in node.names)
@@ -322,7 +320,6 @@ def test_only_the_command_prints() -> None:
 
 
 def project(distribution: Path) -> dict[str, object]:
-    """The [project] table of a distribution."""
     return tomllib.loads((distribution / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -348,7 +345,6 @@ def lowest_promised(distribution: Path) -> set[tuple[str, Version]]:
 
 
 def lowest_tested(constraints: str) -> set[tuple[str, Version]]:
-    """What is installed where the lowest versions are tested."""
     lines = (REPO / constraints).read_text(encoding="utf-8").splitlines()
     return {(name, Version(version)) for name, _, version in (line.partition("==") for line in lines[1:])}
 
@@ -490,7 +486,6 @@ def test_modules_import_from_the_wheels_alone(unpacked_origins: dict[str, str], 
 
 
 def test_the_installed_command_runs(unpacked: Path, tmp_path: Path) -> None:
-    """The command of the installed files runs away from this checkout."""
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tttembed_rag.cli import main; main()"
 
     done = subprocess.run(
@@ -540,7 +535,6 @@ def test_distributions_say_the_same_of_themselves(distribution: Path) -> None:
 
 
 def documented_targets() -> list[tuple[str, str]]:
-    """(document, target) of every `make TARGET` in the code of the documents at the root."""
     return [
         (document.name, target)
         for document in sorted(REPO.glob("*.md"))
@@ -560,7 +554,6 @@ def test_documented_targets_exist() -> None:
 
 
 def test_links_between_files_lead_somewhere() -> None:
-    """Every relative link of a tracked Markdown file leads to a file."""
     links = [
         (file, target.partition("#")[0])
         for file in tracked_files()

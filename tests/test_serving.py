@@ -22,7 +22,6 @@ WORDS = ["task", "tenant", "query_id", "source"]
 
 
 def offsets_of(tasks, seed=0):
-    """A random offset for each task, and none for any other."""
     draw = np.random.default_rng(seed)
     return Offsets([Offset("task", draw.normal(size=WIDTH), 0.8, 4, UNGATED, task=task) for task in tasks], width=WIDTH)
 
@@ -204,7 +203,6 @@ class TestLiveOffsets:
         assert steering.apply(BASE, "q") == offsets.apply(BASE, task="task1")
 
     def test_publishing_returns_the_way_back(self, offsets):
-        """Rolling back is publishing what came back."""
         live = LiveOffsets(offsets)
 
         assert live.publish(offsets_of(["other"])) is offsets
@@ -212,7 +210,6 @@ class TestLiveOffsets:
         assert live.current is offsets
 
     def test_another_width_is_refused(self, offsets):
-        """Offsets of another model never go live."""
         live = LiveOffsets(offsets)
 
         with pytest.raises(VectorError, match=r"^offsets: expected width 8, got 3$"):

@@ -19,7 +19,7 @@ from tttembed_rag.errors import RewardError
 from tttembed_rag.judges import check_judge
 from tttembed_rag.judges.contract import Forecasting
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.testing import FakeClock, FakeEmbedder, FakeJudge, FakeLog, word_overlap
 
 TEXTS = ["wash a wool jumper", "a wool jumper", "rust on a chain", ""]
@@ -33,7 +33,6 @@ class TestJudge:
         assert FakeJudge().score("Wash WOOL?", ["wool: how to wash it", "wool", "rust", ""]) == [1.0, 0.5, 0.0, 0.0]
 
     def test_passes_for_a_reranker(self):
-        """It passes the examination of judges."""
         check_judge(FakeJudge())
 
     async def test_notes_what_it_was_asked(self):
@@ -79,7 +78,7 @@ class TestJudge:
     def test_a_budget_holds_it(self):
         """It uses exactly what it forecasts, so that caps on tokens can be tested."""
         judge = FakeJudge(documents_per_call=2, tokens=7)
-        served = [Observation("q", "wool", [(str(n), f"wool {n}") for n in range(10)])]
+        served = [Served.of_texts("q", "wool", [(str(n), f"wool {n}") for n in range(10)])]
 
         verdicts = judge_all(Plan(served, budget=Budget(tokens=30)), judge, ScoreCache.open(None))
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, Steering, TwoPass, fit
 from tttembed_rag.adapting import Handlers, adrive, drive, in_reward_order
 from tttembed_rag.errors import VectorError
+from tttembed_rag.offsets.orders import in_fused_order
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
-from tttembed_rag.rewards.orders import in_fused_order
 from tttembed_rag.serving.twopass import FirstPass
 
 KEYS = st.lists(st.integers(0, 30), unique=True)
@@ -148,7 +148,6 @@ class Library:
             raise ConnectionError(self.failing)
 
     def loop(self, **settings):
-        """The loop over this library."""
         return TwoPass(
             read=str,
             rewards=np.array,
@@ -202,7 +201,6 @@ class Odd:
         return self
 
     def vector(self, base):
-        """The *base* vector."""
         return base
 
     def order(self, texts, scores):

@@ -69,7 +69,6 @@ class TestAlike:
         assert all(len(set(found[which == text].tolist())) == 1 for text in range(20))
 
     def test_the_numbers_do_not_follow_the_order(self):
-        """The same rows in another order have the same numbers."""
         rng = np.random.default_rng(0)
         vectors = rng.standard_normal((50, 16))
         vectors[40:] = vectors[:10] + 1e-5

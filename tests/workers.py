@@ -25,13 +25,10 @@ class Meddled:
 
 
 def publishing(store, act):
-    """A *store* where *act* is done before anything is published."""
     return Meddled(store, registry=Meddled(store.registry, publish=before(store.registry.publish, act)))
 
 
 def before(call, act):
-    """*call*, before which *act* is done."""
-
     def both(*arguments, **options):
         act()
         return call(*arguments, **options)
@@ -53,7 +50,6 @@ class Knowing:
         self._world, self._asked = world, asked
 
     def score(self, query, documents):
-        """What the world knows."""
         return self._world.judged(query, documents)
 
     async def ascore(self, query, documents):

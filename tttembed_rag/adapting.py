@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
-    from tttembed_rag.capture.log import Log, Logged, checked_log
+    from tttembed_rag.capture.log import Log, checked_log
     from tttembed_rag.judges.contract import ascored, checked_judge, checked_rewards, scored
-    from tttembed_rag.rewards.orders import in_reward_order
+    from tttembed_rag.offsets.orders import in_reward_order
     from tttembed_rag.serving.live import OffsetSupplier
     from tttembed_rag.serving.request import Request
     from tttembed_rag.serving.saved import checked_store, steered_each, steering_of, steering_or_base, url_of
@@ -24,7 +24,6 @@ __all__ = [
     "FailureLog",
     "Handlers",
     "Log",
-    "Logged",
     "OffsetSupplier",
     "Request",
     "TaskSource",
@@ -51,9 +50,9 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = facade(
         __name__,
         {
-            "tttembed_rag.capture.log": ["Log", "Logged", "checked_log"],
+            "tttembed_rag.capture.log": ["Log", "checked_log"],
             "tttembed_rag.judges.contract": ["ascored", "checked_judge", "checked_rewards", "scored"],
-            "tttembed_rag.rewards.orders": ["in_reward_order"],
+            "tttembed_rag.offsets.orders": ["in_reward_order"],
             "tttembed_rag.serving.live": ["OffsetSupplier"],
             "tttembed_rag.serving.request": ["Request"],
             "tttembed_rag.serving.saved": [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tttembed_rag.evaluate.datasets import Dataset
     from tttembed_rag.judging.plan import Plan, Progress, Verdicts
     from tttembed_rag.judging.spending import Price
-    from tttembed_rag.rewards.observations import Observation
+    from tttembed_rag.rewards.observations import Served
 
 
 @main.command(short_help="Score candidates of served queries, each pair once, under a budget.")
@@ -117,28 +117,29 @@ def judge(
     paid = None if dry_run and not cache.exists() else cache
     if paid is not None:
         paid.parent.mkdir(parents=True, exist_ok=True)
-    said: Verdicts | Progress
+    outcome: Verdicts | Progress
     if feedback:
         # The texts of the whole collection by their ids, not of its candidates alone.
         queries = {one.query_id: one.query for one in served} if dataset is None else dataset.queries
-        shown = {document: text for one in served for document, text in one.candidates}
-        said = read_feedback(spec, plan, queries=queries, documents=shown if dataset is None else dataset.documents)
-        said = said.progress if dry_run else said
+        shown = {candidate.doc_id: candidate.text for one in served for candidate in one.candidates}
+        outcome = read_feedback(spec, plan, queries=queries, documents=shown if dataset is None else dataset.documents)
+        outcome = outcome.progress if dry_run else outcome
     else:
-        said = _by_calls(spec, plan, paid, concurrency, examine=not no_examination, dry_run=dry_run)
-    if isinstance(said, Verdicts):
-        write_scores(target, said)
-    record, line = _told(spec, plan, said, target)
+        outcome = _by_calls(spec, plan, paid, concurrency, examine=not no_examination, dry_run=dry_run)
+    if isinstance(outcome, Verdicts):
+        write_scores(target, outcome)
+    record, line = _summary(spec, plan, outcome, target)
     click.echo(json.dumps(record) if as_json else line)
-    if isinstance(said, Verdicts) and said.broken:  # exit code 1 tells scripts that the judge broke down
+    if isinstance(outcome, Verdicts) and outcome.broken:  # exit code 1 tells scripts that the judge broke down
         raise click.exceptions.Exit(1)
 
 
-def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> list[Observation]:
+def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> list[Served]:
     """Queries with their candidates: those of a log, or of a folder's stored *vectors* the first *depth* of each."""
     from tttembed_rag.evaluate.files import load_vectors
     from tttembed_rag.evaluate.index import FaissIndex
-    from tttembed_rag.rewards.observations import Observation, read_log
+    from tttembed_rag.rewards.observations import Served
+    from tttembed_rag.rewards.rows import read_log
 
     if dataset is None:
         return read_log(source)
@@ -146,7 +147,7 @@ def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> 
     base = FaissIndex.from_vectors(docs).search(queries, depth)[1]
     documents = list(dataset.documents.items())
     return [
-        Observation(query, text, [documents[row] for row in rows], dataset.name)
+        Served.of_texts(query, text, [documents[row] for row in rows], dataset.name)
         for (query, text), rows in zip(dataset.queries.items(), base.tolist(), strict=True)
     ]
 
@@ -177,8 +178,8 @@ def _by_calls(
 
 
 def _covering(
-    source: Path, dataset: Dataset | None, served: Sequence[Observation], embed: str | None, vectors: str, seed: int
-) -> list[Observation]:
+    source: Path, dataset: Dataset | None, served: Sequence[Served], embed: str | None, vectors: str, seed: int
+) -> list[Served]:
     """*served* in the order of `tttembed_rag.judging.covering`, by stored vectors or by those of the model *embed*."""
     from tttembed_rag.evaluate.files import load_vectors
     from tttembed_rag.judging.covering import in_covering_order
@@ -210,12 +211,12 @@ def _money(usd: float, price: Price, bound: str = "") -> str:
     return "no price known" if not usd and price == Price() else f"{bound}${usd:.4f}"
 
 
-def _told(spec: str, plan: Plan, said: Verdicts | Progress, target: Path) -> tuple[dict[str, Any], str]:
+def _summary(spec: str, plan: Plan, outcome: Verdicts | Progress, target: Path) -> tuple[dict[str, Any], str]:
     """The result of judging, or its forecast, as a JSON object and in words."""
     from tttembed_rag.judging.plan import Progress
 
-    verdicts = None if isinstance(said, Progress) else said
-    progress = said if isinstance(said, Progress) else said.progress
+    verdicts = None if isinstance(outcome, Progress) else outcome
+    progress = outcome if isinstance(outcome, Progress) else outcome.progress
     usage, of = progress.usage, plan.pairs
     record: dict[str, Any] = {
         "judge": spec,

@@ -94,38 +94,38 @@ def evaluate(
     gates = {"both": (True, False), "on": (True,), "off": (False,)}[gate]
     settings = ExperimentPlan(gates=gates, recipe=Recipe(objective=OBJECTIVES[objective], solver=solver), **plan)
     Scale.parse(scale)
-    asked = (folders, vectors, rewards, scale, embed, task)
-    opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*asked)
+    arguments = (folders, vectors, rewards, scale, embed, task)
+    opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*arguments)
     outcomes = len(settings.contestants) + len(settings.baselines)
     total = len(settings.seeds) * len(settings.rewarded) * len(opened or folders) * outcomes * 3
     with worker_processes(workers) if workers != 1 else nullcontext() as pool:
         every = product(settings.seeds, settings.rewarded)
         splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
         if pool is None:
-            found: Iterable[Row] = run(opened or [], settings)
+            rows: Iterable[Row] = run(opened or [], settings)
         else:  # each process opens the folders for itself, once
-            found = chain.from_iterable(pool.map(partial(_listed, asked), splits))
-        measured = list(watched(found, total, "eval"))
+            rows = chain.from_iterable(pool.map(partial(_listed, arguments), splits))
+        measured = list(watched(rows, total, "eval"))
     files = ", ".join(str(path) for path in folders if is_file_of_rows(path))
     cells = cells_of(measured)
     if page is not None:
         from tttembed_rag.evaluate.page.measuring import page_of_measured
 
         about = _OF_FILES.format(files=files) if files else f"Rewards: {measured[0]['rewards']}."
-        html = page_of_measured(opened or _collections(*asked), settings, cells, about=about)
+        html = page_of_measured(opened or _collections(*arguments), settings, cells, about=about)
         write_whole(page, html.encode())
     if json_path is not None:
         write_json(json_path, measured)
     if json_path is None or str(json_path) != "-":
         labels = [_OF_FILES.format(files=files)] if files else []
-        said = [table(cells), *conclusions(cells), *labels, *([f"Report: {page}"] if page else [])]
-        click.echo("\n".join(said))
+        lines = [table(cells), *conclusions(cells), *labels, *([f"Report: {page}"] if page else [])]
+        click.echo("\n".join(lines))
 
 
-def _listed(asked: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
+def _listed(arguments: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
     from tttembed_rag.evaluate.experiment import run
 
-    return list(run(_kept(*asked), plan))
+    return list(run(_kept(*arguments), plan))
 
 
 def _collections(
@@ -134,7 +134,7 @@ def _collections(
     from tttembed_rag.evaluate.collection import open_collection
     from tttembed_rag.evaluate.datasets import QRELS
 
-    found = []
+    collections = []
     several = sum(map(is_file_of_rows, paths)) > 1
     for path in paths:
         if is_file_of_rows(path):
@@ -142,15 +142,15 @@ def _collections(
             read = read_embedded(
                 path, embed=embed, rewards=named, scale=scale, task=task or unnamed, beside=path.parent
             )
-            found += collections_of(read)
+            collections += collections_of(read)
             continue
         refuse_embed(path, embed)
-        found.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale)))
-        scores = [score for of in found[-1].scores.values() for score in of.values()]
-        real = not found[-1].simulated
-        if real and (doubt := found[-1].scale.doubt(found[-1].scale.to_unit(np.array(scores)))):
+        collections.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale)))
+        scores = [score for of in collections[-1].scores.values() for score in of.values()]
+        real = not collections[-1].simulated
+        if real and (doubt := collections[-1].scale.doubt(collections[-1].scale.to_unit(np.array(scores)))):
             click.echo(f"warning: {path}: {doubt}", err=True)
-    return found
+    return collections
 
 
 # A worker measures many splits of one workload.

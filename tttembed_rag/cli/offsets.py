@@ -139,8 +139,8 @@ def _of_rows(
     learned_for = offsets.settings.get("embedder", read.embedder)
     if learned_for != read.embedder:
         raise click.UsageError(f"--embed: expected the model of the offsets, {learned_for}, got {read.embedder}")
-    found = [(dataset, scores) for dataset, scores, _ in tasks_of(read) if task in (None, dataset.name)]
-    dataset, scores = next(((one, said) for one, said in found if query in one.queries), (None, None))
+    tasks = [(dataset, scores) for dataset, scores, _ in tasks_of(read) if task in (None, dataset.name)]
+    dataset, scores = next(((one, scores) for one, scores in tasks if query in one.queries), (None, None))
     if dataset is None or scores is None:
         raise click.UsageError(f"QUERY: expected the text of a query of {file}, got {query!r}")
     return explain_in(dataset, query, offsets, *vectors_of(read, dataset), scores, task=dataset.name, top=top)

@@ -15,8 +15,8 @@ from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.evaluate.measures import Graded
+from tttembed_rag.offsets.orders import in_reward_order
 from tttembed_rag.offsets.rescorer import Rescorer
-from tttembed_rag.rewards.orders import in_reward_order
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.bm25 import Keywords

@@ -28,7 +28,9 @@ def read_feedback(spec: str, plan: Plan, *, queries: Mapping[str, str], document
     feedback = Feedback.of(events, scale=declared)
     scores = feedback.by_text(queries, documents)
     pairs = [
-        (one.query_id, name, scores.get((one.query, text))) for one, stage in plan.visits() for name, text in stage
+        (served.query_id, candidate.doc_id, scores.get((served.query, candidate.text)))
+        for served, candidates in plan.visits()
+        for candidate in candidates
     ]
     return verdicts_of(feedback.scale, pairs, Progress(len(pairs)))
 

@@ -26,8 +26,8 @@ from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL
 from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_judge, checked_rewards, scored
 from tttembed_rag.offsets.codes import LOST, OTHER_JUDGE
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
+from tttembed_rag.offsets.orders import in_reward_order
 from tttembed_rag.offsets.skips import Skips
-from tttembed_rag.rewards.orders import in_reward_order
 from tttembed_rag.serving.request import Ranked, Request, Similarity
 from tttembed_rag.serving.twopass import Handlers, Question, adrive, drive
 from tttembed_rag.system.failures import FailureLog

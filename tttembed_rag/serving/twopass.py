@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import RewardError
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.rewards.orders import in_fused_order, in_reward_order
+from tttembed_rag.offsets.orders import in_fused_order, in_reward_order
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.serving.request import Request
 from tttembed_rag.system.failures import FailureLog

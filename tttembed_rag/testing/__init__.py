@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
-    from tttembed_rag.capture.log import Logged
-    from tttembed_rag.testing.fakes import FakeClock, FakeEmbedder, FakeJudge, FakeLog, word_overlap
+    from tttembed_rag.testing.fakes import FakeClock, FakeEmbedder, FakeJudge, FakeLog, Logged, word_overlap
     from tttembed_rag.testing.waiting import eventually
 
 __all__ = [
@@ -31,8 +30,14 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = facade(
         __name__,
         {
-            "tttembed_rag.capture.log": ["Logged"],
-            "tttembed_rag.testing.fakes": ["FakeClock", "FakeEmbedder", "FakeJudge", "FakeLog", "word_overlap"],
+            "tttembed_rag.testing.fakes": [
+                "FakeClock",
+                "FakeEmbedder",
+                "FakeJudge",
+                "FakeLog",
+                "Logged",
+                "word_overlap",
+            ],
             "tttembed_rag.testing.waiting": ["eventually"],
         },
     )

@@ -1,7 +1,6 @@
 """The version that found a list sorts it, whatever is published meanwhile."""
 
 # The parts override methods that their frameworks document.
-# ruff: noqa: D102
 
 import numpy as np
 import pytest
@@ -78,7 +77,6 @@ def retriever(embeddings):
 
 
 def texts(documents):
-    """The texts of *documents*."""
     return [document.page_content for document in documents]
 
 

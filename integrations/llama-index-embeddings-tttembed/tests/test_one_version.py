@@ -50,25 +50,21 @@ def versions(request):
 
 @pytest.fixture
 def live(versions):
-    """The first version."""
     return LiveOffsets(versions[0])
 
 
 @pytest.fixture
 def model(live):
-    """The wrapped model."""
     return TTTEmbedding(Drawn(), offsets=live)
 
 
 @pytest.fixture
 def retriever(model):
-    """A retriever of an index."""
     index = VectorStoreIndex([TextNode(text=text, id_=text) for text in TEXTS], embed_model=model)
     return index.as_retriever(similarity_top_k=2)
 
 
 def texts(nodes):
-    """The texts of *nodes*."""
     return [node.text for node in nodes]
 
 

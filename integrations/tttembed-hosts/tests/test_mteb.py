@@ -104,7 +104,6 @@ def hub_cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    """A task with one subset."""
     return make_task(hub_folder(tmp_path_factory.mktemp("task"), retrieval_tables()), "LocalTask", ["eng-Latn"])
 
 
@@ -142,7 +141,6 @@ def evaluated(model, task, **options):
 
 
 def encoded(model, task, role, texts):
-    """What a model says of texts under a task."""
     from datasets import Dataset
     from mteb._create_dataloaders import create_dataloader
     from mteb.types import PromptType
@@ -331,7 +329,6 @@ class TestCollections:
         assert from_task(several, subset="de").qrels == QRELS
 
     def test_a_missing_split_is_an_error(self, task, tmp_path):
-        """The splits that are there are named."""
         fresh = make_task(task.metadata.dataset["path"], "LocalSplit", ["eng-Latn"])
         fresh.load_data()
         with pytest.raises(InputError, match="expected one of the subsets and splits default/test, got default/dev"):

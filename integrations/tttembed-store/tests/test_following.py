@@ -40,7 +40,6 @@ def live(store):
 
 @pytest.fixture
 def steering(live):
-    """Steering by them."""
     return Steering(live)
 
 

@@ -32,7 +32,6 @@ def model(seed=0, *, prompt="", characters=None, update=0.0):
 
 
 def probe(name="model", **options):
-    """The probe of such a model."""
     return Probe.of(model(**options), name=name)
 
 
@@ -61,7 +60,6 @@ class TestProbe:
         assert probe().difference(probe("model-2"))
 
     def test_another_width_is_another_model(self):
-        """A model of another width is named by its widths."""
         cut = Probe.of(lambda text: model()(text)[:32], name="model")
 
         assert probe().difference(cut) == "queries have 32 dimensions, they had 64"

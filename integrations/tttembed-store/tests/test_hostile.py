@@ -59,7 +59,6 @@ class TestTerminals:
 
     @pytest.mark.parametrize("mark", ["\u202e", "\u2066", "\u200f", "\u061c", "\u2028", "\ufeff", "\U000e0041"])
     def test_marks_that_reorder_or_hide_text_are_shown(self, mark):
-        """As a question mark."""
         assert printable(f"a{mark}b") == "a?b"
 
     def test_letters_of_all_scripts_are_left_alone(self):
@@ -148,7 +147,6 @@ class TestFiles:
 
     @pytest.mark.parametrize("claims", ["an array of 29 TiB", "a header that is no Python"])
     def test_vectors_that_claim_anything_are_refused_in_one_line(self, tmp_path, claims):
-        """A file of vectors with a header from elsewhere."""
         folder = tmp_path / "set"
         (folder / "vectors").mkdir(parents=True)
         for name in ("corpus", "queries"):
@@ -243,9 +241,9 @@ class TestTenants:
                 rewards = planted(20)
                 for number in range(20):
                     rows = range(rewards.starts[number], rewards.starts[number + 1])
-                    shown = [Candidate(f"d{row}", rewards.doc_vectors[row], None, rewards.values[row]) for row in rows]
+                    shown = [Candidate(f"d{row}", rewards.doc_vectors[row], "", rewards.values[row]) for row in rows]
                     vector, task = rewards.query_vectors[number], tasks[number % 2]
-                    store.observe([Served(f"QID-{number}", vector, shown, None, task, tenant)], judge="j")
+                    store.observe([Served(f"QID-{number}", vector, shown, "", task, tenant)], judge="j")
                     named = {(tenant, task, f"QID-{number}"): {f"d{row}": rewards.values[row] for row in rows}}
                     store.reward(f"judge-of-{tenant or 'all'}", named)
             own = store.rewards("j")

@@ -222,7 +222,6 @@ class TestSteps:
     """What the worker reports."""
 
     def test_a_step_is_timed_and_traced(self, read, spans):
-        """A span with its attributes, and the duration by step."""
         before = read("tttembed.step.duration")
         with telemetry.step("fit", tenant="acme") as note:
             note(rewarded=12)

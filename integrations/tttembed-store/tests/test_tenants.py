@@ -19,7 +19,6 @@ UNGATED = Evidence(4, None, None, "ungated", "made for a test")
 
 
 def offsets_of(tasks, seed=0):
-    """A random offset for each task, and none for any other."""
     draw = np.random.default_rng(seed)
     return Offsets([Offset("task", draw.normal(size=WIDTH), 0.8, 4, UNGATED, task=task) for task in tasks], width=WIDTH)
 
@@ -48,7 +47,6 @@ class TestTenants:
         return Steering(live)
 
     def test_others_are_served_the_shared_ones(self, steering):
-        """A tenant without offsets of its own, and no tenant at all, are served what all share."""
         shared = offsets_of(["task1"], seed=99).apply(BASE, task="task1")
         with context(task="task1", tenant="new"):
             new = steering.apply(BASE, "q")
@@ -131,7 +129,6 @@ class TestLists:
 
     @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
     def test_what_is_no_share_is_refused(self, share):
-        """In one line."""
         with pytest.raises(InputError, match=r"base_share: expected a share in \[0, 1\], got"):
             TenantOffsets.of(Published({}), base_share=share)
 

@@ -38,7 +38,6 @@ TENANTS = ["acme", "bob", "carol"]
 
 
 def offsets_of(seed):
-    """One global offset."""
     evidence = Evidence(4, None, None, "ungated", "made for a test")
     return Offsets([Offset("global", np.random.default_rng(seed).normal(size=4), 0.8, 4, evidence)], width=4)
 
@@ -54,7 +53,7 @@ def running(app):
     (port,) = {one.getsockname()[1] for one in server.servers[0].sockets}
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
-    thread.join(10)
+    thread.join(60)
 
 
 class Retriever:
@@ -349,8 +348,6 @@ class TestGenerators:
         assert awaited == [["acme", "bob", "acme", "bob"], ""]
 
     def test_a_generator_is_in_its_own_block_whoever_goes_on_with_it(self):
-        """Within a block that was opened meanwhile, or a generator with a block of its own."""
-
         def steps(tenant, others=None):
             with context(task="t", tenant=tenant):
                 while True:
@@ -441,8 +438,6 @@ class TestGenerators:
             assert [*steps(), *(ask() for _ in "a")] == [("acme", "acme"), "acme", ("acme", "acme")]
 
     def test_a_step_within_a_block_of_another_tenant_starts_what_is_nobodys(self):
-        """The step is its generator's; of a thread that it starts nobody knows."""
-
         def steps():
             with context(task="t", tenant="acme"):
                 while True:
@@ -571,7 +566,7 @@ class TestGenerators:
             return current_tenant()
 
         def in_thread():
-            released.wait(10)
+            released.wait(60)
             return current_tenant()
 
         with context(task="t", tenant="acme"):

@@ -25,7 +25,6 @@ class TestOneRound:
     """From what was served to what is served next."""
 
     def judge(self, kind, world, reranker):
-        """A judge of that kind that says what the world knows."""
         if kind == "table":
             return FakeJudge(lambda query, text: world.judged(query, [text])[0])
         if kind == "http":

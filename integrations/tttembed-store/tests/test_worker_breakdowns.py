@@ -95,7 +95,7 @@ class TestBrokenJudges:
             scale, fingerprint = Scale("probability"), "hanging@1"
 
             def score(self, query, documents):
-                free.wait(20)
+                free.wait(60)
                 return [0.9, 0.1]
 
         store.observe(world.served(range(40)))
@@ -205,7 +205,7 @@ class TestKilled:
     def test_while_it_judges(self, world, store, sqlite_url, reranker):
         """The next worker asks about what was not answered, and no answer is paid for twice."""
         killed = threading.Event()
-        host, asked = reranker(lambda scores, n: (n > 47 and not killed.wait(20)) or scores)
+        host, asked = reranker(lambda scores, n: (n > 47 and not killed.wait(60)) or scores)
         store.observe(world.served(range(40)))
         arguments = (sqlite_url, "--judge", f"http+cohere://{host}", "--concurrency", 1, "--lease", 3, "--once")
         process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE)
@@ -339,7 +339,6 @@ class TestCommand:
     """`tttembed worker`."""
 
     def run(self, *arguments):
-        """What the command did."""
         return CliRunner().invoke(main, ["worker", *arguments])
 
     def test_tells_machines_in_json(self, world, store, sqlite_url):
@@ -406,7 +405,7 @@ def test_a_database_that_is_gone_is_waited_for(world, server):
         store.observe(world.served(range(40), judged=True), judge="j")
         eventually(lambda: "published" in [step.action for step in told])
         stop.set()
-        thread.join(10)
+        thread.join(60)
 
         assert not thread.is_alive()
         assert store.registry.version().number == 1

@@ -74,7 +74,6 @@ def rng():
 
 
 def waits(store, tenant=""):
-    """Pairs of the tenant that wait."""
     return sum(len(one.candidates) for one in store.judge_queue.waiting(Choosy.fingerprint, tenant=tenant))
 
 
@@ -346,7 +345,6 @@ class TestTurns:
         assert 100 < store.counts("acme").rewards < 200
 
     def test_the_next_round_begins_with_the_next_tenant(self, store, rng):
-        """Where a round is enough for one turn only, tenants have a round each."""
         for tenant in "abc":
             store.observe(served(rng, 40, tenant=tenant))
         stop = Event()

@@ -183,7 +183,6 @@ class Steered:
         return Worker(store, scope="task", probe=lambda: Probe.of(model(self.now), name="closed"))
 
     def round(self, now=None):
-        """What another round does, with the model that there is *now*."""
         self.now = now or self.now
         return actions(self.worker.round())
 
@@ -221,7 +220,6 @@ class TestProbe:
 
     @pytest.mark.parametrize("reason", ["incident", ""])
     def test_a_halt_by_a_person_stays(self, reason, store, steered):
-        """Only a person undoes what a person did."""
         store.registry.halt(by="anna", tenant="", note=reason)
         for now in (2, 1, 1):
             steered.round(now)
@@ -321,7 +319,7 @@ class TestProbe:
         """Judging goes on in the next round, and nothing is learned."""
         store.observe(world.served(range(40), judged=True), judge="j")
         answers = threading.Event()
-        worker = Worker(store, probe=lambda: answers.wait(20), judge_seconds=0.2)
+        worker = Worker(store, probe=lambda: answers.wait(60), judge_seconds=0.2)
         (first,) = worker.round()
         answers.set()
 
@@ -332,7 +330,7 @@ class TestProbe:
         """However many rounds ask it."""
         store.observe(world.served(range(4), judged=True), judge="j")
         answers, asked = threading.Event(), []
-        worker = Worker(store, probe=lambda: asked.append(1) or answers.wait(20), judge_seconds=0.05)
+        worker = Worker(store, probe=lambda: asked.append(1) or answers.wait(60), judge_seconds=0.05)
         last = [worker.round()[-1] for _ in range(12)][-1]
         other = Worker(store, probe=lambda: Probe.of(model(1))).round()
         answers.set()

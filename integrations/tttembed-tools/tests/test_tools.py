@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tttembed_store import open_store
+from tttembed_store.sql.records import TOOL_CALLS
 from tttembed_store.worker.tenant import read_memory
 from tttembed_tools import LearnedToolSearch, Turns
 from tttembed_tools.index import WEIGHT, best, fused
@@ -22,7 +23,6 @@ from tests.catalogues import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, s
 from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
 from tttembed_rag.vectors.bm25 import words
 

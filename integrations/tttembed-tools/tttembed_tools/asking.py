@@ -17,7 +17,7 @@ from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.errors import LeaseLost, StoreUnavailable
 from tttembed_rag.judges.contract import Judge, checked_judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_tools.index import WEIGHT, Index
 from tttembed_tools.learning import unused
 from tttembed_tools.outcomes import Outcomes, PastRequest
@@ -64,9 +64,9 @@ class UnusedJudge:
         """
         sample = self._sample(requests, index, tenant.name)
         pairs = {
-            (unjudged.query, text): pair_key(self._judge.fingerprint, unjudged.query, text)
+            (unjudged.query, card.text): pair_key(self._judge.fingerprint, unjudged.query, card.text)
             for unjudged in sample.values()
-            for _, text in unjudged.candidates
+            for card in unjudged.candidates
         }
         wanted, answers = list(pairs.values()), self._queue.answers()
         if len(answers.get(wanted)) < len(wanted):  # the others are asked about as far as the day's budget goes
@@ -79,15 +79,15 @@ class UnusedJudge:
         paid = answers.get(wanted)
         rewards = {
             place: {
-                key: float(checked_rewards(self._judge, [score])[0])
-                for key, text in unjudged.candidates
-                if (pair := pairs[unjudged.query, text]) in paid and (score := paid[pair].score) is not None
+                card.doc_id: float(checked_rewards(self._judge, [score])[0])
+                for card in unjudged.candidates
+                if (pair := pairs[unjudged.query, card.text]) in paid and (score := paid[pair].score) is not None
             }
             for place, unjudged in sample.items()
         }
         return [rewards.get((request.task, request.query_id), {}) for request in requests]
 
-    def _sample(self, requests: Sequence[PastRequest], index: Index, tenant: str) -> dict[tuple[str, str], Observation]:
+    def _sample(self, requests: Sequence[PastRequest], index: Index, tenant: str) -> dict[tuple[str, str], Served]:
         """By task and query id, a request as the store knows it, with the first items that nobody used for it."""
         known: dict[tuple[str, str], list[PastRequest]] = defaultdict(list)  # several sources are asked about once
         for request in requests:
@@ -99,5 +99,5 @@ class UnusedJudge:
                 used = {index.keys[key] for request in same for key in request.outcomes if key in index.keys}
                 rows = unused(index.scores(same[0].query, same[0].vector, WEIGHT), used, _FIRST).tolist()
                 cards = [index.cards[row] for row in rows]
-                sample[place] = replace(waiting, candidates=[(card.key, card.text) for card in cards])
+                sample[place] = replace(waiting, candidates=[Candidate(card.key, text=card.text) for card in cards])
         return sample

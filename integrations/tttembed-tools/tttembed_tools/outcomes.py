@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import finalize
 
-from tttembed_store.capture.preparing import Call, owned
 from tttembed_store.capture.storelog import StoreLog
 from tttembed_store.following import follow
+from tttembed_store.sql.records import TOOL_CALLS
 
 from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError
-from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.serving.context import context_value, current_tenant
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
@@ -94,7 +93,7 @@ class Outcomes:
         it is, and it is left out.
         """
         tenant = context_value("tenant") if self.shared else current_tenant()
-        self._log.put(Call(query, (card.text,), (reward,), task, tenant, at, owned(known), "", source))
+        self._log.put(query, [card.text], [reward], known, task=task, source=source, tenant=tenant, at=at)
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def lists_of(
     row. Those among the first before or after are kept, with their ranks among all.
     """
     if vectors is None:
-        vectors = unit(np.array([one.vector for one in served.candidates], dtype=np.float64))
+        vectors = unit(np.array([shown.vector for shown in served.candidates], dtype=np.float64))
     candidate = candidate or list(served.candidates).__getitem__
     scores = vectors @ unit(np.asarray(served.vector, dtype=np.float64))
     lifts = vectors @ np.asarray(dosed, dtype=np.float64)
@@ -80,22 +80,24 @@ def lists_of(
     was, now = np.argsort(order), np.argsort(np.argsort(-scores - lifts, kind="stable"))
     kept = order[np.minimum(was, now)[order] < _CANDIDATES].tolist()
     return Lists(
-        query_id=shortened(served.query_id, _NAME),
-        query=None if served.query is None else shortened(served.query),
-        task=shortened(served.task, _NAME),
+        replace(
+            served,
+            query_id=shortened(served.query_id, _NAME),
+            query=shortened(served.query),
+            task=shortened(served.task, _NAME),
+            candidates=(),
+        ),
         offset=shortened(key, _TITLE),
         before=before,
         after=after,
         candidates=tuple(
             Listed(
-                document=shortened(one.doc_id, _NAME),
-                text=shortened(one.text or "", _TITLE),
-                reward=one.reward,
+                replace(shown, doc_id=shortened(shown.doc_id, _NAME), text=shortened(shown.text, _TITLE), vector=None),
                 rank=int(was[row]) + 1,
                 score=float(scores[row]),
                 lift=float(lifts[row]),
             )
-            for row, one in zip(kept, map(candidate, kept), strict=True)
+            for row, shown in zip(kept, map(candidate, kept), strict=True)
         ),
     )
 

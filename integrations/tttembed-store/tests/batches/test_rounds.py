@@ -17,6 +17,7 @@ from sqlalchemy import text
 from tttembed_store.batches import exchange, open_batch_service, requests
 from tttembed_store.batches.service import OpenAIBatches
 from tttembed_store.sql import Served, open_store
+from tttembed_store.sql.records import TOOL_CALLS
 from tttembed_store.worker import Worker, batches
 
 from tests.workers import hours_pass, steal
@@ -24,7 +25,6 @@ from tttembed_rag.cli import main
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.judges import open_judge
 from tttembed_rag.judging import Budget, Price
-from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.testing import eventually
 
 PRICE = Price(input=2.0, output=12.0)

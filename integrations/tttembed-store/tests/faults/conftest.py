@@ -105,7 +105,6 @@ class Child:
         return self._code
 
     def until(self, true, seconds=30.0):
-        """Wait until *true* of what it told."""
         eventually(lambda: true(self.told), seconds=seconds)
 
     def end(self):
@@ -156,7 +155,6 @@ def stamp_of(version):
 
 @pytest.fixture(scope="session")
 def stamps():
-    """`stamped(number)`, `stamp_of(version)` and `one_stamp(offsets)`."""
     return stamped, stamp_of, one_stamp
 
 
@@ -239,7 +237,6 @@ class Writing:
 
 @pytest.fixture(scope="session")
 def writing():
-    """`Writing.on` and `Writing.lost`."""
     return Writing
 
 

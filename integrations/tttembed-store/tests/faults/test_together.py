@@ -291,7 +291,6 @@ def stop_before_changes(store, tell):
 
 
 def turned(offsets):
-    """Offsets that do the opposite."""
     return type(offsets)([replace(one, vector=-one.vector) for one in offsets.values()], width=offsets.width)
 
 
@@ -383,7 +382,7 @@ def test_writers_of_the_same_queries(child, store, store_url, rng, unsound):
                 for place, order in list(enumerate(orders))[writer::4]:
                     for number in order:
                         shown = [
-                            Candidate("of all", np.ones(8), f"text {place}" if writer == 0 else None),
+                            Candidate("of all", np.ones(8), f"text {place}" if writer == 0 else ""),
                             Candidate(f"d{place}", np.ones(8) + place, f"document {place}"),
                         ]
                         served = Served(f"q{number}", np.ones(8), shown, f"query {number}", at=times[place, number])
@@ -526,14 +525,14 @@ def test_forks(child, store, store_url, rng, stamps, capture, unsound):
                 try:
                     for number in range(10):
                         request(1000 * (place + 1) + number)
-                    code = 0 if log.flush(20) and log.counts.written == 10 else 2
+                    code = 0 if log.flush(60) and log.counts.written == 10 else 2
                 finally:
                     os._exit(code)
             forked.append(pid)
         tell("children", [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in forked])
         done.set()
         server.join()
-        tell("flushed", log.flush(20))
+        tell("flushed", log.flush(60))
 
     parent = child(work)
     code = parent.wait()

@@ -127,7 +127,6 @@ class Service:
 
     @property
     def app(self):
-        """The service as an application."""
         routes = [
             Route("/v1/embeddings", self.openai, methods=["POST"]),
             Route("/v2/embed", self.cohere, methods=["POST"]),
@@ -151,7 +150,7 @@ def running(app, **options):
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         listening.close()
 
 

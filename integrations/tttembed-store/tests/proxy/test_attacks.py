@@ -91,7 +91,6 @@ def test_a_path_that_means_two_things_reaches_nobody(proxied, service, target):
 
 @pytest.mark.parametrize("header", ["api-key", "x-api-key", "authorization"])
 def test_a_callers_key_stays_with_the_proxy(proxied, service, header):
-    """Where the proxy sends its own key to the service, the service is not sent the caller's beside it."""
     callers = Callers({"callers-key": Caller("acme")})
     value = "Bearer callers-key" if header == "authorization" else "callers-key"
     proxied(callers=callers, upstream_key="ours").post(

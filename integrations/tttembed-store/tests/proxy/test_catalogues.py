@@ -26,7 +26,6 @@ def search(sqlite_url):
 
 
 def found(client, query, **more):
-    """The names that are found."""
     answer = client.post("/v1/search/office", json={"query": query, **more})
     assert answer.status_code == 200, answer.text
     return answer.json()["tools"]
@@ -72,7 +71,6 @@ def test_callers_without_a_name_teach_nothing(proxied, search):
 
 
 def test_a_key_says_the_tenant(proxied, search):
-    """What the callers of one key do is learned for their tenant."""
     client = proxied(searches={"office": search}, callers=Callers({"k1": Caller("acme")}))
     body = {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": True}]}
 

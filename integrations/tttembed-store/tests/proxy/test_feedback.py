@@ -151,7 +151,6 @@ def test_no_json_and_too_much_are_refused(proxied, sqlite_url):
 
 
 def test_a_key_says_the_tenant_and_strangers_are_refused(proxied, sqlite_url, store_url, kept):
-    """With keys, the tenant is that of the key, and who has none may not write."""
     callers = Callers({"k1": Caller("acme", "billing")})
     client = proxied(feedback=FeedbackWriter(store_url), callers=callers)
 
@@ -199,7 +198,7 @@ def test_a_page_without_a_key_says_nothing(proxied, sqlite_url, headers, status)
 def test_requests_wait_up_to_a_number_of_bytes(proxied, store_url, kept, monkeypatch):
     """What comes beyond them is told so at once, what waits is kept, and there is room again afterwards."""
     go, written = threading.Event(), FeedbackWriter._written
-    monkeypatch.setattr(FeedbackWriter, "_written", lambda self, batch: go.wait(10) and written(self, batch))
+    monkeypatch.setattr(FeedbackWriter, "_written", lambda self, batch: go.wait(60) and written(self, batch))
     monkeypatch.setattr("tttembed_store.proxy.feedback._MOST_BYTES", 1200)
     client = proxied(feedback=FeedbackWriter(store_url))
 

@@ -23,7 +23,6 @@ def version(client, headers=None, **fields):
 
 
 def private(tools, query_id):
-    """A private offset of one query."""
     evidence = Evidence(1, 0.1, (0.05, 0.15), "published", "made up")
     vector = np.ones(tools.WIDTH, np.float32)
     one = Offset("query", vector, 0.9, 1, evidence, task="default", query_id=query_id)
@@ -31,7 +30,6 @@ def private(tools, query_id):
 
 
 def vectors(answer):
-    """Its vectors, by index."""
     return [one["embedding"] for one in sorted(answer.json()["data"], key=lambda one: one["index"])]
 
 
@@ -135,7 +133,6 @@ def test_cohere_says_its_role_itself(proxied, bare, tools):
 
 
 def test_the_task_comes_from_the_header_then_the_key_then_the_default(proxied, tools):
-    """Each of the three names the task; the header comes first."""
     live = TenantOffsets(tools.offsets_of(task="billing"))
     callers = Callers({"k1": Caller(task="billing"), "k2": Caller(task="other")}, task="billing")
     client = proxied(live, callers=callers)

@@ -365,7 +365,6 @@ def test_options_are_refused_before_anything_is_read(rewards, tmp_path, given, l
 
 @pytest.mark.parametrize("gate", [True, False])
 def test_files_without_rows_are_told(tmp_path, gate, made):
-    """One line, as of a folder without files."""
     made(5, 1).to_parquet(tmp_path / "set")
     file = tmp_path / "set" / "queries" / "part-00000.parquet"
     pq.write_table(pq.read_table(file).slice(0, 0), file)

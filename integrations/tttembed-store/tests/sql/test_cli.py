@@ -211,7 +211,7 @@ def test_ask_again_takes_back_what_was_declined(url):
     with open_store(url) as store:
         queue = store.judge_queue
         [one, other, *_] = waiting = queue.waiting("later")
-        keys = [pair_key("later", one.query, text) for _, text in one.candidates]
+        keys = [pair_key("later", one.query, shown.text) for shown in one.candidates]
         queue.answers(waiting).put("later", dict.fromkeys(keys, Paid(None)))
         queue.failed("later", {other.query_id: "413 too large"})
         before = len(queue.waiting("later", due=True))
@@ -270,7 +270,7 @@ def test_fit_warns_of_a_judge_that_counts_words(sqlite_url, tmp_path):
     """Rewards that repeat how many words a document shares with its query are told, by the texts in the store."""
     rng = np.random.default_rng(0)
     documents = [
-        Candidate(f"d{j}", rng.standard_normal(8), "wash wool by hand in cold water"[: 4 * j]) for j in range(8)
+        Candidate(f"d{j}", rng.standard_normal(8), "wash wool by hand in cold water"[: 4 * j + 4]) for j in range(8)
     ]
     judged = [replace(one, reward=number / 10) for number, one in enumerate(documents)]
 

@@ -16,7 +16,7 @@ def test_answers_about_the_forgotten_are_gone(store):
     """Its paid answers too; what was spent stays counted."""
     store.observe(unrewarded(traffic(2)))
     observations = store.judge_queue.waiting(JUDGE)
-    keys = [pair_key(JUDGE, one.query, one.candidates[0][1]) for one in observations]
+    keys = [pair_key(JUDGE, one.query, one.candidates[0].text) for one in observations]
     store.judge_queue.answers(observations).put(JUDGE, {key: Paid(1.0, 1.0, 1.0) for key in keys})
     asked_anew = replace(unrewarded(traffic(2))[1], query="the same in other words")
     store.observe([asked_anew])  # an answer about an earlier text goes as well
@@ -32,11 +32,11 @@ def test_what_a_judge_says_late_of_the_forgotten_is_not_kept(store, query_id):
     """Neither answers nor verdicts, though they were asked for before; what they cost is counted."""
     store.observe(unrewarded(traffic(1, tenant="a")))
     (one,) = store.judge_queue.waiting(JUDGE, tenant="a")
-    answers, key = store.judge_queue.answers([one]), pair_key(JUDGE, one.query, one.candidates[0][1])
+    answers, key = store.judge_queue.answers([one]), pair_key(JUDGE, one.query, one.candidates[0].text)
     store.forget(tenant="a", query_id=query_id, by="me")
 
     answers.put(JUDGE, {key: Paid(1.0, 1.0, 1.0)})
-    verdicts = {one.query_id: {one.candidates[0][0]: 1.0}}
+    verdicts = {one.query_id: {one.candidates[0].doc_id: 1.0}}
 
     assert store.judge_queue.answers().get([key]) == {}
     assert store.judge_queue.spent().pairs == 1

@@ -9,13 +9,21 @@ import time
 from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import product
 from zlib import crc32
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tttembed_store.sql import Candidate, Served, schema
 
 from tttembed_rag import Offsets
@@ -26,7 +34,10 @@ TENANTS, JUDGES = ("", "a"), ("judge", "users")
 NEVER = "never saw it"
 
 tenants, judges, sources = (st.sampled_from(names) for names in (TENANTS, JUDGES, ("", "ann", "bob")))
-tasks, queries, documents = (st.sampled_from(names) for names in (("t0", "t1"), ("q0", "q1", "q2"), ("d0", "d1", "d2")))
+tasks, queries, documents = (st.sampled_from(names) for names in (("t0", "t1"), ("q0", "q1"), ("d0", "d1")))
+# What is forgotten, by kind and name: now and then all of a tenant.
+THINGS = [("query", "q0"), ("query", "q1"), ("document", "d0"), ("document", "d1"), ("tenant", "")]
+THINGS += 2 * [("source", "ann"), ("source", "bob")]
 rewards = st.sampled_from((0.0, 0.25, 1.0))
 
 
@@ -152,6 +163,16 @@ class StoreMachine(RuleBasedStateMachine):
             connection.execute(schema.tenants.insert().values(name=""))
         self.generations = self.store.generations().own
 
+    @initialize(values=st.lists(rewards, min_size=12, max_size=12))
+    def begin(self, values):
+        """Each tenant was asked two queries, of which a judge and two sources have judged both documents."""
+        self.steps, given = 2, iter(values)
+        for tenant, name, source in product(TENANTS, ("q0", "q1"), ("", "ann", "bob")):
+            query, shown = (tenant, "t0", name), {"d0": next(given), "d1": None if source == "ann" else values[0]}
+            at = 1.0 + (name == "q1")  # no two queries of a tenant were served at once
+            self._observed(query, shown, "judge", source, at)
+            self.model.observe(query, shown, "judge", source, at, late=True)
+
     @rule(
         tenant=tenants,
         task=tasks,
@@ -184,7 +205,7 @@ class StoreMachine(RuleBasedStateMachine):
     def judge(self, tenant, judge, value):
         """A judge is asked about what waits, which is what it has not answered."""
         waiting = self.store.judge_queue.waiting(judge, tenant=tenant)
-        pairs = {(one.query, text) for one in waiting for _, text in one.candidates}
+        pairs = {(one.query, shown.text) for one in waiting for shown in one.candidates}
         answered = {key[:2] for key in self.model.given(tenant, judge)}
         unanswered = [
             (query, document)
@@ -192,7 +213,7 @@ class StoreMachine(RuleBasedStateMachine):
             for document in known.shown
             if (query, document) not in answered
         ]
-        verdicts = {one.query_id: {document: value for document, _ in one.candidates} for one in waiting}
+        verdicts = {one.query_id: {shown.doc_id: value for shown in one.candidates} for one in waiting}
         written = self.store.judge_queue.judged(judge, verdicts, tenant=tenant)
         for query, document in unanswered:
             self.model.reward(query, document, judge, "", value)
@@ -202,12 +223,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         tenant=tenants,
-        what=st.one_of(
-            st.tuples(st.just("query"), queries),
-            st.tuples(st.just("document"), documents),
-            st.tuples(st.just("source"), st.sampled_from(("ann", "bob"))),
-            st.just(("tenant", "")),
-        ),
+        what=st.sampled_from(THINGS),
         unseen=st.booleans(),
     )
     def forget(self, tenant, what, unseen):
@@ -309,6 +325,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert (counts.queries, counts.pairs, counts.rewards) == (len(known), pairs, len(judged))
             assert counts.documents == len({document for query in known for document in query.shown})
             assert counts.waiting == pairs - len(answered)
+            assert dict(store.judges(tenant=tenant)) == Counter(judge for _, _, judge in judged)
             for judge in JUDGES:
                 given = model.given(tenant, judge)
                 assert self._learned_from(tenant, judge) == given

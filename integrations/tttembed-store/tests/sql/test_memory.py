@@ -4,8 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from tttembed_store.sql import Candidate, Served, memory_store
-
-from tttembed_rag.rewards.observations import TOOL_CALLS
+from tttembed_store.sql.records import TOOL_CALLS
 
 
 def served(name):

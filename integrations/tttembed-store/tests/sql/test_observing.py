@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tttembed_store.sql import Served
 
 from tests.traffic import JUDGE, traffic, unrewarded
 from tttembed_rag.errors import InputError, RewardError, StoreUnavailable, TTTEmbedError, VectorError
@@ -36,9 +37,19 @@ def test_names_no_database_can_hold_are_refused(store):
     """With the name of the argument, and nothing written."""
     for name in ("", "a\0b", "\ud800", "x" * 513, "ü" * 257):
         with pytest.raises(InputError, match="query_id"):
-            store.observe([*traffic(1), replace(traffic(1)[0], query_id=name)], judge=JUDGE)
+            store.observe([*traffic(1), replace(traffic(1)[0], query_id=name, query="")], judge=JUDGE)
 
     assert store.counts().queries == 0
+
+
+def test_an_id_that_nobody_gave_is_made_of_the_text(store):
+    """The same text is the same query, and the same document, wherever they come from."""
+    nameless = Served.of_texts("", "a question", [("", "an answer")])
+    store.observe([nameless, replace(nameless, query_id=store.text_id("a question"))])
+
+    (waiting,) = store.judge_queue.waiting(JUDGE)
+    assert (waiting.query, [shown.text for shown in waiting.candidates]) == ("a question", ["an answer"])
+    assert (store.counts().queries, store.counts().documents) == (1, 1)
 
 
 def test_rewards_off_their_scale_are_refused(store):

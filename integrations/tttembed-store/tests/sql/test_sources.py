@@ -45,7 +45,7 @@ def test_silence_replaces_no_word(store):
     """Of one transaction as of two; a word replaces silence."""
 
     def said(doc, value, silent=False):
-        return Served("q", None, [Candidate(doc, None, None, value, silent)], "q", source="ada")
+        return Served("q", None, [Candidate(doc, None, "", value, silent)], "q", source="ada")
 
     store.observe(
         [said("a", 1.0), said("a", 0.25, silent=True), said("b", 0.25, silent=True), said("b", 0.75)], judge="j"
@@ -77,6 +77,18 @@ def test_the_names_of_sources_are_hidden_with_the_texts(store_url):
 
         assert kept == [store.text_id("ann")]
         assert by_source(store.rewards(JUDGE)) == {store.text_id("ann"): [0.5]}
+
+
+def test_a_source_is_forgotten(store):
+    """What it said goes, and the mean of a pair is that of the others; nothing of it comes back late."""
+    store.observe([asked("ann", 1.0), asked("bob", 0.5)], judge=JUDGE)
+    store.reward(JUDGE, {("", "default", "q"): {"b": 1.0}}, source="ann")
+
+    gone = store.forget(tenant="", source="ann", by="ann")
+    store.observe([asked("ann", 1.0)], judge=JUDGE)  # it was served before
+
+    assert (gone.queries, gone.rewards) == (0, 2)
+    assert store.history.verdicts("", judge=JUDGE) == {("q", "a"): 0.5}
 
 
 def test_a_source_is_forgotten_after_its_rewards_were_dropped(store):

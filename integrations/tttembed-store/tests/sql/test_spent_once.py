@@ -62,7 +62,7 @@ def account(store):
 def one(store):
     """A query that waits, with the addresses of its two pairs."""
     (one,) = store.judge_queue.waiting(JUDGE, limit=1)
-    return one, [pair_key(JUDGE, one.query, text) for _, text in one.candidates]
+    return one, [pair_key(JUDGE, one.query, shown.text) for shown in one.candidates]
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["an answer", "a call that failed"])

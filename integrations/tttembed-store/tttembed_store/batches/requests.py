@@ -13,7 +13,7 @@ from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress, verdicts_of
 from tttembed_rag.judging.spending import Price
 from tttembed_rag.judging.walk import Walk
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_store.batches.lines import LineJudge
 from tttembed_store.sql.work.openbatches import OpenBatch
 
@@ -55,10 +55,8 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
         size += len(line)
         batches[-1][pair] = line, call.charge.usage
     keys = {
-        observation.query_id: {
-            pair_key(judge.fingerprint, observation.query, text) for _, text in observation.candidates
-        }
-        for observation in (plan.observations if batches else ())
+        served.query_id: {pair_key(judge.fingerprint, served.query, shown.text) for shown in served.candidates}
+        for served in (plan.observations if batches else ())
     }
     return [
         Requests(
@@ -117,14 +115,12 @@ def collect(
     return Collected(len(fresh), dict((+failures).most_common()), usage, lost)
 
 
-def answered(
-    observations: Sequence[Observation], judge: LineJudge, answers: Answers
-) -> Mapping[str, Mapping[str, float]]:
+def answered(observations: Sequence[Served], judge: LineJudge, answers: Answers) -> Mapping[str, Mapping[str, float]]:
     """The rewards in [0, 1], by query id and document id, that kept *answers* give *observations*; nothing is asked."""
     pairs = [
-        (observation.query_id, document, pair_key(judge.fingerprint, observation.query, text))
-        for observation in observations
-        for document, text in observation.candidates
+        (served.query_id, candidate.doc_id, pair_key(judge.fingerprint, served.query, candidate.text))
+        for served in observations
+        for candidate in served.candidates
     ]
     paid = answers.get([key for _, _, key in pairs])
     scored = [(query, document, paid[key].score) for query, document, key in pairs if key in paid]

@@ -150,20 +150,20 @@ class _Endpoints:
     async def _answered(self, request: Request, body: bytes, caller: Caller) -> Response:
         """The answer to an embedding request that was read as a whole."""
         path = request.url.path
-        asked = asked_of(path, request.headers.get("x-ttt-role"), body)
-        steers = asked is not None and asked.is_query and asked.model == self.model
+        embedding = asked_of(path, request.headers.get("x-ttt-role"), body)
+        steers = embedding is not None and embedding.is_query and embedding.model == self.model
         # An answer that is to be read must not be compressed.
         replaced = {b"accept-encoding": b"identity"} if steers else None
-        sent = body if asked is None else asked.body
+        sent = body if embedding is None else embedding.body
         answer = await self.upstream.ask(request, sent, known=caller.known, replaced=replaced)
-        if not steers or asked is None or answer.status != 200:
+        if not steers or embedding is None or answer.status != 200:
             return _relayed(answer, answer.parts(), _UNSTEERED)
         read, rest = await _whole(answer.parts(), self.limit)
         if rest is not None:
             _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
             return _relayed(answer, rest, _UNSTEERED)
         try:
-            steered, version = await _in_turn(len(read), partial(self._turned, path, asked, read, caller))
+            steered, version = await _in_turn(len(read), partial(self._turned, path, embedding, read, caller))
         except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out
             _log.exception("an answer of the upstream was not steered")
             steered, version = read, _BASE
@@ -172,12 +172,12 @@ class _Endpoints:
         response.raw_headers.append((_VERSION, version))
         return response
 
-    def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
+    def _turned(self, path: str, embedding: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
-        with caller.context(len(asked.texts)):
+        with caller.context(len(embedding.texts)):
 
             def turn(vector: Any, number: int) -> Any:
-                return self.steering.apply(vector, asked.texts[number] if number < len(asked.texts) else "")
+                return self.steering.apply(vector, embedding.texts[number] if number < len(embedding.texts) else "")
 
             steered, turned = steered_answer(path, body, turn)
             return steered, self._version() if turned else _BASE
@@ -249,8 +249,8 @@ class _Endpoints:
         by_page = "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
         if by_page and not caller.known:  # any page that a user opens could say anything
             raise HTTPException(403, "expected a key, or a request of a program, got one of a page without a key")
-        said, _ = await _read_json(request, self.limit)
-        body = checked_body(path, said)
+        content, _ = await _read_json(request, self.limit)
+        body = checked_body(path, content)
         caller = replace(caller, source=caller.source or body.get("source") or ANONYMOUS)
         caller.check_names()
         return caller, body

@@ -103,8 +103,8 @@ class Upstream:
         while True:
             tries -= 1
             try:
-                asked = self._session.request(request.method, url, headers=decoded, data=body, allow_redirects=False)
-                return Answer(await asked)
+                answer = self._session.request(request.method, url, headers=decoded, data=body, allow_redirects=False)
+                return Answer(await answer)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if isinstance(error.__cause__, ClientDisconnect):  # while the body was sent on, its caller left
                     raise error.__cause__ from error

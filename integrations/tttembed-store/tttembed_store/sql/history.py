@@ -16,7 +16,7 @@ from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import TEXT_ID, Database
 from tttembed_store.sql.log.reading import in_turns
-from tttembed_store.sql.log.sources import Pair, Said, all_of, said_of
+from tttembed_store.sql.log.sources import BySource, Pair, all_of, by_source_of
 from tttembed_store.sql.records import Day
 from tttembed_store.sql.rows import id_of, in_parts
 from tttembed_store.sql.work.answers import spent_on
@@ -178,20 +178,24 @@ class History:
             newest = newest.order_by(q.c.last_at.desc(), q.c.id.desc())
             rows = connection.execute(newest.limit(limit)).all()
             shown = _candidates(connection, [row.id for row in rows], number, depth)
-            said = said_of(connection, number, [row.id for row in rows]) if by_source else {}
+            rewards = by_source_of(connection, number, [row.id for row in rows]) if by_source else {}
         return [
-            Served(row.name, _vector(row.vector), candidates, row.text, row.task, tenant, row.last_at, source=source)
+            Served(
+                row.name, _vector(row.vector), candidates, row.text or "", row.task, tenant, row.last_at, source=source
+            )
             for row in rows
-            for source, candidates in _by_source(row.id, shown[row.id], said).items()
+            for source, candidates in _by_source(row.id, shown[row.id], rewards).items()
         ]
 
 
-def _by_source(query: int, shown: Mapping[int, Candidate], said: Mapping[Pair, Said]) -> dict[str, list[Candidate]]:
+def _by_source(
+    query: int, shown: Mapping[int, Candidate], rewards: Mapping[Pair, BySource]
+) -> dict[str, list[Candidate]]:
     """The candidates *shown* for a query with the rewards of each source; the empty source is the judge itself."""
     of_pair = {
-        document: all_of(candidate.reward, said.get((query, document), {})) for document, candidate in shown.items()
+        document: all_of(candidate.reward, rewards.get((query, document), {})) for document, candidate in shown.items()
     }
-    sources = sorted({source for one in of_pair.values() for source in one}) or [""]
+    sources = sorted({source for by_source in of_pair.values() for source in by_source}) or [""]
     return {
         source: [
             replace(candidate, reward=of_pair[document][source][0] if source in of_pair[document] else None)
@@ -218,7 +222,7 @@ def _candidates(
             .order_by(p.c.query, p.c.place, d.c.id)
         )
         for query, document, name, text, vector, value in rows:
-            shown[query][document] = Candidate(name, _vector(vector), text, value)
+            shown[query][document] = Candidate(name, _vector(vector), text or "", value)
     return shown
 
 

@@ -18,6 +18,8 @@ from tttembed_rag.vectors.checks import as_floats, checked_norms
 
 # The judge whose rewards are trusted labels: nothing is learned from them, they confirm or refuse what was learned.
 AUDIT = "audit"
+# The judge whose rewards are for calls of tools: `tttembed_tools` alone learns from them.
+TOOL_CALLS = "tool use"
 
 
 @dataclass(frozen=True, slots=True)

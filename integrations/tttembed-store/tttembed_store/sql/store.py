@@ -123,8 +123,9 @@ class Store(AbstractContextManager["Store"]):
         """Write served queries, all or nothing; gives how many of *served* were written.
 
         A query seen before (the same tenant, task and id) is merged: new values replace old ones, and its last 200
-        candidates stay. Without texts, an id that is the text, or has blanks or letters beyond ASCII, becomes its
-        `text_id`, and so does a task that is the text. Queries served before they were forgotten are left out.
+        candidates stay. An empty id is the `text_id` of its text. Without texts, an id that is the text, or has blanks
+        or letters beyond ASCII, becomes its `text_id`, and so does a task that is the text. Queries served before they
+        were forgotten are left out.
 
         Args:
             served: Queries with their candidates.
@@ -134,8 +135,8 @@ class Store(AbstractContextManager["Store"]):
         Raises:
             InputError: A name, vector or reward is not what was expected; nothing was written.
         """
-        text_id = None if self.texts else self.text_id
-        entries = Entries(served, checked_name("judge", judge, empty=True), fills=fills, text_id=text_id)
+        judge = checked_name("judge", judge, empty=True)
+        entries = Entries(served, judge, self.text_id, keeps_texts=self.texts, fills=fills)
         with self._database.write("observing") as connection:
             return observing.write_entries(connection, entries, self._database.salt, self._database.now(connection))
 

@@ -24,7 +24,7 @@ from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import Plan
 from tttembed_rag.judging.running import Run
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import MAX_DEPTH, Observation
+from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.sql import Lease, Store
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
@@ -119,9 +119,7 @@ class Asking:
         more = len(observations) == _QUERIES and bool(came.scored or came.refused) and not came.stopped
         return replace(came, more=more)
 
-    def run(
-        self, about: Sequence[Observation], lease: Lease, stop: Event, *, depths: Sequence[int] = (MAX_DEPTH,)
-    ) -> Run:
+    def run(self, about: Sequence[Served], lease: Lease, stop: Event, *, depths: Sequence[int] = (MAX_DEPTH,)) -> Run:
         """A run of the judge *about* queries of the store, paid for from what is left of the day.
 
         *depths* are those of a `Plan`; no query exceeds the default.

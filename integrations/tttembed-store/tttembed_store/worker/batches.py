@@ -21,7 +21,7 @@ from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import MAX_DEPTH, Observation
+from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.batches.exchange import Exchange, NeverMadeError
 from tttembed_store.batches.requests import answered, collect, pack
 from tttembed_store.batches.service import BatchService, ServiceBatch
@@ -88,9 +88,7 @@ class BatchAsking:
         waiting = self._queue.waiting(self.fingerprint, queries=batch.queries, tenant=tenant)
         answers = self._queue.answers(waiting, day=batch.date)
         pairs = {
-            pair_key(self.fingerprint, observation.query, text)
-            for observation in waiting
-            for _, text in observation.candidates
+            pair_key(self.fingerprint, served.query, shown.text) for served in waiting for shown in served.candidates
         }
         collected = collect(contents, batch, self._lines, answers, pairs)
         scored = self._write(waiting, answers, tenant)
@@ -104,7 +102,7 @@ class BatchAsking:
         usd = Price(*batch.price).share(self._lines.price).of(collected.usage)
         return Asked(scored, missing, why if missing else "", usage=collected.usage, usd=usd)
 
-    def _write(self, observations: Sequence[Observation], answers: Answers, tenant: str) -> int:
+    def _write(self, observations: Sequence[Served], answers: Answers, tenant: str) -> int:
         """Write the kept answers about *observations* as rewards; gives how many."""
         rewards = answered(observations, self._lines, answers)
         return self._queue.judged(self.fingerprint, rewards, tenant=tenant) if rewards else 0

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, f
 from tttembed_rag.errors import InputError, RewardError, StoreError
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import schema
-from tttembed_store.sql.log.sources import Given, all_of, said_of
+from tttembed_store.sql.log.sources import Row, all_of, by_source_of
 from tttembed_store.sql.records import AUDIT, Counts, checksum
 from tttembed_store.sql.rows import id_of, in_parts
 
@@ -240,22 +240,22 @@ def _judged_documents(
     The empty source is the judge. Damaged vectors and rewards are left out, and counted by what they are.
     """
     r, d, v = schema.rewards, schema.documents, schema.document_vectors
-    stored: list[Given] = []
+    stored: list[Row] = []
     for numbers in in_parts(queries):
         rows = connection.execute(
             select(r.c.query, r.c.document, r.c.value)
             .join(v, and_(v.c.document == r.c.document, v.c.embedder == embedder))
             .where(r.c.query.in_(numbers), r.c.judge == judge, r.c.value.is_not(None))
         ).all()
-        said = said_of(connection, judge, numbers)
+        by_source = by_source_of(connection, judge, numbers)
         stored += [
-            Given(query, document, reward, source)
+            (query, document, reward, source, False)
             for query, document, value in rows
-            for source, (reward, _) in all_of(value, said.get((query, document), {})).items()
+            for source, (reward, _) in all_of(value, by_source.get((query, document), {})).items()
         ]
     # SQLite keeps any text in a column of numbers: damage.
-    sound = [one for one in stored if isinstance(one.value, float) and 0.0 <= one.value <= 1.0]
-    rewarded = sorted({one.document for one in sound})
+    sound = [row for row in stored if isinstance(row[2], float) and 0.0 <= row[2] <= 1.0]
+    rewarded = sorted({document for _, document, *_ in sound})
     with_vectors = select(d.c.id, d.c.name, d.c.text, v.c.vector, v.c.checksum).join(
         v, and_(v.c.document == d.c.id, v.c.embedder == embedder)
     )

@@ -15,11 +15,11 @@ from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.judging.covering import MOST_COMPARED
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.names import checked_name, cleaned
-from tttembed_rag.rewards.observations import TOOL_CALLS, Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database
 from tttembed_store.sql.log.observing import reward_rows, update_progress
-from tttembed_store.sql.records import Lease, Spend, checked_reward, row_of
+from tttembed_store.sql.records import TOOL_CALLS, Lease, Spend, checked_reward, row_of
 from tttembed_store.sql.rows import id_of, ids_of, in_parts, insert_all
 from tttembed_store.sql.versions.changes import write_line
 from tttembed_store.sql.work.account import DailyAccount
@@ -52,7 +52,7 @@ class JudgeQueue:
         covering: bool = False,
         queries: Collection[str] | None = None,
         called: bool = False,
-    ) -> list[Observation]:
+    ) -> list[Served]:
         """Pairs of *tenant* with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
         A document's first text makes the pairs wait of those queries that are served from then on.
@@ -177,7 +177,7 @@ class JudgeQueue:
             write_line(connection, by, "ask again", f"{count} declined pairs of {judge}", tenant)
         return count
 
-    def answers(self, about: Sequence[Observation] = (), *, day: date | None = None) -> StoredAnswers:
+    def answers(self, about: Sequence[Served] = (), *, day: date | None = None) -> StoredAnswers:
         """A place that keeps the paid answers of judges *about* what `waiting` gave, as long as its queries are there.
 
         One about a query that was forgotten, or about anything else but a judge's examination, counts as spent and is
@@ -185,9 +185,7 @@ class JudgeQueue:
         """
         return StoredAnswers(self._database, about, day=day)
 
-    def account(
-        self, judge: str, about: Sequence[Observation], *, caps: Budget, price: Price, lease: Lease
-    ) -> DailyAccount:
+    def account(self, judge: str, about: Sequence[Served], *, caps: Budget, price: Price, lease: Lease) -> DailyAccount:
         """The account of a run that asks *judge* *about* what `waiting` gave, as far as the *caps* of a day (UTC) go.
 
         What is asked about under the *lease*, nobody else asks about while it is held.
@@ -225,13 +223,13 @@ class JudgeQueue:
             return written
 
     def _declined(
-        self, connection: Connection, judge: str, observations: Iterable[Observation]
+        self, connection: Connection, judge: str, observations: Iterable[Served]
     ) -> dict[int, dict[int, float | None]]:
         """The pairs that *judge* answered without a score, by the ids of rows."""
         pairs = {
-            pair_key(judge, one.query, text): (row_of(one.query_id), row_of(document))
-            for one in observations
-            for document, text in one.candidates
+            pair_key(judge, served.query, candidate.text): (row_of(served.query_id), row_of(candidate.doc_id))
+            for served in observations
+            for candidate in served.candidates
         }
         declined: dict[int, dict[int, float | None]] = {}
         for key, paid in paid_answers(connection, self._database.salt, list(pairs)).items():
@@ -283,7 +281,7 @@ def _of_progress(judge: int, tenant: int | None) -> Select[Any]:
     return waiting.where(progress.c.tenant == tenant, progress.c.judge == judge, progress.c.waiting > 0)
 
 
-def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> list[Observation]:
+def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> list[Served]:
     """*queries* with the documents that *judge* has not answered about."""
     p, d, r = schema.pairs, schema.documents, schema.rewards
     texts: dict[int, list[tuple[str, str]]] = defaultdict(list)
@@ -297,4 +295,4 @@ def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> l
         )
         for query, document, text in rows:
             texts[query].append((f"d{document}", text))
-    return [Observation(f"q{one.id}", one.text, texts[one.id], one.task) for one in queries]
+    return [Served.of_texts(f"q{query.id}", query.text, texts[query.id], query.task) for query in queries]
