@@ -462,10 +462,9 @@ def test_lists_are_those_of_the_offset(fresh):
     (lists,) = gather(fresh).effect.examples
 
     # The turned query is at 63 degrees, documents every 18: d4, d3, d5, d2, d1, d0.
-    assert (lists.served.query_id, lists.served.query, lists.offset) == ("q1", "which?", "task:default")
-    assert [listed.candidate.doc_id for listed in lists.candidates] == ["d0", "d1", "d2", "d3", "d4", "d5"]
-    shown = [(listed.rank, listed.candidate) for listed in lists.ranked()]
-    assert [(rank, candidate.doc_id, candidate.reward, candidate.text) for rank, candidate in shown] == [
+    assert (lists.query_id, lists.query, lists.offset) == ("q1", "which?", "task:default")
+    assert [listed.document for listed in lists.candidates] == ["d0", "d1", "d2", "d3", "d4", "d5"]
+    assert [(listed.rank, listed.document, listed.reward, listed.text) for listed in lists.ranked()] == [
         (5, "d4", 0.8, "text 4"),
         (4, "d3", 0.6, "text 3"),
         (6, "d5", 1.0, "text 5"),
@@ -473,7 +472,7 @@ def test_lists_are_those_of_the_offset(fresh):
         (2, "d1", 0.2, "text 1"),
         (1, "d0", 0.0, "text 0"),
     ]
-    assert [listed.candidate.doc_id for listed in lists.ranked(0.0)] == ["d0", "d1", "d2", "d3", "d4", "d5"]
+    assert [listed.document for listed in lists.ranked(0.0)] == ["d0", "d1", "d2", "d3", "d4", "d5"]
 
 
 def test_a_document_from_far_below_has_its_rank():
@@ -484,7 +483,7 @@ def test_a_document_from_far_below_has_its_rank():
     lists = lists_of(Served("q", np.array([1.0, 0.0]), far), np.array([0.0, 5000.0]), "global")
 
     assert len(lists.candidates) == 40
-    assert [(listed.candidate.doc_id, listed.rank) for listed in lists.ranked()[:2]] == [("d59", 60), ("d58", 59)]
+    assert [(listed.document, listed.rank) for listed in lists.ranked()[:2]] == [("d59", 60), ("d58", 59)]
 
 
 def test_a_list_at_dose_1_is_what_is_served(planted):
@@ -499,7 +498,7 @@ def test_a_list_at_dose_1_is_what_is_served(planted):
     lists = lists_of(served, offsets["local:default"].dosed(base), "local:default")
 
     similar = rewards.documents.unit[:15] @ offsets.apply(served.vector)
-    assert [int(listed.candidate.doc_id) for listed in lists.ranked()] == np.argsort(-similar).tolist()
+    assert [int(listed.document) for listed in lists.ranked()] == np.argsort(-similar).tolist()
     assert lists.moved
 
 
@@ -515,7 +514,7 @@ def test_a_private_offset_moves_its_query_alone(fresh):
 
     shared, other = gather(fresh), gather(fresh, tenant="acme")
 
-    assert [example.served.query_id for example in shared.effect.examples] == ["q1"]
+    assert [example.query_id for example in shared.effect.examples] == ["q1"]
     assert other.effect.examples == ()
     told = "Private offsets of judged queries: 2 of 2 are served, each where the text of its query is asked again."
     assert told in Page(page_of(shared)).sections["Why"]
@@ -532,7 +531,7 @@ def test_queries_that_get_another_order_are_counted(fresh):
     effect = gather(fresh).effect
 
     assert (effect.looked, effect.moved) == (4, 2)
-    assert [example.served.query_id for example in effect.examples] == ["moved", "moved too"]
+    assert [example.query_id for example in effect.examples] == ["moved", "moved too"]
 
 
 def test_vectors_of_another_model_are_left_out(fresh):
@@ -544,7 +543,7 @@ def test_vectors_of_another_model_are_left_out(fresh):
     with open_store(fresh) as store:
         store.observe([Served("q3", np.ones(3), wide, at=NOON + 1, embedder="wide")])
 
-    assert [example.served.query_id for example in gather(fresh).effect.examples] == ["q2"]
+    assert [example.query_id for example in gather(fresh).effect.examples] == ["q2"]
 
 
 def test_a_store_without_texts_tells_ids(tmp_path):
@@ -771,12 +770,11 @@ def test_queries_that_nobody_judged_are_shown_first():
 
 def test_texts_come_before_ids(report):
     """A list of documents is read by their texts; an id stands behind, quietly."""
-    candidates = [listed.candidate for example in report.effect.examples for listed in example.candidates[:10]]
-    listed = [candidate for candidate in candidates if candidate.text]
+    listed = [one for example in report.effect.examples for one in example.candidates[:10] if one.text]
     html = page_of(report)
 
     assert listed
-    assert [one.doc_id for one in listed if f'{escape(one.text)} <span class="quiet">' not in html] == []
+    assert [one.document for one in listed if f'{escape(one.text)} <span class="quiet">' not in html] == []
 
 
 def test_digests_of_texts_are_told_as_texts(fresh):
@@ -842,14 +840,14 @@ def test_queries_are_shown_worst_first(mixed):
     assert len(lost) == 10
     assert lost == pytest.approx(mixed.gains[:10], abs=1e-6)
     assert won == pytest.approx(mixed.gains[:-6:-1], abs=1e-6)
-    assert [int(one.served.query_id) % 6 for one in mixed.worst].count(0) >= 8
+    assert [int(one.query_id) % 6 for one in mixed.worst].count(0) >= 8
 
 
 def test_lists_of_a_query_held_out_are_those_that_were_measured(mixed):
     """nDCG@10 of the rewards in the order shown is the nDCG@10 that stands above."""
     for one in (*mixed.worst, *mixed.best):
         for order, measured in ((one.candidates, one.before), (one.ranked(), one.after)):
-            rewards = np.array([listed.candidate.reward for listed in order])
+            rewards = np.array([listed.reward for listed in order])
             gains = rewards - rewards.min()
             discount = 1 / np.log2(np.arange(2, len(gains) + 2))
             best = np.sort(gains)[::-1][:10] @ discount[:10]
@@ -899,7 +897,7 @@ def test_the_rows_of_several_sources_are_one_query(planted):
     assert held is not None
     assert held.moved
     assert len(held.gains) == 40
-    shown = [one.served.query_id for one in (*held.worst, *held.best)]
+    shown = [one.query_id for one in (*held.worst, *held.best)]
     assert len(shown) == len(set(shown)) > 0
 
 

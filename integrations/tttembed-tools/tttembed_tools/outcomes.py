@@ -93,7 +93,7 @@ class Outcomes:
         it is, and it is left out.
         """
         tenant = context_value("tenant") if self.shared else current_tenant()
-        self._log.put(query, [card.text], [reward], known, task=task, source=source, tenant=tenant, at=at)
+        self._log.put(query, [card.text], [reward], known, tenant=tenant, at=at, task=task, source=source)
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.

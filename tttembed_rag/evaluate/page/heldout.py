@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tttembed_rag.evaluate.measures import mean_interval
-from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -31,7 +30,9 @@ class Listed:
     The *rank* is that under the base vector, 1 is the best.
     """
 
-    candidate: Candidate
+    document: str
+    text: str
+    reward: float | None
     rank: int
     score: float
     lift: float
@@ -42,10 +43,12 @@ class Lists:
     """The candidates of one query before and after an offset.
 
     nDCG@10 *before* and *after* is None where nobody judged the query. The candidates are those among the first under
-    the base vector or with the offset, by their rank. All texts are as short as they are shown.
+    the base vector or with the offset, by their rank. `tttembed report --json` prints them as they are here.
     """
 
-    served: Served
+    query_id: str
+    query: str | None
+    task: str
     offset: str
     before: float | None
     after: float | None
@@ -54,7 +57,7 @@ class Lists:
     @property
     def judged(self) -> bool:
         """Whether a judge rewarded any of its candidates."""
-        return any(listed.candidate.reward is not None for listed in self.candidates)
+        return any(listed.reward is not None for listed in self.candidates)
 
     def ranked(self, dose: float = 1.0) -> list[Listed]:
         """The candidates best first at a *dose*: 0 is the base vector, 1 as served."""

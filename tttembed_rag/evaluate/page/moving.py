@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -80,19 +80,17 @@ def lists_of(
     was, now = np.argsort(order), np.argsort(np.argsort(-scores - lifts, kind="stable"))
     kept = order[np.minimum(was, now)[order] < _CANDIDATES].tolist()
     return Lists(
-        replace(
-            served,
-            query_id=shortened(served.query_id, _NAME),
-            query=shortened(served.query),
-            task=shortened(served.task, _NAME),
-            candidates=(),
-        ),
+        query_id=shortened(served.query_id, _NAME),
+        query=shortened(served.query) if served.query else None,
+        task=shortened(served.task, _NAME),
         offset=shortened(key, _TITLE),
         before=before,
         after=after,
         candidates=tuple(
             Listed(
-                replace(shown, doc_id=shortened(shown.doc_id, _NAME), text=shortened(shown.text, _TITLE), vector=None),
+                document=shortened(shown.doc_id, _NAME),
+                text=shortened(shown.text, _TITLE),
+                reward=shown.reward,
                 rank=int(was[row]) + 1,
                 score=float(scores[row]),
                 lift=float(lifts[row]),
