@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tttembed_store.sql.records import KEYWORD_WEIGHT, TOOL_CALLS
+from tttembed_store.sql.records import TOOL_CALLS
 
 from tttembed_rag.errors import RewardError
 from tttembed_tools.asking import UnusedJudge
 from tttembed_tools.index import WEIGHT, Items
-from tttembed_tools.learning import FLOOR, learn, usable
+from tttembed_tools.learning import FLOOR, KEYWORD_WEIGHT, learn, usable
 from tttembed_tools.outcomes import Outcomes
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from tttembed_store.sql.records import KEYWORD_WEIGHT, TOOL_CALLS
+from tttembed_store.sql.records import TOOL_CALLS
 
 from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
@@ -31,6 +31,8 @@ SUCCEEDED, FAILED = 1.0, 0.2
 _BACKGROUND, _DEEP_BACKGROUND, _NEAR = 10, 30, 0.8
 # What is tried: where all requests share a habit, such as one suite of tools, one offset for all finds more.
 _SCOPES: tuple[AnyScope, ...] = ("auto", "task")
+# In the settings of offsets, the weight of BM25.
+KEYWORD_WEIGHT = "bm25_weight"
 # In the settings of offsets, the floor of the search; the share of sources below it, and how likely there are more.
 FLOOR, _UNHEARD, _ERROR = "similarity_floor", 0.01, 0.05
 # Who uses items without a name: a source of its own for each request, as no judge vouches for what users say.

@@ -20,8 +20,6 @@ from tttembed_rag.vectors.checks import as_floats, checked_norms
 AUDIT = "audit"
 # The judge whose rewards are for calls of tools: `tttembed_tools` alone learns from them.
 TOOL_CALLS = "tool use"
-# The setting of offsets of a search over tools that holds the weight of BM25.
-KEYWORD_WEIGHT = "bm25_weight"
 
 
 @dataclass(frozen=True, slots=True)
