@@ -29,6 +29,7 @@ class GeminiEmbedder(RoleEmbedder):
     Args:
         model: Its name; its key is in GEMINI_API_KEY or GOOGLE_API_KEY.
         url: Another server that speaks the protocol; None is Google.
+        key: Its key; None is that of the environment, which Google alone is sent.
         dimensions: Width asked for (Matryoshka); None is the model's own.
         query_prefix: Before every query, from the second generation on.
         document_prefix: Before every document, from the second generation on.
@@ -40,6 +41,7 @@ class GeminiEmbedder(RoleEmbedder):
         model: str,
         *,
         url: str | None = None,
+        key: str | None = None,
         dimensions: int | None = None,
         query_prefix: str = QUERY_PREFIX,
         document_prefix: str = DOCUMENT_PREFIX,
@@ -48,7 +50,7 @@ class GeminiEmbedder(RoleEmbedder):
         if dimensions is not None:
             check_count("dimensions", dimensions)
         try:
-            self._google = GoogleModel(model, url=url, patience=patience)
+            self._google = GoogleModel(model, url=url, key=key, patience=patience)
         except JudgeError as exc:
             raise EmbedderError(exc.brief, exc.said) from exc
         self._dimensions = dimensions

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tttembed_rag.clients.endpoint import Endpoint, with_path
+from tttembed_rag.clients.endpoint import Address, Endpoint, with_path
 from tttembed_rag.clients.fingerprints import fingerprint_of
 from tttembed_rag.clients.retrying import Patience
 from tttembed_rag.embedders.contract import RoleEmbedder, embedded
@@ -96,7 +96,7 @@ class EmbeddingService(RoleEmbedder):
         self._endpoint = Endpoint(
             with_path(base, self._protocol.path),
             key=key,
-            header="api-key" if ".azure.com" in base else "authorization",
+            header="api-key" if Address.of(base).is_azure else "authorization",
             patience=patience,
         )
         self._body = {"model": model} | ({} if dimensions is None else {self._protocol.width: dimensions})

@@ -56,13 +56,13 @@ def name_of(spec: str) -> str:
 def _service(kind: str, model: str, dimensions: int | None, options: Options) -> Embedder:
     url, patience = options.take("url", "") or None, options.patience()
     if kind == "gemini":
-        prefix = options.take("query_prefix", QUERY_PREFIX)
-        return GeminiEmbedder(model, url=url, dimensions=dimensions, query_prefix=prefix, patience=patience)
+        prefix, key = options.take("query_prefix", QUERY_PREFIX), options.key("GEMINI_API_KEY", url)
+        return GeminiEmbedder(model, url=url, key=key, dimensions=dimensions, query_prefix=prefix, patience=patience)
     return EmbeddingService(
         kind,
         model,
         url=url,
-        key=options.key(PROTOCOLS[kind].key),
+        key=options.key(PROTOCOLS[kind].key, url),
         dimensions=dimensions,
         query_prefix=options.take("query_prefix", ""),
         document_prefix=options.take("document_prefix", ""),

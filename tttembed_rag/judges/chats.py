@@ -141,14 +141,17 @@ class Gemini(_Chat):
     Args:
         model: Such as ``gemini-3.1-pro`` or ``gemini-3.5-flash``; its key is in GEMINI_API_KEY or GOOGLE_API_KEY.
         url: Another server that speaks the protocol; None is Google.
+        key: Its key; None is that of the environment, which Google alone is sent.
         patience: How often and how fast it is asked.
 
     Attributes:
         client: The `google.genai.Client`.
     """
 
-    def __init__(self, model: str, *, url: str | None = None, patience: Patience | None = None) -> None:
-        self.google = GoogleModel(model, url=url, patience=patience)
+    def __init__(
+        self, model: str, *, url: str | None = None, key: str | None = None, patience: Patience | None = None
+    ) -> None:
+        self.google = GoogleModel(model, url=url, key=key, patience=patience)
         self.client = self.google.client
         types = require("google.genai.types", EXTRA)
         thinking = types.ThinkingConfig(thinking_level=_THINKING)
