@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-SCRIPT = '''
+SCRIPT = """
 import json, os, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from tttembed_rag.clients.endpoint import Address
@@ -27,7 +27,8 @@ class Handler(BaseHTTPRequestHandler):
         ports.append(self.client_address[1])
         chat = {"message": {"content": "Score: 4"}, "finish_reason": "stop"}
         data = json.dumps({
-            "choices": [chat], "content": [{"type": "text", "text": "Score: 4"}], "usage": {"input_tokens": 1, "output_tokens": 1},
+            "choices": [chat],
+            "content": [{"type": "text", "text": "Score: 4"}], "usage": {"input_tokens": 1, "output_tokens": 1},
             "candidates": [{"finishReason": "STOP", "content": {"parts": [{"text": "Score: 4"}]}}],
             "results": [{"index": 0, "relevance_score": 0.5}], "embeddings": [{"values": [1.0, 2.0]}],
             "data": [{"index": 0, "embedding": [1.0, 2.0]}],
@@ -70,7 +71,7 @@ for name, ask in asking.items():
     ask()
     found[name] = [status, *ports]
 print(json.dumps(found))
-'''
+"""
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

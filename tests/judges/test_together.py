@@ -145,11 +145,11 @@ class TestSpecs:
 
     def test_opens_http(self, cohere, monkeypatch):
         """The shape stands in the scheme, the key in the environment."""
-        monkeypatch.setenv("COHERE_API_KEY", "k1")
+        monkeypatch.setenv("HERS", "k1")
         monkeypatch.setenv("MINE", "k2")
         address = cohere.url.removeprefix("http:")
         for spec in (
-            f"http+cohere:{address}?model=m",
+            f"http+cohere:{address}?model=m&key=HERS",
             f"http+cohere:{address}/other?key=MINE&per_minute=100&characters=3",
         ):
             judge = open_judge(spec)
@@ -176,7 +176,7 @@ class TestSpecs:
         """The vendor's name says address, path, key and answer; only the model is named."""
         monkeypatch.setenv(f"{vendor.upper()}_API_KEY", "k")
         server = serve(lambda *_: (200, {}, {answer: [{"index": 0, "relevance_score": 0.25}]}))
-        judge = open_judge(f"{vendor}:rerank-1?url={server.url}&scale=probability")
+        judge = open_judge(f"{vendor}:rerank-1?url={server.url}&scale=probability&key={vendor.upper()}_API_KEY")
         at_home = open_judge(f"{vendor}:rerank-1?scale=probability")
 
         assert (judge.score("q", ["document"]), at_home.endpoint.url) == ([0.25], address)

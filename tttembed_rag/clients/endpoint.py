@@ -104,7 +104,7 @@ _clients = weakref.WeakKeyDictionary[Any, Callable[[], dict[str, Any]]]()
 
 
 def http_client(make: Callable[..., Any], patience: Patience, *, without: str = "", **more: Any) -> Any:
-    """A client of httpx that *make* makes, by options of ours and *more*; in a forked child it has connections of its own.
+    """A client of httpx that *make* makes, by our options and *more*, with connections of its own in a forked child.
 
     No redirects, which could carry a key away, and no proxy to this machine. What stands behind the question mark of an
     address may be a secret, and is in no log of httpx. Of the *patience* it keeps to the timeout and to the number of

@@ -41,6 +41,11 @@ class Options:
         self._known.append(name)
         return self._left.pop(name, default)
 
+    def maybe(self, name: str) -> str | None:
+        """The text of an option, which may be empty; None without it."""
+        self._known.append(name)
+        return self._left.pop(name, None)
+
     def number(self, name: str, default: float) -> float:
         """The number of an option, or *default*."""
         text = self.take(name, str(default))
@@ -72,7 +77,8 @@ class Options:
 
     def machine(self) -> dict[str, Any]:
         """The options of a model on this machine."""
-        return {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
+        options = {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
+        return {**options, "trust_remote_code": self.take("trust_remote_code", "").lower() in ("true", "yes", "1")}
 
     def patience(self) -> Patience:
         """The patience with a service."""

@@ -83,7 +83,8 @@ def _chat(kind: str, model: str, options: Options) -> tuple[LocalChat | Gemini |
     url, patience = options.take("url", "") or None, options.patience()
     key = options.key(f"{kind.upper()}_API_KEY", url)
     if kind == "gemini":
-        return Gemini(model, url=url, key=key, patience=patience), GEMINI_TOKENS
+        thinking = options.maybe("thinking")
+        return Gemini(model, url=url, key=key, thinking=thinking, patience=patience), GEMINI_TOKENS
     tokens = options.whole("tokens", OUTPUT_TOKENS)
     temperature = options.number("temperature", nan)
     made = OpenAIChat if kind == "openai" else AnthropicChat
@@ -111,5 +112,6 @@ def _http(kind: str, target: str, options: Options) -> Judge:
         key=key,
         instruction=options.take("instruction", INSTRUCTION),
         longest_document=options.whole("characters", 32_000),
+        batch_size=options.whole("batch", 0) or None,
         patience=options.patience(),
     )
