@@ -9,7 +9,7 @@ TOOLS := integrations/tttembed-tools
 JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 # Tests that need what `make test` does not install; there, they are skipped.
-HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py $(STORE)/tests/shards \
+HOSTED := $(HOSTS)/tests tests/adapters/test_searching.py $(STORE)/tests/shards \
 	$(STORE)/tests/test_parquet.py $(STORE)/tests/spans/test_files.py \
 	$(addprefix $(TOOLS)/tests/test_,catalog.py fastmcp.py mcp_front.py pydantic_ai_tools.py) integrations/tests \
 	'tests/test_documentation.py::test_pages_run[docs/tools.md]'
@@ -45,7 +45,7 @@ test-lowest: build/lowest
 
 # Those that adapters and hosts promise, in another one: some ask for later versions of what the package needs.
 test-lowest-hosts: build/lowest-hosts
-	build/lowest-hosts/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m "not data" $(addsuffix /tests,$(ADAPTERS) $(HOSTS)) $(TOOLS)/tests
+	build/lowest-hosts/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m "not data" $(addsuffix /tests,$(ADAPTERS) $(HOSTS)) $(TOOLS)/tests tests/adapters
 
 faults: .venv/hosts
 	$(MAKE) --jobs=3 --output-sync=target faults-processes faults-server faults-rest

@@ -86,7 +86,7 @@ def eq6(v, rewards, weights, recipe):
         length = np.linalg.norm(x + v)
         u = (x + v) / length
         pi = softmax(z @ u / recipe.student_temperature)
-        if recipe.objective == "softmax_grpo":
+        if recipe.objective.name == "softmax_grpo":
             advantage = (r - r.mean()) / (r.std() + 1e-4)
             ratio = pi / softmax(z @ x / recipe.student_temperature)
             kept = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
@@ -97,8 +97,8 @@ def eq6(v, rewards, weights, recipe):
         else:
             p = softmax(r / recipe.teacher_temperature)
             log_ratio = np.log(pi) - np.log(p)
-            loss = p @ -log_ratio if recipe.objective == "kd" else pi @ log_ratio
-            in_logits = pi - p if recipe.objective == "kd" else pi * (log_ratio - loss)
+            loss = p @ -log_ratio if recipe.objective.name == "kd" else pi @ log_ratio
+            in_logits = pi - p if recipe.objective.name == "kd" else pi * (log_ratio - loss)
         value += weight * loss
         in_u = z.T @ in_logits / recipe.student_temperature
         gradient = gradient + weight * (in_u - u * (u @ in_u)) / length
@@ -106,7 +106,6 @@ def eq6(v, rewards, weights, recipe):
 
 
 def softmax(values):
-    """Softmax of a vector."""
     exponentials = np.exp(values - values.max())
     return exponentials / exponentials.sum()
 
@@ -339,7 +338,6 @@ def sqlite_url(new_sqlite_url, sqlite_file):
 
 @pytest.fixture
 def store(sqlite_url):
-    """That store, opened."""
     with open_store(sqlite_url) as opened:
         yield opened
 
@@ -385,13 +383,13 @@ class World:
                 Candidate(
                     f"d{self.first}-{j}",
                     self.rewards.doc_vectors[j],
-                    f"document {self.first}-{j}" if text else None,
+                    f"document {self.first}-{j}" if text else "",
                     float(values[j]) if judged else None,
                 )
                 for j in self.shown(i)
             ]
             number = self.first + i
-            query = f"query {number}" if text else None
+            query = f"query {number}" if text else ""
             yield Served(f"{name}{number}", self.rewards.query_vectors[i], candidates, query, **facts)
 
     def best(self, rows, offsets=None):

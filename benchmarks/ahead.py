@@ -25,8 +25,9 @@ from tttembed_rag import Rewards, fit
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.local import Local
+from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.case import Case, Terms, gated
 
 JUDGED, DEPTH = (32, 64, 100, 200, 300), 10
 # The shares of the queries that the two falls are learned from.
@@ -69,7 +70,8 @@ def forecasts(searched: Bench, judge: str, seed: int) -> Iterator[dict[str, floa
     def rewards(rows: np.ndarray) -> Rewards:
         return judged(pooled_rewards([searched.collection], [rows], DEPTH), judge, seed)
 
-    others = Case(asked := rewards(held), gated(Recipe(), asked))
+    others = Case.of(asked := rewards(held), gated(Recipe(), asked))
+    base = others.ndcg()
     for n in JUDGED:
         if len(pool) < 2 * n or (told := forecast(rewards(pool[:n]))) is None:
             continue
@@ -78,19 +80,20 @@ def forecasts(searched: Bench, judge: str, seed: int) -> Iterator[dict[str, floa
             offsets = fit(rewards(pool[:count]), trusted=True)
             unit = asked.queries.unit
             moved = offsets.apply(unit, task=searched.collection.dataset.name)
-            gains.append(float(others.judged_changes((moved - unit).astype(np.float64)).mean()))
+            gains.append(float((others.ndcg((moved - unit).astype(np.float64)) - base).mean()))
         held_out, low, high = told
         yield {"judged": n, "held out": held_out, "low": low, "high": high, "now": gains[0], "later": gains[1]}
 
 
 def forecast(rewards: Rewards) -> tuple[float, float, float] | None:
     """The held-out gain of the local offset, and the range of that with twice as many queries; None without a fall."""
-    case = Case(rewards, gated(Recipe(), rewards), trusted=True)
-    weights = case.voices * case.usable
-    local = Local.of(case.widened, case.optima.offsets, case.recipe.kappa, weights=weights, groups=case.groups)
+    case = Case.of(rewards, gated(Recipe(), rewards), Terms(trusted=True))
+    optima = private_optima(case.widened, case.recipe)
+    weights = case.voices * optima.converged
+    local = Local.of(case.widened, optima.offsets, case.recipe.kappa, weights=weights, groups=case.groups)
     halves = np.random.default_rng(0).permutation(int(case.groups.max()) + 1)[case.groups] % 2
     few, most = (float(np.average(case.falls(local.held_out(fold)), weights=weights)) for fold in (halves, case.fold))
-    gain = float(np.average(case.judged_changes(local.held_out(case.fold)), weights=weights))
+    gain = float(np.average(case.ndcg(local.held_out(case.fold)) - case.ndcg(), weights=weights))
     if most <= 0:
         return None
     few = min(max(few, 1e-6), most)

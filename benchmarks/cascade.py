@@ -33,16 +33,16 @@ from harm import HERE, NOISE, Bench, bench, judged
 
 from benchmarks.depth import SETS, TODAY, reranked, scores_of
 from benchmarks.paper.repeats import halved, prefixed, typos
-from tttembed_rag import Offsets, Rewards, Scale, fit
-from tttembed_rag.capture import RewardLog
+from tttembed_rag import LiveOffsets, Offsets, RewardLog, Rewards, Scale, Steering, fit
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.measures import dcg
-from tttembed_rag.judges import Blocking, Scores
-from tttembed_rag.serving import Cascade, LiveOffsets, Steering
+from tttembed_rag.judges import Blocking
+from tttembed_rag.judges.contract import Scores
+from tttembed_rag.serving import Cascade, Request
 from tttembed_rag.vectors.checks import unit
 
-Order: TypeAlias = Callable[[str, list[str], list[float]], list[int]]
+Order: TypeAlias = Callable[[Request, list[str], list[float]], list[int]]
 
 REQUESTS, FOUND = 500, 100
 SIMILAR = (0.95, 0.9, 0.85, 0.8)
@@ -201,7 +201,8 @@ class Ground:
         vectors = traffic.vectors if offsets is None else offsets.apply(traffic.vectors, task=task)
         lists = []
         for text, rows, cosines in zip(traffic.texts, *self.found(vectors, FOUND), strict=True):
-            lists.append(rows[order(text, self.texts[rows].tolist(), cosines.tolist())[:TODAY]])
+            request = Steering(LiveOffsets() if offsets is None else offsets, task).request(text)
+            lists.append(rows[order(request, self.texts[rows].tolist(), cosines.tolist())[:TODAY]])
         return np.array(lists)
 
     def losses(self, traffic: Traffic, lists: np.ndarray, against: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -233,17 +234,15 @@ def measured(ground: Bench, source: str, count: int, seed: int, repeats: float, 
     today = reranked(base, scores, TODAY)
 
     def ours(asked: float) -> Served:
-        live = LiveOffsets()
         table = cell.table(Traffic(np.r_[before.rows, traffic.rows], before.texts + traffic.texts, traffic.vectors))
-        cascade = Cascade(live, table, task=task, loss=loss, explore=asked)
+        cascade = Cascade(table, loss=loss, explore=asked)
         cell.through(cascade.order, None, before)
-        live.publish(offsets)
         table.calls = 0
         lists = cell.through(cascade.order, offsets, traffic)
         return Served(lists, table.calls / len(lists))
 
     policies = {"cascade": ours(0.1)}
-    always = reranked(cell.through(Steering(offsets, task).order, offsets, traffic), scores, TODAY)
+    always = reranked(cell.through(Request.order, offsets, traffic), scores, TODAY)
     policies["always, steered"] = Served(always, 1.0)
     vectors = unit(ground.collection.query_vectors[known])
     cached = reranked(cell.found(vectors, TODAY)[0], cell.scores[known], TODAY)
@@ -277,14 +276,14 @@ def shifted(ground: Bench, source: str, seed: int, explore: float, loss: float) 
     traffic = Traffic.of(ground, old, np.r_[old[:SHIFTED_AT], mixed], 0.0, seed, shuffled=False)
     table, live = cell.table(traffic), LiveOffsets()
     log = RewardLog.of(table)
-    cascade = Cascade(live, table, task=task, log=log, loss=loss, explore=explore)
+    cascade = Cascade(table, log=log, loss=loss, explore=explore)
     known = dict(zip(traffic.texts, traffic.vectors, strict=True))
     documents = dict(zip(cell.texts.tolist(), collection.doc_vectors, strict=True))
     lists, always, heard = [], [], 0
     for place in range(len(traffic.rows)):
         one = Traffic(traffic.rows[[place]], traffic.texts[place : place + 1], traffic.vectors[[place]])
         lists += list(cell.through(cascade.order, live.current, one))
-        steered = cell.through(Steering(live, task).order, live.current, one)
+        steered = cell.through(Request.order, live.current, one)
         always += list(reranked(steered, cell.scores[one.rows], TODAY))
         if len(log) - heard >= LEARNED_EVERY:
             heard = len(log)

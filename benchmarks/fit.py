@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from tttembed_rag import Offsets, Rewards, fit
+from tttembed_rag import Offsets, Recipe, Rewards, fit
 
 STEPS = 300
 TARGETS = {"one vector, numpy": 5.0, "batch of 1000, numpy, each": 1.5, "one vector, Python list": 40.0}
@@ -180,13 +180,13 @@ def copy_bandwidth() -> float:
     return 2 * source.nbytes / min(seconds)
 
 
-def shared(repeats: int, device: str) -> Iterator[Row]:
+def shared(repeats: int) -> Iterator[Row]:
     """One offset for all queries, and how far its time is from that of moving the vectors once an evaluation."""
     bandwidth = copy_bandwidth()
     for d in (384, 1024):
         data = make(1000, 10, d)
         rewards = data.judged
-        work = partial(fit, rewards, scope="task", gate=False, device=device)
+        work = partial(fit, rewards, scope="task", gate=False)
         seconds, mine = timed(3 * repeats, work)
         theirs, reached = rival(data, private=False, repeats=repeats)
         evaluations = work()["task:default"].certificate.evaluations
@@ -195,44 +195,44 @@ def shared(repeats: int, device: str) -> Iterator[Row]:
         yield Row(f"one shared offset, 1000 x 10 x {d}", 40, seconds, theirs, mine - reached, note)
 
 
-def documents(repeats: int, device: str) -> Iterator[Row]:
+def documents(repeats: int) -> Iterator[Row]:
     """One offset, documents shared between queries."""
     data = make(2000, 100, 1024, unique=20_000)
-    seconds, _ = timed(repeats, partial(fit, data.judged, scope="task", gate=False, device=device))
+    seconds, _ = timed(repeats, partial(fit, data.judged, scope="task", gate=False))
     theirs, _ = rival(data, private=False, steps=10)
     name = "shared documents, 2000 x 100, 20,000 unique x 1024"
     yield Row(name, 100, seconds, theirs, None, "rival: 10 steps, scaled")
 
 
-def warm(repeats: int, device: str) -> Iterator[Row]:
+def warm(repeats: int) -> Iterator[Row]:
     """The shared offset again after 10 new queries, from the earlier one on; the rival is our own cold fit."""
     data = make(1010, 10, 1024)
     before = Data(data.queries[:1000], data.documents[:10_000], data.rows[:1000], data.rewards[:1000]).judged
-    work = partial(fit, data.judged, scope="task", gate=False, device=device)
+    work = partial(fit, data.judged, scope="task", gate=False)
     cold, reached = timed(3 * repeats, work)
-    again = partial(work, warm_start=fit(before, scope="task", gate=False))
+    again = partial(work, recipe=Recipe(warm_start=fit(before, scope="task", gate=False)))
     seconds, mine = timed(3 * repeats, again)
     spent = "{} evaluations, cold {}".format(*(f()["task:default"].certificate.evaluations for f in (again, work)))
     yield Row("warm refit, 10 new queries on 1000, against cold", 5, seconds, cold, mine - reached, spent)
 
 
-def private(repeats: int, device: str) -> Iterator[Row]:
+def private(repeats: int) -> Iterator[Row]:
     """One offset per query."""
     for n, k, target in ((1000, 10, 100), (200, 100, 20)):
         data = make(n, k, 1024)
-        seconds, mine = timed(3 * repeats, partial(fit, data.judged, scope="query", gate=False, device=device))
+        seconds, mine = timed(3 * repeats, partial(fit, data.judged, scope="query", gate=False))
         theirs, reached = rival(data, private=True)
         yield Row(f"{n} private offsets, {k} x 1024", target, seconds, theirs, mine - reached)
 
 
-def request(repeats: int, device: str) -> Iterator[Row]:
+def request(repeats: int) -> Iterator[Row]:
     """One private offset inside a request: arrays in, shifted query vector out."""
     data = make(300, 10, 1024)
     parts = [data.one(q) for q in range(300)]
     seconds, reached = [], []
     for part in parts:
         began = time.perf_counter()
-        offsets = fit(part.judged, scope="query", gate=False, device=device)
+        offsets = fit(part.judged, scope="query", gate=False)
         offsets.apply(part.queries[0], query_id="0")
         seconds.append(time.perf_counter() - began)
         reached.append(objective_of(offsets))
@@ -274,7 +274,7 @@ def held_bytes(which: str = "VmHWM") -> int:
     return int(status.partition(f"{which}:")[2].split()[0]) * 1024
 
 
-def whole_job(folder: Path, device: str, repeats: int) -> tuple[list[float], float]:
+def whole_job(folder: Path, repeats: int) -> tuple[list[float], float]:
     """Seconds for global, 15 task and all query offsets, and peak memory over the bytes of the candidates.
 
     The memory is that of vectors, rewards and offsets: what the interpreter held before is not counted.
@@ -285,19 +285,19 @@ def whole_job(folder: Path, device: str, repeats: int) -> tuple[list[float], flo
     for _ in range(repeats):
         began = time.perf_counter()
         for scope in ("global", "task", "query"):
-            objective_of(fit(rewards, scope=scope, gate=False, device=device))
+            objective_of(fit(rewards, scope=scope, gate=False))
         seconds.append(time.perf_counter() - began)
         memory = memory or (held_bytes() - before) / rewards.doc_vectors.nbytes
     return seconds, memory
 
 
-def paper(repeats: int, device: str) -> Iterator[Row]:
+def paper(repeats: int) -> Iterator[Row]:
     """The paper's full size in a process of its own: global, 15 task and all query offsets of 12,263 queries."""
     n, part = 12_263, 600
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1, mp_context=spawn) as process:
         stored(Path(folder), n, 1024)
-        seconds, memory = process.submit(whole_job, Path(folder), device, repeats).result()
+        seconds, memory = process.submit(whole_job, Path(folder), repeats).result()
     small = make(part, 10, 1024)
     one_each, one_shared = (rival(small, private=each, steps=30)[0][0] for each in (True, False))
     note = f"goal 10 s; peak memory {memory:.2f} times the candidates; rival: 30 steps of {part} queries, scaled"
@@ -445,7 +445,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", default=",".join([*ROWS, "apply", "peers", "growth"]))
     parser.add_argument("--largest", type=int, default=100_000, help="largest memory-mapped fit, in queries")
-    parser.add_argument("--device", default="cpu", help="where ours runs: cpu, cuda or auto")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
@@ -453,7 +452,7 @@ def main() -> None:
     print(
         f"{'workload':<50}{'min ms':>10}{'median':>10}{'max':>10}{'rival':>11}{'ratio':>9}{'goal':>8}{'objective':>11}"
     )
-    for row in (row for name, measure in ROWS.items() if name in chosen for row in measure(args.repeats, args.device)):
+    for row in (row for name, measure in ROWS.items() if name in chosen for row in measure(args.repeats)):
         print(row, flush=True)
         table.append({**asdict(row), "ratio": row.ratio})
     for name, micros in applied() if "apply" in chosen else ():

@@ -11,9 +11,8 @@ them. Of the first ten memories that are found, the right ones help; nothing is 
 outcomes a tenth of the memories is forgotten and as many come. Then each user's other 50 requests are measured.
 
 Documents and queries are cut into two halves without a text in common. Whatever has a constant of its own has the best
-of six from users of the development half; the table is of users of the other half. "Together" is what the outcomes of
-all users of a half teach, who share them; "from strangers" what those of the development half teach, whose texts none
-of the measured users has.
+of six from users of the development half; the table is of users of the other half. "Ours" is what each user's own
+outcomes teach.
 """
 
 from __future__ import annotations
@@ -50,11 +49,9 @@ FACTORS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 USEFULNESS, UP, DOWN, DECAY, HALF_LIFE = 0.3, 0.05, 0.03, 0.1, 25
 # Two phases: so many by similarity, then by a mean of similarity and value, which moves so far with each outcome.
 FIRST, RATE = 20, 0.3
-# Ours: what a user's own outcomes teach, those of all users of the half, and those of the other half.
-OURS = ("alone", "together", "from strangers")
-# Of memories, by rival and factor; and by name what users are served, under "" what all are.
+# Of memories, by rival and factor; and by user what they are served.
 Scores: TypeAlias = dict[tuple[str, float], np.ndarray]
-Served: TypeAlias = Mapping[str, Mapping[str, Offsets | None]]
+Served: TypeAlias = Mapping[str, Offsets | None]
 
 
 @dataclass
@@ -212,10 +209,9 @@ def lists(recall: LearnedRecall, kept: Told, user: str, text: str, vector: np.nd
     for (name, rival), factor in product(RIVALS.items(), FACTORS):
         scores[name, factor] = rival(dense, kept, factor)
         scores[f"{name}, our legs", factor] = rival(both * (dense.std() / both.std()), kept, factor)
-    for name, offsets in served.items():
-        own = offsets.get(user, offsets.get(""))
-        moved = x if own is None else own.apply(x)
-        scores[name, 0.0] = fused(index.vectors @ moved, index.keywords.scores(text), weight_of(own))
+    own = served[user]
+    moved = x if own is None else own.apply(x)
+    scores["alone", 0.0] = fused(index.vectors @ moved, index.keywords.scores(text), weight_of(own))
     return scores
 
 
@@ -267,7 +263,7 @@ def table(rows: list[dict]) -> list[dict]:
             if rival == name:
                 line(f"{name}, as written", name, 1.0)
             line(f"{label}, tuned", rival, best)
-    for name in ("similarity and BM25", *OURS):
+    for name in ("similarity and BM25", "alone"):
         line(name, name, 0.0)
     return lines
 
@@ -318,21 +314,15 @@ def main() -> None:
         return
     if not args.data.is_dir():
         raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
-    rows, strangers = [], None
+    rows = []
     for number, (name, half) in enumerate(zip(HALVES, halves(args.data, 0), strict=True)):
         users = [user(half, one, number) for one in range(args.users)]
         recall, told = lived(users, half)
         lessons = recall.learn_for_all()
-        own = {one.name: recall._memory.live.for_tenant(one.name).current for one in users}  # noqa: SLF001 - each alone
-        for one in users:
-            with context(tenant=one.name):
-                recall.share()
-        lesson = recall.learn()
-        served = {"alone": own, "together": {"": recall.offsets}, "from strangers": {"": strangers}}
-        strangers = recall.offsets
+        served = {one.name: recall._outcomes.live.for_tenant(one.name).current for one in users}  # noqa: SLF001 - likewise
         rows += [{"half": name} | row for row in measured(recall, told, users, served)]
         moved = sum(one.moves for one in lessons.values())
-        print(f"{name}: {len(users)} users, {moved} are served offsets of their own; together {lesson}", flush=True)
+        print(f"{name}: {len(users)} users, {moved} are served offsets of their own", flush=True)
     lines = table(rows)
     if args.json:
         args.json.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")

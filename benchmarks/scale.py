@@ -141,7 +141,7 @@ def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
     if way == "whole":
         rewards = Rewards.from_parquet(folder)
         read = time.perf_counter()
-        offset = fit(rewards, scope="global", gate=False, device="cpu")["global"]
+        offset = fit(rewards, scope="global", gate=False)["global"]
     else:
         offset = fit_sharded(folder, scope="global", gate=False, engine=way, scratch=scratch)["global"]
         read = began

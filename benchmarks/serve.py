@@ -46,11 +46,9 @@ from uuid import uuid4
 import numpy as np
 from tttembed_store import StoreLog, follow, open_store
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, context
-from tttembed_rag.capture import Known
+from tttembed_rag import Evidence, Known, LiveOffsets, Offset, Offsets, Steering, context
 from tttembed_rag.embedders.local import minilm
 from tttembed_rag.offsets.kernel import KernelMap
-from tttembed_rag.serving import Steering
 from tttembed_rag.system import telemetry
 
 WIDTH, THREADS, PAUSE, EVERY = 1024, 64, 0.05, 0.01

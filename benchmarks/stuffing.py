@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from ground import Ground
 
-from tttembed_rag import Rescorer, fit
+from tttembed_rag import fit
+from tttembed_rag.offsets.rescorer import Rescorer
 
 # Place in the search of the document that is stuffed, from 1 on, and how many documents are sorted.
 PLACE, SORTED = 51, 100

@@ -203,9 +203,9 @@ def compare(world: World, counts: tuple[int, ...]) -> Iterator[dict]:
         steered = queries if search.offsets is None else search.offsets.apply(queries)
         called = share_of_calls(queries, past, calls[:count], len(index))
         scores["ours and calls"] = fused(steered @ index.vectors.T, keyword, lesson.weight) + _SHARE * called
-        requests = usable(search._memory.requests("", queries.shape[1]), search._items)  # noqa: SLF001 - the same calls
+        requests = usable(search.requests(), index)
         if len(requests) >= 2:
-            matrix = adapter(rewards_of_outcomes(requests, search._items))  # noqa: SLF001
+            matrix = adapter(rewards_of_outcomes(requests, index))
             scores["adapter"] = (queries @ matrix.T.astype(np.float32)) @ index.vectors.T
         else:
             scores["adapter"] = dense

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from tttembed_rag.adapting import in_reward_order
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.measures import Graded, mean_interval
-from tttembed_rag.serving import FirstPass, in_reward_order
+from tttembed_rag.serving.twopass import FirstPass
 from tttembed_rag.vectors.checks import unit
 
 K = 10

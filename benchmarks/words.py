@@ -30,7 +30,7 @@ from benchmarks.harm import CONFIRMATION, DEVELOPMENT, HERE, HOLDOUT, STORED, Be
 from tttembed_rag import Offsets, Rewards, fit, tune
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
-from tttembed_rag.vectors.words import Keywords
+from tttembed_rag.vectors.bm25 import Keywords
 
 DEPTH = 10
 # Candidates of a search that are sorted anew, and held-out queries of a cell, at most.

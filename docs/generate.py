@@ -15,31 +15,23 @@ import click
 from tttembed_store.sql import schema
 
 from tttembed_rag.cli import main
-from tttembed_rag.fitting import scopes
 from tttembed_rag.gate import thresholds
 from tttembed_rag.gate.audit import LEAST
-from tttembed_rag.gate.thresholds import Question
+from tttembed_rag.offsets import codes
+from tttembed_rag.offsets.codes import ANSWERS, UNSOLVED, Question
 from tttembed_rag.serving import cascade
 from tttembed_rag.vectors.copies import NEAR
 
 HERE = Path(__file__).parent
-# No question of the gate: a withheld offset of a solver that did not finish.
-UNSOLVED = Question(
-    scopes.UNSOLVED,
-    "Did the solver reach an optimum?",
-    "the solver stopped at gradient norm {norm}, not at an optimum",
-)
-# Whatever decides against an offset: the questions of the gate, and its solver.
-ANSWERS = (*thresholds.QUESTIONS, UNSOLVED)
 # How each question is answered, by its code.
 TESTS = {
-    thresholds.COMPARE.code: (
+    codes.COMPARE.code: (
         "Two candidates of a query were judged, and their rewards differ; by the judge's rewards, the order that is "
         f"served without offsets has a mean nDCG@10 below {1 - thresholds.LEAST_HEADROOM:g}; they are a judge's, or of "
         "two sources or more; and where nobody declares the judge there are two rewarded queries, of which those "
         f"within cosine {NEAR:g} of each other are one."
     ),
-    thresholds.MEANS.code: (
+    codes.MEANS.code: (
         "The first of these that speaks decides: trusted labels of an audit; whoever declares the judge "
         "(`trusted=True`: the application serves its order, or it passed its examination); the data, by a "
         "permutation test within queries: the rewards agree with the retriever more than chance would (p < "
@@ -47,20 +39,20 @@ TESTS = {
         f"and more than {thresholds.VARIES:.0%} of the variance of rewards lies within documents. Rewards that "
         f"contradict the retriever (p < {thresholds.LEVEL:g}) are refused whoever vouches."
     ),
-    thresholds.FALLS.code: (
+    codes.FALLS.code: (
         f"Cross-fitting in {thresholds.FOLDS} folds: the KL loss of judged and neighbouring candidates of held-out "
         "queries. Where somebody vouches for the judge, the fall that is to be expected is above zero: the mean of "
         f"the falls and of one more observation of {thresholds.EXPECTED_FALL:g} nats. Where only the data do, its "
         f"lower bound at one-sided level {thresholds.LEVEL:g} (Student's t) is above zero. A task beside a global "
         "offset must lower the loss below that one's."
     ),
-    thresholds.EXPOSED.code: (
-        f"No offset changes the share of rewarded queries whose first {thresholds.LISTED} hold a document by over "
-        f"{thresholds.MOST_MOVED:.0%}, where sources rewarded it and it is the best of more than "
+    codes.EXPOSED.code: (
+        f"No offset changes the share of rewarded queries whose first {thresholds.PLACES_EXPOSED} hold a document by "
+        f"over {thresholds.MOST_MOVED:.0%}, where sources rewarded it and it is the best of more than "
         f"{thresholds.MOST_MOVED_QUERIES} questions. What they say of one that moves further is not heard, and the "
         f"offset is learned again, {thresholds.EXPOSURE_ROUNDS - 1} times at most."
     ),
-    thresholds.AUDITED.code: (
+    codes.AUDITED.code: (
         "Prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an "
         f"audit, has a lower bound above zero at one-sided level {thresholds.AUDIT_LEVEL:g}, of private offsets at "
         f"{thresholds.AUDIT_ALONE_LEVEL:g}; and the labels confirm some of the judge's order. Asked from {LEAST} "
@@ -70,48 +62,48 @@ TESTS = {
 }
 # What the owner of an offset can do where a question decides against it.
 ADVICE = {
-    thresholds.COMPARE.code: (
+    codes.COMPARE.code: (
         "Judge several candidates of more queries, with a judge that grades them differently and by itself, not by "
         "places or similarities. In a file of votes, log what was shown and not chosen, too, as rows with click or "
         "success 0. For calls of tools `LearnedToolSearch` compares with what the search listed: see "
         "[tools](../tools.md)."
     ),
-    thresholds.MEANS.code: (
+    codes.MEANS.code: (
         "Say `trusted=True` of a judge whose order you serve. Check that larger rewards are better, that candidates "
         "that were not judged are left out and not zero, and that the judge sees the query. Of clicks, leave the "
         "column `position` out where all documents are seen at once. Judge more queries. `tttembed report` names "
         "the sources that contradict the retriever."
     ),
-    thresholds.FALLS.code: (
+    codes.FALLS.code: (
         "Judge about as many more queries as the evidence says; different queries of the task may want different "
         "things."
     ),
-    thresholds.EXPOSED.code: (
+    codes.EXPOSED.code: (
         "Look at the documents that are named: sources overrate or underrate them, or somebody planted them."
     ),
-    thresholds.AUDITED.code: "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
+    codes.AUDITED.code: "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
     UNSOLVED.code: "Raise the ridge or the tolerance.",
 }
 # Why a cascade asks its reranker about every list although some were certified to need none.
 CASCADE = {
-    cascade.LOST: "the cascade lost more than was allowed",
-    cascade.OTHER_JUDGE: "the offsets were learned from another judge than the cascade asks",
+    codes.LOST: "the cascade lost more than was allowed",
+    codes.OTHER_JUDGE: "the offsets were learned from another judge than the cascade asks",
 }
 CASCADE_MEANS = {
-    cascade.LOST: (
+    codes.LOST: (
         f"{cascade.WATCHED} texts came by that are reranked in any case. The lists of those that would have been "
         "served as they are lost more nDCG@10 than was allowed: the mean loss has a lower bound above it, at "
         f"one-sided level {thresholds.CERTIFIED_LEVEL:g}. What is asked is no longer what the certificate was learned "
         "from. Every list is reranked, and every verdict kept, until the next version is served."
     ),
-    cascade.OTHER_JUDGE: (
+    codes.OTHER_JUDGE: (
         "By its fingerprint it is another model, revision or instruction. What lists lose without one judge says "
         "nothing of another. Every list is reranked."
     ),
 }
 CASCADE_ADVICE = {
-    cascade.LOST: "Nothing: the next version learns from what is asked now, and certifies anew.",
-    cascade.OTHER_JUDGE: "Learn offsets from the verdicts of the reranker that you serve.",
+    codes.LOST: "Nothing: the next version learns from what is asked now, and certifies anew.",
+    codes.OTHER_JUDGE: "Learn offsets from the verdicts of the reranker that you serve.",
 }
 # What the docstring of a package says whose names may change.
 PRIVATE = "Private: may change without notice."
@@ -120,7 +112,7 @@ PRIVATE = "Private: may change without notice."
 def pages() -> dict[str, str]:
     """The generated pages by their paths below this folder."""
     written = {f"verdicts/{question.code}.md": verdict(question) for question in ANSWERS}
-    written[f"verdicts/{thresholds.PUBLISHED}.md"] = PUBLISHED
+    written[f"verdicts/{codes.PUBLISHED}.md"] = PUBLISHED
     written |= {f"verdicts/{code}.md": of_cascade(code) for code in CASCADE}
     written["verdicts/index.md"] = index()
     written["explain/gate.md"] = gate()
@@ -164,7 +156,7 @@ class Words(dict[str, str]):
         return "…"
 
 
-PUBLISHED = f"""# {thresholds.PUBLISHED}: published
+PUBLISHED = f"""# {codes.PUBLISHED}: published
 
 **What it means.** Rewards that the offset did not learn from say that it helps: surely (p < {thresholds.LEVEL:g}) where
 the data vouch for the judge, by expectation where somebody declares it. It is served.
@@ -187,7 +179,7 @@ def index() -> str:
             "",
             "| code | why |",
             "|---|---|",
-            f"| [{thresholds.PUBLISHED}]({thresholds.PUBLISHED}.md) | published: held-out rewards say that it helps |",
+            f"| [{codes.PUBLISHED}]({codes.PUBLISHED}.md) | published: held-out rewards say that it helps |",
             *rows,
             "",
             "A cascade logs why it asks its reranker about every list, although some were certified to need none.",
@@ -202,9 +194,7 @@ def index() -> str:
 
 def gate() -> str:
     """The page on the gate, with its questions in order."""
-    rows = [
-        f"- [{one.code}](../verdicts/{one.code}.md) **{one.asks}** {TESTS[one.code]}" for one in thresholds.QUESTIONS
-    ]
+    rows = [f"- [{one.code}](../verdicts/{one.code}.md) **{one.asks}** {TESTS[one.code]}" for one in codes.QUESTIONS]
     return "\n".join(
         [
             "# The gate",
@@ -277,7 +267,7 @@ def first_sentence(value: object) -> str:
 
 
 def public_packages() -> list[str]:
-    """The packages whose docstring does not say that they may change, each distribution's own first."""
+    """The packages whose docstring does not say that they may change, each distribution's own first; then adapting."""
     found = []
     for top in ("tttembed_rag", "tttembed_store", "tttembed_tools"):
         found.append(top)
@@ -289,7 +279,7 @@ def public_packages() -> list[str]:
                 and hasattr(import_module(below.name), "__all__")
             ):
                 found.append(below.name)
-    return found
+    return [*found, "tttembed_rag.adapting"]
 
 
 def tables() -> str:

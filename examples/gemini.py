@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from handbook import ASKED, PASSAGES, UNSEEN, grade, helps
 
-from tttembed_rag import fit
-from tttembed_rag.capture import Known, RewardLog
+from tttembed_rag import Known, RewardLog, fit
 from tttembed_rag.embedders import GeminiEmbedder
 from tttembed_rag.judges import Gemini, RubricJudge
 from tttembed_rag.judging import Budget

@@ -15,8 +15,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tttembed import RewardCallbackHandler, TTTEmbeddings, stored_vectors
 
 import tttembed_rag
-from tttembed_rag import LiveOffsets, Offsets, fit
-from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag import LiveOffsets, Offsets, RewardLog, TextVectors, fit
 
 
 def chat_model(name: str | None) -> Runnable:

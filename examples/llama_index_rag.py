@@ -17,8 +17,7 @@ from llama_index.embeddings.tttembed import TTTEmbedding, stored_vectors
 from llama_index.postprocessor.tttembed import RewardPostprocessor
 
 import tttembed_rag
-from tttembed_rag import LiveOffsets, Offsets, fit
-from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag import LiveOffsets, Offsets, RewardLog, TextVectors, fit
 
 MODEL = MiniLM()
 

@@ -15,8 +15,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tttembed import RewardCallbackHandler, TTTEmbeddings, chat_judge
 
-from tttembed_rag import LiveOffsets, Offsets, fit
-from tttembed_rag.capture import RewardLog
+from tttembed_rag import LiveOffsets, Offsets, RewardLog, fit
 from tttembed_rag.judging import Budget
 
 INSTRUCTION = "The passage answers the question for a user of version 2"

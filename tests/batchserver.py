@@ -1,9 +1,10 @@
-"""A batch service on loopback, as OpenAI has it: files, batches, and single requests."""
+"""Batch services on loopback, as OpenAI and Gemini have them: files, batches, and single requests."""
 
 import itertools
 import json
 import re
 import threading
+from collections import Counter
 from contextlib import ExitStack
 from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 from tttembed_store import Candidate, Served
-from tttembed_store.batches import exchange
 
 from tttembed_rag.testing import word_overlap
 
@@ -79,6 +79,11 @@ class BatchServer(ThreadingHTTPServer):
                     batch["status"], results, errors = self.fate(requests)
                     batch |= {"output_file_id": self.keep(results), "error_file_id": self.keep(errors)}
             return batch
+
+    def finish(self):
+        """Work through all batches, also those that a worker lost."""
+        for batch in list(self.batches.values()) * 9:
+            self.look(batch)
 
 
 class BatchHandler(BaseHTTPRequestHandler):
@@ -153,6 +158,112 @@ class BatchHandler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class GeminiServer(ThreadingHTTPServer):
+    """A model by Gemini's protocols: files by resumable upload, batches as operations, single requests.
+
+    Attributes:
+        files: Bytes by name.
+        jobs: Operations by name, oldest first.
+        paid: Keys of the requests of batches that were answered.
+        single: Prompts of single requests.
+        looks: Looks at a batch until it has ended; None lets it go on until `run`.
+        fault: Called with method and path before each answer, and again behind it with "done"; gives a status, or None;
+            raises to end the connection.
+        state: That a batch ends in.
+    """
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), GeminiHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.files, self.jobs, self.paid, self.single = {}, {}, [], []
+        self.looks, self.looked = None, Counter()
+        self.fault, self.state = lambda *_: None, "BATCH_STATE_SUCCEEDED"
+
+    def handle_error(self, *_):
+        """A connection that ends is no news."""
+
+    def said(self, request):
+        """The answer to one request."""
+        prompt = request["contents"][0]["parts"][0]["text"]
+        query, document = re.findall(r"<(?:query|document)-\w+>\n(.*?)\n</", prompt, re.DOTALL)
+        parts = [{"text": f"Score: {round(5 * word_overlap(query, document))}"}]
+        used = {"promptTokenCount": 100, "candidatesTokenCount": 10}
+        candidate = {"content": {"parts": parts, "role": "model"}, "finishReason": "STOP"}
+        return {"candidates": [candidate], "usageMetadata": used}
+
+    def look(self, name):
+        """Let a batch end that was looked at often enough."""
+        self.looked[name] += 1
+        if self.looks is not None and self.looked[name] > self.looks:
+            self.run(name)
+
+    def finish(self):
+        """Work through all batches, also those that a worker lost."""
+        for name in self.jobs:
+            self.run(name)
+
+    def run(self, name):
+        """Let a batch end."""
+        job = self.jobs[name]["metadata"]
+        if job["state"] not in ("BATCH_STATE_PENDING", "BATCH_STATE_RUNNING"):
+            return
+        job["state"] = self.state
+        if self.state != "BATCH_STATE_SUCCEEDED":
+            return
+        lines = [json.loads(line) for line in self.files[job["inputConfig"]["fileName"]].splitlines()]
+        self.paid += [line["key"] for line in lines]
+        told = [json.dumps({"key": line["key"], "response": self.said(line["request"])}) for line in lines]
+        job["output"] = {"responsesFile": f"files/batch-{len(self.files)}"}
+        self.files[job["output"]["responsesFile"]] = "\n".join(told).encode()
+
+
+class GeminiHandler(BatchHandler):
+    """The paths of such a server."""
+
+    def respond(self, content):
+        """Answer one request."""
+        path = self.path.partition("?")[0].replace("/v1beta/", "/v1/")  # by the release of google-genai
+        status = self.server.fault(self.command, path)
+        headers, body = ({}, {"error": {"code": status, "message": "no"}}) if status else self.answer(path, content)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status or 200)
+        for name, value in {**headers, "content-length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.server.fault("done", path)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def answer(self, path, content):
+        """Headers and body of the answer."""
+        server, name = self.server, path.partition("/v1/")[2].removesuffix(":download")
+        if path == "/upload/v1/files":
+            return {"x-goog-upload-url": f"{server.url}/put"}, {}
+        if path == "/put":
+            name = f"files/{len(server.files)}"
+            server.files[name] = content
+            return {"x-goog-upload-status": "final"}, {"file": {"name": name}}
+        if path.endswith(":batchGenerateContent"):
+            name = f"batches/{len(server.jobs)}"
+            job = {**json.loads(content)["batch"], "state": "BATCH_STATE_PENDING", "createTime": "2026-01-01T00:00:00Z"}
+            server.jobs[name] = {"name": name, "metadata": job}
+            return {}, server.jobs[name]
+        if path.endswith(":generateContent"):
+            server.single.append(content)
+            body = server.said(json.loads(content))
+        elif name == "batches":
+            body = {"operations": list(server.jobs.values())[::-1]}
+        elif name in server.jobs:
+            server.look(name)
+            body = server.jobs[name]
+        elif self.command == "DELETE":
+            body = {"deleted": server.files.pop(name).decode()}
+        else:
+            body = server.files[name]
+        return {}, body
+
+
 @pytest.fixture
 def running():
     """Runs a server until the test has ended: `running(server)` gives it back."""
@@ -176,6 +287,14 @@ def batch_server(running):
 
 
 @pytest.fixture
+def gemini(monkeypatch, running):
+    """A running `GeminiServer`."""
+    pytest.importorskip("google.genai", reason="google-genai is not installed")
+    monkeypatch.setenv("GEMINI_API_KEY", "k")
+    return running(GeminiServer())
+
+
+@pytest.fixture
 def served():
     """Makes queries of two words; their documents have none, one or both of them."""
 
@@ -192,7 +311,6 @@ def served():
 
 @pytest.fixture
 def spec(batch_server, monkeypatch):
-    """The judge behind the server; a worker looks at its batches in every round."""
+    """The judge behind the server."""
     monkeypatch.setenv("BATCH_KEY", "secret")
-    monkeypatch.setattr(exchange, "_POLL_SHARE", 0.0)
     return f"openai:tiny?url={batch_server.url}&key=BATCH_KEY"

@@ -9,9 +9,9 @@ from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, Offsets, Rewards, fit
 from tttembed_rag.fitting.scopes import of_task
-from tttembed_rag.fitting.voices import heard
+from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.audit import LEAST, PAIRS, audit_sample, audited, confirmed_order
-from tttembed_rag.gate.thresholds import AUDITED
+from tttembed_rag.offsets.codes import AUDITED
 
 
 def world(n=80, *, documents=200, depth=10, width=16, seed=0, shift=0.0):
@@ -64,7 +64,9 @@ class TestAudited:
         voices = np.ones(20)
         scale = audited(wrong, voices, offsets, {}).claimed / raw_change(wrong, offsets)
 
-        assert_allclose(audited(wrong, voices, offsets, labels).found, scale * raw_change(rewards, offsets), rtol=1e-9)
+        assert_allclose(
+            audited(wrong, voices, offsets, labels).corrected, scale * raw_change(rewards, offsets), rtol=1e-9
+        )
 
     @pytest.mark.parametrize("count", [30, 50, 100])
     def test_the_interval_holds_the_change_by_labels(self, count):
@@ -93,7 +95,7 @@ class TestAudited:
         offsets = 0.3 * np.random.default_rng(1).standard_normal((40, 16))
         found = audited(tiny, np.ones(40), offsets, some(labels, audit_sample(tiny, 30)))
 
-        assert abs(found.found) > 1
+        assert abs(found.corrected) > 1
         assert -1 <= found.interval(0.05)[0] <= found.interval(0.05)[1] <= 1
         assert "say +1.000 [" in str(found) or "say -1.000 [" in str(found)
 
@@ -104,7 +106,7 @@ class TestAudited:
         stretched = replace(rewards, values=0.3 + 0.5 * rewards.values)
         found = audited(stretched, np.ones(20), offsets, some(labels, audit_sample(stretched, 30)))
 
-        assert found.found == pytest.approx(2 * found.claimed)
+        assert found.corrected == pytest.approx(2 * found.claimed)
 
     def test_labels_of_pairs_that_stay_tell_nothing(self):
         """Without a label on a pair that moves, nothing is confirmed."""
@@ -355,7 +357,7 @@ class TestCopies:
         pairs = audit_sample(twice, 100)
         moves = [
             audited(
-                mine := heard(of_task(twice, task), 1.0).rewards,
+                mine := Voices.of(of_task(twice, task), 1.0).rewards,
                 np.ones(len(mine)),
                 offsets.apply(mine.queries.unit, task=mine.tasks.tolist(), query_id=mine.query_ids.tolist())
                 - mine.queries.unit,
@@ -371,7 +373,7 @@ class TestCopies:
     def test_a_label_of_a_copy_counts(self):
         """Where one user was shown the copy A and another B, a label of either counts; that of A comes first."""
         rewards, labels = world(20)
-        each = heard(rated_twice(rewards, ["t"] * 20, [np.zeros(20, int), np.ones(20, int)]), 1.0).rewards
+        each = Voices.of(rated_twice(rewards, ["t"] * 20, [np.zeros(20, int), np.ones(20, int)]), 1.0).rewards
         noisy = replace(each, values=(each.values + np.random.default_rng(1).random(each.budget)) / 2)
         of = {manual: {(q, manual + d[1:]): label for (q, d), label in labels.items()} for manual in "AB"}
         orders = {name: confirmed_order(noisy, wanted) for name, wanted in of.items()}

@@ -33,7 +33,6 @@ def corpus() -> Callables:
 
 @pytest.fixture(scope="module")
 def requests() -> list[tuple[str, list[str]]]:
-    """The requests, each with its answers."""
     with REQUESTS.open(encoding="utf-8", newline="") as lines:
         rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         return [(row["request"], row["answers"].split(",")) for row in rows]
@@ -54,7 +53,6 @@ def test_the_corpus_is_large(corpus: Callables) -> None:
 
 
 def test_one_document_per_object(corpus: Callables) -> None:
-    """No two documents describe the same object."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         objects = {name: function_behind(name) for name in corpus.texts}
@@ -147,20 +145,17 @@ def test_every_answer_is_a_document(corpus: Callables, requests: list[tuple[str,
 
 
 def test_answers_are_different_documents(corpus: Callables, requests: list[tuple[str, list[str]]]) -> None:
-    """The answers to one request are distinct documents."""
     resolved = {request: [corpus.canonical.get(answer, answer) for answer in answers] for request, answers in requests}
     assert [request for request, names in resolved.items() if len(set(names)) < len(names)] == []
 
 
 def test_requests_do_not_name_their_answers(requests: list[tuple[str, list[str]]]) -> None:
-    """No request contains the full dotted name of one of its answers."""
     pairs = [(request, answer) for request, answers in requests for answer in answers]
     assert [pair for pair in pairs if re.search(rf"\b{re.escape(pair[1])}\b", pair[0])] == []
 
 
 @pytest.mark.slow
 def test_the_built_in_requests_have_answers() -> None:
-    """Every request has an answer among the documents."""
     dataset = standard_library()
 
     assert len(dataset.queries) > 160

@@ -10,8 +10,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from tttembed_store import StoreLog
 
-from tttembed_rag import InputError, RewardError, context, fit
-from tttembed_rag.capture import Known, RewardLog, TextVectors
+from tttembed_rag import InputError, Known, RewardLog, TextVectors, context, fit
+from tttembed_rag.errors import RewardError
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judging import Budget
 
@@ -22,7 +22,6 @@ def vector(text):
 
 
 def vectors(texts):
-    """Vectors of several texts."""
     return [vector(text) for text in texts]
 
 
@@ -86,7 +85,6 @@ class TestRecording:
         assert (set(rewards.query_ids.tolist()), log.waiting) == ({"q"}, 1)
 
     def test_the_callers_context_names_the_source_and_the_task(self):
-        """A call that names none is of those of the context; an empty source is the judge."""
         log = RewardLog("judge")
         with context(source="ann", task="billing"):
             log.record("q", ["a"], [1.0])

@@ -13,17 +13,17 @@ import pytest
 
 from tests.gate.test_depth import case_of, habit, labelled, losses
 from tests.test_words import judged
-from tttembed_rag import InputError, Offsets, context, fit
-from tttembed_rag.capture import RewardLog
+from tttembed_rag import InputError, LiveOffsets, Offsets, RewardLog, Steering, context, fit
 from tttembed_rag.errors import OffsetFileError
 from tttembed_rag.gate.depth import skips_of
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
 from tttembed_rag.judges import Blocking
+from tttembed_rag.offsets.codes import LOST, OTHER_JUDGE
 from tttembed_rag.offsets.skips import SHARES, Skips
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving import Cascade, LiveOffsets, Published, Snapshot, Steering
-from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE, WATCHED
+from tttembed_rag.serving import Cascade
+from tttembed_rag.serving.cascade import WATCHED
 
 LOSS, NEVER = 0.03, 1e-12
 
@@ -44,10 +44,16 @@ class Reranker(Blocking):
         return [self.rewards[text] for text in documents]
 
 
+def asked(query, offsets=None):
+    """A request for *query* by *offsets*; by base vectors without."""
+    return Steering(LiveOffsets() if offsets is None else offsets).request(query)
+
+
 class Requests:
     """Fresh queries of a habit: for each its text, and the texts and cosines of what a search with *offsets* finds."""
 
     def __init__(self, offsets, n=300, seed=1):
+        self.offsets = offsets
         rewards = habit(n, seed=seed)
         moved = offsets.apply(rewards.queries.unit)
         self.losses = losses(rewards, moved - rewards.queries.unit, 1)
@@ -64,9 +70,10 @@ class Requests:
         """By how much the first leads the second."""
         return np.array([scores[0] - scores[1] for _, scores in self.of.values()])
 
-    def through(self, cascade):
-        """The lists by query."""
-        return {query: cascade.order(query, *found) for query, found in self.of.items()}
+    def through(self, cascade, offsets=None):
+        """The lists by query, under *offsets* or those that found them."""
+        served = self.offsets if offsets is None else offsets
+        return {query: cascade.order(asked(query, served), *found) for query, found in self.of.items()}
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +130,7 @@ class TestCertificate:
         assert found.rescorer() is not None
         assert max(found.skips().leads) > 2
         texts = ["nothing", "E1007: what to do"]
-        ranked = Steering(found).ranked("what of E1007?", texts, [0.5, 0.4])
+        ranked = asked("what of E1007?", found).ranked(texts, [0.5, 0.4])
         scores = found.rescorer().scores("what of E1007?", texts, [0.5, 0.4])
         assert ranked.places == np.argsort(-scores).tolist()
         assert ranked.lead == pytest.approx(abs(scores[0] - scores[1]))
@@ -139,11 +146,11 @@ class TestCertificate:
 
     def test_trusted_labels_prove_what_the_judge_does_not_see(self):
         """A judge to whom all documents are much alike; labels that are its own change nothing, others do."""
-        case = case_of(habit(200))
-        scores = case.moved(np.zeros((200, 16)))[1]
+        rewards = habit(200)
+        scores = case_of(rewards).moved(np.zeros((200, 16)))[1]
 
-        agreeing, denying = (skips_of(labelled(case, power), scores) for power in (0.05, 2))
-        unaudited = skips_of(replace(labelled(case, 2), labels=None), scores)
+        agreeing, denying = (skips_of(labelled(rewards, power)[0], scores) for power in (0.05, 2))
+        unaudited = skips_of(labelled(rewards, 2)[1], scores)
 
         assert agreeing == unaudited
         assert denying.leads == unaudited.leads[: len(denying.leads)]
@@ -201,7 +208,7 @@ class TestCascade:
     def test_asks_only_where_the_first_leads_by_too_little(self, offsets, reranker):
         """Lists that lead stay as the search gave them, all others come in the order of the reranker."""
         requests = Requests(offsets)
-        cascade = Cascade(offsets, reranker, loss=LOSS, explore=NEVER)
+        cascade = Cascade(reranker, loss=LOSS, explore=NEVER)
 
         lists = requests.through(cascade)
 
@@ -221,16 +228,16 @@ class TestCascade:
         """Without a certificate every verdict is kept; with one, those on the explored share alone."""
         requests, live = Requests(offsets), LiveOffsets()
         log = RewardLog.of(reranker)
-        cascade = Cascade(live, reranker, log=log, loss=LOSS, explore=0.3)
+        cascade = Cascade(reranker, log=log, loss=LOSS, explore=0.3)
 
         first = dict(list(requests.of.items())[:20])
         for query, found in first.items():
-            cascade.order(query, *found)
+            cascade.order(asked(query, live), *found)
         before = cascade.counts["explored"]
         live.publish(offsets)
         rest = {query: found for query, found in requests.of.items() if query not in first}
         for query, found in rest.items():
-            cascade.order(query, *found)
+            cascade.order(asked(query, live), *found)
 
         assert log.trusted
         assert len(log) - 20 == cascade.counts["explored"] - before
@@ -239,21 +246,21 @@ class TestCascade:
     def test_a_text_that_comes_back_costs_no_call(self, offsets, reranker):
         """Verdicts are used again where they know the list, and once where they know half; no text is kept."""
         requests = Requests(offsets)
-        cascade = Cascade(LiveOffsets(), reranker, explore=NEVER)
+        cascade = Cascade(reranker, explore=NEVER)
         query, (texts, scores) = next(iter(requests.of.items()))
         other = [*texts[:6], "a", "b", "c", "d"]
         reranker.rewards |= dict.fromkeys("abcdefghij", 0.5)
 
-        once = cascade.order(query, texts, scores)
-        again = cascade.order(query, texts, scores)
+        once = cascade.order(asked(query), texts, scores)
+        again = cascade.order(asked(query), texts, scores)
         assert (once, reranker.asked) == (again, [query])
-        partly = cascade.order(query, other, scores)
+        partly = cascade.order(asked(query), other, scores)
         rewards = [reranker.rewards[other[place]] for place in partly[:6]]
         assert partly[6:] == [6, 7, 8, 9]
         assert (rewards, len(reranker.asked)) == (sorted(rewards, reverse=True), 1)
-        cascade.order(query, other, scores)
+        cascade.order(asked(query), other, scores)
         assert len(reranker.asked) == 2
-        cascade.order(query, ["e", "f", "g", "h", "i", "j", *texts[:4]], scores)
+        cascade.order(asked(query), ["e", "f", "g", "h", "i", "j", *texts[:4]], scores)
         assert (cascade.counts["repeated"], len(reranker.asked)) == (2, 3)
 
         assert query not in repr(cascade._kept)
@@ -261,33 +268,33 @@ class TestCascade:
 
     def test_verdicts_stay_with_their_tenant_and_task(self, reranker, offsets):
         """Another tenant's, and another task's, are asked for again."""
-        cascade = Cascade(LiveOffsets(), reranker, explore=NEVER)
+        cascade = Cascade(reranker, explore=NEVER)
         query, found = next(iter(Requests(offsets).of.items()))
         for said in ({}, {"tenant": "acme"}, {"task": "billing"}):
             with context(**said):
-                cascade.order(query, *found)
-                cascade.order(query, *found)
+                cascade.order(asked(query), *found)
+                cascade.order(asked(query), *found)
 
         assert len(reranker.asked) == 3
 
     def test_an_explored_text_is_read_again_where_half_is_known(self, reranker, offsets):
         """What is explored is a fair sample of lists as they are now."""
-        cascade = Cascade(LiveOffsets(), reranker, explore=1.0)
+        cascade = Cascade(reranker, explore=1.0)
         query, (texts, scores) = next(iter(Requests(offsets).of.items()))
         reranker.rewards |= dict.fromkeys("abcd", 0.5)
         for listed in (texts, texts, [*texts[:6], "a", "b", "c", "d"]):
-            cascade.order(query, listed, scores)
+            cascade.order(asked(query), listed, scores)
 
         assert cascade.counts == {"repeated": 1, "skipped": 0, "reranked": 2, "explored": 2}
 
     def test_reads_as_deep_as_it_is_told_and_certified(self, reranker, offsets):
         """Documents below the depth stay; a depth that was not judged is not certified."""
         requests = Requests(offsets)
-        shallow = Cascade(offsets, reranker, depth=4, loss=LOSS, explore=1.0)
+        shallow = Cascade(reranker, depth=4, loss=LOSS, explore=1.0)
         for query, (texts, scores) in requests.of.items():
-            places = shallow.order(query, texts, scores)
+            places = shallow.order(asked(query, offsets), texts, scores)
             assert (sorted(places[:4]), places[4:]) == ([0, 1, 2, 3], [4, 5, 6, 7, 8, 9])
-        deep = Cascade(offsets, reranker, depth=11, loss=LOSS, explore=NEVER)
+        deep = Cascade(reranker, depth=11, loss=LOSS, explore=NEVER)
         requests.through(deep)
 
         assert deep.counts["skipped"] == 0
@@ -301,20 +308,19 @@ class TestCascade:
             [*offsets.values(), replace(own["query:3"], query_id=query)], width=16, settings=offsets.settings
         )
         log = RewardLog.of(reranker)
-        private = Cascade(both, reranker, loss=LOSS, explore=NEVER, log=log)
-        based = Cascade(
-            LiveOffsets.of(Published({"": Snapshot.of(offsets)}), base_share=1.0), reranker, loss=LOSS, explore=NEVER
-        )
-        strange = Cascade(offsets, reranker, loss=LOSS, explore=NEVER, log=log)
-        private.order(query, texts, scores)
-        based.order(query, texts, scores)
+        private = Cascade(reranker, loss=LOSS, explore=NEVER, log=log)
+        based = Cascade(reranker, loss=LOSS, explore=NEVER)
+        strange = Cascade(reranker, loss=LOSS, explore=NEVER, log=log)
+        private.order(asked(query, both), texts, scores)
+        based.order(asked(query), texts, scores)
         known = len(log)
         for wrong in ([2.0 * score for score in scores], [None, *scores[1:]], scores[::-1]):
-            strange = Cascade(offsets, reranker, loss=LOSS, explore=NEVER, log=log)
-            strange.order(query, texts, wrong)
+            strange = Cascade(reranker, loss=LOSS, explore=NEVER, log=log)
+            strange.order(asked(query, offsets), texts, wrong)
             assert strange.counts["reranked"] == 1
-        converted = Cascade(offsets, reranker, loss=LOSS, explore=NEVER)
-        converted.order(query, texts, [2 - 2 * one for one in scores], similarity=lambda distance: 1 - distance / 2)
+        converted = Cascade(reranker, loss=LOSS, explore=NEVER)
+        distances = [2 - 2 * score for score in scores]
+        converted.order(asked(query, offsets), texts, distances, similarity=lambda distance: 1 - distance / 2)
 
         assert (private.counts["reranked"], based.counts["reranked"]) == (1, 1)
         assert len(log) == known
@@ -322,9 +328,9 @@ class TestCascade:
 
     def test_lists_of_one_document_and_none_are_asked_about_by_nobody(self, reranker):
         """There is no order to find."""
-        cascade = Cascade(LiveOffsets(), reranker, explore=1.0)
+        cascade = Cascade(reranker, explore=1.0)
 
-        assert (cascade.order("q", [], []), cascade.order("q", ["a"], [1.0])) == ([], [0])
+        assert (cascade.order(asked("q"), [], []), cascade.order(asked("q"), ["a"], [1.0])) == ([], [0])
         assert reranker.asked == []
 
     def test_verdicts_are_logged_under_their_task_by_no_source(self, offsets, reranker):
@@ -332,7 +338,7 @@ class TestCascade:
         log = RewardLog.of(reranker)
         query, found = next(iter(Requests(offsets).of.items()))
         with context(task="billing", source="bob"):
-            Cascade(LiveOffsets(), reranker, log=log).order(query, *found)
+            Cascade(reranker, log=log).order(asked(query), *found)
         rewards = log.rewards(lambda _: np.ones(4), lambda texts: np.eye(len(texts), 4) + 1)
 
         assert (rewards.tasks.tolist(), rewards.sources.tolist()) == (["billing"], [""])
@@ -340,13 +346,13 @@ class TestCascade:
     def test_a_reranker_that_leaves_documents_out(self, offsets, reranker, caplog):
         """What it did not judge keeps its place; another number of scores, or none at all, sorts nothing."""
         query, (texts, scores) = next(iter(Requests(offsets).of.items()))
-        cascade = Cascade(LiveOffsets(), reranker, explore=NEVER)
+        cascade = Cascade(reranker, explore=NEVER)
         reranker.rewards[texts[0]] = None
-        assert cascade.order(query, texts, scores)[0] == 0
+        assert cascade.order(asked(query), texts, scores)[0] == 0
         reranker.rewards = dict.fromkeys(texts)
-        assert cascade.order("another", texts, scores) == list(range(10))
+        assert cascade.order(asked("another"), texts, scores) == list(range(10))
         reranker.score = lambda _, documents: [0.5] * (len(documents) - 3)
-        assert cascade.order("a third", texts, scores) == list(range(10))
+        assert cascade.order(asked("a third"), texts, scores) == list(range(10))
         assert "a list is served without the reranker" in caplog.text
 
     def test_a_log_that_fails_costs_no_order(self, offsets, reranker, caplog):
@@ -354,7 +360,7 @@ class TestCascade:
         log = RewardLog.of(reranker)
         query, (texts, scores) = next(iter(Requests(offsets).of.items()))
         log.note = lambda _: 1 / 0
-        places = Cascade(LiveOffsets(), reranker, log=log).order(query, texts, scores)
+        places = Cascade(reranker, log=log).order(asked(query), texts, scores)
 
         rewards = [reranker.rewards[texts[place]] for place in places]
         assert rewards == sorted(rewards, reverse=True)
@@ -362,7 +368,7 @@ class TestCascade:
 
     def test_a_copy_is_the_same_cascade(self, reranker):
         """Hosts copy their components: memory, log and watch are shared."""
-        cascade = Cascade(LiveOffsets(), reranker)
+        cascade = Cascade(reranker)
 
         assert deepcopy({"part": cascade})["part"] is cascade
 
@@ -372,7 +378,7 @@ class TestCascade:
         other.rewards = reranker.rewards
         requests = Requests(offsets)
 
-        requests.through(Cascade(offsets, other, loss=LOSS, explore=NEVER))
+        requests.through(Cascade(other, loss=LOSS, explore=NEVER))
 
         assert len(other.asked) == len(requests.of)
         assert caplog.text.count(OTHER_JUDGE) == 1
@@ -381,14 +387,13 @@ class TestCascade:
         """A reranker whose taste turns is asked about every list after a block of explored requests."""
         requests = Requests(offsets)
         reranker.rewards = {text: 1 - reward for text, reward in reranker.rewards.items()}
-        cascade = Cascade(offsets, reranker, loss=LOSS, explore=1.0)
+        cascade = Cascade(reranker, loss=LOSS, explore=1.0)
         requests.through(cascade)
         assert caplog.text.count(LOST) == 1
         assert f"{WATCHED} explored requests lost" in caplog.text
 
         cascade._explore = NEVER
-        cascade._steering = Steering(Offsets.from_bytes(offsets.to_bytes()))  # the same version, read again
-        more = Requests(offsets, seed=2)
+        more = Requests(Offsets.from_bytes(offsets.to_bytes()), seed=2)  # the same version, read again
         reranker.rewards |= more.rewards
         before = len(reranker.asked)
         more.through(cascade)
@@ -397,7 +402,7 @@ class TestCascade:
 
     def test_goes_on_where_explored_requests_lose_little(self, offsets, reranker, caplog):
         """The same requests with the taste that was learned stop nothing."""
-        cascade = Cascade(offsets, reranker, loss=LOSS, explore=1.0)
+        cascade = Cascade(reranker, loss=LOSS, explore=1.0)
 
         Requests(offsets).through(cascade)
 
@@ -409,13 +414,13 @@ class TestCascade:
         requests = Requests(offsets)
 
         with caplog.at_level(logging.ERROR):
-            lists = requests.through(Cascade(LiveOffsets(), reranker, explore=NEVER))
+            lists = requests.through(Cascade(reranker, explore=NEVER), LiveOffsets())
 
         assert all(places == list(range(10)) for places in lists.values())
         assert caplog.text.count("a list is served without the reranker") == 1
         for query, texts in ((None, ["a", "b"]), ("q", [None, "b"]), (["a", "b"], "q"), ("q", "ab")):
             caplog.clear()
-            assert Cascade(LiveOffsets(), reranker).order(query, texts, [1.0, 0.5]) == list(range(len(texts)))
+            assert Cascade(reranker).order(asked(query), texts, [1.0, 0.5]) == list(range(len(texts)))
             assert re.search("not sorted by words: InputError: (query|texts): expected ", caplog.text)
 
     @pytest.mark.parametrize(
@@ -431,47 +436,44 @@ class TestCascade:
     async def test_says_what_is_wrong_with_an_answer(self, caplog, answer, said):
         """The list is served as it is."""
         plain = AnsweringJudge(answer)
-        for order in (Cascade(LiveOffsets(), plain).order, Cascade(LiveOffsets(), plain).aorder):
+        for order in (Cascade(plain).order, Cascade(plain).aorder):
             caplog.clear()
-            places = order("q", ["a", "b", "c"], [0.9, 0.8, 0.7])
+            places = order(asked("q"), ["a", "b", "c"], [0.9, 0.8, 0.7])
             assert (await places if iscoroutine(places) else places) == [0, 1, 2]
             assert f"served without the reranker: JudgeError: answering: {said}" in caplog.text
 
     async def test_says_which_method_must_be_async(self, caplog):
-        """And which must not."""
         exchanged = AnsweringJudge([0.5] * 3)
         exchanged.score, exchanged.ascore = exchanged.ascore, exchanged.score
-        call = "q", ["a", "b", "c"], [0.9, 0.8, 0.7]
+        call = asked("q"), ["a", "b", "c"], [0.9, 0.8, 0.7]
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-            assert Cascade(LiveOffsets(), exchanged).order(*call) == [0, 1, 2]
-        assert await Cascade(LiveOffsets(), exchanged).aorder(*call) == [0, 1, 2]
+            assert Cascade(exchanged).order(*call) == [0, 1, 2]
+        assert await Cascade(exchanged).aorder(*call) == [0, 1, 2]
         assert "expected a list of scores, got coroutine: score must not be async" in caplog.text
         assert "expected an async ascore, got one that gives list" in caplog.text
 
     def test_is_the_same_without_blocking(self, offsets, reranker):
         """Both doors lead to the same lists."""
         requests = Requests(offsets)
-        lists = requests.through(Cascade(offsets, reranker, loss=LOSS, explore=NEVER))
-        cascade = Cascade(offsets, reranker, loss=LOSS, explore=NEVER)
+        lists = requests.through(Cascade(reranker, loss=LOSS, explore=NEVER))
+        cascade = Cascade(reranker, loss=LOSS, explore=NEVER)
 
         async def ask():
-            return {query: await cascade.aorder(query, *found) for query, found in requests.of.items()}
+            return {query: await cascade.aorder(asked(query, offsets), *found) for query, found in requests.of.items()}
 
         assert asyncio.run(ask()) == lists
 
-    def test_refuses_what_is_no_option(self, offsets, reranker):
-        """A depth, a loss or a share that is none, a second task, no judge, what is no log or one for another judge."""
+    def test_refuses_what_is_no_option(self, reranker):
+        """A depth, a loss or a share that is none, no judge, what is no log or one for another judge."""
         for name, value in (("loss", 0.0), ("loss", "small"), ("explore", 0.0), ("explore", 1.5), ("explore", None)):
             with pytest.raises(InputError, match=f"{name}: expected a number > 0.*, got {value!r}"):
-                Cascade(offsets, reranker, **{name: value})
+                Cascade(reranker, **{name: value})
         for depth in (0, "10", 2.5):
             with pytest.raises(InputError, match=f"depth: expected at least 1, got {depth!r}"):
-                Cascade(offsets, reranker, depth=depth)
-        with pytest.raises(InputError, match="task: expected none beside a Steering, which has one, got 'b'"):
-            Cascade(Steering(offsets, "a"), reranker, task="b")
+                Cascade(reranker, depth=depth)
         with pytest.raises(InputError, match=r"judge: expected an object with .*, got the class Reranker"):
-            Cascade(offsets, Reranker)
+            Cascade(Reranker)
         with pytest.raises(InputError, match="log: expected a RewardLog or a StoreLog, got str"):
-            Cascade(offsets, reranker, log="sqlite:///ttt.db")
+            Cascade(reranker, log="sqlite:///ttt.db")
         with pytest.raises(InputError, match="log: expected one for unnamed"):
-            Cascade(offsets, reranker, log=RewardLog("another"))
+            Cascade(reranker, log=RewardLog("another"))

@@ -160,7 +160,6 @@ COMMANDS = commands_of()
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_help_lists_every_option(words: tuple[str, ...]) -> None:
-    """The help of a command names all its options."""
     options = [option for parameter in COMMANDS[words].params for option in parameter.opts if option[0] == "-"]
 
     printed = tttembed(*words, "--help").stdout.split()
@@ -169,7 +168,6 @@ def test_help_lists_every_option(words: tuple[str, ...]) -> None:
 
 
 def test_eval_has_the_options_of_the_contract() -> None:
-    """The options that other programs call eval with are there."""
     contract = ["vectors", "rewards", "depth", "rewarded", "seeds", "holdout", "scopes", "baselines", "json"]
 
     options = {option for parameter in main.commands["eval"].params for option in parameter.opts}
@@ -512,7 +510,6 @@ def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
 
 
 def test_show_prints_json_lines(saved: Path) -> None:
-    """With --json each line is one JSON object of the same facts."""
     records = [json.loads(line) for line in tttembed("show", saved, "--json").stdout.splitlines()]
 
     assert [record["key"] for record in records] == ["task:billing", "task:legal", private(saved)]
@@ -597,7 +594,6 @@ def test_fit_and_show_say_who_judged(folder: Path, tmp_path: Path, rewards: str,
     ],
 )
 def test_numbers_out_of_range_are_named(command: str, option: str, value: str) -> None:
-    """The option is named, with its range, before anything is read."""
     result = tttembed(*command.split(), option, value, "nowhere")
 
     assert result.exit_code == 2
@@ -748,7 +744,6 @@ def test_explain_prints_a_line_per_document(folder: Path, learned: Path) -> None
 
 
 def test_explain_knows_the_one_task_of_the_offsets(folder: Path, tmp_path: Path) -> None:
-    """Offsets of one task explain a query of a folder that goes by another name."""
     evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
     Offsets([Offset("task", np.ones(8), 0.9, 9, evidence, task="default")], width=8).save(tmp_path / "o.safetensors")
 
@@ -774,7 +769,6 @@ def test_explain_refuses_in_one_line(folder: Path, learned: Path, arguments: tup
 
 
 def test_explain_refuses_offsets_of_another_model(folder: Path, saved: Path) -> None:
-    """Offsets of another width than the vectors were learned for another model."""
     result = tttembed("explain", folder, "q3", "--vectors", "tiny", "--offsets", saved)
 
     assert (result.exit_code, result.stderr) == (2, "Error: offsets: expected the width of the vectors, 8, got 2\n")

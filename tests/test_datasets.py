@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tttembed_rag import DataError, Scale
+from tttembed_rag import Scale
+from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 
@@ -138,7 +139,6 @@ def read_all(folder: Path) -> None:
 
 
 def text(part: str, content: str) -> Callable[[Path], object]:
-    """Replaces a part of the folder by a text."""
     return lambda folder: (folder / part).write_text(content, encoding="utf-8")
 
 
@@ -253,7 +253,6 @@ def test_a_bad_part_is_named(folder: Path, spoil: Callable[[Path], object], mess
 
 
 def test_no_folder_is_named(tmp_path: Path) -> None:
-    """A folder that does not exist is named."""
     with pytest.raises(DataError) as caught:
         load_beir(tmp_path / "nowhere")
 

@@ -30,9 +30,7 @@ from tttembed_tools import cards_of
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import QRELS
-from tttembed_rag.fitting.scopes import UNSOLVED
-from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
-from tttembed_rag.serving.cascade import LOST, OTHER_JUDGE
+from tttembed_rag.offsets.codes import ANSWERS, LOST, OTHER_JUDGE, PUBLISHED
 
 REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))
@@ -86,7 +84,6 @@ def ready(line: str) -> list[str]:
 
 
 def run_command(line: str) -> None:
-    """Runs a command as printed, where it is one that ends."""
     if arguments := ready(line):
         result = CliRunner().invoke(main, arguments, prog_name="tttembed")
 
@@ -119,7 +116,6 @@ def write_folder(folder: Path, vectors: str, judge: str) -> None:
 
 
 def write_offsets(path: Path) -> None:
-    """An offsets file with one offset."""
     evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for the README")
     Offsets([Offset("global", np.ones(48, np.float32), 0.9, 9, evidence)], width=48).save(path)
 
@@ -248,7 +244,7 @@ def test_generated_pages_are_up_to_date(name: str) -> None:
 
 def test_every_verdict_has_a_page() -> None:
     """A code of the gate or of the tools can be looked up, and no page is left of one that is gone."""
-    codes = {PUBLISHED, UNSOLVED, LOST, OTHER_JUDGE, *(question.code for question in QUESTIONS)}
+    codes = {PUBLISHED, LOST, OTHER_JUDGE, *(answer.code for answer in ANSWERS)}
 
     assert codes == {page.stem for page in (REPO / "docs" / "verdicts").glob("TTT-*.md")}
 

@@ -11,18 +11,13 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import DataError, EmbedderError, InputError
-from tttembed_rag.embedders import (
-    CachedEmbedder,
-    FrameworkEmbedder,
-    GeminiEmbedder,
-    Truncated,
-    VectorCache,
-    local_model,
-    model2vec,
-    name_of,
-    open_embedder,
-)
+from tttembed_rag import InputError
+from tttembed_rag.embedders import GeminiEmbedder, open_embedder
+from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
+from tttembed_rag.embedders.local import local_model, model2vec
+from tttembed_rag.embedders.specs import name_of
+from tttembed_rag.embedders.wrapped import FrameworkEmbedder, Truncated
+from tttembed_rag.errors import DataError, EmbedderError
 from tttembed_rag.judges import Patience
 from tttembed_rag.testing import FakeEmbedder
 
@@ -113,7 +108,6 @@ def normalize():
 
 
 def unit(vector):
-    """At unit length."""
     return vector / np.linalg.norm(vector)
 
 
@@ -298,7 +292,6 @@ class TestCache:
 
     @pytest.fixture
     def cache(self, tmp_path):
-        """A cache in a file."""
         with closing(VectorCache.open(tmp_path / "known.sqlite")) as opened:
             yield opened
 

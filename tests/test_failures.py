@@ -3,13 +3,12 @@
 import logging
 import pickle
 
-from tttembed_rag.serving import FailureLog
+from tttembed_rag.adapting import FailureLog
 from tttembed_rag.testing import FakeClock
-from tttembed_rag.vectors.asked import vectors_from
+from tttembed_rag.vectors.functions import vectors_from
 
 
 def fail(failures, *arguments):
-    """One failure of a request."""
     try:
         raise TimeoutError("the judge is away\nand more lines")
     except TimeoutError:

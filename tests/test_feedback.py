@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from tttembed_rag import DataError, InputError, Scale
-from tttembed_rag.rewards import Event, Feedback
-from tttembed_rag.rewards.observations import read_log
-from tttembed_rag.rewards.rows import read_events, read_rows
+from tttembed_rag import Event, Feedback, InputError, Scale
+from tttembed_rag.errors import DataError
+from tttembed_rag.rewards.rows import read_events, read_log, read_votes
 
 HEADER = "query_id,doc_id,signal,value,position,time\n"
 
@@ -21,8 +20,12 @@ def reward(*events):
 
 
 def event(signal="click", value=1.0, **more):
-    """An event on one pair."""
     return Event("q", "d", signal, value, **more)
+
+
+def texts(served):
+    """The texts of all candidates."""
+    return [candidate.text for one in served for candidate in one.candidates]
 
 
 class TestBehaviour:
@@ -171,8 +174,8 @@ class TestFiles:
             f'{{"query_id": "1", "query": "q", "candidates": [{{"id": "d", "text": "{text}"}}]}}\n', encoding="utf-8"
         )
 
-        assert [row.document for row in read_rows(path, scale=Scale(), task="t")] == [text]
-        assert [one.candidates for one in read_log(log)] == [[("d", text)]]
+        assert texts(read_votes(path, scale=Scale(), task="t")) == [text]
+        assert texts(read_log(log)) == [text]
         log.write_text('{"query": "what a user asked', encoding="utf-8")
         with pytest.raises(DataError, match=r":1: expected one JSON object a line$"):  # what stands there is not shown
             read_log(log)
@@ -191,7 +194,6 @@ class TestFiles:
         ],
     )
     def test_damage_is_named(self, tmp_path, name, text, message):
-        """The error names file and line."""
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
 

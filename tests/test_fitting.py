@@ -1,7 +1,7 @@
 """The plain rule: scopes, weights, doses, and the invariances of what is learned."""
 
 from dataclasses import replace
-from typing import get_args
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,18 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, Rewards, VectorError, fit
-from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.fitting.objectives import ROUNDING
-from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
-from tttembed_rag.fitting.scopes import batches, fit_scope, of_task, scope_weights
+from tttembed_rag import InputError, Rewards, fit
+from tttembed_rag.errors import VectorError
+from tttembed_rag.fitting import KD, ReverseKL, SoftmaxGRPO
+from tttembed_rag.fitting.grid import Grid, Loss
+from tttembed_rag.fitting.objectives import OBJECTIVES, ROUNDING, log_softmax
+from tttembed_rag.fitting.optima import batches, scope_weights
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.fitting.scopes import of_task
 from tttembed_rag.fitting.shared import SharedProblem
+from tttembed_rag.fitting.solver import exact
 
 TIGHT = Recipe(tolerance=1e-8)
-every_objective = pytest.mark.parametrize("objective", get_args(ObjectiveName))
+plain = partial(fit, gate=False)
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 # Softmax-GRPO is left out where offsets of two solves are compared: its loss has corners and several
 # minima, so rounding may decide which one is found. Its problem is compared in test_solver.py.
-smooth = pytest.mark.parametrize("objective", ["kd", "reverse_kl"])
+smooth = pytest.mark.parametrize("objective", [KD(), ReverseKL()])
 every_scope = pytest.mark.parametrize("scope", ["global", "task", "query"])
 
 
@@ -100,9 +105,9 @@ class TestScopeWeights:
         thrice = Rewards.from_arrays(
             once.query_vectors[rows], [documents[q] for q in rows], [values[q] for q in rows], list("aabbbbbb")
         )
-        expected = fit_scope(once, "global", TIGHT)["global"].vector
+        expected = plain(once, scope="global", recipe=TIGHT)["global"].vector
 
-        assert_allclose(fit_scope(thrice, "global", TIGHT)["global"].vector, expected, atol=1e-7)
+        assert_allclose(plain(thrice, scope="global", recipe=TIGHT)["global"].vector, expected, atol=1e-7)
 
 
 class TestRecipe:
@@ -111,7 +116,7 @@ class TestRecipe:
     def test_defaults_are_the_paper_s(self):
         """Distillation, ridge 0.3, temperatures 0.02 and 0.05, kappa 1."""
         recipe = Recipe()
-        expected = "kd", 0.3, 0.02, 0.05, 1.0
+        expected = KD(), 0.3, 0.02, 0.05, 1.0
 
         assert expected == (
             recipe.objective,
@@ -130,27 +135,66 @@ class TestRecipe:
 
     @pytest.mark.parametrize("name", ["ridge", "teacher_temperature", "student_temperature", "tolerance"])
     @pytest.mark.parametrize("value", [0.0, -0.3, float("nan"), float("inf")])
-    def test_needs_positive_numbers(self, some_rewards, name, value):
+    def test_needs_positive_numbers(self, name, value):
         """A ridge, temperature or tolerance that is not positive is an error that names it."""
         with pytest.raises(InputError, match=f"^{name}: expected a number >= 1e-\\d+, got {value}$"):
-            fit(some_rewards(2), scope="global", gate=False, **{name: value})
+            Recipe(**{name: value})
 
     @pytest.mark.parametrize(
         ("name", "value", "expected"),
         [
             ("kappa", -1.0, "a number >= 0, got -1.0"),
             ("kappa", float("nan"), "a number >= 0, got nan"),
-            ("objective", "hinge", "one of kd, reverse_kl, softmax_grpo, got 'hinge'"),
+            ("objective", "hinge", "an objective, such as KD\\(\\), got 'hinge'"),
+            ("objective", KD, "an objective, such as KD\\(\\), got <class .*KD'>"),
             ("solver", "sgd", "one of exact, adam, got 'sgd'"),
-            ("scope", "user", "one of auto, global, task, local, query, got 'user'"),
+            ("warm_start", 3, "the Offsets of an earlier fit, got int"),
         ],
     )
-    def test_names_what_it_does_not_know(self, some_rewards, name, value, expected):
+    def test_names_what_it_does_not_know(self, name, value, expected):
         """An unknown setting is an error that names the argument, the choices and what came."""
-        arguments = {"scope": "global", "gate": False, name: value}
-
         with pytest.raises(InputError, match=f"^{name}: expected {expected}$"):
-            fit(some_rewards(2), **arguments)
+            Recipe(**{name: value})
+
+    @pytest.mark.parametrize(
+        ("name", "value", "expected"),
+        [
+            ("scope", "user", "one of auto, global, task, local, query, got 'user'"),
+            ("recipe", "exact", "a Recipe, got str"),
+            ("recipe", None, "a Recipe, got NoneType"),
+        ],
+    )
+    def test_fit_names_what_it_does_not_know(self, some_rewards, name, value, expected):
+        """So does `fit`."""
+        with pytest.raises(InputError, match=f"^{name}: expected {expected}$"):
+            plain(some_rewards(2), **{"scope": "global", name: value})
+
+    def test_an_objective_of_your_own_is_learned_by(self, some_rewards):
+        """It needs the three members of an objective, and its name is kept; no other one stands in for it."""
+
+        class Squares:
+            """The squared distance of student and teacher in probability."""
+
+            name = "squares"
+
+            def targets(self, rewards, present, base_logits, teacher_temperature):
+                return KD().targets(rewards, present, base_logits, teacher_temperature)[:1]
+
+            def loss(self, logits, targets):
+                pi = np.exp(log_softmax(logits))
+                apart = pi - targets[0]
+                inner = 2 * pi * apart
+                return np.vecdot(apart, apart), inner - pi * inner.sum(axis=-1, keepdims=True)
+
+        rewards, recipe = some_rewards(), Recipe(objective=Squares())
+        mine, distilled = (plain(rewards, scope="global", recipe=by) for by in (recipe, Recipe()))
+        problem = SharedProblem.of(rewards, Loss.of(Grid.of(rewards), recipe), scope_weights(rewards)[None], 0.3)
+        vectors = np.array([offsets["global"].vector for offsets in (mine, distilled)], dtype=np.float64)
+        here, there = (problem.evaluate(vector[None]).value[0] for vector in vectors)
+
+        assert mine.settings["objective"] == "squares"
+        assert mine["global"].certificate.converged
+        assert here < there
 
 
 class TestFitScope:
@@ -166,19 +210,19 @@ class TestFitScope:
     )
     def test_has_one_offset_per_scope_key(self, some_rewards, scope, expected):
         """Each scope key has its offset, its rewarded queries n and its dose n / (n + 1)."""
-        offsets = fit_scope(some_rewards(tasks=list("aabbbb")), scope, Recipe())
+        offsets = plain(some_rewards(tasks=list("aabbbb")), scope=scope)
 
         assert expected == {key: (offset.n, offset.alpha) for key, offset in offsets.items()}
 
     def test_says_that_nobody_asked_for_evidence(self, some_rewards):
         """Without the gate evidence is the number of queries and the word ungated."""
-        evidence = fit(some_rewards(), scope="global", gate=False)["global"].evidence
+        evidence = plain(some_rewards(), scope="global")["global"].evidence
 
         assert (evidence.n, evidence.gain, evidence.interval, evidence.verdict) == (6, None, None, "ungated")
 
     def test_records_how_it_was_learned(self, some_rewards):
         """The offsets know their scope, judge and every setting."""
-        offsets = fit(some_rewards(), scope="task", gate=False, objective="reverse_kl", ridge=0.5, kappa=2.0)
+        offsets = plain(some_rewards(), scope="task", recipe=Recipe(objective=ReverseKL(), ridge=0.5, kappa=2.0))
         expected = {
             "scope": "task",
             "judge": "unnamed",
@@ -198,25 +242,25 @@ class TestFitScope:
     def test_offsets_have_the_vectors_dtype(self, some_rewards, scope, dtype):
         """Offsets are as wide and as precise as the query vectors."""
         rewards = some_rewards(dtype=dtype)
-        vectors = [offset.vector for offset in fit_scope(rewards, scope, Recipe()).values()]
+        vectors = [offset.vector for offset in plain(rewards, scope=scope).values()]
 
         assert [((24,), np.dtype(dtype))] * len(vectors) == [(vector.shape, vector.dtype) for vector in vectors]
 
     def test_a_task_offset_is_a_global_one_of_that_task(self, some_rewards):
         """The task scope is the global scope task by task."""
         rewards = some_rewards(tasks=list("aababb"))
-        offsets = fit_scope(rewards, "task", Recipe())
+        offsets = plain(rewards, scope="task")
 
         for task in "ab":
-            alone = fit_scope(of_task(rewards, task), "global", Recipe())["global"]
+            alone = plain(of_task(rewards, task), scope="global")["global"]
             assert_array_equal(offsets[f"task:{task}"].vector, alone.vector)
 
     def test_finds_the_planted_direction(self, planted):
         """The offset points where the base query vectors fall short."""
         rewards = planted(40)
         wrong_way = planted(40, signs=-np.ones(40))
-        right = fit_scope(rewards, "global", Recipe())["global"].vector
-        wrong = fit_scope(wrong_way, "global", Recipe())["global"].vector
+        right = plain(rewards, scope="global")["global"].vector
+        wrong = plain(wrong_way, scope="global")["global"].vector
 
         assert right @ wrong / (np.linalg.norm(right) * np.linalg.norm(wrong)) < -0.8
 
@@ -224,7 +268,7 @@ class TestFitScope:
         """The norm of the offset falls as lambda grows."""
         rewards = some_rewards()
         lengths = [
-            np.linalg.norm(fit_scope(rewards, "global", Recipe(ridge=ridge))["global"].vector)
+            np.linalg.norm(plain(rewards, scope="global", recipe=Recipe(ridge=ridge))["global"].vector)
             for ridge in (0.1, 1.0, 10.0, 1000.0)
         ]
 
@@ -234,7 +278,7 @@ class TestFitScope:
     @every_scope
     def test_is_deterministic(self, some_rewards, scope):
         """Two fits of the same rewards are equal bit for bit."""
-        first, second = (fit_scope(some_rewards(tasks=list("aababb")), scope, Recipe()) for _ in range(2))
+        first, second = (plain(some_rewards(tasks=list("aababb")), scope=scope) for _ in range(2))
 
         for key, offset in first.items():
             assert_array_equal(second[key].vector, offset.vector, strict=True)
@@ -252,14 +296,14 @@ class TestCertificate:
     """What the certificate says of an offset is what Eq. 6 says of it."""
 
     @every_scope
-    @pytest.mark.parametrize("objective", ["kd", "reverse_kl"])
+    @pytest.mark.parametrize("objective", [KD(), ReverseKL()])
     @pytest.mark.parametrize("solver", ["exact", "adam"])
     @pytest.mark.parametrize(("dtype", "atol"), [(np.float64, 2e-5), (np.float32, 1e-4)])
     def test_is_honest(self, some_rewards, reference, scope, objective, solver, dtype, atol):
         """Objective and gradient norm, recomputed query by query in float64, are those certified."""
         rewards = some_rewards(6, depths=[8, 3, 5, 8, 1, 6], tasks=list("aababb"), dtype=dtype)
         recipe = Recipe(objective=objective, solver=solver)
-        for offset in fit_scope(rewards, scope, recipe).values():
+        for offset in plain(rewards, scope=scope, recipe=recipe).values():
             learned_from = {
                 "global": slice(None),
                 "task": rewards.tasks == offset.task,
@@ -279,7 +323,7 @@ class TestCertificate:
         rewards = some_rewards(6, depths=40, width=32) if case.startswith("more") else doubled(some_rewards(6))
         values = np.full(rewards.budget, 0.5) if constant else np.random.default_rng(1).uniform(size=rewards.budget)
         rewards = replace(rewards, values=values)
-        for q, offset in enumerate(fit_scope(rewards, "query", Recipe()).values()):
+        for q, offset in enumerate(plain(rewards, scope="query").values()):
             mine = rewards.take(np.array([q]))
             value, gradient = reference(offset.vector, mine, scope_weights(mine), Recipe())
 
@@ -289,7 +333,7 @@ class TestCertificate:
     def test_says_where_the_query_vector_vanishes(self, some_rewards):
         """Drawn to v = -x, where there is no minimum, a fit stops short of it and the evidence says so."""
         rewards = some_rewards(8, depths=20, width=6, seed=1)
-        offsets = fit(rewards, scope="query", gate=False)
+        offsets = plain(rewards, scope="query")
         short = [offset for offset in offsets.values() if not offset.certificate.converged]
 
         assert short
@@ -304,7 +348,7 @@ class TestCertificate:
         spent = []
         evaluate = SharedProblem.evaluate
         monkeypatch.setattr(SharedProblem, "evaluate", lambda *args: spent.append(1) or evaluate(*args))
-        offset = fit_scope(some_rewards(), "global", Recipe(objective="reverse_kl"))["global"]
+        offset = plain(some_rewards(), scope="global", recipe=Recipe(objective=ReverseKL()))["global"]
 
         assert len(spent) == offset.certificate.evaluations
 
@@ -312,8 +356,8 @@ class TestCertificate:
     def test_is_honest_about_rounded_corners(self, some_rewards, reference, scope):
         """Under Softmax-GRPO the certified objective is the paper's up to the documented rounding."""
         rewards = some_rewards()
-        recipe = Recipe(objective="softmax_grpo")
-        for q, (key, offset) in enumerate(fit_scope(rewards, scope, recipe).items()):
+        recipe = Recipe(objective=SoftmaxGRPO())
+        for q, (key, offset) in enumerate(plain(rewards, scope=scope, recipe=recipe).items()):
             mine = rewards.take(np.array([q])) if scope == "query" else rewards
             value, _ = reference(offset.vector, mine, scope_weights(mine), recipe)
             above = offset.certificate.objective - value
@@ -326,7 +370,7 @@ class TestCertificate:
     def test_exact_converges(self, some_rewards, scope, objective, dtype):
         """On candidates around their query every offset reaches the tolerance, in either precision."""
         rewards = some_rewards(8, depths=[8, 3, 5, 8, 1, 6, 2, 8], width=48, tasks=list("aababbab"), dtype=dtype)
-        certificates = [o.certificate for o in fit_scope(rewards, scope, Recipe(objective=objective)).values()]
+        certificates = [o.certificate for o in plain(rewards, scope=scope, recipe=Recipe(objective=objective)).values()]
 
         assert all(certificate.converged for certificate in certificates)
         assert all(certificate.gradient_norm <= 1e-4 for certificate in certificates)
@@ -334,7 +378,7 @@ class TestCertificate:
     @pytest.mark.parametrize("seed", [14, 18])
     def test_exact_starts_afresh_where_it_is_stuck(self, some_rewards, seed):
         """At the corners of Softmax-GRPO curvature learned elsewhere misleads; the solver forgets it and converges."""
-        offsets = fit_scope(some_rewards(4, width=8, seed=seed), "global", Recipe(objective="softmax_grpo"))
+        offsets = plain(some_rewards(4, width=8, seed=seed), scope="global", recipe=Recipe(objective=SoftmaxGRPO()))
 
         assert offsets["global"].certificate.converged
 
@@ -349,22 +393,24 @@ class TestSolvers:
         """No offset of the exact solver has a higher objective than the paper's recipe finds."""
         rewards = some_rewards(8, depths=[8, 3, 5, 8, 1, 6, 2, 8], width=48, tasks=list("aababbab"), seed=seed)
         recipe = Recipe(objective=objective)
-        exact, adam = (fit_scope(rewards, scope, replace(recipe, solver=solver)) for solver in ("exact", "adam"))
+        exact, adam = (
+            plain(rewards, scope=scope, recipe=replace(recipe, solver=solver)) for solver in ("exact", "adam")
+        )
 
         for key, offset in adam.items():
             assert exact[key].certificate.objective <= offset.certificate.objective + 1e-6, key
 
     def test_exact_finds_good_minima_of_reverse_kl(self, some_rewards):
         """Of the many minima of reverse KL the exact solver finds better ones than descent from zero, on average."""
-        recipe = Recipe(objective="reverse_kl")
+        recipe = Recipe(objective=ReverseKL())
         found, from_zero = [], []
         for seed in range(8):
             rewards = some_rewards(seed=seed)
             problem = SharedProblem.of(
-                rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards)[None], recipe.ridge
+                rewards, Loss.of(Grid.of(rewards), recipe), scope_weights(rewards)[None], recipe.ridge
             )
-            found.append(fit_scope(rewards, "global", recipe)["global"].certificate.objective)
-            from_zero.append(recipe.solve(problem, np.zeros((1, 24))).objective[0])
+            found.append(plain(rewards, scope="global", recipe=recipe)["global"].certificate.objective)
+            from_zero.append(exact(problem, np.zeros((1, 24))).objective[0])
 
         assert np.mean(found) < np.mean(from_zero) - 0.1
 
@@ -372,7 +418,7 @@ class TestSolvers:
     def test_both_find_the_same_distilled_offset(self, some_rewards, scope):
         """Under distillation both find one offset, as far apart as their gradients and the ridge allow."""
         rewards = some_rewards(8, width=48, tasks=list("aababbab"))
-        exact, adam = (fit_scope(rewards, scope, Recipe(solver=solver)) for solver in ("exact", "adam"))
+        exact, adam = (plain(rewards, scope=scope, recipe=Recipe(solver=solver)) for solver in ("exact", "adam"))
 
         for key, offset in exact.items():
             apart = np.linalg.norm(offset.vector - adam[key].vector)
@@ -383,10 +429,10 @@ class TestSolvers:
 def test_adam_walks_in_full_width(some_rewards):
     """The paper's Adam depends on the basis, so a private offset takes the path a lone query's global one takes."""
     rewards, recipe = some_rewards(3, dtype=np.float64), Recipe(solver="adam")
-    private = fit_scope(rewards, "query", recipe)
+    private = plain(rewards, scope="query", recipe=recipe)
 
     for q in range(3):
-        alone = fit_scope(rewards.take(np.array([q])), "global", recipe)["global"]
+        alone = plain(rewards.take(np.array([q])), scope="global", recipe=recipe)["global"]
         assert_allclose(private[f"query:{q}"].vector, alone.vector, atol=1e-9)
 
 
@@ -402,8 +448,8 @@ class TestWarmStart:
     def test_finds_the_same_optimum_sooner(self, some_rewards, scope):
         """After a few more queries the offset is the one of a cold fit, in fewer evaluations."""
         rewards, before = self.grown(some_rewards)
-        cold = fit(rewards, scope=scope, gate=False)
-        warm = fit(rewards, scope=scope, gate=False, warm_start=fit(before, scope=scope, gate=False))
+        cold = plain(rewards, scope=scope)
+        warm = plain(rewards, scope=scope, recipe=Recipe(warm_start=plain(before, scope=scope)))
 
         assert list(cold) == list(warm)
         for key, offset in warm.items():
@@ -414,8 +460,8 @@ class TestWarmStart:
     def test_with_nothing_new_is_one_evaluation(self, some_rewards):
         """Where the earlier optimum still holds it is certified and kept."""
         rewards, _ = self.grown(some_rewards)
-        cold = fit(rewards, scope="task", gate=False)
-        warm = fit(rewards, scope="task", gate=False, warm_start=cold)
+        cold = plain(rewards, scope="task")
+        warm = plain(rewards, scope="task", recipe=Recipe(warm_start=cold))
 
         assert [offset.certificate.evaluations for offset in warm.values()] == [1, 1]
         assert_array_equal(warm["task:a"].vector, cold["task:a"].vector)
@@ -423,18 +469,18 @@ class TestWarmStart:
     def test_keys_without_an_earlier_offset_start_cold(self, some_rewards):
         """A scope that is new starts at zero, like any other."""
         rewards, _ = self.grown(some_rewards)
-        earlier = fit(of_task(rewards, "a"), scope="task", gate=False)
-        warm = fit(rewards, scope="task", gate=False, warm_start=earlier)
-        cold = fit(rewards, scope="task", gate=False)
+        earlier = plain(of_task(rewards, "a"), scope="task")
+        warm = plain(rewards, scope="task", recipe=Recipe(warm_start=earlier))
+        cold = plain(rewards, scope="task")
 
         assert_array_equal(warm["task:b"].vector, cold["task:b"].vector)
 
     def test_is_not_part_of_the_record(self, some_rewards):
         """Where the search began is no property of the offsets."""
         rewards, before = self.grown(some_rewards)
-        earlier = fit(before, scope="task", gate=False)
+        earlier = plain(before, scope="task")
 
-        assert fit(rewards, scope="task", gate=False, warm_start=earlier).settings == earlier.settings
+        assert plain(rewards, scope="task", recipe=Recipe(warm_start=earlier)).settings == earlier.settings
 
     @pytest.mark.parametrize(
         ("earlier", "error", "said"),
@@ -446,10 +492,10 @@ class TestWarmStart:
     )
     def test_what_is_no_earlier_fit_is_refused(self, some_rewards, earlier, error, said):
         """A bare vector is named with its key, anything but offsets by its type, another embedder by its width."""
-        earlier = earlier or fit(some_rewards(width=12), scope="global", gate=False)
+        earlier = earlier or plain(some_rewards(width=12), scope="global")
 
         with pytest.raises(error, match=f"warm_start: {said}"):
-            fit(some_rewards(), scope="global", gate=False, warm_start=earlier)
+            plain(some_rewards(), scope="global", recipe=Recipe(warm_start=earlier))
 
 
 class TestPrivateOffsets:
@@ -460,10 +506,13 @@ class TestPrivateOffsets:
     def test_equal_those_solved_in_full_width(self, some_rewards, objective, dtype, atol):
         """A private offset is the shared offset of its query alone."""
         rewards = some_rewards(5, width=32, dtype=dtype)
-        private = fit_scope(rewards, "query", Recipe(objective=objective, tolerance=1e-5))
+        recipe = Recipe(objective=objective, tolerance=1e-5)
+        private = plain(rewards, scope="query", recipe=recipe)
 
         for q in range(len(rewards)):
-            alone = fit_scope(rewards.take(np.array([q])), "global", Recipe(objective=objective, tolerance=1e-5))
+            alone = plain(
+                rewards.take(np.array([q])), scope="global", recipe=Recipe(objective=objective, tolerance=1e-5)
+            )
             assert_allclose(private[f"query:{q}"].vector, alone["global"].vector, atol=atol)
 
     @smooth
@@ -471,17 +520,17 @@ class TestPrivateOffsets:
         """A query of another depth in the batch changes nobody's offset."""
         rewards = some_rewards(6, depths=[8, 1, 4, 8, 2, 7])
         recipe = Recipe(objective=objective, tolerance=1e-6)
-        together = fit_scope(rewards, "query", recipe)
+        together = plain(rewards, scope="query", recipe=recipe)
 
         for q in range(len(rewards)):
-            alone = fit_scope(rewards.take(np.array([q])), "query", recipe)
+            alone = plain(rewards.take(np.array([q])), scope="query", recipe=recipe)
             assert_allclose(together[f"query:{q}"].vector, alone[f"query:{q}"].vector, atol=2e-5)
 
     @every_objective
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_survive_duplicated_candidates(self, some_rewards, objective, dtype):
         """Candidates with the same vector, of any length, leave a converged offset."""
-        offsets = fit_scope(doubled(some_rewards(4, dtype=dtype)), "query", Recipe(objective=objective))
+        offsets = plain(doubled(some_rewards(4, dtype=dtype)), scope="query", recipe=Recipe(objective=objective))
 
         assert all(offset.certificate.converged for offset in offsets.values())
 
@@ -490,10 +539,10 @@ class TestPrivateOffsets:
     def test_of_duplicated_candidates_equal_those_in_full_width(self, some_rewards, objective, dtype):
         """Candidates with the same vector leave the offset that the full width has."""
         rewards = doubled(some_rewards(4, dtype=dtype))
-        private = fit_scope(rewards, "query", Recipe(objective=objective))
+        private = plain(rewards, scope="query", recipe=Recipe(objective=objective))
 
         for q in range(len(rewards)):
-            alone = fit_scope(rewards.take(np.array([q])), "global", Recipe(objective=objective))
+            alone = plain(rewards.take(np.array([q])), scope="global", recipe=Recipe(objective=objective))
             assert_allclose(private[f"query:{q}"].vector, alone["global"].vector, atol=2e-3)
 
     def test_survive_a_candidate_equal_to_the_query(self, some_rewards):
@@ -502,13 +551,13 @@ class TestPrivateOffsets:
         documents, values = blocks(rewards)
         for q, block in enumerate(documents):
             block[0] = 3 * rewards.query_vectors[q]
-        offsets = fit_scope(Rewards.from_arrays(rewards.query_vectors, documents, values), "query", Recipe())
+        offsets = plain(Rewards.from_arrays(rewards.query_vectors, documents, values), scope="query")
 
         assert all(offset.certificate.converged for offset in offsets.values())
 
     def test_take_few_evaluations(self, some_rewards):
         """Newton steps that foresee a confident student arrive in a dozen evaluations at most."""
-        offsets = fit(some_rewards(40, depths=10, width=64), scope="query", gate=False)
+        offsets = plain(some_rewards(40, depths=10, width=64), scope="query")
 
         assert max(offset.certificate.evaluations for offset in offsets.values()) <= 12
 
@@ -519,18 +568,18 @@ class TestPrivateOffsets:
         rows = [rng.permutation(40)[: 3 if q % 13 == 0 else 20] for q in range(52)]
         queries = pool[[row[0] for row in rows]] + rng.normal(size=(52, 16_000)).astype(np.float32) / 2
         rewards = Rewards.from_indexed(queries, pool, rows, [rng.uniform(size=len(row)) for row in rows])
-        offsets = fit_scope(rewards, "query", Recipe())
+        offsets = plain(rewards, scope="query")
 
         assert [len(batch) for batch in batches(rewards)] == [47, 5]  # 47 x 21 x 16,000 numbers are about 16 million
         assert [f"query:{q}" for q in range(52)] == list(offsets)
         for q in (0, 1, 13, 51):
-            alone = fit_scope(rewards.take(np.array([q])), "query", Recipe())
+            alone = plain(rewards.take(np.array([q])), scope="query")
             assert_allclose(offsets[f"query:{q}"].vector, alone[f"query:{q}"].vector, atol=1e-5)
 
     def test_do_not_leave_the_span_of_query_and_candidates(self, some_rewards):
         """What neither the query nor its candidates touch, the offset does not touch."""
         rewards = some_rewards(4, depths=5, width=24)
-        for q, offset in enumerate(fit_scope(rewards, "query", TIGHT).values()):
+        for q, offset in enumerate(plain(rewards, scope="query", recipe=TIGHT).values()):
             span = np.vstack([rewards.query_vectors[q], blocks(rewards)[0][q]])
             coefficients = np.linalg.lstsq(span.T, offset.vector)[0]
 
@@ -546,7 +595,7 @@ class TestInvariances:
         rewards = some_rewards(6, depths=[8, 3, 5, 8, 1, 6], tasks=list("aababb"))
         shuffled = rewards.take(np.array([4, 2, 0, 5, 1, 3]))
 
-        assert_same_offsets(fit_scope(shuffled, scope, TIGHT), fit_scope(rewards, scope, TIGHT))
+        assert_same_offsets(plain(shuffled, scope=scope, recipe=TIGHT), plain(rewards, scope=scope, recipe=TIGHT))
 
     @every_scope
     @smooth
@@ -562,7 +611,9 @@ class TestInvariances:
         )
         recipe = Recipe(objective=objective, tolerance=1e-6)
 
-        assert_same_offsets(fit_scope(shuffled, scope, recipe), fit_scope(rewards, scope, recipe), atol=2e-5)
+        assert_same_offsets(
+            plain(shuffled, scope=scope, recipe=recipe), plain(rewards, scope=scope, recipe=recipe), atol=2e-5
+        )
 
     @every_scope
     @pytest.mark.parametrize(("dtype", "scale"), [(np.float32, 1e-30), (np.float32, 1e20), (np.float64, 1e-200)])
@@ -572,9 +623,9 @@ class TestInvariances:
         blocks = (rewards.doc_vectors * dtype(scale)).reshape(4, 8, -1)
         values = rewards.values.reshape(4, 8)
         scaled = Rewards.from_arrays(rewards.query_vectors, blocks, values)
-        expected = fit_scope(rewards, scope, Recipe())
+        expected = plain(rewards, scope=scope)
 
-        for key, offset in fit_scope(scaled, scope, Recipe()).items():
+        for key, offset in plain(scaled, scope=scope).items():
             assert_allclose(offset.vector, expected[key].vector, atol=2e-4)
 
     @every_scope
@@ -589,7 +640,7 @@ class TestInvariances:
             values,
         )
 
-        assert_same_offsets(fit_scope(rescaled, scope, TIGHT), fit_scope(rewards, scope, TIGHT))
+        assert_same_offsets(plain(rescaled, scope=scope, recipe=TIGHT), plain(rewards, scope=scope, recipe=TIGHT))
 
     @every_scope
     def test_documents_by_value_or_by_row(self, some_rewards, scope):
@@ -601,7 +652,7 @@ class TestInvariances:
         rows = np.split(place[: rewards.budget], rewards.starts[1:-1])
         by_row = Rewards.from_indexed(rewards.query_vectors, documents, rows, blocks(rewards)[1])
 
-        assert_same_offsets(fit_scope(by_row, scope, TIGHT), fit_scope(rewards, scope, TIGHT))
+        assert_same_offsets(plain(by_row, scope=scope, recipe=TIGHT), plain(rewards, scope=scope, recipe=TIGHT))
 
     @every_scope
     @smooth
@@ -613,15 +664,15 @@ class TestInvariances:
         rows = [rng.permutation(12)[:k] for k in (8, 5, 8, 3)]
         values = [rng.uniform(size=len(row)) for row in rows]
         recipe = Recipe(objective=objective, tolerance=1e-6)
-        shared = fit_scope(Rewards.from_indexed(queries, pool, rows, values), scope, recipe)
-        repeated = fit_scope(Rewards.from_arrays(queries, [pool[row] for row in rows], values), scope, recipe)
+        shared = plain(Rewards.from_indexed(queries, pool, rows, values), scope=scope, recipe=recipe)
+        repeated = plain(Rewards.from_arrays(queries, [pool[row] for row in rows], values), scope=scope, recipe=recipe)
 
         assert_same_offsets(shared, repeated, atol=2e-5)
 
     @every_scope
     def test_precision(self, some_rewards, scope):
         """Float32 and float64 vectors have the same offsets up to the tolerance."""
-        half, full = (fit_scope(some_rewards(dtype=dtype), scope, Recipe()) for dtype in (np.float32, np.float64))
+        half, full = (plain(some_rewards(dtype=dtype), scope=scope) for dtype in (np.float32, np.float64))
 
         assert_same_offsets(half, full, atol=1e-3)
 
@@ -637,4 +688,4 @@ class TestInvariances:
         )
         recipe = Recipe(objective=objective, tolerance=1e-6)
 
-        assert_same_offsets(fit_scope(high, scope, recipe), fit_scope(low, scope, recipe), atol=2e-5)
+        assert_same_offsets(plain(high, scope=scope, recipe=recipe), plain(low, scope=scope, recipe=recipe), atol=2e-5)

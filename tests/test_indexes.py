@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from tttembed_rag import InputError, VectorError
+from tttembed_rag import InputError
+from tttembed_rag.errors import VectorError
 from tttembed_rag.evaluate.index import FaissIndex
 
 RNG = np.random.default_rng(7)
@@ -56,7 +57,6 @@ def test_float32_and_float64_rank_alike() -> None:
 
 
 def test_k_beyond_the_documents_lists_each_once() -> None:
-    """A search for more documents than there are lists every document once."""
     index = FaissIndex.from_vectors(DOCUMENTS[:7])
 
     _, rows = index.search(QUERIES, 100)
@@ -144,7 +144,7 @@ def test_missing_faiss_names_the_install_command() -> None:
     """Without faiss the error is an ImportError that says what to install."""
     code = (
         "import sys; sys.modules['faiss'] = None\n"
-        "from tttembed_rag import MissingExtraError\n"
+        "from tttembed_rag.errors import MissingExtraError\n"
         "from tttembed_rag.evaluate.index import FaissIndex\n"
         "try:\n"
         "    FaissIndex.from_vectors([[1.0, 0.0]])\n"

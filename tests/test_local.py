@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, OffsetFileError, Offsets, Rewards, VectorError, fit
+from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.errors import OffsetFileError, VectorError
 from tttembed_rag.fitting import local as module
 from tttembed_rag.fitting.local import Local
+from tttembed_rag.fitting.objectives import OBJECTIVES
+from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.values import Offset
@@ -125,12 +128,12 @@ class TestRegression:
 class TestFit:
     """`fit(..., scope="local")`."""
 
-    @pytest.mark.parametrize("objective", ["kd", "reverse_kl", "softmax_grpo"])
+    @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_without_a_gate(self, some_rewards, objective, dtype):
         """One local offset for each task, with a certificate of its targets and its linear system."""
         rewards = some_rewards(10, depths=[3, 6] * 5, tasks=["a", "b"] * 5, dtype=dtype)
-        offsets = fit(rewards, scope="local", gate=False, objective=objective)
+        offsets = fit(rewards, scope="local", gate=False, recipe=Recipe(objective=objective))
         local = offsets["local:a"]
 
         assert list(offsets) == ["local:a", "local:b"]

@@ -28,7 +28,6 @@ def turned_to(degrees: float) -> Explanation:
 
 
 def ranks(moves: Sequence[Move]) -> list[tuple[str, int, int]]:
-    """Moves as (document, rank before, rank after)."""
     return [(move.document, move.rank_before, move.rank) for move in moves]
 
 

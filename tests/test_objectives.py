@@ -1,6 +1,6 @@
 """KD, reverse KL and Softmax-GRPO: losses and gradients in the logits, against the paper's appendix."""
 
-from typing import get_args
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,11 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from tttembed_rag.fitting.objectives import CLIP, DEVIATION_FLOOR, PADDING, ROUNDING, build, log_softmax
-from tttembed_rag.fitting.recipe import ObjectiveName
+from tttembed_rag.fitting import KD, ReverseKL, SoftmaxGRPO
+from tttembed_rag.fitting.objectives import CLIP, DEVIATION_FLOOR, OBJECTIVES, PADDING, ROUNDING, log_softmax
 
 TEACHER = 0.02
-every_objective = pytest.mark.parametrize("name", get_args(ObjectiveName))
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+
+
+def built(objective, rewards, present, base):
+    """The loss of an objective as a function of logits."""
+    return partial(objective.loss, targets=objective.targets(rewards, present, base, TEACHER))
 
 
 def instance(seed=0, depths=(6, 6, 6), spread=0.05, *, deepest=None):
@@ -43,21 +48,21 @@ class TestEveryObjective:
     @every_objective
     @pytest.mark.parametrize("depths", [(6, 6, 6), (6, 3, 1)], ids=["full", "ragged"])
     @pytest.mark.parametrize("seed", range(4))
-    def test_gradient_is_that_of_the_loss(self, name, depths, seed):
+    def test_gradient_is_that_of_the_loss(self, objective, depths, seed):
         """The gradient agrees with central finite differences, padded or not."""
         rewards, present, base, logits = instance(seed, depths)
-        objective = build(name, rewards, present, base, TEACHER)
-        expected = central_differences(lambda at: objective(at)[0], logits)
+        loss = built(objective, rewards, present, base)
+        expected = central_differences(lambda at: loss(at)[0], logits)
 
-        assert_allclose(objective(logits)[1][present], expected[present], rtol=1e-5, atol=1e-6)
+        assert_allclose(loss(logits)[1][present], expected[present], rtol=1e-5, atol=1e-6)
 
     @every_objective
-    def test_padding_changes_nothing(self, name):
+    def test_padding_changes_nothing(self, objective):
         """A row padded to twice its depth has the same loss and gradient, and none in the padding."""
         rewards, present, base, logits = instance(1, (5,), deepest=10)
         cut = slice(None), slice(5)
-        losses, gradient = build(name, rewards, present, base, TEACHER)(logits)
-        alone = build(name, rewards[cut], present[cut], base[cut], TEACHER)(logits[cut])
+        losses, gradient = built(objective, rewards, present, base)(logits)
+        alone = built(objective, rewards[cut], present[cut], base[cut])(logits[cut])
 
         assert_allclose(losses, alone[0], rtol=1e-12)
         assert_allclose(gradient, np.pad(alone[1], ((0, 0), (0, 5))), atol=1e-12)
@@ -65,40 +70,40 @@ class TestEveryObjective:
     @every_objective
     @settings(max_examples=30, deadline=None, derandomize=True)
     @given(seed=st.integers(0, 10_000), constant=st.floats(-20.0, 20.0))
-    def test_ignores_a_constant_added_to_all_logits(self, name, seed, constant):
+    def test_ignores_a_constant_added_to_all_logits(self, objective, seed, constant):
         """Only differences of logits matter, so the gradient sums to zero."""
         rewards, present, base, logits = instance(seed)
-        objective = build(name, rewards, present, base, TEACHER)
-        losses, gradient = objective(logits)
+        loss = built(objective, rewards, present, base)
+        losses, gradient = loss(logits)
 
-        assert_allclose(objective(logits + constant)[0], losses, rtol=1e-9, atol=1e-9)
+        assert_allclose(loss(logits + constant)[0], losses, rtol=1e-9, atol=1e-9)
         assert_allclose(gradient.sum(axis=1), 0.0, atol=1e-9)
 
     @every_objective
-    def test_take_is_the_same_on_fewer_queries(self, name):
+    def test_targets_are_of_one_query_each(self, objective):
         """Taking rows and then evaluating equals evaluating and then taking rows."""
         rewards, present, base, logits = instance(2, (6, 3, 1, 5))
-        objective = build(name, rewards, present, base, TEACHER)
         rows = np.array([3, 1])
-        losses, gradient = objective(logits)
-        taken = objective.take(rows)(logits[rows])
+        losses, gradient = built(objective, rewards, present, base)(logits)
+        targets = objective.targets(rewards, present, base, TEACHER)
+        taken = objective.loss(logits[rows], tuple(target[rows] for target in targets))
 
         assert losses[rows].tolist() == taken[0].tolist()
         assert gradient[rows].tolist() == taken[1].tolist()
 
     @every_objective
-    def test_has_nothing_to_teach_about_one_candidate(self, name):
+    def test_has_nothing_to_teach_about_one_candidate(self, objective):
         """With one candidate there is no order to learn: loss and gradient are zero."""
-        losses, gradient = build(name, *instance(0, (1, 1))[:3], TEACHER)(np.array([[3.0], [-2.0]]))
+        losses, gradient = built(objective, *instance(0, (1, 1))[:3])(np.array([[3.0], [-2.0]]))
 
         assert_allclose(losses, 0.0, atol=1e-12)
         assert_allclose(gradient, 0.0, atol=1e-12)
 
     @every_objective
-    def test_descends_towards_the_better_candidate(self, name):
+    def test_descends_towards_the_better_candidate(self, objective):
         """From even logits the gradient step lifts the candidate with the higher reward."""
         even = np.zeros((1, 2))
-        _, gradient = build(name, np.array([[0.51, 0.5]]), np.ones((1, 2), bool), even, TEACHER)(even)
+        _, gradient = built(objective, np.array([[0.51, 0.5]]), np.ones((1, 2), bool), even)(even)
 
         assert gradient[0, 0] < 0 < gradient[0, 1]
 
@@ -107,19 +112,12 @@ class TestKnowledgeDistillation:
     """KL(p || pi), the default."""
 
     def test_is_the_divergence_of_the_student_from_the_teacher(self):
-        """The loss is KL(p || pi), p = softmax(r / tau_T)."""
+        """The loss is KL(p || pi), p = softmax(r / tau_T), and its gradient in the logits pi - p."""
         rewards, present, base, logits = instance()
-        losses, _ = build("kd", rewards, present, base, TEACHER)(logits)
+        losses, gradient = built(KD(), rewards, present, base)(logits)
         p, pi = np.exp(log_softmax(rewards / TEACHER)), np.exp(log_softmax(logits))
 
         assert_allclose(losses, (p * np.log(p / pi)).sum(axis=1), rtol=1e-12)
-
-    def test_gradient_is_student_minus_teacher(self):
-        """The gradient in the logits is pi - p."""
-        rewards, present, base, logits = instance()
-        _, gradient = build("kd", rewards, present, base, TEACHER)(logits)
-        p, pi = np.exp(log_softmax(rewards / TEACHER)), np.exp(log_softmax(logits))
-
         assert_allclose(gradient, pi - p, rtol=1e-12)
 
 
@@ -129,7 +127,7 @@ class TestReverseKL:
     def test_gradient_is_that_of_the_appendix(self):
         """The gradient in the logits is pi [log(pi / p) - KL(pi || p)]."""
         rewards, present, base, logits = instance()
-        losses, gradient = build("reverse_kl", rewards, present, base, TEACHER)(logits)
+        losses, gradient = built(ReverseKL(), rewards, present, base)(logits)
         log_ratio = log_softmax(logits) - log_softmax(rewards / TEACHER)
 
         assert_allclose(gradient, np.exp(log_softmax(logits)) * (log_ratio - losses[:, None]), rtol=1e-12)
@@ -137,7 +135,7 @@ class TestReverseKL:
     def test_is_reward_maximisation_with_entropy(self):
         """The loss is -H(pi) - E_pi[r] / tau_T + log Z_T."""
         rewards, present, base, logits = instance()
-        losses, _ = build("reverse_kl", rewards, present, base, TEACHER)(logits)
+        losses, _ = built(ReverseKL(), rewards, present, base)(logits)
         pi = np.exp(log_softmax(logits))
         entropy = -(pi * np.log(pi)).sum(axis=1)
         log_z = np.log(np.exp(rewards / TEACHER).sum(axis=1))
@@ -145,11 +143,11 @@ class TestReverseKL:
         assert_allclose(losses, -entropy - (pi * rewards).sum(axis=1) / TEACHER + log_z, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["kd", "reverse_kl"])
-def test_divergence_vanishes_where_the_student_is_the_teacher(name):
+@pytest.mark.parametrize("objective", [KD(), ReverseKL()])
+def test_divergence_vanishes_where_the_student_is_the_teacher(objective):
     """Both divergences and their gradients are zero at logits r / tau_T."""
     rewards, present, base, _ = instance()
-    losses, gradient = build(name, rewards, present, base, TEACHER)(rewards / TEACHER + 7.0)
+    losses, gradient = built(objective, rewards, present, base)(rewards / TEACHER + 7.0)
 
     assert_allclose(losses, 0.0, atol=1e-12)
     assert_allclose(gradient, 0.0, atol=1e-12)
@@ -161,7 +159,7 @@ class TestSoftmaxGRPO:
     def test_advantages_sum_to_zero(self):
         """A = (r - mean r) / (std r + 1e-4) over the judged candidates of a query, padding left out."""
         rewards, present, base, _ = instance(0, (6, 3, 1))
-        advantage, *_ = build("softmax_grpo", rewards, present, base, TEACHER).targets
+        advantage, *_ = SoftmaxGRPO().targets(rewards, present, base, TEACHER)
         r = rewards[1, :3]
 
         assert_allclose(advantage.sum(axis=1), 0.0, atol=1e-12)
@@ -170,10 +168,10 @@ class TestSoftmaxGRPO:
     def test_gradient_at_the_reference_is_minus_advantage_over_count(self):
         """At v = 0 the gradient in the logits is -A / K, K the query's own depth."""
         rewards, present, base, _ = instance(0, (6, 3, 1))
-        objective = build("softmax_grpo", rewards, present, base, TEACHER)
-        _, gradient = objective(base)
+        loss = built(SoftmaxGRPO(), rewards, present, base)
+        _, gradient = loss(base)
 
-        assert_allclose(gradient, -objective.targets[0] / np.array([[6], [3], [1]]), atol=1e-12)
+        assert_allclose(gradient, -loss.keywords["targets"][0] / np.array([[6], [3], [1]]), atol=1e-12)
 
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(seed=st.integers(0, 10_000), reach=st.floats(0.0, 3.0))
@@ -181,43 +179,35 @@ class TestSoftmaxGRPO:
         """The loss exceeds the clipped loss of the paper by at most ROUNDING / 4 * mean |A|."""
         rewards, present, base, _ = instance(seed, (6,))
         logits = base + reach * np.random.default_rng(seed).normal(size=base.shape)
-        objective = build("softmax_grpo", rewards, present, base, TEACHER)
-        a, rho = objective.targets[0][0], np.exp(log_softmax(logits) - log_softmax(base))[0]
+        loss = built(SoftmaxGRPO(), rewards, present, base)
+        a, rho = loss.keywords["targets"][0][0], np.exp(log_softmax(logits) - log_softmax(base))[0]
         clipped = -np.minimum(rho * a, np.clip(rho, 1 - CLIP, 1 + CLIP) * a).mean()
-        above = float(objective(logits)[0][0] - clipped)
+        above = float(loss(logits)[0][0] - clipped)
 
         assert -1e-12 <= above <= ROUNDING / 4 * np.abs(a).mean() + 1e-12
 
     def test_rounds_the_corner_itself(self):
         """Exactly at the corner the loss stands ROUNDING / 4 of the clipped advantage above the paper's."""
         rewards, base = np.array([[0.6, 0.4]]), np.zeros((1, 2))
-        objective = build("softmax_grpo", rewards, np.ones((1, 2), bool), base, TEACHER)
-        a = objective.targets[0][0]
+        loss = built(SoftmaxGRPO(), rewards, np.ones((1, 2), bool), base)
+        a = loss.keywords["targets"][0][0]
         logits = np.log([[0.6, 0.4]])
         clipped = -(1.2 * a[0] + 0.8 * a[1]) / 2
 
-        assert_allclose(objective(logits)[0], clipped + ROUNDING / 4 * np.abs(a).mean(), rtol=1e-9)
+        assert_allclose(loss(logits)[0], clipped + ROUNDING / 4 * np.abs(a).mean(), rtol=1e-9)
 
-    def test_leaves_alone_what_is_clipped(self):
-        """Once every candidate is past its corner the gradient is zero: the update stays near the base."""
-        rewards, base = np.array([[0.9, 0.1]]), np.zeros((1, 2))
-        objective = build("softmax_grpo", rewards, np.ones((1, 2), bool), base, TEACHER)
+    @pytest.mark.parametrize("values", [[0.9, 0.1], [0.5, 0.5]], ids=["clipped", "equal"])
+    def test_has_no_gradient_for_what_is_clipped_or_equal(self, values):
+        """Past every corner the update stays near the base; equal rewards have no advantage to learn from."""
+        loss = built(SoftmaxGRPO(), np.array([values]), np.ones((1, 2), bool), np.zeros((1, 2)))
 
-        assert_allclose(objective(np.array([[1.0, 0.0]]))[1], 0.0, atol=1e-12)
-
-    def test_has_no_gradient_for_equal_rewards(self):
-        """Equal rewards have no advantage, so nothing is to be learned."""
-        rewards, present, base, logits = instance(spread=0.0)
-        losses, gradient = build("softmax_grpo", rewards, present, base, TEACHER)(logits)
-
-        assert_allclose(losses, 0.0, atol=1e-12)
-        assert_allclose(gradient, 0.0, atol=1e-12)
+        assert_allclose(loss(np.array([[1.0, 0.0]]))[1], 0.0, atol=1e-12)
 
     def test_agrees_with_distillation_locally(self):
         """For a uniform reference and a small spread both gradients point along centred rewards."""
         rewards, present, _, _ = instance(spread=1e-5)
         even = np.zeros(rewards.shape)
-        _, distilled = build("kd", rewards, present, even, TEACHER)(even)
+        _, distilled = built(KD(), rewards, present, even)(even)
         centred = rewards - rewards.mean(axis=1, keepdims=True)
 
         assert_allclose(distilled, -centred / (6 * TEACHER), rtol=1e-2, atol=1e-8)

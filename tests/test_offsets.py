@@ -18,8 +18,10 @@ from safetensors import safe_open
 from safetensors.numpy import load as to_tensors
 from safetensors.numpy import save as to_safetensors
 
-from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, Rewards, VectorError, fit
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
+from tttembed_rag.errors import OffsetFileError, VectorError
 from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.offsets.values import Certificate
 from tttembed_rag.rewards.observations import Candidate, Served
 
 WIDTH = 6
@@ -274,7 +276,6 @@ class TestLookup:
         assert some(one("task", task="a")).find("b") is None
 
     def test_the_default_task_is_that_of_queries_without_one(self):
-        """Queries that name no task get the offset of the default task."""
         offsets = some(one("task", task="default"))
 
         assert offsets["task:default"] is offsets.find()
@@ -316,7 +317,6 @@ class TestLookup:
 
     @pytest.mark.parametrize("name", ["task", "query_id"])
     def test_needs_one_key_for_one_vector(self, name):
-        """One vector has one key, in a list or not."""
         offsets, x = everything(), queries()[0]
 
         assert_array_equal(offsets.apply(x, **{name: ["billing"]}), offsets.apply(x, **{name: "billing"}))
@@ -351,7 +351,6 @@ class TestMapping:
 
     @pytest.mark.parametrize("key", ["task:nobody", "query:nobody", "nobody"])
     def test_an_unknown_key_is_a_key_error(self, key):
-        """As in any mapping."""
         with pytest.raises(KeyError, match=key):
             everything()[key]
 
@@ -436,7 +435,6 @@ class TestMapping:
         ],
     )
     def test_evidence_reads_as_one_line(self, evidence, expected):
-        """Evidence is one line a person understands."""
         assert expected == str(evidence)
 
 
@@ -781,7 +779,6 @@ class TestBadFile:
 
     @pytest.mark.parametrize("name", ["absent", "."])
     def test_missing(self, tmp_path, name):
-        """No file, or a folder, is an error that names the path."""
         path = tmp_path / name
 
         with pytest.raises(OffsetFileError, match=f"^{re.escape(str(path))}: expected an offsets file, found none$"):

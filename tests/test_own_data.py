@@ -18,7 +18,7 @@ from tttembed_rag import Evidence, Offset, Offsets, Rewards, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.cli.rows import tasks_of
 from tttembed_rag.errors import DataError
-from tttembed_rag.rewards.rows import read_rows
+from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.testing import FakeEmbedder
 
 # Users want official pages of what they ask; the embedding model knows the topics, and nothing of what is official.
@@ -160,10 +160,10 @@ class TestVotes:
         lines = ["query,text,click,task", "a,x,1,one", "a,y,0,one", "b,x,0,", "b,y,1,"]
         (here / "clicks.csv").write_text("\n".join(lines), encoding="utf-8")
 
-        rows = read_rows(here / "clicks.csv", scale=Scale(), task="rest")
+        votes = read_votes(here / "clicks.csv", scale=Scale(), task="rest")
 
-        assert sorted({(row.query, row.task) for row in rows}) == [("a", "one"), ("b", "rest")]
-        assert [row.reward for row in rows] == [0.75, 0.25, 0.25, 0.75]
+        assert [(served.query, served.task) for served in votes] == [("a", "one"), ("b", "rest")]
+        assert [[shown.reward for shown in served.candidates] for served in votes] == [[0.75, 0.25], [0.25, 0.75]]
 
     def test_no_text_is_embedded_twice(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A second fit of the same file takes vectors that are known, beside the offsets."""
@@ -305,9 +305,8 @@ class TestVotes:
         assert reason.replace("HERE", str(here)) in result.output.splitlines()[-1]
 
     def test_a_file_that_is_not_there(self, here: Path) -> None:
-        """Is named."""
         with pytest.raises(DataError, match=r"none\.csv: expected a file with query"):
-            read_rows(here / "none.csv", scale=Scale(), task="t")
+            read_votes(here / "none.csv", scale=Scale(), task="t")
 
 
 class TestMeasured:
@@ -388,19 +387,19 @@ class TestMeasured:
         (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
 
         model = FakeEmbedder(width=4)
-        one, two = tasks_of(
+        (one, scores, sources), (two, other_scores, _) = tasks_of(
             Rewards.from_texts(
-                read_rows(here / "scores.csv", scale=Scale(), task="rest"),
+                read_votes(here / "scores.csv", scale=Scale(), task="rest"),
                 embed_query=lambda text: model.embed_queries([text])[0],
                 embed_documents=model.embed_documents,
             )
         )
 
-        assert (one.dataset.name, two.dataset.name) == ("one", "two")
-        assert list(one.dataset.documents) == list(two.dataset.documents) == ["a", "b", "c"]
-        assert (one.scores, two.scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
-        assert one.dataset.qrels == {"q": {"a": 1.0, "b": 0.0}}
-        assert one.sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
+        assert (one.name, two.name) == ("one", "two")
+        assert list(one.documents) == list(two.documents) == ["a", "b", "c"]
+        assert (scores, other_scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
+        assert one.qrels == {"q": {"a": 1.0, "b": 0.0}}
+        assert sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
 
     def test_a_judged_log_is_measured(self, here: Path) -> None:
         """By its scores; without their name it says how to get some."""
@@ -463,7 +462,6 @@ class TestMeasured:
         ],
     )
     def test_what_is_missing_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
-        """That says what to do."""
         write_votes(here / "votes.csv", "thumb", 1, -1)
         (here / "all-bad.csv").write_text("query,document,thumb\nq,a,-1\nq,b,-1\n", encoding="utf-8")
         (here / "other.py").write_text(

@@ -11,7 +11,7 @@ from tttembed_rag.errors import EmbedderError, JudgeError, TTTEmbedError
 from tttembed_rag.judges import Patience, RubricJudge, open_judge
 from tttembed_rag.judges.chats import OpenAIChat
 from tttembed_rag.judging import Budget, Plan, Price, ScoreCache, judge_all
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 
 TEXTS = [f"text {i}" for i in range(40)]
 
@@ -183,7 +183,7 @@ def test_refused_documents_are_no_breakdown(serve, concurrency):
     """However many of them stand side by side, every other one is judged, and no refusal is kept as an answer."""
     documents = [(f"d{i}", f"battle {i}" if 10 <= i < 35 else f"text {i}") for i in range(50)]
     judge = open_judge(f"openai:m?url={serve(chat).url}/v1")
-    plan = Plan([Observation("q", "history", documents)], (50,), Budget(), Price())
+    plan = Plan([Served.of_texts("q", "history", documents)], (50,), Budget(), Price())
     verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=concurrency)
 
     assert (len(verdicts.rewards["q"]), len(verdicts.failed), verdicts.stopped) == (25, 25, "")
@@ -193,7 +193,9 @@ def test_refused_documents_are_no_breakdown(serve, concurrency):
 def test_what_concerns_no_text_is_a_breakdown(serve, status):
     """A key or a model that the service does not know ends the run after three calls."""
     server = serve(lambda *_: (status, {}, {"error": "no"}))
-    plan = Plan([Observation("q", "history", [(f"d{i}", f"text {i}") for i in range(50)])], (50,), Budget(), Price())
+    plan = Plan(
+        [Served.of_texts("q", "history", [(f"d{i}", f"text {i}") for i in range(50)])], (50,), Budget(), Price()
+    )
     verdicts = judge_all(plan, open_judge(f"openai:m?url={server.url}/v1"), ScoreCache.open(None), concurrency=1)
 
     assert verdicts.broken

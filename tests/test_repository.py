@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
@@ -57,16 +56,18 @@ LAYERS = {
         ("fitting", "judges"),
         ("gate", "embedders", "judging"),
         ("serving", "evaluate"),
-        ("__init__",),
         ("capture",),
-        ("testing", "cli"),
+        ("adapting", "testing"),
+        ("__init__",),
+        ("cli",),
         ("__main__",),
     ),
     "tttembed_store": (
         ("extras",),
-        ("batches", "spans", "shards"),
+        ("spans", "shards"),
         ("sql",),
-        ("following", "worker"),
+        ("batches", "following"),
+        ("worker",),
         ("capture", "report", "proxy"),
         ("__init__",),
         ("cli",),
@@ -76,6 +77,7 @@ LAYERS = {
         ("index", "outcomes"),
         ("learning",),
         ("asking", "explaining"),
+        ("learner",),
         ("learned",),
         ("recall", "tools"),
         ("__init__",),
@@ -89,6 +91,14 @@ LAYER = {
     for number, names in enumerate(layers)
     for name in names
 }
+OURS = {source.name for source in SOURCES.values()} - {"llama_index", "haystack_integrations"}
+# Modules that list public names and load each where it is asked for.
+FACADES = [
+    module
+    for source in SOURCES.values()
+    for module in sorted(source.rglob("*.py"))
+    if "facade(" in module.read_text(encoding="utf-8") and module.name != "facades.py"
+]
 MODULES = [(package, module) for package, folder in PACKAGES.items() for module in sorted(folder.rglob("*.py"))]
 
 
@@ -98,12 +108,10 @@ def modules(folder: Path) -> list[Path]:
 
 
 def entry(package: str, module: Path) -> tuple[str, str]:
-    """The layer entry a module of a package belongs to."""
     return package, module.relative_to(PACKAGES[package]).with_suffix("").parts[0]
 
 
 def imports(module: Path) -> Iterator[tuple[str, list[str]]]:
-    """Every import of a module, wherever it stands, as (module, names)."""
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, []) for alias in node.names)
@@ -211,7 +219,7 @@ def test_adapters_import_public_names_alone() -> None:
     assert [found for found in taken if not set(found[1]) <= set(getattr(import_module(found[0]), "__all__", ()))] == []
 
 
-def test_importing_loads_numpy_and_the_standard_library_alone() -> None:
+def test_importing_loads_the_standard_library_alone() -> None:
     """`import tttembed_rag` in a fresh process loads nothing else, and prints nothing."""
     code = (
         "import sys; before = set(sys.modules)\n"
@@ -222,22 +230,57 @@ def test_importing_loads_numpy_and_the_standard_library_alone() -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True, text=True)
 
     loaded = set(done.stdout.split())
-    assert loaded - sys.stdlib_module_names == {"numpy", "tttembed_rag"}
+    assert loaded - sys.stdlib_module_names == {"tttembed_rag"}
     assert done.stderr == ""
 
 
 # Names
 
 
-def test_exported_names_are_the_public_names() -> None:
-    """`__all__` is sorted, and lists exactly the public names that are no modules."""
-    public = sorted(
-        name
-        for name, value in vars(tttembed_rag).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
-    )
+def types_of(module: Path) -> dict[str, str]:
+    """The module of each name that a facade imports for those who read types."""
+    (block,) = [node for node in ast.parse(module.read_text(encoding="utf-8")).body if isinstance(node, ast.If)][:1]
+    return {alias.name: line.module for line in block.body for alias in line.names}  # type: ignore[attr-defined]
 
-    assert public == tttembed_rag.__all__
+
+@pytest.mark.parametrize("module", FACADES, ids=lambda path: str(path.relative_to(REPO)))
+def test_a_facade_lists_what_it_loads(module: Path) -> None:
+    """Each name of `__all__` is loaded from where its type is, and so are all names by a star; `dir` shows them."""
+    source = next(source for source in SOURCES.values() if module.is_relative_to(source))
+    parts = module.relative_to(source.parent).with_suffix("").parts
+    package = import_module(".".join(parts).removesuffix(".__init__"))
+    types, starred = types_of(module), {}
+    exec(f"from {package.__name__} import *", starred)  # noqa: S102 - what a user may write
+
+    assert package.__all__ == sorted(types, key=lambda name: (not name.isupper(), name))
+    assert {name: getattr(import_module(types[name]), name) for name in types} == {
+        name: getattr(package, name) for name in package.__all__
+    }
+    assert set(package.__all__) <= starred.keys() & set(dir(package))
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'Nothing'"):
+        _ = package.Nothing
+
+
+def test_the_first_page_has_thirty_names() -> None:
+    """Whatever else there is stands in the room that it is of."""
+    assert len(tttembed_rag.__all__) == 30
+
+
+@pytest.mark.parametrize(
+    ("statement", "most"),
+    [("import tttembed_rag", 5_000), ("from langchain_tttembed import TTTEmbeddings", 8_000)],
+)
+def test_an_import_loads_few_lines_of_ours(statement: str, most: int) -> None:
+    """Of all modules that were loaded in a fresh process."""
+    code = (
+        f"{statement}\nimport sys\n"
+        f"print(*(module.__file__ for name, module in sys.modules.items() if name.partition('.')[0] in {OURS!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    files = done.stdout.split()
+    assert files
+    assert sum(len(Path(file).read_text(encoding="utf-8").splitlines()) for file in files) <= most
 
 
 def test_modules_are_named_after_what_they_hold() -> None:
@@ -277,7 +320,6 @@ def test_only_the_command_prints() -> None:
 
 
 def project(distribution: Path) -> dict[str, object]:
-    """The [project] table of a distribution."""
     return tomllib.loads((distribution / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -303,7 +345,6 @@ def lowest_promised(distribution: Path) -> set[tuple[str, Version]]:
 
 
 def lowest_tested(constraints: str) -> set[tuple[str, Version]]:
-    """What is installed where the lowest versions are tested."""
     lines = (REPO / constraints).read_text(encoding="utf-8").splitlines()
     return {(name, Version(version)) for name, _, version in (line.partition("==") for line in lines[1:])}
 
@@ -445,7 +486,6 @@ def test_modules_import_from_the_wheels_alone(unpacked_origins: dict[str, str], 
 
 
 def test_the_installed_command_runs(unpacked: Path, tmp_path: Path) -> None:
-    """The command of the installed files runs away from this checkout."""
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tttembed_rag.cli import main; main()"
 
     done = subprocess.run(
@@ -495,7 +535,6 @@ def test_distributions_say_the_same_of_themselves(distribution: Path) -> None:
 
 
 def documented_targets() -> list[tuple[str, str]]:
-    """(document, target) of every `make TARGET` in the code of the documents at the root."""
     return [
         (document.name, target)
         for document in sorted(REPO.glob("*.md"))
@@ -515,7 +554,6 @@ def test_documented_targets_exist() -> None:
 
 
 def test_links_between_files_lead_somewhere() -> None:
-    """Every relative link of a tracked Markdown file leads to a file."""
     links = [
         (file, target.partition("#")[0])
         for file in tracked_files()

@@ -1,6 +1,6 @@
 """Rewards: the columns, the scale contract, and one clear error for each kind of bad input."""
 
-import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, RewardError, Rewards, Scale, VectorError, fit
+from tttembed_rag import InputError, Rewards, Scale, fit
+from tttembed_rag.errors import RewardError, VectorError
 
 N, K, U, D = 3, 4, 7, 5
 
@@ -37,7 +38,6 @@ def indexed(**changes):
 
 
 def spoiled(array, value):
-    """The array with *value* in its second row."""
     array = np.array(array)
     array[1] = value
     return array
@@ -66,7 +66,6 @@ class TestBuilding:
         assert depths == rewards.depths.tolist()
 
     def test_lists_are_as_good_as_arrays(self):
-        """Nested lists build what arrays build."""
         arrays = columns()
         lists = {name: value.tolist() for name, value in arrays.items()}
         expected, rewards = Rewards.from_arrays(**arrays), Rewards.from_arrays(**lists)
@@ -192,79 +191,9 @@ class TestScale:
 
         assert rewards.tolist() == [1.0, 0.0]
 
-    @pytest.mark.parametrize("text", ["stars", "rubric", "rubric:0", "rubric:a,b", "Probability", ""])
-    def test_of_another_name_is_an_error(self, text):
-        """Unknown scale text is an error that lists what is known and shows what came."""
-        with pytest.raises(
-            InputError, match=rf"^scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got '{text}'$"
-        ):
-            Rewards.from_arrays(**columns(), scale=text)
-
-    def test_of_another_kind_is_an_error(self):
-        """A kind nobody knows is an error."""
-        with pytest.raises(InputError, match=r"^scale: expected probability, logit, unbounded or rubric, got 'stars'$"):
-            Scale("stars")
-
-    @pytest.mark.parametrize(
-        ("low", "high", "expected"),
-        [
-            (5, 0, "low < high"),
-            (1, 1, "low < high"),
-            (float("nan"), 1, "low < high"),
-            (0, float("inf"), "a finite range"),
-            (float("-inf"), 0, "a finite range"),
-            (-1e308, 1e308, "a finite range"),
-        ],
-    )
-    def test_without_a_range_is_an_error(self, low, high, expected):
-        """The best grade must lie above the worst, and not without an end: all grades would be the same reward."""
-        message = re.escape(f"scale: expected {expected}, got {low:g} and {high:g}")
-        with pytest.raises(InputError, match=f"^{message}$"):
-            Scale("rubric", low, high)
-
-    @pytest.mark.parametrize(
-        ("scale", "value", "message"),
-        [
-            ("probability", 1.5, r"scale probability in \[0, 1\], got values from .* to 1\.5 "),
-            ("probability", -0.1, r"scale probability in \[0, 1\], got values from -0\.1 to "),
-            ("rubric:0,5", 7.0, r"scale rubric:0,5 in \[0, 5\], got values from .* to 7 "),
-            ("probability", np.nan, "finite numbers, got NaN"),
-            ("logit", np.inf, "finite numbers, got infinity"),
-        ],
-    )
-    def test_outside_is_an_error(self, scale, value, message):
-        """Rewards outside the declared scale are an error that shows their range and is not guessed away."""
-        rewards = columns()["rewards"]
-        rewards[1, 2] = value
-
-        with pytest.raises(RewardError, match=f"^rewards: expected {message}"):
-            Rewards.from_arrays(**columns(rewards=rewards), scale=scale)
-
 
 class TestBadVectors:
     """Vectors nothing can be learned from."""
-
-    @pytest.mark.parametrize("name", ["query_vectors", "candidate_vectors"])
-    @pytest.mark.parametrize(("value", "got"), [(np.nan, "NaN"), (np.inf, "infinity"), (0.0, "a zero vector")])
-    def test_are_errors(self, name, value, got):
-        """A NaN, infinite or zero vector is an error that names the argument."""
-        bad = columns(**{name: spoiled(columns()[name], value)})
-
-        with pytest.raises(VectorError, match=f"^{name}: expected finite, non-zero vectors, got {got} in row "):
-            Rewards.from_arrays(**bad)
-
-    def test_are_found_among_documents(self):
-        """An indexed document is checked as well, and its row is named."""
-        with pytest.raises(VectorError, match=r"^doc_vectors: expected .* got NaN in row 1$"):
-            Rewards.from_indexed(**indexed(doc_vectors=spoiled(indexed()["doc_vectors"], np.nan)))
-
-    def test_are_named_by_their_row_in_a_large_matrix(self):
-        """The row named is the row of the whole matrix, wherever checking was split into blocks."""
-        documents = np.ones((70_000, 2), np.float32)
-        documents[69_000] = np.nan
-
-        with pytest.raises(VectorError, match=r"^doc_vectors: expected .* got NaN in row 69000$"):
-            Rewards.from_indexed(np.ones((1, 2)), documents, [[69_000]], [[0.5]])
 
     def test_are_nobodys_business_where_nobody_judged(self):
         """A bad document that no query has among its candidates is not looked at."""
@@ -281,183 +210,193 @@ class TestBadVectors:
         assert documents[[2, 7]].tolist() == rewards.doc_vectors.tolist()
         assert rewards.candidates.tolist() == [1, 0, 1]
 
-    @pytest.mark.parametrize(
-        ("build", "name"), [(Rewards.from_arrays, "candidate_vectors"), (Rewards.from_indexed, "doc_vectors")]
-    )
-    def test_of_another_width_are_errors(self, build, name):
-        """Documents must be as wide as queries."""
-        given_columns = columns() if build == Rewards.from_arrays else indexed()
-        given_columns["query_vectors"] = np.ones((N, D + 1))
 
-        with pytest.raises(VectorError, match=f"^{name}: expected width {D + 1} like query_vectors, got {D}$"):
-            build(**given_columns)
+# What is refused: the argument that is wrong, the error, and how its line begins or, with a $, reads.
 
-    def test_of_two_widths_are_errors(self):
-        """All candidate blocks must be of one width."""
-        blocks = [np.ones((K, D)), np.ones((K, D - 1)), np.ones((K, D))]
-
-        with pytest.raises(
-            VectorError, match=r"^candidate_vectors: expected vectors of one width, got widths \[4, 5\]$"
-        ):
-            Rewards.from_arrays(**columns(candidate_vectors=blocks))
-
-    @pytest.mark.parametrize("name", ["query_vectors", "doc_vectors"])
-    def test_one_vector_is_no_matrix(self, name):
-        """One vector must still be a matrix of one row."""
-        with pytest.raises(VectorError, match=rf"^{name}: expected a matrix \(rows, d\), got shape \(5,\)$"):
-            Rewards.from_indexed(**indexed(**{name: np.ones(D)}))
-
-    def test_candidate_blocks_must_be_matrices(self):
-        """A matrix in place of (n, k, d) is an error that says which shape a query's block has."""
-        message = rf"^candidate_vectors: expected shape \({K}, d\) for query 0, one vector per reward, got \({D},\)$"
-
-        with pytest.raises(InputError, match=message):
-            Rewards.from_arrays(**columns(candidate_vectors=np.ones((N, D))))
+INF, NAN = float("inf"), float("nan")
+LARGE = np.ones((70_000, 2), np.float32)
+LARGE[69_000] = NAN
+WIDER = np.ones((N, D + 1))
+BLOCKS = [np.ones((2, D)), np.empty((0, D)), np.ones((2, D))]
+SCALES = "probability, logit, unbounded or rubric"
+NONE_JUDGED = "rewards: expected at least one judged candidate per query, got none for query 1$"
 
 
-class TestBadRewards:
-    """Rewards that do not belong to their candidates."""
-
-    def test_one_row_is_no_matrix(self):
-        """A flat list of rewards is an error."""
-        with pytest.raises(InputError, match=r"^rewards: expected one row of numbers per query, got float64 "):
-            Rewards.from_arrays(**columns(rewards=np.full(N, 0.5)))
-
-    @pytest.mark.parametrize(
-        ("value", "got"),
-        [
-            ([["a", "b"]] * N, "could not convert"),
-            (0.5, "float"),
-            ("0.5", "str"),
-        ],
-        ids=["words", "number", "string"],
-    )
-    def test_must_be_numbers(self, value, got):
-        """What is not a row of numbers per query is an error."""
-        with pytest.raises(InputError, match=f"^rewards: expected one row .*per query, got .*{got}"):
-            Rewards.from_arrays(**columns(rewards=value))
-
-    def test_that_are_missing_are_errors(self):
-        """A reward of None is an error, never imputed."""
-        rewards = columns()["rewards"].tolist()
-        rewards[1][2] = None
-
-        with pytest.raises(
-            RewardError, match=r"^rewards: expected finite numbers, got NaN \(leave unjudged candidates out"
-        ):
-            Rewards.from_arrays(**columns(rewards=rewards))
-
-    @pytest.mark.parametrize(
-        ("build", "changes", "message"),
-        [
-            (
-                Rewards.from_arrays,
-                columns(rewards=np.full((N, K - 1), 0.5)),
-                "candidate_vectors: expected shape (3, d) for query 0, one vector per reward, got (4, 5)",
-            ),
-            (
-                Rewards.from_indexed,
-                indexed(rewards=[[0.1, 0.2, 0.3], [0.4], [0.6]]),
-                "rewards: expected one reward per candidate, got 1 rewards for 2 candidates in query 1",
-            ),
-            (
-                Rewards.from_indexed,
-                indexed(rewards=[[0.1, 0.2, 0.3], [0.4, 0.5]]),
-                "rewards: expected one reward per candidate, got 2 rows for 3 queries",
-            ),
-            (
-                Rewards.from_arrays,
-                columns(query_vectors=np.ones((4, D))),
-                "rewards: expected one row per query, 4 in query_vectors, got 3",
-            ),
-            (
-                Rewards.from_arrays,
-                columns(candidate_vectors=np.ones((2, K, D))),
-                "candidate_vectors: expected one block per query, 3 in rewards, got 2",
-            ),
-        ],
-    )
-    def test_of_another_number_are_errors(self, build, changes, message):
-        """One row of rewards for each query, and one reward for each candidate, no fewer."""
-        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-            build(**changes)
-
-    def test_of_no_query_are_errors(self):
-        """Without a rewarded query there is nothing to learn."""
-        empty = np.empty((0, D)), np.empty((0, K, D)), np.empty((0, K))
-
-        with pytest.raises(RewardError, match=r"^rewards: expected at least one rewarded query, got none$"):
-            Rewards.from_arrays(*empty)
-
-    @pytest.mark.parametrize(("judges", "got"), [(["a", "b", "a"], "['a', 'b']"), (["a"], "['a']")])
-    def test_are_of_one_judge(self, judges, got):
-        """Judges are not comparable, so rewards of two of them are an error; a list of judges covers all queries."""
-        with pytest.raises(RewardError, match=rf"^judge: expected one judge for all 3 queries .*got {re.escape(got)}$"):
-            Rewards.from_arrays(**columns(), judge=judges)
+def arrays(**changes):
+    return partial(Rewards.from_arrays, **columns(**changes))
 
 
-NONE_JUDGED = r"^rewards: expected at least one judged candidate per query, got none for query 1$"
+def index(**changes):
+    return partial(Rewards.from_indexed, **indexed(**changes))
 
 
-class TestBadCandidates:
-    """Candidates that are not rows of the documents, each once."""
-
-    def test_a_query_without_candidates_is_an_error(self):
-        """A query with an empty block is an error that names it."""
-        blocks = [np.ones((2, D)), np.empty((0, D)), np.ones((2, D))]
-
-        with pytest.raises(RewardError, match=NONE_JUDGED):
-            Rewards.from_arrays(np.ones((N, D)), blocks, [[0.1, 0.2], [], [0.3, 0.4]])
-
-    @pytest.mark.parametrize("none", [np.array([], int), []], ids=["array", "list"])
-    def test_a_query_without_candidate_rows_is_an_error(self, none):
-        """An empty array of integers and an empty list are the same error: they hold nothing of a wrong type."""
-        with pytest.raises(RewardError, match=NONE_JUDGED):
-            Rewards.from_indexed(**indexed(candidates=[[0, 1], none, [6]], rewards=[[0.1, 0.2], [], [0.6]]))
-
-    @pytest.mark.parametrize(("row", "got"), [(U, "0 to 7"), (-1, "-1 to 6")])
-    def test_out_of_range_are_errors(self, row, got):
-        """A row beyond the documents is an error; negative rows do not count from the end."""
-        with pytest.raises(InputError, match=f"^candidates: expected rows 0 to 6 of doc_vectors, got {got}$"):
-            Rewards.from_indexed(**indexed(candidates=[[0, 1, row], [2, 3], [6]]))
-
-    def test_repeated_within_a_query_are_errors(self):
-        """One document has one reward per query."""
-        with pytest.raises(
-            InputError, match=r"^candidates: expected each document once per query, got document 3 twice in query 1$"
-        ):
-            Rewards.from_indexed(**indexed(candidates=[[0, 1, 2], [3, 3], [6]]))
-
-    @pytest.mark.parametrize("rows", [[0.0, 1.0, 2.0], ["0", "1", "2"], [True, False, True]])
-    def test_must_be_integers(self, rows):
-        """Rows of a matrix are integers, not rounded numbers."""
-        with pytest.raises(InputError, match=r"^candidates: expected integer rows of doc_vectors, got dtype "):
-            Rewards.from_indexed(**indexed(candidates=[np.array(rows)] * N, rewards=[[0.1, 0.2, 0.3]] * N))
+def reward(value, scale="probability"):
+    """A call with that reward among others."""
+    rewards = columns()["rewards"].tolist()
+    rewards[1][2] = value
+    return arrays(rewards=rewards, scale=scale)
 
 
-class TestBadNames:
-    """Task keys and query ids that name nothing, or two things."""
+REFUSED = [
+    (
+        VectorError,
+        "doc_vectors: expected .* got NaN in row 1$",
+        index(doc_vectors=spoiled(indexed()["doc_vectors"], NAN)),
+    ),
+    # Counted over the whole matrix, wherever checking was split into blocks.
+    (
+        VectorError,
+        "doc_vectors: .* NaN in row 69000$",
+        partial(Rewards.from_indexed, np.ones((1, 2)), LARGE, [[69_000]], [[0.5]]),
+    ),
+    (VectorError, "candidate_vectors: expected width 6 like query_vectors, got 5$", arrays(query_vectors=WIDER)),
+    (VectorError, "doc_vectors: expected width 6 like query_vectors, got 5$", index(query_vectors=WIDER)),
+    (
+        VectorError,
+        r"candidate_vectors: expected vectors of one width, got widths \[4, 5\]$",
+        arrays(candidate_vectors=[np.ones((K, D)), np.ones((K, D - 1)), np.ones((K, D))]),
+    ),
+    (VectorError, r"query_vectors: expected a matrix \(rows, d\), got shape \(5,\)$", index(query_vectors=np.ones(D))),
+    (VectorError, r"doc_vectors: expected a matrix \(rows, d\), got shape \(5,\)$", index(doc_vectors=np.ones(D))),
+    (
+        InputError,
+        r"candidate_vectors: expected shape \(4, d\) for query 0, one vector per reward, got \(5,\)$",
+        arrays(candidate_vectors=np.ones((N, D))),
+    ),
+    (
+        InputError,
+        r"candidate_vectors: expected shape \(3, d\) for query 0, one vector per reward, got \(4, 5\)$",
+        arrays(rewards=np.full((N, K - 1), 0.5)),
+    ),
+    (
+        InputError,
+        "candidate_vectors: expected one block per query, 3 in rewards, got 2$",
+        arrays(candidate_vectors=np.ones((2, K, D))),
+    ),
+    (InputError, "rewards: expected one row of numbers per query, got float64 ", arrays(rewards=np.full(N, 0.5))),
+    (InputError, "rewards: expected one row .*per query, got .*could not convert", arrays(rewards=[["a", "b"]] * N)),
+    (InputError, "rewards: expected one row .*per query, got .*float", arrays(rewards=0.5)),
+    (InputError, "rewards: expected one row .*per query, got .*str", arrays(rewards="0.5")),
+    (
+        InputError,
+        "rewards: expected one row per query, 4 in query_vectors, got 3$",
+        arrays(query_vectors=np.ones((4, D))),
+    ),
+    (
+        InputError,
+        "rewards: expected one reward per candidate, got 1 rewards for 2 candidates in query 1$",
+        index(rewards=[[0.1, 0.2, 0.3], [0.4], [0.6]]),
+    ),
+    (
+        InputError,
+        "rewards: expected one reward per candidate, got 2 rows for 3 queries$",
+        index(rewards=[[0.1, 0.2, 0.3], [0.4, 0.5]]),
+    ),
+    (
+        RewardError,
+        "rewards: expected at least one rewarded query, got none$",
+        partial(Rewards.from_arrays, np.empty((0, D)), np.empty((0, K, D)), np.empty((0, K))),
+    ),
+    (RewardError, NONE_JUDGED, arrays(candidate_vectors=BLOCKS, rewards=[[0.1, 0.2], [], [0.3, 0.4]])),
+    (RewardError, NONE_JUDGED, index(candidates=[[0, 1], [], [6]], rewards=[[0.1, 0.2], [], [0.6]])),
+    # An empty array holds nothing of a wrong type.
+    (RewardError, NONE_JUDGED, index(candidates=[[0, 1], np.array([], int), [6]], rewards=[[0.1, 0.2], [], [0.6]])),
+    # A missing reward is never imputed.
+    (RewardError, r"rewards: expected finite numbers, got NaN \(leave unjudged candidates out", reward(None)),
+    (RewardError, "rewards: expected finite numbers, got NaN", reward(NAN)),
+    (RewardError, "rewards: expected finite numbers, got infinity", reward(INF, "logit")),
+    (RewardError, r"rewards: expected scale probability in \[0, 1\], got values from .* to 1\.5 ", reward(1.5)),
+    (RewardError, r"rewards: expected scale probability in \[0, 1\], got values from -0\.1 to ", reward(-0.1)),
+    (
+        RewardError,
+        r"rewards: expected scale rubric:0,5 in \[0, 5\], got values from .* to 7 ",
+        reward(7.0, "rubric:0,5"),
+    ),
+    (
+        RewardError,
+        "rewards: .*calibrate them first",
+        partial(Rewards.from_arrays, np.ones((1, 2)), np.ones((1, 2, 2)), [[3.0, 9.0]], scale="unbounded"),
+    ),
+    # Judges are not comparable; a list of them covers all queries.
+    (RewardError, r"judge: expected one judge for all 3 queries .*got \['a', 'b'\]$", arrays(judge=["a", "b", "a"])),
+    (RewardError, r"judge: expected one judge for all 3 queries .*got \['a'\]$", arrays(judge=["a"])),
+    (
+        InputError,
+        "candidates: expected rows 0 to 6 of doc_vectors, got 0 to 7$",
+        index(candidates=[[0, 1, U], [2, 3], [6]]),
+    ),
+    # Negative rows do not count from the end.
+    (
+        InputError,
+        "candidates: expected rows 0 to 6 of doc_vectors, got -1 to 6$",
+        index(candidates=[[0, 1, -1], [2, 3], [6]]),
+    ),
+    (
+        InputError,
+        "candidates: expected each document once per query, got document 3 twice in query 1$",
+        index(candidates=[[0, 1, 2], [3, 3], [6]]),
+    ),
+    *(
+        (
+            InputError,
+            "candidates: expected integer rows of doc_vectors, got dtype ",
+            index(candidates=[np.array(rows)] * N, rewards=[[0.1, 0.2, 0.3]] * N),
+        )
+        for rows in ([0.0, 1.0, 2.0], ["0", "1", "2"], [True, False, True])
+    ),
+    *(
+        (
+            VectorError,
+            f"{name}: expected finite, non-zero vectors, got {got} in row ",
+            arrays(**{name: spoiled(columns()[name], value)}),
+        )
+        for name in ("query_vectors", "candidate_vectors")
+        for value, got in ((NAN, "NaN"), (INF, "infinity"), (0.0, "a zero vector"))
+    ),
+    *(
+        (
+            InputError,
+            f"{name}: expected non-empty strings, got {value!r} at row 1$",
+            arrays(**{name: ["a", value, "c"]}),
+        )
+        for name in ("tasks", "query_ids")
+        for value in (5, None, "", b"b")
+    ),
+    *(
+        (InputError, f"{name}: expected one per query, 3 in query_vectors, got {got}$", arrays(**{name: value}))
+        for name in ("tasks", "query_ids", "sources")
+        for value, got in ((["a", "b"], "2"), ("abc", "the string 'abc'"))
+    ),
+    (
+        InputError,
+        "query_ids: expected ids unique within a task, got 'x' twice in task 'a'$",
+        arrays(tasks=["b", "a", "a"], query_ids=["x"] * 3),
+    ),
+    (InputError, "sources: expected strings, got None at row 1$", index(sources=["ann", None, "bob"])),
+    (InputError, "doc_ids: expected one per document, 7 in doc_vectors, got 1$", index(doc_ids=["a"])),
+    (InputError, "doc_ids: expected non-empty strings, got '' at row 0$", index(doc_ids=[""] * U)),
+    *(
+        (InputError, f"scale: expected {SCALES}:LOW,HIGH, got '{text}'$", arrays(scale=text))
+        for text in ("stars", "rubric", "rubric:0", "rubric:a,b", "Probability", "")
+    ),
+    (InputError, f"scale: expected {SCALES}, got 'stars'$", partial(Scale, "stars")),
+    # The best grade lies above the worst, and not without an end: all grades would be the same reward.
+    *(
+        (InputError, f"scale: expected low < high, got {low:g} and {high:g}$", partial(Scale, "rubric", low, high))
+        for low, high in ((5, 0), (1, 1), (NAN, 1))
+    ),
+    *(
+        (InputError, f"scale: expected a finite range, got {low:g} and {high:g}$", partial(Scale, "rubric", low, high))
+        for low, high in ((0, INF), (-INF, 0))
+    ),
+    (InputError, r"scale: expected a finite range, got -1e\+308 and 1e\+308$", partial(Scale, "rubric", -1e308, 1e308)),
+]
 
-    @pytest.mark.parametrize("name", ["tasks", "query_ids"])
-    @pytest.mark.parametrize(("value", "got"), [(5, "5"), (None, "None"), ("", "''"), (b"b", "b'b'")])
-    def test_must_be_strings(self, name, value, got):
-        """A key that is not a non-empty string is an error that names its row."""
-        with pytest.raises(InputError, match=f"^{name}: expected non-empty strings, got {got} at row 1$"):
-            Rewards.from_arrays(**columns(), **{name: ["a", value, "c"]})
 
-    @pytest.mark.parametrize("name", ["tasks", "query_ids"])
-    @pytest.mark.parametrize(("value", "got"), [(["a", "b"], "2"), ("abc", "the string 'abc'")])
-    def test_must_be_one_per_query(self, name, value, got):
-        """A list of another length, or one string for all, is an error."""
-        with pytest.raises(InputError, match=f"^{name}: expected one per query, 3 in query_vectors, got {got}$"):
-            Rewards.from_arrays(**columns(), **{name: value})
-
-    def test_query_ids_must_be_unique_within_a_task(self):
-        """Two queries of one task cannot share an id."""
-        with pytest.raises(
-            InputError, match=r"^query_ids: expected ids unique within a task, got 'x' twice in task 'a'$"
-        ):
-            Rewards.from_arrays(**columns(), tasks=["b", "a", "a"], query_ids=["x", "x", "x"])
+@pytest.mark.parametrize(("error", "line", "call"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_is_wrong_is_one_line(error, line, call):
+    with pytest.raises(error, match=f"^{line}"):
+        call()
 
 
 class TestSources:
@@ -489,21 +428,6 @@ class TestSources:
         assert len(Rewards.from_indexed(**indexed(query_ids=ids, sources=["ann", "bob", "ann"]))) == 3
         with pytest.raises(InputError, match=r"got 'q' twice in task 'default' from source 'ann'$"):
             Rewards.from_indexed(**indexed(query_ids=ids, sources=["ann", "ann", "bob"]))
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"sources": ["ann"]}, "sources: expected one per query, 3 in query_vectors, got 1"),
-            ({"sources": "ann"}, "sources: expected one per query, 3 in query_vectors, got the string 'ann'"),
-            ({"sources": ["ann", None, "bob"]}, "sources: expected strings, got None at row 1"),
-            ({"doc_ids": ["a"]}, "doc_ids: expected one per document, 7 in doc_vectors, got 1"),
-            ({"doc_ids": [""] * U}, "doc_ids: expected non-empty strings, got '' at row 0"),
-        ],
-    )
-    def test_bad_ones(self, changes, message):
-        """One line says what is wrong."""
-        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-            Rewards.from_indexed(**indexed(**changes))
 
 
 class TestBounded:

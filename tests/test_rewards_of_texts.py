@@ -7,7 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 from tttembed_store import open_store
 
-from tttembed_rag import EmbedderError, InputError, Offsets, RewardError, Rewards, fit
+from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.errors import EmbedderError, RewardError
 from tttembed_rag.testing import FakeEmbedder
 
 MODEL = FakeEmbedder(width=16)
@@ -21,7 +22,6 @@ ROWS = [
 
 
 def of(rows, **options):
-    """Rewards of some rows."""
     return Rewards.from_texts(rows, embed_query=embed_query, embed_documents=MODEL.embed_documents, **options)
 
 
@@ -138,7 +138,6 @@ class TestFromTexts:
             Rewards.from_texts(ROWS, **model)
 
     def test_scores_off_the_scale_are_refused(self):
-        """As everywhere."""
         with pytest.raises(RewardError, match=r"\[0, 1\]"):
             of([("q", "a", 5), ("q", "b", 1)])
 

@@ -20,7 +20,6 @@ def offsets_of(width=WIDTH, *, task=None, seed=0):
 
 
 def vector_of(text):
-    """The base vector of a text."""
     return np.asarray(FAKE.embed_query(text), np.float32)
 
 
@@ -81,7 +80,6 @@ def test_a_query_is_answered_without_its_store(store, monkeypatch, tmp_path, cap
 
 
 def test_a_file_of_another_model_is_not_served(tmp_path):
-    """The model that a file was learned for is compared."""
     vectors = list(offsets_of().values())
     Offsets(vectors, width=WIDTH, settings={"embedder": "a"}).save(tmp_path / "o")
     base = vector_of("wool").tolist()

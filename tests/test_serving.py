@@ -1,18 +1,17 @@
 """Which task a query belongs to, which offsets are live, and that nothing leaks between requests."""
 
-import asyncio
 import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, context, current_task
-from tttembed_rag.serving import Published, Snapshot, Steering, resolve_task
-from tttembed_rag.serving.context import said
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, Steering, context
+from tttembed_rag.adapting import resolve_task
+from tttembed_rag.errors import VectorError
+from tttembed_rag.serving.context import context_value, current_task
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
@@ -23,7 +22,6 @@ WORDS = ["task", "tenant", "query_id", "source"]
 
 
 def offsets_of(tasks, seed=0):
-    """A random offset for each task, and none for any other."""
     draw = np.random.default_rng(seed)
     return Offsets([Offset("task", draw.normal(size=WIDTH), 0.8, 4, UNGATED, task=task) for task in tasks], width=WIDTH)
 
@@ -46,13 +44,13 @@ class TestContext:
     @pytest.mark.parametrize("name", WORDS)
     def test_what_a_block_says_holds_inside_it(self, name):
         """Until a block within says otherwise, if only nothing; what that does not say is as around it."""
-        seen = [said(name)]
+        seen = [context_value(name)]
         with context(**{name: "outer"}):
             for within in ({}, {name: "inner"}, {name: ""}, {"tenant" if name == "task" else "task": "other"}):
                 with context(**within):
-                    seen.append(said(name))
-            seen.append(said(name))
-        seen.append(said(name))
+                    seen.append(context_value(name))
+            seen.append(context_value(name))
+        seen.append(context_value(name))
 
         assert seen == [None, "outer", "inner", "", "outer", "outer", None]
 
@@ -69,7 +67,7 @@ class TestContext:
         with pytest.raises(InputError, match=f"^{name}: expected a text or None, got int$"), context(**{name: 3}):
             pass
 
-        assert said(name) is None
+        assert context_value(name) is None
 
 
 class TestResolution:
@@ -97,7 +95,7 @@ class TestResolution:
         resolve_task(lambda query: query[99], "q")
 
         [record] = caplog.records
-        assert (record.name, record.levelno) == ("tttembed_rag.serving.steering", logging.ERROR)
+        assert (record.name, record.levelno) == ("tttembed_rag.serving.tasks", logging.ERROR)
 
     def test_a_wrong_task_is_refused(self, offsets):
         """Neither text nor function nor None."""
@@ -205,7 +203,6 @@ class TestLiveOffsets:
         assert steering.apply(BASE, "q") == offsets.apply(BASE, task="task1")
 
     def test_publishing_returns_the_way_back(self, offsets):
-        """Rolling back is publishing what came back."""
         live = LiveOffsets(offsets)
 
         assert live.publish(offsets_of(["other"])) is offsets
@@ -213,7 +210,6 @@ class TestLiveOffsets:
         assert live.current is offsets
 
     def test_another_width_is_refused(self, offsets):
-        """Offsets of another model never go live."""
         live = LiveOffsets(offsets)
 
         with pytest.raises(VectorError, match=r"^offsets: expected width 8, got 3$"):
@@ -245,94 +241,45 @@ class TestLiveOffsets:
         with pytest.raises(InputError, match=r"^offsets: expected tttembed_rag Offsets, got dict$"):
             LiveOffsets(offsets).publish({})
 
+    def test_a_private_offset_serves_no_query_of_a_tenant(self):
+        """Its verdicts came from a query without one; the task's offset serves all alike."""
+        own = Offset("query", np.ones(WIDTH), 0.5, 1, UNGATED, None, "task1", "q")
+        of_task = offsets_of(["task1"])["task:task1"]
+        steering, shared = Steering(LiveOffsets(Offsets([own, of_task], width=WIDTH)), "task1"), offsets_of(["task1"])
+        with context(tenant="acme"):
+            of_tenant = steering.apply(BASE, "q")
 
-class TestTenants:
-    """Offsets of one tenant never reach another's query."""
+        assert of_tenant == shared.apply(BASE, task="task1")
+        assert steering.apply(BASE, "q") not in (of_tenant, BASE)
 
-    @pytest.fixture
-    def owned(self):
-        """The offsets of 32 tenants, all for the same task."""
-        return {f"tenant{number}": offsets_of(["task1"], seed=number) for number in range(32)}
 
-    @pytest.fixture
-    def steering(self, owned):
-        """Steering for all of them, and shared offsets for the others."""
-        live = LiveOffsets(offsets_of(["task1"], seed=99))
-        for tenant, offsets in owned.items():
-            live.for_tenant(tenant).publish(offsets)
-        return Steering(live)
+class TestRequest:
+    """One query, one version."""
 
-    def test_others_are_served_the_shared_ones(self, steering):
-        """A tenant without offsets of its own, and no tenant at all, are served what all share."""
-        shared = offsets_of(["task1"], seed=99).apply(BASE, task="task1")
-        with context(task="task1", tenant="new"):
-            new = steering.apply(BASE, "q")
-        with context(task="task1"):
-            nobody = steering.apply(BASE, "q")
-
-        assert new == nobody == shared
-
-    def test_a_fixed_tenant_comes_first(self, owned):
-        """A wrapper that was made for one tenant serves it whatever the context says."""
+    def test_it_is_served_what_was_live_when_it_came(self, offsets):
+        """A version that is published meanwhile serves the next request."""
         live = LiveOffsets()
-        mine = live.for_tenant("tenant1")
-        mine.publish(owned["tenant1"])
+        steering = Steering(live, "task1")
+        before = steering.request("q")
+        live.publish(offsets)
+        after = steering.request("q")
+        live.publish(None)
 
-        with context(task="task1", tenant="tenant2"):
-            assert Steering(mine).apply(BASE, "q") == owned["tenant1"].apply(BASE, task="task1")
-            assert Steering(live).apply(BASE, "q") == BASE
+        assert before.vector(BASE) == BASE
+        assert after.vector(BASE) == offsets.apply(BASE, task="task1")
 
-    def test_threads_do_not_mix(self, steering, owned):
-        """32 threads, each for its tenant, that all publish while they serve: each gets its own."""
-        together = Barrier(32)
+    def test_the_version_is_looked_up_once(self, offsets):
+        """However much is asked of one request."""
+        looks = []
 
-        def serve(tenant):
-            mine = steering._live.for_tenant(tenant)
-            together.wait()
-            with context(task="task1", tenant=tenant):
-                served = []
-                for _ in range(30):
-                    served.append(steering.apply(BASE, "q"))
-                    mine.publish(owned[tenant])
-                return served
+        class Counted(LiveOffsets):
+            def serving(self, query, task):
+                looks.append((query, task))
+                return super().serving(query, task)
 
-        with ThreadPoolExecutor(32) as pool:
-            served = list(pool.map(serve, owned))
+        request = Steering(Counted(offsets), "task1").request("q")
+        request.vector(BASE)
+        request.order(["a", "b"], [0.9, 0.8])
 
-        assert served == [[offsets.apply(BASE, task="task1")] * 30 for offsets in owned.values()]
-
-    async def test_asyncio_tasks_do_not_mix(self, steering, owned):
-        """200 tasks that wait for each other, in the loop and in threads, each get their tenant's."""
-
-        async def serve(number):
-            with context(task="task1", tenant=f"tenant{number % 32}"):
-                await asyncio.sleep(0)
-                here = steering.apply(BASE, "q")
-                return here, await asyncio.to_thread(steering.apply, BASE, "q")
-
-        served = await asyncio.gather(*(serve(number) for number in range(200)))
-
-        expected = [owned[f"tenant{number % 32}"].apply(BASE, task="task1") for number in range(200)]
-        assert served == [(one, one) for one in expected]
-
-
-@pytest.mark.parametrize(
-    ("learned_for", "wrapped", "said"),
-    [
-        ("", "mine", ["version 3 was learned for a model that it does not name and is served to mine"]),
-        ("mine", "", ["version 3 was learned for mine and is served to whatever model is wrapped"]),
-        ("mine", "mine", []),
-        ("", "", []),
-    ],
-)
-def test_offsets_of_an_unknown_model_are_said_once(offsets, caplog, learned_for, wrapped, said):
-    """Where one of both models is known, nobody can tell whether they are the same: they are served, and one line."""
-
-    class Versioned(Published):
-        def snapshot(self, tenant):
-            return Snapshot(offsets, None, 3, embedder=learned_for)
-
-    live = LiveOffsets.of(Versioned({}), embedder=wrapped)
-
-    assert [live.current for _ in range(3)] == [offsets] * 3
-    assert [message.split(":")[0] for message in caplog.messages] == said
+        assert not request.needs_scores
+        assert looks == [("q", "task1")]

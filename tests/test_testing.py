@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import InputError, RewardError, context
-from tttembed_rag.capture import Known, Log
-from tttembed_rag.embedders import CachedEmbedder, Embedder, FrameworkEmbedder, VectorCache
-from tttembed_rag.judges import check_judge, checked_rewards
+from tttembed_rag import InputError, Known, context
+from tttembed_rag.adapting import Log, checked_rewards
+from tttembed_rag.embedders import Embedder
+from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
+from tttembed_rag.embedders.wrapped import FrameworkEmbedder
+from tttembed_rag.errors import RewardError
+from tttembed_rag.judges import check_judge
 from tttembed_rag.judges.contract import Forecasting
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.testing import FakeClock, FakeEmbedder, FakeJudge, FakeLog, word_overlap
 
 TEXTS = ["wash a wool jumper", "a wool jumper", "rust on a chain", ""]
@@ -30,7 +33,6 @@ class TestJudge:
         assert FakeJudge().score("Wash WOOL?", ["wool: how to wash it", "wool", "rust", ""]) == [1.0, 0.5, 0.0, 0.0]
 
     def test_passes_for_a_reranker(self):
-        """It passes the examination of judges."""
         check_judge(FakeJudge())
 
     async def test_notes_what_it_was_asked(self):
@@ -64,10 +66,19 @@ class TestJudge:
         with pytest.raises(RewardError, match="rubric:0,5"):
             checked_rewards(judge, judge.score("q", ["7"]))
 
+    def test_a_document_without_a_score_has_no_reward(self):
+        """Not judged is NaN, never zero; a column of scores, as some cross-encoders give them, counts as a list."""
+        judge = FakeJudge(scale="rubric:0,5")
+        rewards = checked_rewards(judge, [5.0, None, 0.0])
+        column = checked_rewards(judge, np.array([[5.0], [0.0]]))
+
+        assert rewards[[0, 2]].tolist() == column.tolist() == [1.0, 0.0]
+        assert np.isnan(rewards[1])
+
     def test_a_budget_holds_it(self):
         """It uses exactly what it forecasts, so that caps on tokens can be tested."""
         judge = FakeJudge(documents_per_call=2, tokens=7)
-        served = [Observation("q", "wool", [(str(n), f"wool {n}") for n in range(10)])]
+        served = [Served.of_texts("q", "wool", [(str(n), f"wool {n}") for n in range(10)])]
 
         verdicts = judge_all(Plan(served, budget=Budget(tokens=30)), judge, ScoreCache.open(None))
 

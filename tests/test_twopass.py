@@ -1,6 +1,7 @@
 """The second search: where it goes, and how both searches become one list."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -8,20 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, VectorError, fit
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, Steering, TwoPass, fit
+from tttembed_rag.adapting import Handlers, adrive, drive, in_reward_order
+from tttembed_rag.errors import VectorError
+from tttembed_rag.offsets.orders import in_fused_order
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
-from tttembed_rag.rewards.orders import in_fused_order
-from tttembed_rag.serving import (
-    FirstPass,
-    Handlers,
-    Published,
-    Snapshot,
-    Steering,
-    TwoPass,
-    adrive,
-    drive,
-    in_reward_order,
-)
+from tttembed_rag.serving.twopass import FirstPass
 
 KEYS = st.lists(st.integers(0, 30), unique=True)
 REWARDS = st.dictionaries(st.integers(0, 30), st.floats(0, 1))
@@ -148,22 +141,20 @@ class Library:
             "vectors": lambda: self.documents[about],
         }[what]()
 
-    def record(self, query, base, documents, scores):
+    def record(self, request, base, documents, scores):
         """Keep what was judged, or fail."""
-        self.recorded.append((query, base, documents, scores))
+        self.recorded.append((request.query, base, documents, scores))
         if self.failing == "record":
             raise ConnectionError(self.failing)
 
     def loop(self, **settings):
-        """The loop over this library."""
         return TwoPass(
-            steer=lambda _, base: base,
             read=str,
             rewards=np.array,
             key=int,
             record=self.record,
             logger=logging.getLogger("library"),
-            **settings,
+            **{"request": Steering(LiveOffsets()).request} | settings,
         )
 
     def found(self, **settings):
@@ -196,17 +187,23 @@ async def test_the_loop_is_the_same_sync_and_async(case):
 
 
 class Odd:
-    """Sorts odd documents of the task before even ones."""
+    """Requests that sort odd documents before even ones, where *published*, and steer nothing."""
+
+    task = "default"
 
     def __init__(self, published=True):
-        self.published = published
+        self.needs_scores = published
         self.scores = []
 
-    def needs_scores(self, query):
-        """Whether there is anything to sort by."""
-        return self.published
+    def __call__(self, query):
+        """Itself, as the request for *query*."""
+        self.query = query
+        return self
 
-    def order(self, query, texts, scores):
+    def vector(self, base):
+        return base
+
+    def order(self, texts, scores):
         """The places of odd documents, then the others."""
         self.scores.append(scores)
         return sorted(range(len(texts)), key=lambda place: int(texts[place]) % 2 == 0)
@@ -219,9 +216,9 @@ async def test_words_sort_the_first_search_before_the_judge_reads(case):
     once = np.argsort(-(documents @ query), kind="stable").tolist()
     odd = sorted(once, key=lambda row: row % 2 == 0)
 
-    found = library.found(depth=5, words=words, second_pass=False)
+    found = library.found(depth=5, request=words, sorts=True, second_pass=False)
 
-    assert found == await awaited.afound(depth=5, words=words, second_pass=False)
+    assert found == await awaited.afound(depth=5, request=words, sorts=True, second_pass=False)
     assert library.recorded == awaited.recorded == [("q", query.tolist(), odd[:5], rewards[odd[:5]].tolist())]
     assert library.asked == awaited.asked == ["embed", "search", "vectors", "judge"]
     cosines = documents @ query / np.linalg.norm(query) / np.linalg.norm(documents, axis=1)
@@ -232,7 +229,7 @@ def test_words_sort_the_second_search_too(case):
     """Else what they brought up for the judge would stand at its place among vectors again."""
     query, documents, rewards = case
     library, words = Library(case), Odd()
-    found = library.found(depth=3, words=words)
+    found = library.found(depth=3, request=words, sorts=True)
     assert library.asked == ["embed", "search", "vectors", "judge", "vectors", "again", "vectors"]
     once = sorted(np.argsort(-(documents @ query), kind="stable").tolist(), key=lambda row: row % 2 == 0)
     first = FirstPass(once, rewards[once][:3], key=int)
@@ -245,43 +242,52 @@ def test_without_a_rescorer_no_vector_is_asked_for(case):
     """What is not published costs nothing."""
     library = Library(case)
 
-    assert library.found(depth=5, words=Odd(published=False), second_pass=False) == Library(case).found(
+    assert library.found(depth=5, request=Odd(published=False), sorts=True, second_pass=False) == Library(case).found(
         depth=5, second_pass=False
     )
     assert library.asked == ["embed", "search", "judge"]
 
 
-def sorting(**options):
-    """Steering with a published rescorer of the default task, served by *options* of `LiveOffsets.of`."""
+def by_words():
+    """Offsets that turn no query, with a rescorer of the default task that puts shared words above similarity."""
     sure = Evidence(9, None, None, "published", "made for a test")
-    rescorer = Rescorer(np.array([1.0, 0.0, 0.0, 0.0]), Vocabulary.of(["a text"]), sure)
-    offset = Offset("local", np.ones(16), 0.5, 9, sure, task="default", rescorer=rescorer)
-    return Steering(LiveOffsets.of(Published({"": Snapshot(Offsets([offset], width=16), reason=None)}), **options))
+    rescorer = Rescorer(np.array([1.0, 1.0, 0.0, 0.0]), Vocabulary.of(["a fox", "a hen"]), sure)
+    return Offsets([Offset("local", np.zeros(16), 0.5, 9, sure, task="default", rescorer=rescorer)], width=16)
 
 
 @pytest.mark.parametrize(
-    ("options", "asked"),
-    [
-        ({}, ["embed", "search", "vectors", "judge"]),
-        ({"base_share": 1.0}, ["embed", "search", "judge"]),
-        ({"tenant_required": True}, ["embed", "search", "judge"]),
-    ],
+    ("offsets", "questions"),
+    [(by_words(), ["embed", "search", "vectors", "judge"]), (None, ["embed", "search", "judge"])],
 )
-def test_where_base_vectors_are_served_no_vector_is_asked_for(case, options, asked):
-    """A rescorer that is published sorts only the lists of queries that offsets serve."""
-    library, words = Library(case), sorting(**options)
+def test_where_base_vectors_are_served_no_vector_is_asked_for(case, offsets, questions):
+    """A rescorer sorts only the lists of queries that offsets serve."""
+    library = Library(case)
 
-    library.found(depth=5, words=words, second_pass=False)
+    library.found(depth=5, request=Steering(LiveOffsets(offsets)).request, sorts=True, second_pass=False)
 
-    assert library.asked == asked
+    assert library.asked == questions
 
 
-def test_a_query_without_the_tenant_that_is_required_is_counted():
-    """Also where a list is asked about and not a vector."""
-    live = sorting(tenant_required=True)._live
+@pytest.mark.parametrize(("before", "after"), [(by_words(), None), (None, by_words())])
+def test_the_version_that_found_a_list_sorts_it(case, before, after):
+    """What is published between the search and the sorting serves the next request."""
+    live, lists = LiveOffsets(before), []
 
-    assert not Steering(live).needs_scores("q")
-    assert live.without_tenant == 1
+    def search(_):
+        live.publish(after)
+        return ["a hen", "a fox"]
+
+    handlers = Handlers(
+        embed=lambda _: case[0].tolist(),
+        search=search,
+        vectors=lambda texts: np.stack([case[0], case[0] + case[1][0]])[: len(texts)],
+        judge=lambda texts: lists.append(texts) or [0.5] * len(texts),
+    )
+    loop = Library(case).loop(request=Steering(live).request, sorts=True, depth=2)
+    for _ in range(2):
+        drive(replace(loop, key=str).steps("which fox?"), handlers)
+
+    assert lists == [["a hen", "a fox"] if version is None else ["a fox", "a hen"] for version in (before, after)]
 
 
 @pytest.mark.parametrize("settings", [{"second_pass": False}, {"depth": 1}])

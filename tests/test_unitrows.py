@@ -1,24 +1,15 @@
-"""Products of unit rows: the same numbers on the CPU, on a torch device, gathered or in order."""
-
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
+"""Products of unit rows: the same numbers, gathered or in order."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, fit
-from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.grid import Grid, Loss
+from tttembed_rag.fitting.optima import scope_weights
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.fitting.scopes import scope_weights
 from tttembed_rag.fitting.shared import SharedProblem
-from tttembed_rag.fitting.solver import exact
-from tttembed_rag.vectors import gpu
 from tttembed_rag.vectors.checks import norms
 from tttembed_rag.vectors.copies import same_text
-from tttembed_rag.vectors.gpu import TorchRows
 from tttembed_rag.vectors.rows import UnitRows
 
 SLOTS = np.array([[3, 0, 5], [1, 1, 2], [6, 4, 0]])
@@ -36,13 +27,6 @@ def unit(rows):
     return rows.vectors.astype(np.float64) / rows.norms[:, None]
 
 
-def placed(rows, where):
-    """The rows where numpy multiplies them, or where torch does."""
-    if where == "torch":
-        pytest.importorskip("torch")
-    return TorchRows.of(rows, "cpu") if where == "torch" else rows
-
-
 OFFSETS, WEIGHTS = (np.random.default_rng(1).normal(size=(3, size)) for size in (16, 7))
 # Of rows, and of the unit vectors that they are.
 PRODUCTS = {
@@ -58,14 +42,13 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("where", ["numpy", "torch"])
 @pytest.mark.parametrize(("product", "expected"), PRODUCTS.values(), ids=PRODUCTS)
-def test_products_are_those_of_unit_vectors(product, expected, where, dtype):
+def test_products_are_those_of_unit_vectors(product, expected, dtype):
     """Of all rows, of a slice of them, and of rows at slots, one named twice included."""
     rows = some_rows(dtype=dtype)
 
-    assert len(placed(rows, where).rows(slice(2, 5))) == 3
-    assert_allclose(product(placed(rows, where)), expected(unit(rows)), rtol=1e-5, atol=1e-6)
+    assert len(rows.rows(slice(2, 5))) == 3
+    assert_allclose(product(rows), expected(unit(rows)), rtol=1e-5, atol=1e-6)
 
 
 class TestAlike:
@@ -86,7 +69,6 @@ class TestAlike:
         assert all(len(set(found[which == text].tolist())) == 1 for text in range(20))
 
     def test_the_numbers_do_not_follow_the_order(self):
-        """The same rows in another order have the same numbers."""
         rng = np.random.default_rng(0)
         vectors = rng.standard_normal((50, 16))
         vectors[40:] = vectors[:10] + 1e-5
@@ -113,60 +95,6 @@ class TestGathering:
         assert_allclose(rows.similarities(queries, slots[:, ::-1]), expected[:, ::-1], rtol=1e-5, atol=1e-6)
 
 
-class TestDevice:
-    """Where the rows live."""
-
-    def test_cuda_without_a_device_is_refused(self, some_rewards):
-        """Asking for a GPU where there is none says so, before any work."""
-        if pytest.importorskip("torch").cuda.is_available():
-            pytest.skip("there is a CUDA device")
-        with pytest.raises(InputError, match=r"device: expected a CUDA device .* got none"):
-            fit(some_rewards(), scope="task", gate=False, device="cuda")
-
-    def test_a_driver_without_torch_leaves_rows_where_they_are(self, monkeypatch):
-        """Nobody asked for a GPU, so that nothing has to be installed, however large the rows are."""
-        monkeypatch.delitem(sys.modules, "torch", raising=False)
-        monkeypatch.setattr(sys, "path", [])
-        monkeypatch.setattr(gpu, "_WORTH_A_GPU", 0)
-        monkeypatch.setattr(Path, "exists", lambda _: True)
-        rows = some_rows()
-
-        assert gpu.placed(rows, "auto") is rows
-
-    def test_unknown_devices_are_refused(self, some_rewards):
-        """A device is auto, cpu or cuda."""
-        with pytest.raises(InputError, match="device: expected one of auto, cpu, cuda, got 'tpu'"):
-            fit(some_rewards(), scope="task", gate=False, device="tpu")
-
-    def test_small_fits_do_not_load_torch(self):
-        """On a machine with torch a small fit leaves it on the disk."""
-        code = (
-            "import sys, numpy as np; from tttembed_rag import Rewards, fit\n"
-            "r = np.random.default_rng(0)\n"
-            "rewards = Rewards.from_arrays(r.normal(size=(4, 8)), r.normal(size=(4, 3, 8)), r.uniform(size=(4, 3)))\n"
-            "fit(rewards, scope='task', gate=False); sys.exit('torch' in sys.modules)"
-        )
-
-        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-    def test_a_torch_device_finds_the_same_offset(self, some_rewards):
-        """The optima are the same wherever the products are taken."""
-        pytest.importorskip("torch")
-        rewards, recipe = some_rewards(9, depths=(5, 3, 6, 2, 5, 5, 1, 4, 6)), Recipe()
-        weights = np.array([scope_weights(rewards, np.arange(9) != q) for q in range(3)])
-        problem = SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), weights, recipe.ridge)
-        (block,) = problem.blocks
-        moved = replace(
-            block, queries=TorchRows.of(rewards.queries, "cpu"), documents=TorchRows.of(rewards.documents, "cpu")
-        )
-        start = np.zeros((3, rewards.width))
-        here, there = exact(problem, start), exact(replace(problem, blocks=(moved,)), start)
-
-        assert there.converged.all()
-        assert_allclose(there.offsets, here.offsets, atol=1e-4)
-        assert_allclose(there.objective, here.objective, atol=1e-6)
-
-
 class TestBlocks:
     """A shared problem takes queries with documents of their own a few at a time."""
 
@@ -174,7 +102,7 @@ class TestBlocks:
     def test_blocks_add_up(self, some_rewards, monkeypatch, depths):
         """Objective and gradient do not depend on how many queries are taken at a time."""
         rewards = some_rewards(9, depths=depths)
-        weights, loss = scope_weights(rewards)[None], Recipe().loss(Grid.of(rewards))
+        weights, loss = scope_weights(rewards)[None], Loss.of(Grid.of(rewards), Recipe())
         v = np.random.default_rng(0).normal(size=(1, rewards.width)) / 8
         whole = SharedProblem.of(rewards, loss, weights, 0.3)
         monkeypatch.setattr(

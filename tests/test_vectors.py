@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
 
-from tttembed_rag import VectorError
+from tttembed_rag.errors import VectorError
 from tttembed_rag.vectors.checks import as_floats, checked_norms, norms, shift, unit
 
 DTYPES = (np.float32, np.float64)
@@ -26,18 +26,15 @@ class TestUnit:
     @law
     @given(vectors=nonzero((4, 6)), scale=st.integers(-200, 200))
     def test_has_norm_one_at_every_scale(self, vectors, scale):
-        """Unit vectors have norm one, however long the vectors were."""
         assert_allclose(np.linalg.norm(unit(vectors * 10.0**scale), axis=1), 1.0, rtol=1e-12)
 
     @law
     @given(vectors=nonzero((4, 6)), scale=st.floats(1e-3, 1e3))
     def test_does_not_depend_on_length(self, vectors, scale):
-        """A longer vector has the same unit vector."""
         assert_allclose(unit(scale * vectors), unit(vectors), atol=1e-12)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_keeps_dtype_and_shape(self, dtype):
-        """Shape and dtype are those of the input."""
         units = unit(np.ones((2, 3, 4), dtype))
 
         assert (np.dtype(dtype), (2, 3, 4)) == (units.dtype, units.shape)
@@ -58,7 +55,6 @@ class TestNorms:
         assert_allclose(norms(vectors), [5.0 * scale, 5.0], rtol=1e-6)
 
     def test_of_nothing_are_nothing(self):
-        """No vectors have no norms."""
         assert norms(np.empty((0, 4))).shape == (0,)
 
 
@@ -160,7 +156,6 @@ class TestShift:
     @law
     @given(x=nonzero((3, 6)), v=arrays(np.float64, 6, elements=components), scale=st.floats(1e-3, 1e3))
     def test_is_the_served_vector(self, x, v, scale):
-        """The shift is x' = ||x|| unit(unit(x) + alpha v), so it keeps the norm."""
         x = scale * x
         lengths = np.linalg.norm(x, axis=1)
         moved = x / lengths[:, None] + v
@@ -178,7 +173,6 @@ class TestShift:
         alpha=st.floats(0.0, 1.0),
     )
     def test_keeps_exact_ties(self, x, v, document, alpha):
-        """Documents that tie in x·z + alpha v·z tie exactly in x'·z."""
         x, v = np.append(x, 0.0), np.append(v, 0.0)
         mirrored = document * [1, 1, 1, 1, 1, -1]
         z = np.array([document, mirrored, document])

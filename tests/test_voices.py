@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import Rewards, fit
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.fitting.voices import heard
+from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.case import Case, gated
 
 
@@ -31,7 +31,7 @@ class TestHeard:
     def test_the_declared_judge_is_heard_at_every_question(self):
         """Without sources every query counts one, and nothing is copied."""
         rewards = from_sources(None, n=12)
-        voices = heard(rewards, 1.0)
+        voices = Voices.of(rewards, 1.0)
 
         assert voices.rewards is rewards
         assert_array_equal(voices.weights, np.ones(12))
@@ -40,7 +40,7 @@ class TestHeard:
     def test_copies_of_a_question_share_a_voice(self):
         """Fifty copies, whoever sent them, are one voice in all."""
         for sources in (None, ["a"] * 50, [f"user {i}" for i in range(50)]):
-            voices = heard(from_sources(sources, n=50, near=1e-4), 1.0)
+            voices = Voices.of(from_sources(sources, n=50, near=1e-4), 1.0)
 
             assert_allclose(voices.weights.sum(), 1.0)
 
@@ -48,7 +48,7 @@ class TestHeard:
     def test_a_source_is_at_most_so_many_voices_near_any_query(self, cap):
         """However many queries one source sends, kernel and weights together give it no more than the cap."""
         rewards = from_sources(["attacker"] * 100 + [f"user {i}" for i in range(20)], n=120, near=1.0)
-        voices = heard(rewards, cap)
+        voices = Voices.of(rewards, cap)
         unit = rewards.queries.unit
         kernel = np.exp((unit @ unit.T - 1) / (1 - (unit @ unit.T)[~np.eye(120, dtype=bool)].mean()))
 
@@ -59,7 +59,7 @@ class TestHeard:
         """Honest users with a question each are heard as a declared judge is."""
         rewards = from_sources([f"user {i}" for i in range(30)])
 
-        assert_array_equal(heard(rewards, 1.0).weights, np.ones(30))
+        assert_array_equal(Voices.of(rewards, 1.0).weights, np.ones(30))
 
     def test_verdicts_of_sources_on_one_query_are_averaged(self):
         """A query that three sources rewarded is one row; the last verdict replaces none."""
@@ -69,7 +69,7 @@ class TestHeard:
         rewards = Rewards.from_indexed(
             [query] * 3, documents, [[0, 1, 2, 3]] * 3, values, query_ids=["q"] * 3, sources=["a", "b", "c"]
         )
-        voices = heard(rewards, 1.0)
+        voices = Voices.of(rewards, 1.0)
         by_document = dict(zip(voices.rewards.candidates.tolist(), voices.rewards.values.tolist(), strict=True))
 
         assert voices.rewards.query_ids.tolist() == ["q"]
@@ -87,7 +87,7 @@ class TestHeard:
             query_ids=["q"] * 3,
             sources=["a", "b", "attacker"],
         )
-        found = heard(rewards, 1.0).rewards
+        found = Voices.of(rewards, 1.0).rewards
         by_document = dict(zip(found.doc_ids[found.candidates].tolist(), found.values.tolist(), strict=True))
 
         assert sorted(by_document.values()) == pytest.approx([0.1, (1.0 + 0.1 + 0.1) / 3, (1.0 + 0.7 + 0.1) / 3])
@@ -100,7 +100,7 @@ class TestHeard:
         values = np.full((24, 5), 0.1)
         values[:, 0], values[:, 1] = 1.0, 0.4
         sources = ["attacker"] * 12 + [f"user {i}" for i in range(12)]
-        kept = heard(Rewards.from_indexed(queries, documents, rows, values, sources=sources), 1.0).rewards
+        kept = Voices.of(Rewards.from_indexed(queries, documents, rows, values, sources=sources), 1.0).rewards
         judged = np.array([0 in part for part in np.split(kept.candidates, kept.starts[1:-1])])
 
         assert judged[:12].sum() == 1
@@ -139,7 +139,7 @@ class TestGate:
         copies = np.concatenate([np.arange(12), np.zeros(50, dtype=int)])
         names = [str(i) for i in range(62)]
         copied = replace(rewards.take(copies), query_ids=np.array(names))
-        case = Case(copied, gated(Recipe(), copied))
+        case = Case.of(copied, gated(Recipe(), copied))
 
         assert case.questions == 12
         assert_allclose(case.voices.sum(), 12.0)

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, Offset, Offsets, Rescorer
+from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.evaluate.collection import Collection
 from tttembed_rag.evaluate.datasets import Dataset
-from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 
 
 @pytest.fixture

@@ -18,23 +18,24 @@ from scipy.optimize import check_grad
 from tttembed_store import Candidate, Served, follow, open_store
 from tttembed_store.worker.learning import staying
 
-from tttembed_rag import InputError, Offset, OffsetFileError, Offsets, Rewards, fit
+from tttembed_rag import InputError, Offset, Offsets, Rewards, Steering, fit
 from tttembed_rag.cli import main
+from tttembed_rag.errors import OffsetFileError
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.experiment import ExperimentPlan, run
 from tttembed_rag.evaluate.explaining import explain
 from tttembed_rag.fitting.objectives import softmax
+from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.fitting.words import Weighing
+from tttembed_rag.fitting.weighing import Weighing
 from tttembed_rag.gate.audit import audit_sample
-from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.case import Case, Terms, gated
 from tttembed_rag.gate.deciding import nothing
+from tttembed_rag.gate.lists import with_lists
 from tttembed_rag.gate.proposals import propose_local
-from tttembed_rag.gate.thresholds import AUDITED, FALLS, MEANS, PUBLISHED
-from tttembed_rag.gate.words import with_lists
+from tttembed_rag.offsets.codes import AUDITED, FALLS, MEANS, PUBLISHED
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
-from tttembed_rag.serving import Steering
 
 TOPICS, OF_A_TOPIC, WIDTH = 24, 8, 32
 RARE = "zyzzyva"
@@ -192,11 +193,12 @@ class TestGate:
         for values, code in ((rewards.values, PUBLISHED), (near, AUDITED.code)):
             said = dict(zip(zip(*names, strict=True), values.tolist(), strict=True))
             labels = {pair: min(max(said[pair], 0.0), 1.0) for pair in pairs}
-            case = Case(rewards, gated(Recipe(), rewards), labels=labels)
+            case = Case.of(rewards, gated(Recipe(), rewards), Terms(labels=labels))
+            optima = private_optima(case.widened, case.recipe)
             local = nothing(
                 case, "local", "default", Evidence(48, None, None, "abstained", "", vouched="trusted labels")
             )
-            assert with_lists(local, propose_local(case)).rescorer.evidence.code == code
+            assert with_lists(local, propose_local(case, optima)).rescorer.evidence.code == code
 
     def test_shared_words_never_count_against_a_document(self):
         """A judge that dislikes every document with the words of the query teaches to look at similarity alone."""
@@ -265,8 +267,8 @@ class TestServing:
             ([], []),
             (["a", "b"], [[0.1], [0.2]]),
         ):
-            assert steering.order("own1", texts, scores) == list(range(len(texts)))
-        assert steering.order("own1", ["a", "b"], [1, 2], similarity=lambda _: 1 / 0) == [0, 1]
+            assert steering.request("own1").order(texts, scores) == list(range(len(texts)))
+        assert steering.request("own1").order(["a", "b"], [1, 2], similarity=lambda _: 1 / 0) == [0, 1]
         assert len([record for record in caplog.records if "not sorted by words" in record.message]) == 1
 
     def test_a_worker_keeps_and_publishes_rescorers(self):
@@ -388,9 +390,9 @@ def test_a_store_that_keeps_texts_publishes_what_it_learned_of_words(tmp_path: P
     steering = Steering(follow(url, embedder="e"))
     texts = [rewards.doc_texts[one] for one in lists[0]]
     wanted = int(np.argmax(rewards.values.reshape(lists.shape)[0]))
-    order = steering.order(rewards.query_texts[0], texts, np.linspace(0.7, 0.6, len(texts)).tolist())
+    order = steering.request(rewards.query_texts[0]).order(texts, np.linspace(0.7, 0.6, len(texts)).tolist())
     assert order[0] == wanted
-    assert steering.for_task("another").order("own1", texts, [0.5] * len(texts)) == list(range(len(texts)))
+    assert steering.for_task("another").request("own1").order(texts, [0.5] * len(texts)) == list(range(len(texts)))
 
 
 @pytest.fixture

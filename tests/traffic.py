@@ -25,10 +25,10 @@ def traffic(count: int, *, first: int = 0, tenant: str = "", depth: int = 4, tex
         rng = np.random.default_rng(number)
         vector = rng.standard_normal(8).astype(np.float32)
         candidates = [
-            Candidate(f"d{row}", pool[row], f"document {row} of {tenant}" if texts else None, float(rng.random()))
+            Candidate(f"d{row}", pool[row], f"document {row} of {tenant}" if texts else "", float(rng.random()))
             for row in rng.choice(20, depth, replace=False).tolist()
         ]
-        asked = f"question {number} of {tenant}" if texts else None
+        asked = f"question {number} of {tenant}" if texts else ""
         served.append(Served(f"q{number}", vector, candidates, asked, f"t{number % 2}", tenant, float(number), "e"))
     return served
 

@@ -12,22 +12,10 @@ from typing import Any, Literal, assert_type
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag import (
-    Certificate,
-    DataError,
-    Evidence,
-    InputError,
-    MissingExtraError,
-    Offset,
-    OffsetFileError,
-    Offsets,
-    RewardError,
-    Rewards,
-    Scale,
-    TTTEmbedError,
-    VectorError,
-    fit,
-)
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Recipe, Rewards, Scale, TTTEmbedError, fit
+from tttembed_rag.errors import DataError, MissingExtraError, OffsetFileError, RewardError, VectorError
+from tttembed_rag.fitting import KD, ReverseKL
+from tttembed_rag.offsets.values import Certificate
 
 
 def build(queries: NDArray[np.float32], documents: NDArray[np.float32], scores: NDArray[np.float64]) -> Rewards:
@@ -66,15 +54,17 @@ def scales() -> None:
 def learn(rewards: Rewards) -> Offsets:
     """Fitting gives offsets; its options are keywords with known values."""
     assert_type(fit(rewards), Offsets)
-    assert_type(fit(rewards, scope="task", objective="reverse_kl", solver="adam", gate=False), Offsets)
+    assert_type(fit(rewards, scope="task", recipe=Recipe(objective=ReverseKL(), solver="adam"), gate=False), Offsets)
     fit(rewards, "task")  # type: ignore[call-arg]
     fit(rewards, scope="team")  # type: ignore[arg-type]
-    fit(rewards, objective="mse")  # type: ignore[arg-type]
-    fit(rewards, solver="sgd")  # type: ignore[arg-type]
-    fit(rewards, ridge="0.3")  # type: ignore[arg-type]
+    Recipe(objective="mse")  # type: ignore[arg-type]
+    Recipe(objective=KD)  # type: ignore[arg-type]
+    Recipe(solver="sgd")  # type: ignore[arg-type]
+    Recipe(ridge="0.3")  # type: ignore[arg-type]
     fit(rewards, temperature=0.02)  # type: ignore[call-arg]
     fit([0.1, 0.9])  # type: ignore[arg-type]
-    return fit(rewards, ridge=1, teacher_temperature=0.02, student_temperature=0.05, kappa=1.0, tolerance=1e-6)
+    options = Recipe(ridge=1, teacher_temperature=0.02, student_temperature=0.05, kappa=1.0, tolerance=1e-6)
+    return fit(rewards, recipe=options)
 
 
 def serve(offsets: Offsets, narrow: NDArray[np.float32], wide: NDArray[np.float64]) -> None:

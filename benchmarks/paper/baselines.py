@@ -27,8 +27,8 @@ from benchmarks.paper.rivals import RIVALS
 from benchmarks.paper.semanticcache import CACHES
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Judged, Workload
+from tttembed_rag import Rewards
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray, unit
 from tttembed_rag.vectors.rows import Float64
 

@@ -68,10 +68,10 @@ class CellStore:
             raise DataError(f"{self._path}: expected a file of measured cells ({exc})") from exc
 
     def put(self, key: bytes, columns: Columns) -> None:
-        """Keep the columns of a finished cell, in place of those it had."""
+        """Keep the columns of a finished cell; those that it had stay."""
         data = io.BytesIO()
         np.savez_compressed(data, allow_pickle=False, **columns)
-        self._rows.put([(key, data.getvalue())], replace=True)
+        self._rows.put([(key, data.getvalue())])
 
     def close(self) -> None:
         """Close the file."""

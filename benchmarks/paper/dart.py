@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tttembed_rag import Rewards
 from tttembed_rag.evaluate.collection import Collection
 from tttembed_rag.fitting.objectives import softmax
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 
 # Documents that are ordered again.

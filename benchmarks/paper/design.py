@@ -12,13 +12,14 @@ from benchmarks.paper.cells import Cell, Columns, content_hash
 from benchmarks.paper.estimates import Estimate, task_means, task_shares
 from benchmarks.paper.tables import Curve, Entry, StudyReport
 from benchmarks.paper.workload import Judged, Workload
+from tttembed_rag import Rewards
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.experiment import LEAST_GAIN
-from tttembed_rag.fitting.recipe import ObjectiveName, SolverName
+from tttembed_rag.fitting.objectives import OBJECTIVES
+from tttembed_rag.fitting.recipe import Recipe, Solver
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 
 # Everything that serves offsets, then what does not; `auto` is gated, the others are published without evidence.
@@ -48,15 +49,15 @@ class StudyOptions:
         depth: Rewarded candidates per query, where a study does not vary it.
         seeds: Seeds of the draw of rewarded queries; 0 is the paper's.
         breadths: Rewarded queries at each point, in all or per task as the study counts; () is its own grid.
-        objective: Objective of the fits, where a study does not vary it.
+        objective: Name of the objective of the fits, where a study does not vary it.
         solver: Solver of the fits.
     """
 
     depth: int = 10
     seeds: tuple[int, ...] = (0, 1, 2)
     breadths: tuple[int, ...] = ()
-    objective: ObjectiveName = "kd"
-    solver: SolverName = "exact"
+    objective: str = "kd"
+    solver: Solver = "exact"
 
     def __post_init__(self) -> None:
         if not self.seeds or min(self.seeds) < 0:
@@ -64,10 +65,10 @@ class StudyOptions:
         if min(self.depth, *self.breadths, 1) < 1:
             raise InputError(f"depth and breadths: expected numbers >= 1, got {self.depth} and {self.breadths}")
 
-    def fit(self, rewards: Rewards, scope: AnyScope, *, objective: ObjectiveName | None = None) -> Offsets:
+    def fit(self, rewards: Rewards, scope: AnyScope, *, objective: str | None = None) -> Offsets:
         """Offsets of one scope: `auto` gated, the others ungated."""
-        objective = objective or self.objective
-        return fit(rewards, scope=scope, gate=scope == "auto", objective=objective, solver=self.solver)
+        recipe = Recipe(objective=OBJECTIVES[objective or self.objective], solver=self.solver)
+        return fit(rewards, scope=scope, gate=scope == "auto", recipe=recipe)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tttembed_rag import Rewards
 from tttembed_rag.evaluate.collection import Collection
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 from tttembed_rag.vectors.rows import Float64
 

@@ -8,9 +8,8 @@ from benchmarks.paper.cells import Columns
 from benchmarks.paper.design import INTERVALS, PLAIN, Design, Study, StudyOptions, curves
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Judged, Workload
-from tttembed_rag.fitting.recipe import ObjectiveName
+from tttembed_rag.fitting.objectives import OBJECTIVES
 
-OBJECTIVES: tuple[ObjectiveName, ...] = ("kd", "reverse_kl", "softmax_grpo")
 # Rewarded queries per task, then all of them: the four budgets of the paper's ablation.
 BREADTHS = (1, 16, 128)
 COLUMNS = tuple(f"{objective} {scope}" for scope in PLAIN for objective in OBJECTIVES)

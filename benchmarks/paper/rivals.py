@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from benchmarks.paper.dart import ORDERED, dart
+from tttembed_rag import Rewards
 from tttembed_rag.evaluate.collection import Collection
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.objectives import log_softmax, softmax
-from tttembed_rag.fitting.scopes import scope_weights
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.fitting.optima import scope_weights
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 from tttembed_rag.vectors.rows import Float64
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tttembed_rag import Rewards
+from tttembed_rag.adapting import in_reward_order
 from tttembed_rag.evaluate.collection import Collection, reordered
-from tttembed_rag.rewards import Rewards
-from tttembed_rag.serving import in_reward_order
 from tttembed_rag.vectors.checks import IntArray, unit
 from tttembed_rag.vectors.rows import Float64
 

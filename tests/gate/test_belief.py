@@ -10,8 +10,8 @@ from tttembed_rag import Rewards
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.merging import merged
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.gate.belief import signal_of
-from tttembed_rag.gate.case import Case
+from tttembed_rag.gate.belief import Signal
+from tttembed_rag.gate.case import Case, Terms
 from tttembed_rag.gate.thresholds import BELIEVED_LEVEL, STRICT_LEVEL, VARIES
 
 
@@ -60,11 +60,11 @@ class TestAgreement:
             drawn = (drawn / norms * base).sum(axis=(1, 2))
             share = np.mean(drawn >= observed - 1e-12)
 
-            assert_allclose(signal_of(rewards).agrees_p, share, atol=0.03)
+            assert_allclose(Signal.of(rewards).agrees_p, share, atol=0.03)
 
     def test_it_is_uniform_where_rewards_mean_nothing(self):
         """One judge in 200 without meaning is believed, and one in 20 contradicts."""
-        found = [signal_of(permuted(shared_documents(12, seed=seed), 1000 + seed)) for seed in range(300)]
+        found = [Signal.of(permuted(shared_documents(12, seed=seed), 1000 + seed)) for seed in range(300)]
         p = np.array([one.agrees_p for one in found])
 
         assert_allclose(np.quantile(p, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.07)
@@ -74,7 +74,7 @@ class TestAgreement:
     def test_agreement_and_contradiction(self):
         """Rewards in the retriever's order agree; the same rewards upside down contradict."""
         rewards = shared_documents()
-        found, upside_down = signal_of(rewards), signal_of(replace(rewards, values=1 - rewards.values))
+        found, upside_down = Signal.of(rewards), Signal.of(replace(rewards, values=1 - rewards.values))
 
         assert (found.believed, found.contradicts) == (True, False)
         assert (upside_down.believed, upside_down.contradicts) == (False, True)
@@ -91,13 +91,13 @@ class TestAgreement:
             rewards.candidates.reshape(60, 10) + shift,
             rewards.values.reshape(60, 10),
         )
-        found, expected = signal_of(copied), signal_of(rewards)
+        found, expected = Signal.of(copied), Signal.of(rewards)
 
         assert (found.level, found.varies) == (expected.level, pytest.approx(expected.varies)) == (BELIEVED_LEVEL, 0.0)
 
     def test_constant_rewards_say_nothing(self):
         """Every permutation of equal rewards is the one that was observed."""
-        found = signal_of(replace(shared_documents(), values=np.full(600, 0.3)))
+        found = Signal.of(replace(shared_documents(), values=np.full(600, 0.3)))
 
         assert (found.agrees_p, found.varies, found.contradicts) == (1.0, 0.0, False)
 
@@ -106,14 +106,14 @@ class TestAgreement:
         rewards = shared_documents()
         stretched = replace(rewards, values=rewards.values * np.repeat(np.where(np.arange(60) % 2, 1.0, 1e-3), 10))
 
-        assert_allclose(signal_of(stretched).agrees_p, signal_of(rewards).agrees_p, rtol=1e-6)
+        assert_allclose(Signal.of(stretched).agrees_p, Signal.of(rewards).agrees_p, rtol=1e-6)
 
     def test_a_voice_counts_as_its_weight(self):
         """Queries without a voice are as if they were not there."""
         rewards = shared_documents()
         half = rewards.take(np.arange(30))
 
-        assert_allclose(signal_of(rewards, np.repeat([1.0, 0.0], 30)).agrees_p, signal_of(half).agrees_p, rtol=1e-6)
+        assert_allclose(Signal.of(rewards, np.repeat([1.0, 0.0], 30)).agrees_p, Signal.of(half).agrees_p, rtol=1e-6)
 
     def test_a_question_logged_again_and_again_is_asked_once(self):
         """Copies of a query, embedded again or a little off, add nothing to the evidence."""
@@ -129,12 +129,12 @@ class TestAgreement:
             query_ids=np.array([str(i) for i in range(240)]),
         )
 
-        assert_allclose(signal_of(again).agrees_p, signal_of(rewards).agrees_p, rtol=0.2)
+        assert_allclose(Signal.of(again).agrees_p, Signal.of(rewards).agrees_p, rtol=0.2)
 
     def test_the_order_of_queries_does_not_matter(self):
         """The same queries in another order have the same p-values."""
         rewards = shared_documents(20)
-        found, again = signal_of(rewards), signal_of(rewards.take(np.random.default_rng(0).permutation(20)))
+        found, again = Signal.of(rewards), Signal.of(rewards.take(np.random.default_rng(0).permutation(20)))
 
         assert_allclose([found.agrees_p, found.varies], [again.agrees_p, again.varies], rtol=1e-6)
 
@@ -144,7 +144,7 @@ class TestReadingTheQuery:
 
     def test_a_judge_that_reads_the_query_is_believed(self):
         """What it says of a document depends on what is asked."""
-        found = signal_of(shared_documents())
+        found = Signal.of(shared_documents())
 
         assert found.varies > 2 * VARIES
         assert found.believed
@@ -162,7 +162,7 @@ class TestReadingTheQuery:
                 "near the middle": middle,
                 "far from the middle": -middle,
             }[judge]
-            found = signal_of(by_document(rewards, (scores - scores.min()) / np.ptp(scores)))
+            found = Signal.of(by_document(rewards, (scores - scores.min()) / np.ptp(scores)))
 
             assert (found.varies, found.believed) == (pytest.approx(0.0, abs=1e-9), False)
 
@@ -172,11 +172,11 @@ class TestReadingTheQuery:
         rewards = shared_documents(40)
         score = rng.random(len(rewards.doc_vectors))[rewards.candidates]
 
-        assert signal_of(replace(rewards, values=score + 0.2 * rng.random(rewards.budget))).varies < VARIES
+        assert Signal.of(replace(rewards, values=score + 0.2 * rng.random(rewards.budget))).varies < VARIES
 
     def test_without_documents_in_common_agreement_must_be_beyond_doubt(self, planted):
         """Where no document was judged twice nothing tells whether the judge reads the query: the level is stricter."""
-        sure, faint = signal_of(planted(20)), signal_of(planted(4, depth=4, seed=3))
+        sure, faint = Signal.of(planted(20)), Signal.of(planted(4, depth=4, seed=3))
 
         assert (sure.level, sure.varies, sure.believed) == (STRICT_LEVEL, 1.0, True)
         assert (faint.level, faint.believed) == (STRICT_LEVEL, False)
@@ -201,15 +201,15 @@ class TestVouching:
         if sources:
             rewards = replace(rewards, sources=np.array([f"user {i}" for i in range(60)]))
 
-        assert Case(rewards, Recipe(), trusted=trusted).voucher == expected
+        assert Case.of(rewards, Recipe(), Terms(trusted=trusted)).voucher == expected
 
     def test_the_data_of_all_tasks_vouch_for_each(self):
         """A judge that all tasks together vouch for is believed where one of them is too small to do so."""
         rewards = shared_documents()
         small = rewards.take(np.arange(2))
 
-        assert Case(small, Recipe()).voucher == "nobody"
-        assert Case(small, Recipe(), together=signal_of(rewards)).voucher == "the data"
+        assert Case.of(small, Recipe()).voucher == "nobody"
+        assert Case.of(small, Recipe(), together=Signal.of(rewards)).voucher == "the data"
 
 
 class TestMerged:

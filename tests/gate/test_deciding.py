@@ -1,8 +1,6 @@
 """The gate: publish what held-out rewards support, abstain with a reason otherwise."""
 
 from dataclasses import replace
-from functools import partial
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,28 +8,22 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import stdtrit
 
 from tttembed_rag import InputError, Rewards, fit
-from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.neighbours import with_neighbours
-from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
-from tttembed_rag.fitting.scopes import UNSOLVED, shared_offset
+from tttembed_rag.fitting.objectives import KD, OBJECTIVES
+from tttembed_rag.fitting.optima import private_optima
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.fitting.scopes import shared_offset
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Prior, propose_constant, propose_local, task_families
-from tttembed_rag.gate.thresholds import (
-    COMPARE,
-    FALLS,
-    LEVEL,
-    LOOSER,
-    MEANS,
-    PUBLISHED,
-    QUESTIONS,
-    RIDGE_STEP,
-)
+from tttembed_rag.gate.thresholds import LEVEL, LOOSER, RIDGE_STEP
+from tttembed_rag.offsets.codes import ANSWERS, COMPARE, FALLS, MEANS, PUBLISHED, UNSOLVED
 
 every_scope = pytest.mark.parametrize("scope", ["global", "task", "local", "query", "auto"])
 shared_scopes = pytest.mark.parametrize("scope", ["global", "task", "local", "auto"])
-every_objective = pytest.mark.parametrize("objective", get_args(ObjectiveName))
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 
 
 def shuffled(rewards, seed):
@@ -89,13 +81,14 @@ class TestPublishing:
     @pytest.mark.parametrize("scope", ["global", "local"])
     def test_under_every_objective(self, planted, scope, objective):
         """The gate works on what was learned, however it was learned."""
-        assert served(fit(planted(20, strength=0.9), scope=scope, objective=objective)) == 1
+        assert served(fit(planted(20, strength=0.9), scope=scope, recipe=Recipe(objective=objective))) == 1
 
     @pytest.mark.parametrize("scope", ["global", "local"])
     def test_under_the_paper_s_solver(self, planted, scope):
         """Offsets of 300 Adam steps pass the same gate."""
         rewards = planted(16, strength=0.9)
-        exact, adam = (next(iter(fit(rewards, scope=scope, solver=solver).values())) for solver in ("exact", "adam"))
+        recipes = [Recipe(solver=solver) for solver in ("exact", "adam")]
+        exact, adam = (next(iter(fit(rewards, scope=scope, recipe=recipe).values())) for recipe in recipes)
 
         assert_allclose(adam.evidence.gain, exact.evidence.gain, atol=0.01)
 
@@ -201,7 +194,7 @@ class TestAbstaining:
     def test_constant_rewards(self, planted, scope, objective, value):
         """Rewards that are all the same say nothing about any order, and the verdict says that."""
         rewards = planted(6, depth=5, tasks=["a", "b"] * 3)
-        offsets = fit(replace(rewards, values=np.full(30, value)), scope=scope, objective=objective)
+        offsets = fit(replace(rewards, values=np.full(30, value)), scope=scope, recipe=Recipe(objective=objective))
 
         assert len(offsets) > 0
         assert codes(offsets) == {COMPARE.code}
@@ -228,7 +221,7 @@ class TestAbstaining:
 
     @pytest.mark.parametrize(
         ("scope", "objective"),
-        [("global", "kd"), ("auto", "kd"), *(("query", name) for name in get_args(ObjectiveName))],
+        [("global", KD()), ("auto", KD()), *(("query", objective) for objective in OBJECTIVES.values())],
     )
     def test_one_candidate_has_no_order(self, planted, scope, objective):
         """Queries with a single judged candidate are no evidence, alone or among others; the verdict says so."""
@@ -237,10 +230,10 @@ class TestAbstaining:
         blocks = [rewards.doc_vectors[4 * q : 4 * q + depth] for q, depth in enumerate(depths)]
         values = [rewards.values[4 * q : 4 * q + depth] for q, depth in enumerate(depths)]
         ragged = Rewards.from_arrays(rewards.query_vectors, blocks, values)
-        single = fit(ragged.take(np.array([0, 2, 5])), scope=scope, objective=objective)
+        single = fit(ragged.take(np.array([0, 2, 5])), scope=scope, recipe=Recipe(objective=objective))
 
         assert (served(single), codes(single)) == (0, {COMPARE.code})
-        for offset in fit(ragged, scope=scope, objective=objective).values():
+        for offset in fit(ragged, scope=scope, recipe=Recipe(objective=objective)).values():
             assert_consistent(offset)
 
     @every_scope
@@ -289,27 +282,28 @@ class TestAbstaining:
 
     def test_an_offset_that_is_no_optimum_is_withheld(self):
         """Evidence or not, an offset whose certificate failed is not served, and says so."""
-        offsets = fit(following(), scope="query", tolerance=1e-300)
+        offsets = fit(following(), scope="query", recipe=Recipe(tolerance=1e-300))
 
         assert served(offsets) == 0
         assert all("gradient norm" in offset.evidence.reason for offset in offsets.values())
-        assert codes(offsets) == {UNSOLVED}
+        assert codes(offsets) == {UNSOLVED.code}
 
     def test_where_no_target_was_reached_nothing_is_served(self, planted):
         """One declared verdict whose optimum the solver missed is withheld, and says so."""
-        offsets = fit(planted(1, strength=0.9), trusted=True, tolerance=1e-300)
+        offsets = fit(planted(1, strength=0.9), trusted=True, recipe=Recipe(tolerance=1e-300))
 
-        assert (served(offsets), codes(offsets)) == (0, {UNSOLVED})
+        assert (served(offsets), codes(offsets)) == (0, {UNSOLVED.code})
 
     def test_targets_that_were_not_reached_teach_nothing(self, planted):
         """A private optimum that the solver missed is left out of the local offset."""
         rewards = planted(24, strength=0.9)
-        case = Case(rewards, gated(Recipe(), rewards))
-        spoiled = case.optima.offsets.copy()
+        case = Case.of(rewards, gated(Recipe(), rewards))
+        optima = private_optima(case.widened, case.recipe)
+        spoiled = optima.offsets.copy()
         spoiled[3] = 1e3
-        case.__dict__["optima"] = case.optima._replace(offsets=spoiled, converged=np.arange(24) != 3)
+        missed = optima._replace(offsets=spoiled, converged=np.arange(24) != 3)
 
-        assert propose_local(case).fall(0.0).mean > 0.5
+        assert propose_local(case, missed).fall(0.0).mean > 0.5
 
 
 class TestNeeded:
@@ -376,14 +370,14 @@ class TestEvidence:
     def test_is_measured_on_queries_that_it_was_not_learned_from(self, planted):
         """The fall of the KL loss decides, the change of nDCG@10 is told: both of a constant offset of other folds."""
         rewards = planted(20, strength=0.7)
-        case = Case(rewards, gated(Recipe(), rewards))
+        case = Case.of(rewards, gated(Recipe(), rewards))
         recipe = replace(case.recipe, ridge=RIDGE_STEP * 0.3, tolerance=LOOSER * case.recipe.tolerance)
         wide, falls, changes = with_neighbours(rewards), np.zeros(20), np.zeros(20)
         for number in range(5):
             rows, others = (np.flatnonzero(which) for which in (case.fold == number, case.fold != number))
             learned = shared_offset(wide.take(others), None, recipe)
             tried = wide.take(rows)
-            loss = recipe.loss(Grid.of(tried))
+            loss = Loss.of(Grid.of(tried), recipe)
             v = learned.alpha * learned.vector
             unit = tried.queries.unit
             moved = np.sum((unit + v) ** 2, axis=1)
@@ -533,7 +527,7 @@ class TestAuto:
         queries = np.eye(8)[[0, 1, 1, 2, 2, 3, 4, 5]]
         documents = np.random.default_rng(0).normal(size=(8, 3, 8))
         rewards = Rewards.from_arrays(queries, documents, np.random.default_rng(1).random((8, 3)), list("aabbccde"))
-        families = task_families(Case(rewards, Recipe()))
+        families = task_families(rewards)
 
         assert len({*families[:6].tolist()}) == 1
         assert len({*families.tolist()}) == 3
@@ -562,9 +556,9 @@ class TestAuto:
         """Far from its own queries a task is served what the global offset serves."""
         rewards = planted(16, strength=0.9)
         served = np.full(rewards.width, 0.1)
-        case = Case(rewards, gated(Recipe(), rewards))
-        around = propose_local(case, Prior(served, 0.9 * served))
-        alone = propose_local(case)
+        case = Case.of(rewards, gated(Recipe(), rewards))
+        optima = private_optima(case.widened, case.recipe)
+        around, alone = (propose_local(case, optima, prior) for prior in (Prior(served, 0.9 * served), None))
         evidence = fit(rewards)["local:default"].evidence
         far = -1e3 * rewards.queries.unit.mean(axis=0)
 
@@ -575,12 +569,13 @@ class TestAuto:
     def test_a_global_offset_that_harms_a_task_is_taken_away(self, planted):
         """It is evidence against it where it raises the held-out loss of the task for sure."""
         rewards = planted(24, strength=0.9)
-        case = Case(rewards, gated(Recipe(), rewards))
+        case = Case.of(rewards, gated(Recipe(), rewards))
         v = fit(rewards, scope="global")["global"].vector
+        optima = private_optima(case.widened, case.recipe)
 
-        assert propose_local(case, Prior(-v, -v)).harmed
-        assert not propose_local(case, Prior(v, v)).harmed
-        assert not propose_local(case).harmed
+        assert propose_local(case, optima, Prior(-v, -v)).harmed
+        assert not propose_local(case, optima, Prior(v, v)).harmed
+        assert not propose_local(case, optima).harmed
 
     def test_opposite_tasks_get_each_its_own(self, planted):
         """Tasks that need opposite shifts get them, though a global offset would help neither."""
@@ -624,7 +619,7 @@ class TestAuto:
 
 def test_every_question_has_a_code_of_its_own():
     """Codes are unique and of one form; every answer can be formatted."""
-    found = [question.code for question in QUESTIONS]
+    found = [question.code for question in ANSWERS]
 
     assert len(set(found)) == len(found)
     assert all(code.startswith("TTT-G") and code[5:].isdigit() for code in found)
@@ -660,12 +655,28 @@ class TestServed:
         assert_array_equal(*(one.apply(rewards.query_vectors) for one in (plain, through)))
         assert sorted(asked) == sorted(2 * rewards.query_ids.tolist())
 
-    def test_lists_that_no_vector_changes_are_left_alone(self, rewards):
-        """What the loss says is not enough where fusion or filters decide alone."""
+    @pytest.mark.parametrize(
+        ("shown", "reranked", "code", "gain", "reason"),
+        [
+            (list, False, FALLS.code, 0.0, "the lists of your own search get no better"),
+            (
+                lambda names: names[:20],
+                True,
+                FALLS.code,
+                0.0,
+                "the lists of your own search bring the reranker no more",
+            ),
+            (list, True, COMPARE.code, None, "all that was judged good: judge deeper than it gives"),
+        ],
+    )
+    def test_lists_that_no_vector_changes_are_left_alone(self, rewards, shown, reranked, code, gain, reason):
+        """What the loss says is not enough where fusion or filters decide alone, or give all that there is."""
         search, _ = self.searching(rewards, weight=0.0)
-        evidence = fit(rewards, trusted=True, served=search)["local:default"].evidence
-        assert (evidence.verdict, evidence.code, evidence.gain) == ("abstained", FALLS.code, 0.0)
-        assert evidence.reason.endswith("the lists of your own search get no better")
+        offsets = fit(rewards, trusted=True, served=lambda *query: shown(search(*query)), reranked=reranked)
+        evidence = offsets["local:default"].evidence
+
+        assert (evidence.verdict, evidence.code, evidence.gain) == ("abstained", code, gain)
+        assert evidence.reason.endswith(reason)
 
     def test_lists_of_a_reranker_count_by_what_is_in_them(self, rewards):
         """Their order is the reranker's; without one it is not."""
@@ -679,22 +690,6 @@ class TestServed:
         assert brought.verdict == "published"
         assert brought.gain == short.gain > 0
         assert brought.gain != read.gain
-
-    def test_lists_that_bring_a_reranker_all_that_it_likes_are_left_alone(self, rewards):
-        """All documents are in them, whatever is searched for."""
-        search, _ = self.searching(rewards)
-        found = fit(rewards, trusted=True, served=lambda *query: sorted(search(*query)), reranked=True)
-        evidence = found["local:default"].evidence
-        assert evidence.verdict == "abstained"
-        assert evidence.reason == "your search gives the reranker all that was judged good: judge deeper than it gives"
-
-    def test_lists_that_bring_a_reranker_no_more_are_left_alone(self, rewards):
-        """What the loss says is not enough where filters decide alone."""
-        search, _ = self.searching(rewards, weight=0.0)
-        cut = partial(fit, rewards, trusted=True, served=lambda *query: search(*query)[:20], reranked=True)
-        evidence = cut()["local:default"].evidence
-        assert (evidence.verdict, evidence.code, evidence.gain) == ("abstained", FALLS.code, 0.0)
-        assert evidence.reason.endswith("the lists of your own search bring the reranker no more")
 
     def test_a_document_that_is_shown_twice_counts_once(self, rewards):
         """Chunked stores return the same id more than once."""

@@ -10,7 +10,7 @@ from tests.test_words import judged
 from tttembed_rag import InputError, Offsets, Rewards, fit
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.audit import audit_sample
-from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.case import Case, Terms, gated
 from tttembed_rag.gate.depth import lost_by_depth
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
@@ -32,9 +32,9 @@ def habit(n, *, depth=10, width=16, shift=1.0, seed=0, ragged=False):
     return Rewards.from_arrays(queries, [docs for docs, _ in shown], [said for _, said in shown])
 
 
-def case_of(rewards):
+def case_of(rewards, labels=None):
     """The rewards under the gate, of a judge that is declared."""
-    return Case(rewards, gated(Recipe(), rewards), trusted=True)
+    return Case.of(rewards, gated(Recipe(), rewards), Terms(trusted=True, labels=labels))
 
 
 def losses(rewards, offsets, depth):
@@ -53,28 +53,28 @@ def losses(rewards, offsets, depth):
     return (paid - np.array(kept)) / np.maximum(paid, paid.mean())
 
 
-def labelled(case, power):
-    """The case of a judge to whom documents are much alike, with labels that are its rewards to the *power*."""
-    rewards = case.given
+def labelled(rewards, power):
+    """A judge to whom documents are much alike, with labels that are its *rewards* to the *power*, and without any."""
     said = {}
     for query, begin, end in zip(rewards.query_ids, rewards.starts[:-1], rewards.starts[1:], strict=True):
         names = rewards.doc_ids[rewards.candidates[begin:end]].tolist()
         said |= {(query, name): value for name, value in zip(names, rewards.values[begin:end].tolist(), strict=True)}
     alike = replace(rewards, values=rewards.values**0.05)
     labels = {pair: said[pair] ** power for pair in audit_sample(alike, 400)}
-    return replace(case_of(alike), labels=labels)
+    return case_of(alike, labels), case_of(alike)
 
 
 def test_trusted_labels_prove_what_the_judge_does_not_see():
     """Labels that are the judge's own change nothing; others raise what a small depth loses."""
-    case, none = case_of(habit(200)), np.zeros((200, 16))
-    agreeing, denying = labelled(case, 0.05), labelled(case, 2)
-    unaudited = lost_by_depth(replace(agreeing, labels=None), case.judged_under(none))
+    rewards = habit(200)
+    scores = case_of(rewards).judged.base
+    (agreeing, without), (denying, _) = (labelled(rewards, power) for power in (0.05, 2))
+    unaudited = lost_by_depth(without, scores)
+    more = np.array(lost_by_depth(denying, scores)) - unaudited
 
-    assert lost_by_depth(agreeing, case.judged_under(none)) == unaudited
-    told = np.array(lost_by_depth(denying, case.judged_under(none))) - unaudited
-    assert (told >= 0).all()
-    assert told[0] > 0.01
+    assert lost_by_depth(agreeing, scores) == unaudited
+    assert (more >= 0).all()
+    assert more[0] > 0.01
 
 
 @pytest.mark.parametrize("ragged", [False, True])

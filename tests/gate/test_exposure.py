@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 
 from tttembed_rag import Offsets, Rewards, fit
 from tttembed_rag.gate.exposure import Exposure
-from tttembed_rag.gate.thresholds import EXPOSED
+from tttembed_rag.offsets.codes import EXPOSED
 
 
 def crowd(n=80, *, documents=300, depth=10, width=24, shift=0.5, seed=0):

@@ -7,8 +7,8 @@ import pytest
 
 from tests.test_words import asked, corpus, judged
 from tttembed_rag import InputError, Tuned, tune
-from tttembed_rag.gate.thresholds import COMPARE, FALLS, MEANS, PUBLISHED
-from tttembed_rag.vectors.words import words
+from tttembed_rag.offsets.codes import COMPARE, FALLS, MEANS, PUBLISHED
+from tttembed_rag.vectors.bm25 import words
 
 VECTORS, TEXTS = corpus()
 

@@ -7,7 +7,8 @@ import re
 import pytest
 import torch
 
-from tttembed_rag.judges import CrossEncoderJudge, HttpJudge, RubricJudge, YesNoJudge, checked_rewards
+from tttembed_rag.adapting import checked_rewards
+from tttembed_rag.judges import CrossEncoderJudge, HttpJudge, RubricJudge, YesNoJudge
 from tttembed_rag.judges.documents import readable
 from tttembed_rag.judges.yesno import PREFIX, SUFFIX
 

@@ -13,7 +13,7 @@ from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.judging import ScoreCache
 from tttembed_rag.judging.covering import in_covering_order
 from tttembed_rag.rewards.events import SIGNALS
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
 
 
@@ -129,7 +129,7 @@ def test_queries_that_say_most_are_judged_first(folder, cohere, spec):
     found = zip(of.dataset.queries.items(), of.base[:, :5].tolist(), strict=True)
     documents = list(of.dataset.documents.items())
     served = [
-        Observation(name, text, [documents[row] for row in rows], of.dataset.name) for (name, text), rows in found
+        Served.of_texts(name, text, [documents[row] for row in rows], of.dataset.name) for (name, text), rows in found
     ]
     expected = [one.query_id for one in in_covering_order(served, of.query_vectors, key=b"1000")]
     command = ("judge", folder, "--judge", spec, "--depth", "5", "--order", "cover", "--budget")
@@ -291,7 +291,6 @@ def test_bad_input_is_one_line(folder, options, reason):
 
 
 def test_no_such_source_is_an_error(tmp_path):
-    """A source that is not there is named."""
     result = tttembed("judge", tmp_path / "nothing", "--judge", "feedback:x.csv")
 
     assert result.exit_code == 2

@@ -5,11 +5,10 @@ import pytest
 
 from tttembed_rag.judging.covering import MOST_COMPARED, covering, in_covering_order
 from tttembed_rag.offsets.kernel import KernelMap
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 
 
 def unit_vectors(n, width=6, seed=0):
-    """Random unit vectors (n, width)."""
     vectors = np.random.default_rng(seed).standard_normal((n, width))
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
@@ -92,7 +91,6 @@ def test_every_fifth_is_drawn():
 
 
 def test_nothing_is_left_to_judge():
-    """Where all were judged nothing is chosen, and no more than there are."""
     unit = unit_vectors(3)
 
     assert covering(unit, ["a"] * 3, np.ones(3), lots(3), 2, judged=np.ones(3, dtype=bool)) == []
@@ -103,7 +101,7 @@ def test_observations_of_one_text_stand_together():
     """A text that was served thrice comes first, and its observations one after the other, in their order."""
     texts = ["rare", "often", "other", "often", "third", "often"]
     vectors = unit_vectors(4)[[0, 1, 2, 1, 3, 1]]
-    served = [Observation(f"q{row}", text, []) for row, text in enumerate(texts)]
+    served = [Served.of_texts(f"q{row}", text, []) for row, text in enumerate(texts)]
 
     ordered = in_covering_order(served, 3 * vectors)
 
@@ -113,7 +111,7 @@ def test_observations_of_one_text_stand_together():
 
 def test_the_key_draws_the_lots():
     """The same key gives the same order, and another one other lots."""
-    served = [Observation(f"q{row}", f"text {row}", []) for row in range(40)]
+    served = [Served.of_texts(f"q{row}", f"text {row}", []) for row in range(40)]
     vectors = unit_vectors(40)
     orders = [[one.query_id for one in in_covering_order(served, vectors, key=key)] for key in (b"a", b"a", b"b")]
 
@@ -124,7 +122,7 @@ def test_many_texts_follow_by_lot():
     """Of more texts than are compared the often asked are among the first."""
     n = MOST_COMPARED + 50
     texts = [f"text {row}" for row in range(n)] + ["text 7"]
-    served = [Observation(f"q{row}", text, []) for row, text in enumerate(texts)]
+    served = [Served.of_texts(f"q{row}", text, []) for row, text in enumerate(texts)]
 
     ordered = in_covering_order(served, unit_vectors(n, 3)[[*range(n), 7]])
 

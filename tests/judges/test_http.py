@@ -11,10 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tttembed_rag import InputError, JudgeError, RewardError
+from tttembed_rag import InputError, JudgeError
+from tttembed_rag.adapting import checked_rewards
 from tttembed_rag.clients.endpoint import Endpoint
 from tttembed_rag.clients.usage import metered
-from tttembed_rag.judges import HttpJudge, Patience, checked_rewards
+from tttembed_rag.errors import RewardError
+from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.testing import FakeClock
 
 QUICK = Patience(first_wait=0.01)

@@ -14,15 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tttembed_rag import DataError, InputError, RewardError, Scale
+from tttembed_rag import InputError, Scale
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
+from tttembed_rag.errors import DataError, RewardError
 from tttembed_rag.judges import HttpJudge, Usage
-from tttembed_rag.judging import Budget, Paid, Plan, Price, ScoreCache, judge_all, read_log, write_scores
+from tttembed_rag.judging import Budget, Paid, Plan, Price, ScoreCache, judge_all
 from tttembed_rag.judging.accounts import Ledger
+from tttembed_rag.judging.files import write_scores
+from tttembed_rag.judging.turns import in_turns, water_fill
 from tttembed_rag.judging.walk import forecast
-from tttembed_rag.rewards.observations import Observation
-from tttembed_rag.rewards.turns import in_turns, water_fill
+from tttembed_rag.rewards.observations import Served
+from tttembed_rag.rewards.rows import read_log
 from tttembed_rag.testing import FakeJudge
 
 law = settings(max_examples=40, deadline=None, derandomize=True)
@@ -38,7 +41,7 @@ class Lengths(FakeJudge):
 def served(queries=4, depth=5, tasks=1):
     """Queries with candidates of their own, dealt to tasks."""
     return [
-        Observation(f"q{q}", f"query {q}", [(f"d{q}-{d}", f"{q} {'x' * d}") for d in range(depth)], f"t{q % tasks}")
+        Served.of_texts(f"q{q}", f"query {q}", [(f"d{q}-{d}", f"{q} {'x' * d}") for d in range(depth)], f"t{q % tasks}")
         for q in range(queries)
     ]
 
@@ -115,11 +118,11 @@ class TestOrder:
     def test_a_plan_that_cannot_be_kept_is_an_error(self, name, options, message):
         """Stages go deeper each time, ids stand in columns of a file, and money is capped where there is a price."""
         with pytest.raises(InputError, match=message):
-            Plan([Observation("q", "query", [(name, "A")])], **options)
+            Plan([Served.of_texts("q", "query", [(name, "A")])], **options)
 
     def test_an_id_with_two_texts_is_an_error(self):
         """Scores are written by query id: two queries must not share one."""
-        twice = [Observation("q", "one", [("a", "A")], "t0"), Observation("q", "other", [("a", "A")], "t1")]
+        twice = [Served.of_texts("q", "one", [("a", "A")], "t0"), Served.of_texts("q", "other", [("a", "A")], "t1")]
 
         with pytest.raises(InputError, match=r"^observations: expected one text per query id, got two for 'q'$"):
             Plan(twice)
@@ -156,7 +159,7 @@ class TestCaps:
                 self.asked += documents
                 return np.full(len(documents), 0.5, dtype=np.float32)
 
-        estimate = sum(estimated_tokens("query 0", text) for _, text in served()[0].candidates)
+        estimate = sum(estimated_tokens("query 0", shown.text) for shown in served()[0].candidates)
         cache = ScoreCache.open(None)
         verdicts, asked = run(Plan(served(), (5,), Budget(tokens=2 * estimate)), Silent(), cache)
         again, _ = run(Plan(served(), (5,), Budget(tokens=2 * estimate)), Silent(), cache)
@@ -281,7 +284,7 @@ class TestOnce:
 
     def test_equal_texts_are_asked_once(self):
         """Two ids with one text are one pair, also within a call and while it runs."""
-        twins = [Observation(f"q{q}", "same", [("a", "text"), ("b", "text")]) for q in range(6)]
+        twins = [Served.of_texts(f"q{q}", "same", [("a", "text"), ("b", "text")]) for q in range(6)]
         verdicts, asked = run(Plan(twins, (1, 2)))
 
         assert asked == [("same", "text")]
@@ -289,7 +292,7 @@ class TestOnce:
 
     def test_a_declined_pair_is_not_asked_again(self):
         """None is an answer: kept, left out of the result, and not paid for twice."""
-        observed, cache = [Observation("q", "query", [("a", "unclear"), ("b", "text")])], ScoreCache.open(None)
+        observed, cache = [Served.of_texts("q", "query", [("a", "unclear"), ("b", "text")])], ScoreCache.open(None)
         first, _ = run(Plan(observed), cache=cache)
         _, asked = run(Plan(observed), cache=cache)
 
@@ -347,8 +350,8 @@ class TestOnce:
             "from tttembed_rag.judges import HttpJudge\n"
             "from tttembed_rag.judging import ScoreCache\n"
             "from tttembed_rag.judging import Plan, judge_all\n"
-            "from tttembed_rag.rewards.observations import Observation\n"
-            "served = [Observation(f'q{q}', f'query {q}', [('d', 'text')]) for q in range(10)]\n"
+            "from tttembed_rag.rewards.observations import Served\n"
+            "served = [Served.of_texts(f'q{q}', f'query {q}', [('d', 'text')]) for q in range(10)]\n"
             "judge = HttpJudge(sys.argv[1], 'cohere')\n"
             "judge_all(Plan(served), judge, ScoreCache.open(Path(sys.argv[2])), concurrency=1)"
         )
@@ -463,7 +466,7 @@ class TestFailure:
         def fails(method, nth):
             calls[method] += 1
             if failing == method and calls[method] == nth:
-                asked.wait(10)
+                asked.wait(60)
                 failed.set()
                 raise DataError("gone")
 
@@ -483,7 +486,7 @@ class TestFailure:
                 scores = super().score(query, documents)
                 if query == self.asked[0][0]:
                     asked.set()
-                    failed.wait(10)
+                    failed.wait(60)
                     time.sleep(0.05)  # whoever hears of the failure does so now
                 return scores
 
@@ -510,12 +513,11 @@ class TestFiles:
         path.write_text(f"{json.dumps(one)}\n\n{json.dumps(one | {'task': 'billing'})}\n", encoding="utf-8")
 
         assert [("1", "q", [("a", "t")], task) for task in ("default", "billing")] == [
-            (o.query_id, o.query, o.candidates, o.task) for o in read_log(path)
+            (o.query_id, o.query, [(c.doc_id, c.text) for c in o.candidates], o.task) for o in read_log(path)
         ]
 
     @pytest.mark.parametrize("line", ["{", "[]", '{"query": "q"}', '{"query_id": 1, "query": "q", "candidates": []}'])
     def test_another_log_is_an_error(self, tmp_path, line):
-        """The error names file and line."""
         path = tmp_path / "log.jsonl"
         path.write_text("\n" + line, encoding="utf-8")
 

@@ -14,7 +14,7 @@ from tttembed_rag import JudgeError, Scale
 from tttembed_rag.judges.contract import Blocking
 from tttembed_rag.judges.examination import answers, questions
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 
 
 class Stuck(Blocking):
@@ -30,13 +30,13 @@ class Stuck(Blocking):
         """One half, in time or later."""
         self.asked.append(query)
         if query in self._stuck:
-            self.free.wait(20)
+            self.free.wait(60)
         return [0.5] * len(documents)
 
 
 def served(queries):
     """Queries with one document each."""
-    return [Observation(f"q{q}", f"query {q}", [("d", "text")]) for q in range(queries)]
+    return [Served.of_texts(f"q{q}", f"query {q}", [("d", "text")]) for q in range(queries)]
 
 
 def test_a_late_call_is_left_behind_and_all_others_are_kept():
@@ -98,12 +98,12 @@ def test_a_process_ends_while_a_judge_hangs():
         "from tttembed_rag.judging import ScoreCache\n"
         "from tttembed_rag.judges.contract import Blocking\n"
         "from tttembed_rag.judging import Plan, judge_all\n"
-        "from tttembed_rag.rewards.observations import Observation\n"
+        "from tttembed_rag.rewards.observations import Served\n"
         "class Hanging(Blocking):\n"
         "    scale, fingerprint = Scale('probability'), 'hanging@1'\n"
         "    def score(self, query, documents):\n"
         "        time.sleep(600)\n"
-        "served = [Observation('q', 'query', [('d', 'text')])]\n"
+        "served = [Served.of_texts('q', 'query', [('d', 'text')])]\n"
         "print(judge_all(Plan(served), Hanging(), ScoreCache.open(None), seconds=0.2).failed)"
     )
     began = time.monotonic()
@@ -134,7 +134,7 @@ class Refusing(Stuck):
 def test_a_judge_that_is_well_goes_on_after_failures_in_a_row(examine, well, judged):
     """Where that is asked for, and its examination shows it."""
     plan = Plan(served(12))
-    order = [observation.query for observation, _ in plan.visits()]
+    order = [served.query for served, _ in plan.visits()]
     judge = Refusing(set(order[:4]), well)
     verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=1, examine=examine)
 

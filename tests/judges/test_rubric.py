@@ -9,17 +9,9 @@ import pytest
 import torch
 
 from tttembed_rag import InputError, JudgeError
+from tttembed_rag.adapting import checked_rewards
 from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
-from tttembed_rag.judges import (
-    Gemini,
-    LocalChat,
-    Patience,
-    RubricJudge,
-    Usage,
-    check_judge,
-    checked_rewards,
-    open_judge,
-)
+from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge, open_judge
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.judges.rubric import grade_of
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving.context import said
+from tttembed_rag.serving.context import context_value
 from tttembed_rag.vectors.checks import FloatArray
 
 
@@ -31,37 +31,6 @@ class Known:
     document_vectors: FloatArray | Sequence[ArrayLike | None] | None = None
     query_id: str | None = None
     doc_ids: Sequence[str] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Logged:
-    """One call of a log.
-
-    Attributes:
-        query: The text of the query.
-        documents: The texts that were shown.
-        scores: The judge's scores of them; None where they only wait for a judge.
-        task: The task key; None where nothing named one.
-        known: What the caller knew of the query.
-        source: Who gave the scores, by the call or the caller's `context`; empty for the judge itself.
-    """
-
-    query: str
-    documents: Iterable[str]
-    scores: Sequence[float | None] | None
-    task: str | None
-    known: Known | None
-    source: str = ""
-
-    def texts(self) -> list[str]:
-        """The documents as a list.
-
-        Raises:
-            InputError: They are one text, which would be a document for each of its characters.
-        """
-        if isinstance(self.documents, str | bytes):
-            raise InputError(f"documents: expected a list of texts, got {type(self.documents).__name__}")
-        return list(self.documents)
 
 
 class Log(ABC):
@@ -93,7 +62,8 @@ class Log(ABC):
 
         They are of a *task*; None is that of the caller's `context`.
         """
-        self.note(Logged(query, documents, None, said("task") if task is None else task, known))
+        task = context_value("task") if task is None else task
+        self.note(query, documents, None, task=task, known=known, source="")
 
     def record(
         self,
@@ -114,13 +84,33 @@ class Log(ABC):
             InputError: Of a `RewardLog`: not one score per document, or what should be a text is none.
             RewardError: Of a `RewardLog`: a score is off the scale; nothing is kept.
         """
-        source = said("source") or "" if source is None else source
-        task = said("task") if task is None else task
-        self.note(Logged(query, documents, scores, task, known, source))
+        source = context_value("source") or "" if source is None else source
+        task = context_value("task") if task is None else task
+        self.note(query, documents, scores, task=task, known=known, source=source)
 
     @abstractmethod
-    def note(self, call: Logged) -> None:
-        """Keep one call of `observe`, which has no scores, or of `record`."""
+    def note(
+        self,
+        query: str,
+        documents: Iterable[str],
+        scores: Sequence[float | None] | None,
+        *,
+        task: str | None,
+        known: Known | None,
+        source: str,
+    ) -> None:
+        """Keep what came to `observe`, which has no scores, or to `record`; a task of None was named by nobody."""
+
+
+def list_of(documents: Iterable[str]) -> list[str]:
+    """*documents* as a list.
+
+    Raises:
+        InputError: They are one text, which would be a document for each of its characters.
+    """
+    if isinstance(documents, str | bytes):
+        raise InputError(f"documents: expected a list of texts, got {type(documents).__name__}")
+    return list(documents)
 
 
 def checked_log(log: object) -> Log:
@@ -134,7 +124,7 @@ def checked_log(log: object) -> Log:
     return log
 
 
-def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float | None]) -> list[float | None]:
+def unit_rewards(scale: Scale, documents: Sequence[object], scores: Sequence[float | None]) -> list[float | None]:
     """A reward in [0, 1] for each score on *scale*, None where there is none.
 
     Raises:
@@ -144,8 +134,8 @@ def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float 
     if len(scores) != len(documents):
         raise InputError(f"scores: expected one per document, {len(documents)}, got {len(scores)}")
     try:
-        given = np.array([score for score in scores if score is not None], dtype=np.float64)
+        numbers = np.array([score for score in scores if score is not None], dtype=np.float64)
     except (TypeError, ValueError) as exc:
         raise InputError(f"scores: expected numbers, or None where there is none ({exc})") from exc
-    units = iter(scale.to_unit(given).tolist())
+    units = iter(scale.to_unit(numbers).tolist())
     return [None if score is None else next(units) for score in scores]

@@ -7,15 +7,15 @@ that has them, remembered by content, or embedded again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from threading import Lock
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, Log, Logged, unit_rewards
+from tttembed_rag.capture.log import Known, Log, list_of, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError, RewardError, check_count
 from tttembed_rag.judges.contract import Judge, checked_judge
@@ -23,10 +23,12 @@ from tttembed_rag.judging.cache import ScoreCache
 from tttembed_rag.judging.plan import Plan, Verdicts
 from tttembed_rag.judging.running import judge_all
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards import DEFAULT_TASK, Rewards
-from tttembed_rag.rewards.observations import MAX_SOURCES, Observation
+from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.observations import MAX_SOURCES, Candidate, Served
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.vectors.checks import FloatArray
 
 
 class RewardLog(Log):
@@ -72,7 +74,7 @@ class RewardLog(Log):
         # (task, query) to each document's text with its rewards by source; none while it waits for a judge.
         self._served: OrderedDict[tuple[str, str], dict[str, dict[str, float]]] = OrderedDict()
         # Base vectors that callers knew.
-        self._query_vectors: dict[str, NDArray[np.float64]] = {}
+        self._query_vectors: dict[str, FloatArray] = {}
         self._lock = Lock()
 
     @classmethod
@@ -90,12 +92,23 @@ class RewardLog(Log):
         with self._lock:
             return sum(not rewards for shown in self._served.values() for rewards in shown.values())
 
-    def note(self, call: Logged) -> None:
+    def note(
+        self,
+        query: str,
+        documents: Iterable[str],
+        scores: Sequence[float | None] | None,
+        *,
+        task: str | None,
+        known: Known | None,
+        source: str,
+    ) -> None:
         """Keep one call, unless it was served to another tenant."""
-        shown = call.texts()
-        rewards = [None] * len(shown) if call.scores is None else unit_rewards(self.scale, shown, call.scores)
+        texts = list_of(documents)
+        rewards = [None] * len(texts) if scores is None else unit_rewards(self.scale, texts, scores)
         if current_tenant() == self.tenant:
-            self._add(call.query, list(zip(shown, rewards, strict=True)), call.source, call.task, call.known)
+            candidates = [Candidate("", None, text, reward) for text, reward in zip(texts, rewards, strict=True)]
+            vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)
+            self._add(Served("", vector, candidates, query, task or DEFAULT_TASK, source=source))
 
     def score_waiting(self, judge: Judge, *, budget: Budget | None = None, price: Price | None = None) -> Verdicts:
         """Ask *judge* about the pairs that wait, under a budget; outside a running event loop.
@@ -114,18 +127,18 @@ class RewardLog(Log):
             # Ids are plain words, texts are anything.
             ids = {query: f"q{i}" for i, query in enumerate(dict.fromkeys(query for _, query in self._served))}
             waiting = [
-                Observation(ids[query], query, [(f"d{place}-{i}", text) for i, text in enumerate(unscored)], task)
+                Served.of_texts(ids[query], query, [(f"d{place}-{i}", text) for i, text in enumerate(unscored)], task)
                 for place, ((task, query), shown) in enumerate(self._served.items())
                 if (unscored := [text for text, rewards in shown.items() if not rewards])
             ]
-        depth = max((len(one.candidates) for one in waiting), default=1)
+        depth = max((len(served.candidates) for served in waiting), default=1)
         plan = Plan(waiting, (depth,), budget or Budget(), price or Price())
         with closing(ScoreCache.open(None)) as answers:
             verdicts = judge_all(plan, judge, answers)
-        for one in waiting:
-            judged = verdicts.rewards.get(one.query_id, {})
-            shown = [(text, judged[key]) for key, text in one.candidates if key in judged]
-            self._add(one.query, shown, "", one.task, None)
+        for served in waiting:
+            judged = verdicts.rewards.get(served.query_id, {})
+            candidates = [replace(one, reward=judged[one.doc_id]) for one in served.candidates if one.doc_id in judged]
+            self._add(replace(served, candidates=candidates))
         return verdicts
 
     def rewards(
@@ -170,30 +183,27 @@ class RewardLog(Log):
     def __repr__(self) -> str:
         return f"RewardLog({self.judge!r}, {len(self)} queries)"
 
-    def _add(
-        self, query: str, shown: Sequence[tuple[str, float | None]], source: str, task: str | None, known: Known | None
-    ) -> None:
-        """Keep documents with the rewards that *source* gave them; None where it gave none."""
-        names = (query, source, *(text for text, _ in shown))
+    def _add(self, served: Served) -> None:
+        """Keep the candidates of a query with the rewards that its source gave them; None where it gave none."""
+        names = (served.query, served.source, *(candidate.text for candidate in served.candidates))
         if wrong := [name for name in names if not isinstance(name, str)]:
             raise InputError(f"query, documents, source: expected texts, got {type(wrong[0]).__name__}")
-        shown = [(text, reward) for text, reward in shown if text.strip()]
-        if not query.strip() or not shown:  # there is no meaning to learn from
+        candidates = [candidate for candidate in served.candidates if candidate.text.strip()]
+        if not served.query.strip() or not candidates:  # there is no meaning to learn from
             return
-        vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)
         with self._lock:
-            served = self._served.setdefault((task or DEFAULT_TASK, query), {})
-            for text, reward in shown:
-                kept = served.setdefault(text, {})
-                if reward is None:
+            of_query = self._served.setdefault((served.task, served.query), {})
+            for candidate in candidates:
+                rewards = of_query.setdefault(candidate.text, {})
+                if candidate.reward is None:
                     continue
-                kept.pop(source, None)  # the newest stands last
-                kept[source] = reward
-                if len(named := [one for one in kept if one]) > MAX_SOURCES:
-                    del kept[named[0]]
+                rewards.pop(served.source, None)  # the newest stands last
+                rewards[served.source] = candidate.reward
+                if len(sources := [source for source in rewards if source]) > MAX_SOURCES:
+                    del rewards[sources[0]]
                     self.dropped_rewards += 1
-            if vector is not None:
-                self._query_vectors[query] = vector
+            if served.vector is not None:
+                self._query_vectors[served.query] = served.vector
             while len(self._served) > self._capacity:
                 (_, forgotten), _ = self._served.popitem(last=False)
                 self._query_vectors.pop(forgotten, None)

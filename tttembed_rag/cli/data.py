@@ -55,7 +55,7 @@ def data(
     if (there / "corpus.jsonl").is_file():
         if folder.resolve() != there.resolve():
             raise click.UsageError(f"--out: expected none beside the folder {there}, which gets vectors itself")
-        made = _asked(there) or {}
+        made = _choices_of(there) or {}
         if other := next((key for key, value in choices.items() if value not in (None, made.get(key))), None):
             raise click.UsageError(
                 f"--{other}: expected {made.get(other)} for the folder {there}, got {choices[other]}"
@@ -84,7 +84,7 @@ def _fetch(name: str, folder: Path, choices: Mapping[str, str | None]) -> None:
     """Write the collection called *name* to *folder*, unless a run with the same choices has."""
     from tttembed_rag.system.extensions import extension
 
-    wanted, made = {"name": name, **choices}, _asked(folder)
+    wanted, made = {"name": name, **choices}, _choices_of(folder)
     if made is None and folder.exists() and any(folder.iterdir()):
         raise click.UsageError(f"{folder}: expected an empty folder, a BEIR folder, or none")
     if made not in (None, wanted):
@@ -99,13 +99,13 @@ def _fetch(name: str, folder: Path, choices: Mapping[str, str | None]) -> None:
     collection.write(folder)
 
 
-def _asked(folder: Path) -> dict[str, str | None] | None:
+def _choices_of(folder: Path) -> dict[str, str | None] | None:
     """The name and choices that a folder was made for; None where this command did not make it."""
     note = folder / _NOTE
     if not note.is_file():
         return None
     try:
-        asked = json.loads(note.read_text(encoding="utf-8"))["asked"]
+        choices = json.loads(note.read_text(encoding="utf-8"))["asked"]
     except (ValueError, KeyError, TypeError):
         return None
-    return asked if isinstance(asked, dict) else None
+    return choices if isinstance(choices, dict) else None

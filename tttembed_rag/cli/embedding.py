@@ -29,7 +29,8 @@ def embedded_by(what: str) -> Callable[[CommandT], CommandT]:
 @contextmanager
 def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
     """The embedder that *spec* names, with a file of the vectors that it gave before and a bar of *length* texts."""
-    from tttembed_rag.embedders import CachedEmbedder, VectorCache, open_embedder
+    from tttembed_rag.embedders import open_embedder
+    from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 
     model = open_embedder(spec)
     cache.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +52,7 @@ def embed_folder(
     They go to vectors/NAME.npz, by default a name made of *spec*; vectors that are known are in the file *cache*, by
     default one beside them.
     """
-    from tttembed_rag.embedders import name_of
+    from tttembed_rag.embedders.specs import name_of
     from tttembed_rag.evaluate.files import write_vectors
 
     length = len(dataset.documents) + len(dataset.queries)

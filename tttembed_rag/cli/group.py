@@ -33,8 +33,10 @@ def said_in_one_line() -> Iterator[None]:
     except BrokenPipeError:
         raise  # the reader has seen enough: not bad input
     except (TTTEmbedError, OSError) as exc:
-        said = printable(str(exc))
-        raise click.UsageError(said if len(said) <= 2 * _END else f"{said[:_END]} ... {said[-_END:]}") from exc
+        message = printable(str(exc))
+        raise click.UsageError(
+            message if len(message) <= 2 * _END else f"{message[:_END]} ... {message[-_END:]}"
+        ) from exc
 
 
 # Commands that other distributions bring, with their names, by the group they are in.

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from tttembed_rag.evaluate.datasets import Dataset
     from tttembed_rag.judging.plan import Plan, Progress, Verdicts
     from tttembed_rag.judging.spending import Price
-    from tttembed_rag.rewards.observations import Observation
+    from tttembed_rag.rewards.observations import Served
 
 
 @main.command(short_help="Score candidates of served queries, each pair once, under a budget.")
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 @counted("--seed", 1000, "Order of the queries of a task.", least=0)
 @click.option("--dry-run", is_flag=True, help="Print the forecast of pairs, tokens and money, and ask nothing.")
 @click.option("--no-examination", is_flag=True, help="Ask a judge that does not pass 24 plain questions first.")
-@click.option("--batch", is_flag=True, help="Ask by batches, at their price, and wait for the answers; see above.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
 def judge(
     source: Path,
@@ -72,7 +70,6 @@ def judge(
     dry_run: bool,
     no_examination: bool,
     as_json: bool,
-    batch: bool,
 ) -> None:
     """Score the candidates of served queries, each pair once, under a budget.
 
@@ -86,9 +83,6 @@ def judge(
     The CSV of feedback has the columns query_id, doc_id, signal and value, and may have position. Signals: thumb
     (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked, weighed by position), success (1 the
     document served the task, 0 it did not), judgment (a grade, on ?scale=rubric:LOW,HIGH).
-
-    With --batch, SPEC is openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME. What is left is sent to the
-    service's batches, which answer within a day; stop it whenever you like, the next run reads what was sent.
 
     Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
     """
@@ -123,30 +117,29 @@ def judge(
     paid = None if dry_run and not cache.exists() else cache
     if paid is not None:
         paid.parent.mkdir(parents=True, exist_ok=True)
-    said: Verdicts | Progress
-    if batch:
-        said = _by_batches(spec, plan, paid, examine=not no_examination, dry_run=dry_run)
-    elif feedback:
+    outcome: Verdicts | Progress
+    if feedback:
         # The texts of the whole collection by their ids, not of its candidates alone.
         queries = {one.query_id: one.query for one in served} if dataset is None else dataset.queries
-        shown = {document: text for one in served for document, text in one.candidates}
-        said = read_feedback(spec, plan, queries=queries, documents=shown if dataset is None else dataset.documents)
-        said = said.progress if dry_run else said
+        shown = {candidate.doc_id: candidate.text for one in served for candidate in one.candidates}
+        outcome = read_feedback(spec, plan, queries=queries, documents=shown if dataset is None else dataset.documents)
+        outcome = outcome.progress if dry_run else outcome
     else:
-        said = _by_calls(spec, plan, paid, concurrency, examine=not no_examination, dry_run=dry_run)
-    if isinstance(said, Verdicts):
-        write_scores(target, said)
-    record, line = _told(spec, plan, said, target)
+        outcome = _by_calls(spec, plan, paid, concurrency, examine=not no_examination, dry_run=dry_run)
+    if isinstance(outcome, Verdicts):
+        write_scores(target, outcome)
+    record, line = _summary(spec, plan, outcome, target)
     click.echo(json.dumps(record) if as_json else line)
-    if isinstance(said, Verdicts) and said.broken:  # exit code 1 tells scripts that the judge broke down
+    if isinstance(outcome, Verdicts) and outcome.broken:  # exit code 1 tells scripts that the judge broke down
         raise click.exceptions.Exit(1)
 
 
-def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> list[Observation]:
+def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> list[Served]:
     """Queries with their candidates: those of a log, or of a folder's stored *vectors* the first *depth* of each."""
     from tttembed_rag.evaluate.files import load_vectors
     from tttembed_rag.evaluate.index import FaissIndex
-    from tttembed_rag.rewards.observations import Observation, read_log
+    from tttembed_rag.rewards.observations import Served
+    from tttembed_rag.rewards.rows import read_log
 
     if dataset is None:
         return read_log(source)
@@ -154,7 +147,7 @@ def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> 
     base = FaissIndex.from_vectors(docs).search(queries, depth)[1]
     documents = list(dataset.documents.items())
     return [
-        Observation(query, text, [documents[row] for row in rows], dataset.name)
+        Served.of_texts(query, text, [documents[row] for row in rows], dataset.name)
         for (query, text), rows in zip(dataset.queries.items(), base.tolist(), strict=True)
     ]
 
@@ -162,7 +155,7 @@ def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> 
 def _by_calls(
     spec: str, plan: Plan, paid: Path | None, concurrency: int, *, examine: bool, dry_run: bool
 ) -> Verdicts | Progress:
-    """The scores of pairs that are asked about one by one; their forecast for a *dry_run*."""
+    """The scores that a judge gives; their forecast for a *dry_run*."""
     from tttembed_rag.judges.specs import open_judge
     from tttembed_rag.judging.cache import ScoreCache
     from tttembed_rag.judging.running import judge_all
@@ -184,25 +177,9 @@ def _by_calls(
                 return judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, examine=examine)
 
 
-def _by_batches(spec: str, plan: Plan, paid: Path | None, *, examine: bool, dry_run: bool) -> Verdicts | Progress:
-    """The same by batches of the judge's service."""
-    from tttembed_store.batches.byplan import forecast_by_batches, judge_by_batches
-    from tttembed_store.batches.openbatch import FiledBatches
-    from tttembed_store.batches.service import open_batch_service
-
-    from tttembed_rag.judging.cache import ScoreCache
-
-    service = open_batch_service(spec)
-    with closing(ScoreCache.open(paid)) as cache, FiledBatches.at(paid, service.judge.fingerprint) as books:
-        if dry_run:
-            return forecast_by_batches(plan, service, cache, books, examine=examine)
-        with stoppable(lambda: f"{len(books.open())} batches are open; run it again to read them"):
-            return judge_by_batches(plan, service, cache, books, examine=examine, watch=partial(click.echo, err=True))
-
-
 def _covering(
-    source: Path, dataset: Dataset | None, served: Sequence[Observation], embed: str | None, vectors: str, seed: int
-) -> list[Observation]:
+    source: Path, dataset: Dataset | None, served: Sequence[Served], embed: str | None, vectors: str, seed: int
+) -> list[Served]:
     """*served* in the order of `tttembed_rag.judging.covering`, by stored vectors or by those of the model *embed*."""
     from tttembed_rag.evaluate.files import load_vectors
     from tttembed_rag.judging.covering import in_covering_order
@@ -234,12 +211,12 @@ def _money(usd: float, price: Price, bound: str = "") -> str:
     return "no price known" if not usd and price == Price() else f"{bound}${usd:.4f}"
 
 
-def _told(spec: str, plan: Plan, said: Verdicts | Progress, target: Path) -> tuple[dict[str, Any], str]:
+def _summary(spec: str, plan: Plan, outcome: Verdicts | Progress, target: Path) -> tuple[dict[str, Any], str]:
     """The result of judging, or its forecast, as a JSON object and in words."""
     from tttembed_rag.judging.plan import Progress
 
-    verdicts = None if isinstance(said, Progress) else said
-    progress = said if isinstance(said, Progress) else said.progress
+    verdicts = None if isinstance(outcome, Progress) else outcome
+    progress = outcome if isinstance(outcome, Progress) else outcome.progress
     usage, of = progress.usage, plan.pairs
     record: dict[str, Any] = {
         "judge": spec,

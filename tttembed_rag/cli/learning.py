@@ -19,7 +19,8 @@ from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, ref
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards import DEFAULT_TASK, Rewards
+from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.extensions import of_store
 

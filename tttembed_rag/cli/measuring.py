@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import numpy as np
@@ -19,7 +19,9 @@ from tttembed_rag.cli.options import path_alone, rows_written, whether_trusted
 from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import collections_of, is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.fitting.objectives import OBJECTIVES
+from tttembed_rag.fitting.recipe import Recipe, Solver
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole
 
@@ -48,8 +50,8 @@ _OF_FILES = (
 @click.option("--scopes", default="global,task,local,query,auto", type=Many(str, "NAME,..."))
 @click.option("--baselines", default="raw,rerank", type=Many(str, "NAME,..."))
 @click.option("--gate", type=click.Choice(["both", "on", "off"]), default="both")
-@click.option("--objective", type=click.Choice(["kd", "reverse_kl", "softmax_grpo"]), default="kd")
-@click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact")
+@click.option("--objective", type=click.Choice(list(OBJECTIVES)), default="kd")
+@click.option("--solver", type=click.Choice(get_args(Solver)), default="exact")
 @whether_trusted
 @rows_written
 @click.option("--html", "page", metavar="PAGE", type=target, help="A page of queries one by one.")
@@ -62,6 +64,8 @@ def evaluate(
     rewards: str,
     scale: str,
     gate: str,
+    objective: str,
+    solver: Solver,
     json_path: Path | None,
     page: Path | None,
     workers: int,
@@ -87,40 +91,41 @@ def evaluate(
     refuse_of_folder(folders, "vectors")
     if page is not None and "auto" not in plan["scopes"]:
         raise click.UsageError(f"--html: expected auto among --scopes, got {', '.join(plan['scopes'])}")
-    settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
+    gates = {"both": (True, False), "on": (True,), "off": (False,)}[gate]
+    settings = ExperimentPlan(gates=gates, recipe=Recipe(objective=OBJECTIVES[objective], solver=solver), **plan)
     Scale.parse(scale)
-    asked = (folders, vectors, rewards, scale, embed, task)
-    opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*asked)
+    arguments = (folders, vectors, rewards, scale, embed, task)
+    opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*arguments)
     outcomes = len(settings.contestants) + len(settings.baselines)
     total = len(settings.seeds) * len(settings.rewarded) * len(opened or folders) * outcomes * 3
     with worker_processes(workers) if workers != 1 else nullcontext() as pool:
         every = product(settings.seeds, settings.rewarded)
         splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
         if pool is None:
-            found: Iterable[Row] = run(opened or [], settings)
+            rows: Iterable[Row] = run(opened or [], settings)
         else:  # each process opens the folders for itself, once
-            found = chain.from_iterable(pool.map(partial(_listed, asked), splits))
-        measured = list(watched(found, total, "eval"))
+            rows = chain.from_iterable(pool.map(partial(_listed, arguments), splits))
+        measured = list(watched(rows, total, "eval"))
     files = ", ".join(str(path) for path in folders if is_file_of_rows(path))
     cells = cells_of(measured)
     if page is not None:
         from tttembed_rag.evaluate.page.measuring import page_of_measured
 
         about = _OF_FILES.format(files=files) if files else f"Rewards: {measured[0]['rewards']}."
-        html = page_of_measured(opened or _collections(*asked), settings, cells, about=about)
+        html = page_of_measured(opened or _collections(*arguments), settings, cells, about=about)
         write_whole(page, html.encode())
     if json_path is not None:
         write_json(json_path, measured)
     if json_path is None or str(json_path) != "-":
         labels = [_OF_FILES.format(files=files)] if files else []
-        said = [table(cells), *conclusions(cells), *labels, *([f"Report: {page}"] if page else [])]
-        click.echo("\n".join(said))
+        lines = [table(cells), *conclusions(cells), *labels, *([f"Report: {page}"] if page else [])]
+        click.echo("\n".join(lines))
 
 
-def _listed(asked: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
+def _listed(arguments: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
     from tttembed_rag.evaluate.experiment import run
 
-    return list(run(_kept(*asked), plan))
+    return list(run(_kept(*arguments), plan))
 
 
 def _collections(
@@ -129,7 +134,7 @@ def _collections(
     from tttembed_rag.evaluate.collection import open_collection
     from tttembed_rag.evaluate.datasets import QRELS
 
-    found = []
+    collections = []
     several = sum(map(is_file_of_rows, paths)) > 1
     for path in paths:
         if is_file_of_rows(path):
@@ -137,15 +142,15 @@ def _collections(
             read = read_embedded(
                 path, embed=embed, rewards=named, scale=scale, task=task or unnamed, beside=path.parent
             )
-            found += collections_of(read)
+            collections += collections_of(read)
             continue
         refuse_embed(path, embed)
-        found.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale)))
-        scores = [score for of in found[-1].scores.values() for score in of.values()]
-        real = not found[-1].simulated
-        if real and (doubt := found[-1].scale.doubt(found[-1].scale.to_unit(np.array(scores)))):
+        collections.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale)))
+        scores = [score for of in collections[-1].scores.values() for score in of.values()]
+        real = not collections[-1].simulated
+        if real and (doubt := collections[-1].scale.doubt(collections[-1].scale.to_unit(np.array(scores)))):
             click.echo(f"warning: {path}: {doubt}", err=True)
-    return found
+    return collections
 
 
 # A worker measures many splits of one workload.

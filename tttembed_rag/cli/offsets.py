@@ -16,7 +16,7 @@ from tttembed_rag.cli.options import path_alone, path_or_url, told
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder, tasks_of, vectors_of
 from tttembed_rag.cli.telling import offset_facts, offset_lines, tell
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.system.extensions import of_store
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def _of_rows(
     learned_for = offsets.settings.get("embedder", read.embedder)
     if learned_for != read.embedder:
         raise click.UsageError(f"--embed: expected the model of the offsets, {learned_for}, got {read.embedder}")
-    found = [(dataset, scores) for dataset, scores, _ in tasks_of(read) if task in (None, dataset.name)]
-    dataset, scores = next(((one, said) for one, said in found if query in one.queries), (None, None))
+    tasks = [(dataset, scores) for dataset, scores, _ in tasks_of(read) if task in (None, dataset.name)]
+    dataset, scores = next(((one, scores) for one, scores in tasks if query in one.queries), (None, None))
     if dataset is None or scores is None:
         raise click.UsageError(f"QUERY: expected the text of a query of {file}, got {query!r}")
     return explain_in(dataset, query, offsets, *vectors_of(read, dataset), scores, task=dataset.name, top=top)

@@ -26,11 +26,11 @@ def side_by_side(what: str) -> Callable[[CommandT], CommandT]:
 def worker_processes(count: int) -> Iterator[Executor]:
     """A pool of *count* fresh processes, which share the cores of the machine unless the environment says otherwise."""
     own = str(max(1, (os.cpu_count() or 1) // count))
-    given = {name: own for name in _THREADS if name not in os.environ}
-    os.environ |= given
+    limits = {name: own for name in _THREADS if name not in os.environ}
+    os.environ |= limits
     try:
         with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
             yield pool
     finally:
-        for name in given:
+        for name in limits:
             os.environ.pop(name, None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 import numpy as np
@@ -12,8 +13,9 @@ from click.core import ParameterSource
 
 from tttembed_rag.cli.embedding import cached_embedder
 from tttembed_rag.errors import DataError
-from tttembed_rag.rewards import Rewards
-from tttembed_rag.rewards.rows import TextReward, read_rows
+from tttembed_rag.rewards.observations import Served
+from tttembed_rag.rewards.rewards import Rewards
+from tttembed_rag.rewards.rows import read_log, read_votes
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from tttembed_rag.evaluate.datasets import Dataset
     from tttembed_rag.vectors.checks import FloatArray
 
+# Scores by query and document, or by source and document.
+Scores: TypeAlias = dict[str, dict[str, float]]
 # Vectors of texts that were embedded before, beside what is written or read.
 _CACHE = ".known-vectors.sqlite"
 # A document is relevant to a query where its reward lies above this: more often liked than not. A vote that was taken
@@ -29,114 +33,107 @@ _CACHE = ".known-vectors.sqlite"
 RELEVANT = 0.5
 
 
-class TaskOfRows(NamedTuple):
-    """The rows of one task: its texts, which are their own ids, labels, and scores by query and document.
+def tasks_of(rewards: Rewards) -> list[tuple[Dataset, Scores, dict[str, Scores]]]:
+    """Each task of the *rewards* of texts: its texts, which are their own ids, and its scores.
 
-    They are means of what sources said, which stands in *sources* by query, source and document.
-    """
-
-    dataset: Dataset
-    scores: dict[str, dict[str, float]]
-    sources: dict[str, dict[str, dict[str, float]]]
-
-
-def tasks_of(rewards: Rewards) -> list[TaskOfRows]:
-    """Each task of the *rewards* of texts, whose documents are those of all tasks.
-
-    Queries without a relevant document have labels too: nothing can be gained there.
+    The documents are those of all tasks. The scores by query and document are the means of all sources, beside the
+    scores by query, source and document. Queries without a relevant document have labels too: nothing can be gained
+    there.
     """
     from tttembed_rag.evaluate.datasets import Dataset
 
-    given: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
-    said = zip(rewards.tasks.tolist(), rewards.query_texts.tolist(), rewards.sources.tolist(), strict=True)
-    for row, (task, query, source) in enumerate(said):
+    by_task: dict[str, dict[str, Scores]] = {}
+    rows = zip(rewards.tasks.tolist(), rewards.query_texts.tolist(), rewards.sources.tolist(), strict=True)
+    for row, (task, query, source) in enumerate(rows):
         pairs = slice(*rewards.starts[row : row + 2])
-        shown, values = rewards.doc_texts[rewards.candidates[pairs]].tolist(), rewards.values[pairs].tolist()
-        given.setdefault(task, {}).setdefault(query, {})[source] = dict(zip(shown, values, strict=True))
+        texts, values = rewards.doc_texts[rewards.candidates[pairs]].tolist(), rewards.values[pairs].tolist()
+        by_task.setdefault(task, {}).setdefault(query, {})[source] = dict(zip(texts, values, strict=True))
     documents = {text: text for text in rewards.doc_texts.tolist()}
-    found = []
-    for task, queries in given.items():
+    tasks = []
+    for task, queries in by_task.items():
         scores = {query: _means(of_sources.values()) for query, of_sources in queries.items()}
         qrels = {query: {name: float(score > RELEVANT) for name, score in of.items()} for query, of in scores.items()}
-        found.append(TaskOfRows(Dataset(task, documents, {query: query for query in scores}, qrels), scores, queries))
-    return found
+        tasks.append((Dataset(task, documents, {query: query for query in scores}, qrels), scores, queries))
+    return tasks
 
 
 def _means(of_sources: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of what sources said of each document."""
-    said: dict[str, list[float]] = {}
+    """The mean of the scores that sources gave to each document."""
+    scores: dict[str, list[float]] = {}
     for of_source in of_sources:
         for document, score in of_source.items():
-            said.setdefault(document, []).append(score)
-    return {document: float(np.mean(given)) for document, given in said.items()}
+            scores.setdefault(document, []).append(score)
+    return {document: float(np.mean(of_document)) for document, of_document in scores.items()}
 
 
 def vectors_of(rewards: Rewards, dataset: Dataset) -> tuple[FloatArray, FloatArray]:
     """The vectors of the documents and of the queries of a task of *rewards*, in order."""
-    asked = {text: row for row, text in enumerate(rewards.query_texts.tolist())}
-    return rewards.doc_vectors, rewards.query_vectors[[asked[text] for text in dataset.queries]]
+    row_of = {text: row for row, text in enumerate(rewards.query_texts.tolist())}
+    return rewards.doc_vectors, rewards.query_vectors[[row_of[text] for text in dataset.queries]]
 
 
 def collections_of(rewards: Rewards) -> list[Collection]:
     """A collection for each task of *rewards*, to measure on."""
     from tttembed_rag.evaluate.collection import Collection
 
-    found = []
+    collections = []
     for dataset, scores, sources in tasks_of(rewards):
         if not any(grade for grades in dataset.qrels.values() for grade in grades.values()):
             expected = f"expected a reward above {RELEVANT:g} in task {dataset.name!r}"
             raise DataError(f"{rewards.judge}: {expected}, found none")
         by, judge, vectors = rewards.embedder, rewards.judge, vectors_of(rewards, dataset)
-        found.append(Collection.of(dataset, *vectors, embedder=by, judge=judge, scores=scores, sources=sources))
-    return found
+        collections.append(Collection.of(dataset, *vectors, embedder=by, judge=judge, scores=scores, sources=sources))
+    return collections
 
 
-def read_rewarded(file: Path, scale: str, task: str, *, rewards: str | None = None) -> list[TextReward]:
-    """The rows of a *file* of votes as `read_rows` takes it, or of a log of served queries.
+def read_rewarded(file: Path, scale: str, task: str, *, rewards: str | None = None) -> list[Served]:
+    """The queries of a *file* of votes as `read_votes` takes it, or of a log of served queries, with their rewards.
 
     Of a log, *rewards* is the name of its scores. Rows that name no task are of *task*. What is odd is printed: rewards
     that are too low for their *scale*, or two columns exchanged.
     """
-    on = Scale.parse(scale)
-    rows = _judged_log(file, rewards, on, task) if is_log(file) else read_rows(file, scale=on, task=task)
-    if doubt := on.doubt(np.array([row.reward for row in rows])):
+    declared = Scale.parse(scale)
+    served = _judged_log(file, rewards, declared, task) if is_log(file) else read_votes(file, scale=declared, task=task)
+    values = [candidate.reward for one in served for candidate in one.candidates]
+    if doubt := declared.doubt(np.array(values, dtype=np.float64)):
         click.echo(f"warning: {doubt}", err=True)
-    asked, shown = (int(np.median([len(text) for text in texts])) for texts in _texts_of(rows))
-    if asked > 2 * shown:
-        exchanged = f"queries have {asked} characters, documents {shown}: are the two columns exchanged?"
+    queries, documents = (int(np.median([len(text) for text in texts])) for texts in _texts_of(served))
+    if queries > 2 * documents:
+        exchanged = f"queries have {queries} characters, documents {documents}: are the two columns exchanged?"
         click.echo(f"warning: {file}: {exchanged}", err=True)
-    return rows
+    return served
 
 
 def read_embedded(
     file: Path, *, embed: str | None, rewards: str | None, scale: str, task: str, beside: Path
 ) -> Rewards:
-    """The rewards of *file*, whose rows are those of `read_rewarded`, each text embedded once.
+    """The rewards of *file*, whose queries are those of `read_rewarded`, each text embedded once.
 
     Vectors are kept in the folder *beside* for the next command.
     """
-    rows = read_rewarded(file, scale, task, rewards=rewards)
+    served = read_rewarded(file, scale, task, rewards=rewards)
     if embed is None:
         raise click.UsageError(
             f"--embed: expected the embedding model that your index was built with, for the texts of {file} "
             "(`tttembed data --help` lists them; minilm is one to try it with)"
         )
-    queries, documents = _texts_of(rows)
+    queries, documents = _texts_of(served)
     with cached_embedder(embed, beside.absolute() / _CACHE, len(queries) + len(documents)) as model:
-        asked = dict(zip(queries, model.embed_queries(queries), strict=True))
-        shown = dict(zip(documents, model.embed_documents(documents), strict=True))
+        of_queries = dict(zip(queries, model.embed_queries(queries), strict=True))
+        of_documents = dict(zip(documents, model.embed_documents(documents), strict=True))
         return Rewards.from_texts(
-            rows,
-            embed_query=asked.__getitem__,
-            embed_documents=lambda texts: [shown[text] for text in texts],
+            served,
+            embed_query=of_queries.__getitem__,
+            embed_documents=lambda texts: [of_documents[text] for text in texts],
             judge=rewards if rewards and is_log(file) else file.name,
             embedder=model.fingerprint,
         )
 
 
-def _texts_of(rows: Sequence[TextReward]) -> tuple[list[str], list[str]]:
-    """The different queries and documents of *rows*, in order."""
-    return list(dict.fromkeys(row.query for row in rows)), list(dict.fromkeys(row.document for row in rows))
+def _texts_of(served: Sequence[Served]) -> tuple[list[str], list[str]]:
+    """The different texts of the queries and of their documents, in order."""
+    documents = (candidate.text for one in served for candidate in one.candidates)
+    return list(dict.fromkeys(one.query for one in served)), list(dict.fromkeys(documents))
 
 
 def is_file_of_rows(path: Path) -> bool:
@@ -184,25 +181,28 @@ def is_log(file: Path) -> bool:
         return False
 
 
-def _judged_log(file: Path, rewards: str | None, scale: Scale, task: str) -> list[TextReward]:
-    """The judged pairs of a log."""
+def _judged_log(file: Path, rewards: str | None, scale: Scale, task: str) -> list[Served]:
+    """The queries of a log with the candidates that were judged."""
     from tttembed_rag.evaluate.files import load_scores
-    from tttembed_rag.rewards.observations import read_log
 
     if rewards is None:
         raise click.UsageError(
             f"--rewards: expected scores/NAME.tsv beside {file} by its NAME (`tttembed judge {file} ...` writes it)"
         )
-    scores = load_scores(file.parent, rewards)
-    rows = [
-        TextReward(one.query, text, float(scale.to_unit(np.array([scores[one.query_id][name]]))[0]), one.task)
-        for one in read_log(file, task=task)
-        for name, text in one.candidates
-        if name in scores.get(one.query_id, {})
-    ]
-    told = [row for row in rows if row.query.strip() and row.document.strip()]
-    if blank := len(rows) - len(told):
+    scores, judged, blank = load_scores(file.parent, rewards), list[Served](), 0
+    for served in read_log(file, task=task):
+        of_query = scores.get(served.query_id, {})
+        candidates = [
+            replace(candidate, reward=float(scale.to_unit(np.array([of_query[candidate.doc_id]]))[0]))
+            for candidate in served.candidates
+            if candidate.doc_id in of_query
+        ]
+        with_texts = [candidate for candidate in candidates if served.query.strip() and candidate.text.strip()]
+        blank += len(candidates) - len(with_texts)
+        if with_texts:
+            judged.append(replace(served, candidates=with_texts))
+    if blank:
         click.echo(f"warning: {file}: {blank} judged pairs without a text are left out", err=True)
-    if not told:
+    if not judged:
         raise DataError(f"{file}: expected pairs with a score of scores/{rewards}.tsv, found none")
-    return told
+    return judged

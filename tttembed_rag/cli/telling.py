@@ -34,12 +34,12 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
     private: dict[str | None, list[Offset]] = {}
     for offset in offsets.values():
         (shared if offset.query_id is None else private).setdefault(offset.task, []).append(offset)
-    told = [[offset for offset in of_task if offset.served] or of_task[:1] for of_task in shared.values()]
-    told.sort(key=lambda of_task: not of_task[0].served)
-    for offset in chain.from_iterable(told[:_TASKS]):
+    listed = [[offset for offset in of_task if offset.served] or of_task[:1] for of_task in shared.values()]
+    listed.sort(key=lambda of_task: not of_task[0].served)
+    for offset in chain.from_iterable(listed[:_TASKS]):
         for line in offset_lines(offset):
             say(line)
-    if left := told[_TASKS:]:
+    if left := listed[_TASKS:]:
         served = sum(of_task[0].served for of_task in left)
         say(f"and {len(left)} more tasks, {served} of them served (--all lists them)")
     for task, own in private.items() if len(private) <= _TASKS else ():

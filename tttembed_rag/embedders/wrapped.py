@@ -8,8 +8,8 @@ from typing import Any
 from tttembed_rag.clients.fingerprints import fingerprint_of
 from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, unit_vectors
 from tttembed_rag.errors import InputError, check_count
-from tttembed_rag.vectors.asked import vectors_from
 from tttembed_rag.vectors.checks import FloatArray
+from tttembed_rag.vectors.functions import vectors_from
 
 # The methods for queries and for documents by which objects are recognised; those of a framework take one query.
 _OWN = ("embed_queries", "embed_documents")

@@ -15,13 +15,13 @@ from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.evaluate.measures import Graded
+from tttembed_rag.offsets.orders import in_reward_order
 from tttembed_rag.offsets.rescorer import Rescorer
-from tttembed_rag.rewards import Rewards
-from tttembed_rag.rewards.orders import in_reward_order
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.vectors.bm25 import Keywords
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
-from tttembed_rag.vectors.words import Keywords
 
 # The rows of a list in another order, given the rewards of some of them.
 Order: TypeAlias = Callable[[Sequence[int], Mapping[int, float]], list[int]]

@@ -16,12 +16,12 @@ import numpy as np
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.collection import LISTED, Collection, check_workload, pooled_rewards, split
 from tttembed_rag.evaluate.measures import mean_interval
-from tttembed_rag.fitting.recipe import ObjectiveName, SolverName
+from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.judging.turns import water_fill
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.orders import in_fused_order
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards.orders import in_fused_order
-from tttembed_rag.rewards.turns import water_fill
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -57,6 +57,7 @@ class ExperimentPlan:
             ``hybrid`` is reciprocal rank fusion of the search and BM25, for which no judge is asked.
         gates: With the gate, without, or both; ``auto`` and ``words`` are always gated.
         trusted: Whether the judge is vouched for, as in `Rewards`.
+        recipe: How offsets are learned.
     """
 
     rewarded: tuple[int, ...] = (16, 64, 200)
@@ -66,9 +67,8 @@ class ExperimentPlan:
     scopes: tuple[Measured, ...] = ("global", "task", "local", "query", "auto")
     baselines: tuple[Baseline, ...] = ("raw", "rerank")
     gates: tuple[bool, ...] = (True, False)
-    objective: ObjectiveName = "kd"
-    solver: SolverName = "exact"
     trusted: bool | None = None
+    recipe: Recipe = Recipe()
 
     def __post_init__(self) -> None:
         if not 0 < self.holdout < 1:
@@ -141,7 +141,7 @@ def _cell(
     fitted: _Fits = {}
     for scope, gated in plan.fits:
         began = time.perf_counter()
-        offsets = fit(rewards, scope=scope, gate=gated, objective=plan.objective, solver=plan.solver)
+        offsets = fit(rewards, scope=scope, gate=gated, recipe=plan.recipe)
         fitted[scope, gated] = offsets, time.perf_counter() - began
     for collection, unlearned, rewarded_rows, heldout in zip(workload, baselines, judged, held, strict=True):
         everyone = np.arange(len(collection.raw))
@@ -166,8 +166,8 @@ def _cell(
                 rerank_delta = float((unlearned["rerank"][members] - raw).mean())
                 yield of_collection | {
                     "scope": outcome.scope,
-                    "objective": plan.objective if learned else None,
-                    "solver": plan.solver if learned else None,
+                    "objective": plan.recipe.objective.name if learned else None,
+                    "solver": plan.recipe.solver if learned else None,
                     "gated": outcome.gated,
                     "population": population,
                     "queries": len(members),

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.fitting.objectives import PADDING, Objective
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.fitting.objectives import PADDING, Objective, Targets
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -90,7 +91,15 @@ class Loss:
 
     grid: Grid
     objective: Objective
+    targets: Targets
     temperature: float
+
+    @classmethod
+    def of(cls, grid: Grid, recipe: Recipe) -> Loss:
+        """The loss of the recipe's objective on *grid*."""
+        base_logits = grid.padded(grid.base / recipe.student_temperature)
+        targets = recipe.objective.targets(grid.rewards, grid.present, base_logits, recipe.teacher_temperature)
+        return cls(grid, recipe.objective, targets, recipe.student_temperature)
 
     def __call__(self, squares: Float64, products: Float64) -> Pull:
         """The data term where ||x + v||^2 is *squares* (..., n) and (x + v) · z is *products* (..., n, k).
@@ -101,11 +110,12 @@ class Loss:
         squares = np.maximum(squares, _VANISHING)
         length = np.sqrt(squares)
         scale = (self.temperature * length)[..., None]
-        losses, of_candidates = self.objective(self.grid.padded(products / scale))
+        losses, of_candidates = self.objective.loss(self.grid.padded(products / scale), self.targets)
         losses[vanished] = _VANISHED
         of_candidates /= scale
         return Pull(losses, of_candidates, np.vecdot(of_candidates, products) / -squares, length, products)
 
     def take(self, rows: IntArray | slice) -> Loss:
         """The loss on some of the queries."""
-        return Loss(self.grid.take(rows), self.objective.take(rows), self.temperature)
+        targets = tuple(target[rows] for target in self.targets)
+        return Loss(self.grid.take(rows), self.objective, targets, self.temperature)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tttembed_rag.offsets.kernel import KernelMap, bandwidth_of, kernel_of
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -87,8 +87,8 @@ class Local:
         """(n, d) v at each rewarded query, learned from the folds without it; *fold* is (n,)."""
         gram, right = self._system()
         predicted = np.empty((len(fold), right.shape[1]))
-        for one in np.unique(fold):
-            rows = np.flatnonzero(fold == one)
+        for number in np.unique(fold):
+            rows = np.flatnonzero(fold == number)
             features = self.features[rows]
             weighted = self.precision[rows, None] * features
             rest = np.linalg.solve(gram - weighted.T @ features, right - weighted.T @ self.targets[rows])

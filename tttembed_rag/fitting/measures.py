@@ -9,7 +9,7 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -45,24 +45,24 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
     if reranked not in (True, False):
         raise InputError(f"reranked: expected True or False, got {reranked!r}")
     names = np.where(rewards.query_texts == "", rewards.query_ids, rewards.query_texts)
-    found, known, shown = np.zeros(len(rewards)), False, ""
+    ndcg, known, shown = np.zeros(len(rewards)), False, ""
     for row, (vector, name) in enumerate(zip(vectors, names.tolist(), strict=True)):
         pairs = slice(rewards.starts[row], rewards.starts[row + 1])
         values = rewards.values[pairs] - rewards.values[pairs].min()
         gain = dict(zip(rewards.doc_ids[rewards.candidates[pairs]].tolist(), values.tolist(), strict=True))
-        given = search(vector, name)
-        listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
-        if not all(isinstance(one, str) for one in listed):
-            raise InputError(f"your search: expected a list of ids of documents, got {given!r:.80}")
+        answer = search(vector, name)
+        listed = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, str) else [None]
+        if not all(isinstance(document, str) for document in listed):
+            raise InputError(f"your search: expected a list of ids of documents, got {answer!r:.80}")
         ids = list(dict.fromkeys(listed))  # a document that is shown twice has its first place
-        known, shown = known or any(one in gain for one in ids), str(next(iter(ids), shown))
-        gains = [gain.get(one, 0.0) for one in ids]
+        known, shown = known or any(document in gain for document in ids), str(next(iter(ids), shown))
+        gains = [gain.get(document, 0.0) for document in ids]
         lists = [sorted(gains, reverse=True) if reranked else gains, sorted(gain.values(), reverse=True)]
-        served, ideal = (float(dcg(np.array(one)[None])[0]) for one in lists)
-        found[row] = served / ideal if ideal > 0 else 0.0
+        served, ideal = (float(dcg(np.array(at_places)[None])[0]) for at_places in lists)
+        ndcg[row] = served / ideal if ideal > 0 else 0.0
     if not known:
         raise InputError(f"your search: expected ids such as {str(rewards.doc_ids[0])!r}, got {shown!r} and others")
-    return found
+    return ndcg
 
 
 def dcg(gains: Float64) -> Float64:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.columns import starts_of
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 
 

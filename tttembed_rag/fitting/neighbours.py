@@ -1,4 +1,4 @@
-"""Unjudged documents near a query, told to the fit as no better than the worst that was judged for the task.
+"""Unjudged documents near a query, which the fit takes for no better than the worst that was judged for the task.
 
 A shared offset moves every document, but its loss sees only judged candidates: it may lift documents
 nobody judged, and there the harm hides. The reward set knows some of them for free: what was judged
@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.columns import starts_of
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 
 # Unjudged candidates that join each judged one. On development three taught no more than two, at twice the cost.
@@ -48,9 +48,9 @@ def with_neighbours(rewards: Rewards) -> Rewards:
         room = (~known).sum(axis=1)[query]
         # Not of the query: where all that it was shown is good, what it was not shown would be as good.
         worst = min(values[q].min() for q in rows)
-        for q, found, left in zip(rows.tolist(), nearest, room.tolist(), strict=True):
+        for q, ranked, left in zip(rows.tolist(), nearest, room.tolist(), strict=True):
             count = min(NEIGHBOURS * len(values[q]), left)
-            candidates[q] = np.concatenate([candidates[q], documents[found[:count]]])
+            candidates[q] = np.concatenate([candidates[q], documents[ranked[:count]]])
             values[q] = np.concatenate([values[q], np.full(count, worst)])
     starts = starts_of([len(row) for row in values])
     return replace(rewards, candidates=np.concatenate(candidates), values=np.concatenate(values), starts=starts)

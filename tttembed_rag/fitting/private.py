@@ -23,11 +23,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tttembed_rag.fitting.grid import Loss, Pull
-from tttembed_rag.fitting.objectives import distillation
+from tttembed_rag.fitting.objectives import KD
 from tttembed_rag.fitting.solver import Evaluation
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
-from tttembed_rag.vectors.gpu import Device, placed
 from tttembed_rag.vectors.rows import Float64
 
 # Private problems of at most this many coordinates take Newton steps: solving for one costs their cube.
@@ -66,13 +65,13 @@ class PrivateProblems:
     ridge: float
 
     @classmethod
-    def of(cls, rewards: Rewards, loss: Loss, ridge: float, device: Device = "cpu") -> PrivateProblems:
+    def of(cls, rewards: Rewards, loss: Loss, ridge: float) -> PrivateProblems:
         """The private problems of all queries of *rewards*, in one batch."""
         grid = loss.grid
         n, k = grid.slots.shape
         gram = np.empty((n, k + 1, k + 1))
         gram[:, 0, 1:] = gram[:, 1:, 0] = grid.base
-        gram[:, 1:, 1:] = placed(rewards.documents, device).gram(grid.slots)
+        gram[:, 1:, 1:] = rewards.documents.gram(grid.slots)
         if grid.padding is not None:
             gram[:, 1:, 1:] *= grid.present[:, :, None] & grid.present[:, None, :]
         _diagonal(gram)[:] = 1.0
@@ -106,10 +105,9 @@ class PrivateProblems:
         c >= 0 and a / m is cut short where 2 lambda (a u' + u a') / m would outweigh the curvature C without it:
         C u = 2 lambda u, so 2 lambda a' C^-1 a < m^2 is what it takes, and C^-1 of -gradient and of a give the step.
         """
-        objective = self.loss.objective
-        if objective.formula is not distillation or self.coordinates.shape[2] > _NEWTON_WIDTH:
+        if not isinstance(self.loss.objective, KD) or self.coordinates.shape[2] > _NEWTON_WIDTH:
             return None
-        teacher, _ = objective.targets
+        teacher, _ = self.loss.targets
         pull = Pull(*at.curvature)
         length = pull.length[:, None]
         scale = self.loss.temperature * length
@@ -140,12 +138,12 @@ class PrivateProblems:
         """The private problems of some of the queries."""
         return replace(self, loss=self.loss.take(rows), coordinates=self.coordinates[rows])
 
-    def lift(self, rewards: Rewards, offsets: FloatArray, device: Device = "cpu") -> FloatArray:
+    def lift(self, rewards: Rewards, offsets: FloatArray) -> FloatArray:
         """The offsets (n, p) in the span as vectors (n, d) over the query and candidates of *rewards*."""
         grid = self.loss.grid
         weights = _weights(self.coordinates, offsets)
         of_candidates = np.where(grid.present, weights[:, 1:], 0.0)
-        lifted = placed(rewards.documents, device).combined(of_candidates, grid.slots)
+        lifted = rewards.documents.combined(of_candidates, grid.slots)
         of_queries = (weights[:, 0] / rewards.query_norms).astype(lifted.dtype)
         lifted += of_queries[:, None] * rewards.query_vectors
         return lifted

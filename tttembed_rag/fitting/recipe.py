@@ -7,23 +7,12 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, TypeAlias, get_args
 
-import numpy as np
-
-from tttembed_rag.errors import InputError, VectorError
-from tttembed_rag.fitting.grid import Grid, Loss
-from tttembed_rag.fitting.objectives import build
-from tttembed_rag.fitting.solver import Problem, Solution, adam, exact
+from tttembed_rag.errors import InputError
+from tttembed_rag.fitting.objectives import KD, Objective
 from tttembed_rag.offsets.values import Offset
-from tttembed_rag.vectors.checks import FloatArray
-from tttembed_rag.vectors.gpu import Device
-from tttembed_rag.vectors.rows import Float64
 
-ObjectiveName: TypeAlias = Literal["kd", "reverse_kl", "softmax_grpo"]
-SolverName: TypeAlias = Literal["exact", "adam"]
+Solver: TypeAlias = Literal["exact", "adam"]
 
-# How much the similarities of a query's candidates typically spread along an offset: a guess that gives the first
-# step its length. Between .08 and .12 it saves one evaluation in ten.
-_SPREAD = 0.1
 # The least that a ridge or temperature may be: below it, rounding decides where the minimum is. And the others.
 SMALLEST = 1e-6
 _LEAST = {"kappa": 0.0, "tolerance": 1e-300}
@@ -31,22 +20,35 @@ _LEAST = {"kappa": 0.0, "tolerance": 1e-300}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How an offset is learned; the defaults are the paper's, and `fit` says what each option is."""
+    """How an offset is learned; the defaults are the paper's.
 
-    objective: ObjectiveName = "kd"
-    solver: SolverName = "exact"
+    Attributes:
+        objective: What the similarities of a query's candidates should become: ``KD()``, ``ReverseKL()``,
+            ``SoftmaxGRPO()``, or any other `tttembed_rag.fitting.Objective`.
+        solver: ``exact`` (certified optimum) or ``adam`` (the paper's 300 steps).
+        ridge: lambda > 0, weight of ||v||^2; with the gate, constant offsets are learned at `RIDGE_STEP` times it.
+        teacher_temperature: tau_T > 0, in units of reward; with the gate, `TEACHER_STEP` times it, and at most a
+            `SHARPNESS`-th of how far the best and the worst candidate of a query lie apart on average.
+        student_temperature: tau_S > 0, in units of cosine similarity; with the gate, `STUDENT_STEP` times it.
+        kappa: Dose n / (n + kappa), in rewarded queries, >= 0; of the local offset, the noise of a rewarded query.
+        tolerance: Largest gradient norm that counts as converged, in nats per unit of offset.
+        warm_start: Offsets of an earlier fit; a constant offset is searched from the one of its key on.
+    """
+
+    objective: Objective = KD()
+    solver: Solver = "exact"
     ridge: float = 0.3
     teacher_temperature: float = 0.02
     student_temperature: float = 0.05
     kappa: float = 1.0
     tolerance: float = 1e-4
-    device: Device = "auto"
     warm_start: Mapping[str, Offset] | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("objective", ObjectiveName), ("solver", SolverName), ("device", Device)):
-            if (value := getattr(self, name)) not in get_args(allowed):
-                raise InputError(f"{name}: expected one of {', '.join(get_args(allowed))}, got {value!r}")
+        if isinstance(self.objective, type) or not isinstance(self.objective, Objective):
+            raise InputError(f"objective: expected an objective, such as KD(), got {self.objective!r:.80}")
+        if self.solver not in get_args(Solver):
+            raise InputError(f"solver: expected one of {', '.join(get_args(Solver))}, got {self.solver!r}")
         for name in ("ridge", "teacher_temperature", "student_temperature", "tolerance", "kappa"):
             value = getattr(self, name)
             try:
@@ -57,36 +59,10 @@ class Recipe:
             if not (isfinite(number) and number >= least):
                 raise InputError(f"{name}: expected a number >= {least:g}, got {value}")
             object.__setattr__(self, name, number)
-
         if self.warm_start is not None and not isinstance(self.warm_start, Mapping):
             got = type(self.warm_start).__name__
             raise InputError(f"warm_start: expected the Offsets of an earlier fit, got {got}")
 
-    def start(self, key: str, width: int) -> Float64:
-        """Where the search for the shared offset of *key* begins, (1, d)."""
-        earlier = (self.warm_start or {}).get(key)
-        if earlier is None:
-            return np.zeros((1, width))
-        if not isinstance(earlier, Offset):
-            raise InputError(f"warm_start: expected offsets, got {type(earlier).__name__} at {key!r}")
-        if earlier.vector.shape != (width,):
-            raise VectorError(f"warm_start: expected vectors of width {width}, got {earlier.vector.shape[0]}")
-        return earlier.vector.astype(np.float64)[None]
-
     def dose(self, n: float) -> float:
         """Alpha = n / (n + kappa) (Eq. 8) of *n* rewarded queries, or voices; 0 for n = 0, the unadapted state."""
         return n / (n + self.kappa) if n else 0.0
-
-    def loss(self, grid: Grid, objective: ObjectiveName | None = None) -> Loss:
-        """The data term of Eq. 6 on *grid*, under this recipe's objective or the one named."""
-        base_logits = grid.padded(grid.base / self.student_temperature)
-        of_grid = grid.rewards, grid.present, base_logits
-        built = build(objective or self.objective, *of_grid, self.teacher_temperature)
-        return Loss(grid, built, self.student_temperature)
-
-    def solve(self, problem: Problem, start: FloatArray) -> Solution:
-        """Minimise *problem* from *start* with this recipe's solver."""
-        if self.solver == "adam":
-            return adam(problem, start, tolerance=self.tolerance)
-        curvature = 2.0 * self.ridge + (_SPREAD / self.student_temperature) ** 2
-        return exact(problem, start, tolerance=self.tolerance, curvature=curvature)

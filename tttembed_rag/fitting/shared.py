@@ -10,9 +10,8 @@ import numpy as np
 
 from tttembed_rag.fitting.grid import Loss
 from tttembed_rag.fitting.solver import Evaluation
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
-from tttembed_rag.vectors.gpu import Device, Rows, placed
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # Bytes of vectors an evaluation takes at a time, twice: from a disk or a cache that holds them they come once.
@@ -44,8 +43,8 @@ class Block:
         weights: (G, n) w of each query in each problem.
     """
 
-    queries: Rows
-    documents: Rows
+    queries: UnitRows
+    documents: UnitRows
     slots: IntArray
     loss: Loss
     weights: Float64
@@ -91,11 +90,9 @@ class SharedProblem:
     ridge: float
 
     @classmethod
-    def of(cls, rewards: Rewards, loss: Loss, weights: Float64, ridge: float, device: Device = "cpu") -> SharedProblem:
-        """The problems of all *rewards*, query q weighing *weights* (G, n)[g, q] in g, its vectors on *device*."""
-        documents = placed(rewards.documents, device)
-        queries = rewards.queries if isinstance(documents, UnitRows) else placed(rewards.queries, "cuda")
-        return cls(tuple(_blocks(rewards.starts, queries, documents, loss, weights)), ridge)
+    def of(cls, rewards: Rewards, loss: Loss, weights: Float64, ridge: float) -> SharedProblem:
+        """The problems of all *rewards*, query q weighing *weights* (G, n)[g, q] in g."""
+        return cls(tuple(_blocks(rewards, loss, weights)), ridge)
 
     def evaluate(self, offsets: Float64) -> Evaluation:
         """Objectives (G,) and gradients (G, d)."""
@@ -115,12 +112,13 @@ class SharedProblem:
         return replace(self, blocks=tuple(block.take(rows) for block in self.blocks))
 
 
-def _blocks(starts: IntArray, queries: Rows, documents: Rows, loss: Loss, weights: Float64) -> Iterator[Block]:
-    """Queries a few at a time where each has documents of its own, in order, on the CPU; else all at once."""
+def _blocks(rewards: Rewards, loss: Loss, weights: Float64) -> Iterator[Block]:
+    """Queries a few at a time where each has documents of its own, in order; else all at once."""
+    starts, queries, documents = rewards.starts, rewards.queries, rewards.documents
     slots, present = loss.grid.slots, loss.grid.present
     n, budget = len(starts) - 1, int(starts[-1])
     own = len(documents) == budget and np.array_equal(slots[present], np.arange(budget))
-    if not own or not isinstance(documents, UnitRows):
+    if not own:
         yield Block(queries, documents, slots, loss, weights)
         return
     step = max(1, _BLOCK_BYTES * budget // documents.vectors.nbytes)

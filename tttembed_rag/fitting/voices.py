@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.fitting.merging import merged, query_numbers
 from tttembed_rag.offsets.kernel import bandwidth_of, kernel_of
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -39,24 +39,22 @@ class Voices:
     weights: Float64
     sources: int
 
-
-def heard(rewards: Rewards, cap: float = SOURCE_VOICES) -> Voices:
-    """*rewards* with the voices of their sources, of which none is more than *cap* voices near any query."""
-    groups = rewards.near_queries
-    if not (named := rewards.sources != "").any():
-        weights = np.asarray(1.0 / np.bincount(groups)[groups])
-        return Voices(rewards, weights, 0)
-    rewards = _without_repeated_votes(rewards)
-    named, groups = rewards.sources != "", rewards.near_queries
-    voices = np.where(named, np.minimum(1.0, cap / _crowding(rewards)), 1.0)
-    query = query_numbers(rewards)
-    _, first, query = np.unique(query, return_index=True, return_inverse=True)
-    sources = np.unique(rewards.sources[named])
-    of_query = np.bincount(query, voices)
-    group = groups[first]
-    weights = np.minimum(1.0, of_query)
-    weights = weights / np.maximum(1.0, np.bincount(group, weights))[group]
-    return Voices(merged(rewards, query, absent=True), weights, len(sources))
+    @classmethod
+    def of(cls, rewards: Rewards, cap: float = SOURCE_VOICES) -> Voices:
+        """*rewards* with the voices of their sources, of which none is more than *cap* voices near any query."""
+        groups = rewards.near_queries
+        if not (rewards.sources != "").any():
+            return cls(rewards, np.asarray(1.0 / np.bincount(groups)[groups]), 0)
+        rewards = _without_repeated_votes(rewards)
+        named, groups = rewards.sources != "", rewards.near_queries
+        votes = np.where(named, np.minimum(1.0, cap / _crowding(rewards)), 1.0)
+        query = query_numbers(rewards)
+        _, first, query = np.unique(query, return_index=True, return_inverse=True)
+        sources = np.unique(rewards.sources[named])
+        weights = np.minimum(1.0, np.bincount(query, votes))
+        group = groups[first]
+        weights = weights / np.maximum(1.0, np.bincount(group, weights))[group]
+        return cls(merged(rewards, query, absent=True), weights, len(sources))
 
 
 def _crowding(rewards: Rewards) -> Float64:

@@ -29,7 +29,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import dcg, discounts
 from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.copies import same_text
 from tttembed_rag.vectors.rows import Float64, UnitRows
@@ -40,9 +40,9 @@ Labels: TypeAlias = Mapping[tuple[str, str], float]
 PAIRS = 3
 # The least share of the queries drawn so far that is labelled: the rest came later, or nobody could tell.
 LABELLED = 0.8
-# Fewer labels are told, and decide nothing.
+# Fewer labels decide nothing, and a line says what they are.
 LEAST = 30
-# One-sided level of the two ends of the interval that is told.
+# One-sided level of the two ends of the interval that a line says.
 _LEVEL = 0.05
 # Queries that the variance counts for in which labels are as uncertain as a draw of good or bad: few labels of a yes/no
 # judge lie on a line by chance all too often. The 90 % interval holds the change in nine of ten draws of 30, 50 and 100
@@ -62,17 +62,18 @@ class Audited:
 
     Attributes:
         claimed: The mean by the judge's rewards.
-        found: That mean, corrected by the labels.
-        error: The standard error of *found*, by what is not labelled; infinite where labels of too few queries count.
+        corrected: That mean, corrected by the labels.
+        error: The standard error of *corrected*, by what is not labelled; infinite where labels of too few queries
+            count.
         labels: Labels that count, of queries whose order the offset changes.
         queries: How many queries these are.
         ignored: Labels of these queries and others that do not count.
-        unit: What *found* is multiplied with to be nDCG@10 of the labels: it is divided by the DCG of the judge's order
-            in the judge's rewards, and labels may be on another scale.
+        unit: What *corrected* is multiplied with to be nDCG@10 of the labels: it is divided by the DCG of the judge's
+            order in the judge's rewards, and labels may be on another scale.
     """
 
     claimed: float
-    found: float
+    corrected: float
     error: float
     labels: int
     queries: int
@@ -98,14 +99,16 @@ class Audited:
 
     @property
     def _change(self) -> Gain:
-        return Gain(self.found, self.error, max(self.queries - _SLOPES, 1))
+        return Gain(self.corrected, self.error, max(self.queries - _SLOPES, 1))
 
     def __str__(self) -> str:
         low, high = self.interval(_LEVEL)
-        found = f"{_possible(self.found):+.3f} [{low:+.3f}, {high:+.3f}]" if self.error < math.inf else "too little"
+        finding = (
+            f"{_possible(self.corrected):+.3f} [{low:+.3f}, {high:+.3f}]" if self.error < math.inf else "too little"
+        )
         ignored = f", {self.ignored} labels that `tttembed audit draw` did not ask for are ignored"
         return (
-            f"the judge claims {self.claimed:+.3f} on what it judged, {self.labels} trusted labels say {found}"
+            f"the judge claims {self.claimed:+.3f} on what it judged, {self.labels} trusted labels say {finding}"
             f"{ignored if self.ignored else ''}"
         )
 
@@ -147,27 +150,27 @@ def audited_orders(
     change = (voices / voices.sum())[:, None] / ideal * places
     known, ignored = labels
     moved = change.any(axis=1)
-    told = np.isfinite(known) & moved[:, None]
-    drawn = told.sum(axis=1)
+    labelled = np.isfinite(known) & moved[:, None]
+    drawn = labelled.sum(axis=1)
     audit = drawn > 0
     claimed, n, m = float((change * grid.rewards).sum()), int(moved.sum()), int(audit.sum())
     if m <= _SLOPES:
         return Audited(claimed, claimed, math.inf, int(drawn.sum()), m, ignored)
-    predictors = np.stack([np.ones(told.sum()), grid.rewards[told]], axis=1)
-    a, b = np.linalg.lstsq(predictors, known[told], rcond=None)[0].tolist()
-    rest = np.where(told, change * (known - a - b * grid.rewards), 0.0)[audit]
+    predictors = np.stack([np.ones(labelled.sum()), grid.rewards[labelled]], axis=1)
+    a, b = np.linalg.lstsq(predictors, known[labelled], rcond=None)[0].tolist()
+    rest = np.where(labelled, change * (known - a - b * grid.rewards), 0.0)[audit]
     k, depths = drawn[audit], rewards.depths[audit]
     totals = depths / k * rest.sum(axis=1)
-    found = a * float(change.sum()) + b * claimed + n * float(totals.mean())
-    deviations = np.where(told[audit], rest - rest.sum(axis=1, keepdims=True) / k[:, None], 0.0)
+    corrected = a * float(change.sum()) + b * claimed + n * float(totals.mean())
+    deviations = np.where(labelled[audit], rest - rest.sum(axis=1, keepdims=True) / k[:, None], 0.0)
     within = (deviations**2).sum(axis=1) / np.maximum(k - 1, 1)
     seen = n * (n - m) / m * totals.var(ddof=_SLOPES) + n / m * float(depths * (depths / k - 1) @ within)
-    good = (known[told].sum() + 2) / (len(predictors) + 4)  # the share of good labels, by Agresti and Coull (1998)
+    good = (known[labelled].sum() + 2) / (len(predictors) + 4)  # the share of good labels, by Agresti and Coull (1998)
     squares = np.maximum(rewards.depths / PAIRS, 1.0) @ (change**2).sum(axis=1)
     unseen = n / m * float(squares) * good * (1 - good)
     error = math.sqrt((m * seen + _UNSEEN * unseen) / (m + _UNSEEN))
     unit = ideal / max(mean_ideal(grid, voices, a + b * grid.rewards), _LEAST_IDEAL)
-    return Audited(claimed, found, error, len(predictors), m, ignored, unit)
+    return Audited(claimed, corrected, error, len(predictors), m, ignored, unit)
 
 
 def confirmed_order(rewards: Rewards, labels: Labels) -> float:
@@ -182,13 +185,13 @@ def confirmed_order(rewards: Rewards, labels: Labels) -> float:
 
     grid = Grid.of(rewards)
     known, _ = labels_on(rewards, grid, labels)
-    told = np.isfinite(known)
-    if told.sum() < LEAST:
+    labelled = np.isfinite(known)
+    if labelled.sum() < LEAST:
         return 1.0
     above = grid.rewards - (np.where(grid.present, grid.rewards, 0.0).sum(axis=1) / rewards.depths)[:, None]
-    y = known[told] - known[told].mean()
+    y = known[labelled] - known[labelled].mean()
     spread = float(y @ rankdata(y))
-    return min(1.0, max(0.0, float(y @ rankdata(above[told])) / spread)) if spread > 0 else 1.0
+    return min(1.0, max(0.0, float(y @ rankdata(above[labelled])) / spread)) if spread > 0 else 1.0
 
 
 def audit_sample(rewards: Rewards, count: int) -> list[tuple[str, str]]:
@@ -238,25 +241,26 @@ def labels_on(rewards: Rewards, grid: Grid, labels: Labels) -> tuple[Float64, in
     """
     known = np.full(grid.slots.shape, np.nan)
     numbers = {name: number for number, name in enumerate(rewards.doc_ids.tolist())}
-    given: dict[str, dict[int, float]] = defaultdict(dict)
+    by_query: dict[str, dict[int, float]] = defaultdict(dict)
     for (query, name), label in labels.items():
         if name in numbers:
-            given[query][numbers[name]] = label
-    asked = [(row, query) for row, query in enumerate(rewards.query_ids.tolist()) if query in given]
-    if not asked:
+            by_query[query][numbers[name]] = label
+    rows = [(row, query) for row, query in enumerate(rewards.query_ids.tolist()) if query in by_query]
+    if not rows:
         return known, 0
-    shown = {row: grid.slots[row, grid.present[row]].tolist() for row, _ in asked}
-    used = np.array(sorted({number for row, query in asked for number in (*shown[row], *given[query])}))
+    shown = {row: grid.slots[row, grid.present[row]].tolist() for row, _ in rows}
+    used = np.array(sorted({number for row, query in rows for number in (*shown[row], *by_query[query])}))
     text = dict(zip(used.tolist(), same_text(rewards.documents.rows(used)).tolist(), strict=True))
-    for row, query in asked:
-        own = given[query]
+    for row, query in rows:
+        own = by_query[query]
         of_copies = {text[number]: label for number, label in own.items() if number not in shown[row]}
         drawn = _auditable(query, rewards.doc_ids[shown[row]].tolist())
-        found = [own.get(number, of_copies.get(text[number], math.nan)) for number in (shown[row][i] for i in drawn)]
-        if not any(map(math.isnan, found)):
-            known[row, drawn] = found
+        numbers_drawn = [shown[row][place] for place in drawn]
+        labels_drawn = [own.get(number, of_copies.get(text[number], math.nan)) for number in numbers_drawn]
+        if not any(map(math.isnan, labels_drawn)):
+            known[row, drawn] = labels_drawn
     order = np.array(_in_order(rewards))
-    told = np.isfinite(known[order]).any(axis=1)
-    enough = np.cumsum(told) >= LABELLED * np.arange(1, len(order) + 1)
+    complete = np.isfinite(known[order]).any(axis=1)
+    enough = np.cumsum(complete) >= LABELLED * np.arange(1, len(order) + 1)
     known[order[np.flatnonzero(enough)[-1] + 1 if enough.any() else 0 :]] = np.nan
-    return known, sum(len(given[query]) for _, query in asked) - int(np.isfinite(known).sum())
+    return known, sum(len(by_query[query]) for _, query in rows) - int(np.isfinite(known).sum())

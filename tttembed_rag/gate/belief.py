@@ -20,7 +20,7 @@ import numpy as np
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.merging import merged
 from tttembed_rag.gate.thresholds import BELIEVED_LEVEL, FEW_PAIRS, LEVEL, STRICT_LEVEL, VARIES
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -50,6 +50,26 @@ class Signal:
     level: float
     varies: float
 
+    @classmethod
+    def of(cls, rewards: Rewards, voices: Float64 | None = None) -> Signal:
+        """The permutation test of *rewards*, each question asked once, with its distinct documents.
+
+        The *voices* (n,) in (0, 1] of one question are added up; without them each question has one.
+        """
+        groups = rewards.near_queries
+        rewards = merged(rewards, groups)
+        weights = np.asarray(np.ones(len(rewards)) if voices is None else np.bincount(groups, voices), dtype=np.float64)
+        query, document = np.repeat(np.arange(len(rewards)), rewards.depths), rewards.same_documents
+        grid = Grid.of(rewards)
+        values, similarity = rewards.values, grid.base[grid.present]
+        recurring, varies = _varies(values, document)
+        return cls(
+            agreement_p(values, similarity, query, weights),
+            agreement_p(-values, similarity, query, weights),
+            BELIEVED_LEVEL if recurring >= FEW_PAIRS else STRICT_LEVEL,
+            varies if recurring >= FEW_PAIRS else 1.0,
+        )
+
     @property
     def contradicts(self) -> bool:
         """Whether the rewards contradict the retriever's order, as those of an inverted judge do."""
@@ -61,30 +81,10 @@ class Signal:
         return self.agrees_p < self.level and self.varies > VARIES
 
 
-def signal_of(rewards: Rewards, voices: Float64 | None = None) -> Signal:
-    """The permutation test of *rewards*, each question asked once, with its distinct documents.
-
-    The *voices* (n,) in (0, 1] of one question are added up; without them each question has one.
-    """
-    groups = rewards.near_queries
-    rewards = merged(rewards, groups)
-    weights = np.asarray(np.ones(len(rewards)) if voices is None else np.bincount(groups, voices), dtype=np.float64)
-    query, document = np.repeat(np.arange(len(rewards)), rewards.depths), rewards.same_documents
-    grid = Grid.of(rewards)
-    values, similarity = rewards.values, grid.base[grid.present]
-    recurring, varies = _varies(values, document)
-    return Signal(
-        agreement_p(values, similarity, query, weights),
-        agreement_p(-values, similarity, query, weights),
-        BELIEVED_LEVEL if recurring >= FEW_PAIRS else STRICT_LEVEL,
-        varies if recurring >= FEW_PAIRS else 1.0,
-    )
-
-
 def opposed(rewards: Rewards) -> list[str]:
     """The sources whose rewards contradict the retriever's order more than chance would, the surest first."""
     of = {name: np.flatnonzero(rewards.sources == name) for name in np.unique(rewards.sources).tolist() if name}
-    p = {name: signal_of(rewards.take(rows)).contradicts_p for name, rows in of.items()}
+    p = {name: Signal.of(rewards.take(rows)).contradicts_p for name, rows in of.items()}
     return sorted((name for name in p if p[name] < LEVEL), key=lambda name: (p[name], name))
 
 

@@ -3,66 +3,114 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.measures import Search, judged_ndcg, served_ndcg
 from tttembed_rag.fitting.neighbours import with_neighbours
+from tttembed_rag.fitting.objectives import KD
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
-from tttembed_rag.fitting.scopes import private_optima
-from tttembed_rag.fitting.solver import Solution
-from tttembed_rag.fitting.voices import Voices, heard
+from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.audit import Audited, Labels, audited, audited_orders, confirmed_order, labels_on
-from tttembed_rag.gate.belief import Signal, Voucher, signal_of
+from tttembed_rag.gate.belief import Signal, Voucher
 from tttembed_rag.gate.gains import UNMEASURED, Gain
-from tttembed_rag.gate.thresholds import FOLDS, LEVEL, PUBLISHED, SHARPNESS, STUDENT_STEP, TEACHER_STEP, Question
+from tttembed_rag.gate.thresholds import FOLDS, LEVEL, SHARPNESS, STUDENT_STEP, TEACHER_STEP
+from tttembed_rag.offsets.codes import PUBLISHED
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, shift
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
 
-@dataclass(frozen=True, eq=False)  # no slots: what is worked out once is kept
-class Case:
-    """Rewards under the gate.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the application says of its judge and of its lists.
 
     Attributes:
-        given: Judged candidates as they were given: several rows where several sources rewarded a query.
-        recipe: How its offsets are learned, as `gated` makes it.
         labels: Trusted labels of some judged pairs; None where nobody audits.
         trusted: Whether somebody vouches for the judge; None lets the data say, and with False nobody does.
-        together: What the rewards of all tasks say of the judge; None where these are all.
         search: The application's own search, through which changes are measured; None ranks what was judged.
         reranked: Whether a reranker sorts what *search* gives.
     """
 
-    given: Rewards
-    recipe: Recipe
     labels: Labels | None = None
     trusted: bool | None = None
-    together: Signal | None = None
     search: Search | None = None
     reranked: bool = False
 
-    @cached_property
-    def heard(self) -> Voices:
-        """The rewards with one row for each query, and how much each counts."""
-        return heard(self.given)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """Rewards under the gate: n queries, and what is asked of them before any offset is learned.
+
+    Attributes:
+        rows: Judged candidates as they came: several rows where several sources rewarded a query.
+        recipe: How its offsets are learned, as `gated` makes it.
+        terms: What the application says.
+        together: What the rewards of all tasks say of the judge; None where these are all.
+        rewards: The judged candidates with one row for each of n queries.
+        voices: (n,) weight of each query in (0, 1]: the queries of one question share one voice, those of a source few.
+        sources: How many sources gave rewards; the declared judge is not one.
+        signal: What the permutation test says.
+        voucher: Who vouches for the rewards, trusted labels aside.
+        trust: The factor in [0, 1] on whatever is learned: how far trusted labels confirm the judge; 1 without labels.
+        judged: The judged candidates, padded.
+        labelled: Their trusted labels, as `labels_on` gives them; None where nobody audits.
+        widened: The rewards with unjudged neighbours, from which all offsets are learned.
+        grid: The candidates of `widened`, padded.
+        fold: (n,) fold of each query: every task is dealt over the folds, the queries of one question to one fold.
+    """
+
+    rows: Rewards
+    recipe: Recipe
+    terms: Terms
+    together: Signal | None
+    rewards: Rewards
+    voices: Float64
+    sources: int
+    signal: Signal
+    voucher: Voucher
+    trust: float
+    judged: Grid
+    labelled: tuple[Float64, int] | None
+    widened: Rewards
+    grid: Grid
+    fold: IntArray
+
+    @classmethod
+    def of(cls, rows: Rewards, recipe: Recipe, terms: Terms | None = None, together: Signal | None = None) -> Case:
+        """The case of *rows*. A declaration never vouches for what sources say; data may be those of all tasks."""
+        terms = terms or Terms()
+        by_query = Voices.of(rows)
+        rewards, voices = by_query.rewards, by_query.weights
+        signal = Signal.of(rewards, voices)
+        voucher: Voucher = "nobody"
+        if terms.trusted is True and (rows.sources == "").all():
+            voucher = "its declaration"
+        elif terms.trusted is not False and (signal.believed or (together is not None and together.believed)):
+            voucher = "the data"
+        judged, widened = Grid.of(rewards), with_neighbours(rewards)
+        return cls(
+            rows,
+            recipe,
+            terms,
+            together,
+            rewards,
+            voices,
+            by_query.sources,
+            signal,
+            voucher,
+            confirmed_order(rewards, terms.labels) if terms.labels else 1.0,
+            judged,
+            labels_on(rewards, judged, terms.labels) if terms.labels else None,
+            widened,
+            Grid.of(widened),
+            folds_of(rewards),
+        )
 
     @property
-    def rewards(self) -> Rewards:
-        """Judged candidates of n queries."""
-        return self.heard.rewards
-
-    @property
-    def voices(self) -> Float64:
-        """(n,) weight of each query in (0, 1]: the queries of one question share one voice, those of a source few."""
-        return self.heard.weights
-
-    @cached_property
     def groups(self) -> IntArray:
         """(n,) a number for each question: queries that ask nearly the same are one observation."""
         return self.rewards.near_queries
@@ -72,29 +120,17 @@ class Case:
         """Voices behind the rewards: the different questions, where no source has too many of them."""
         return max(1, round(float(self.voices.sum())))
 
-    @cached_property
-    def signal(self) -> Signal:
-        """What the permutation test says."""
-        return signal_of(self.rewards, self.voices)
-
     @property
-    def named(self) -> NDArray[np.bool_]:
-        """Whether a source gave each row of what was given, and not the judge."""
-        return np.asarray(self.given.sources != "")
+    def by_sources(self) -> NDArray[np.bool_]:
+        """Whether a source gave each of `rows`, and not the declared judge."""
+        return np.asarray(self.rows.sources != "")
 
-    @cached_property
-    def voucher(self) -> Voucher:
-        """Who vouches for the rewards, trusted labels aside; where data do, they may be those of all tasks.
-
-        A declaration never vouches for what sources say.
-        """
-        if self.trusted is True and not self.named.any():
-            return "its declaration"
-        together = self.together is not None and self.together.believed
-        return "the data" if self.trusted is not False and (self.signal.believed or together) else "nobody"
+    def of_rows(self, rows: Rewards) -> Case:
+        """The case of some of the rewards alone, with nothing else changed."""
+        return Case.of(rows, self.recipe, self.terms, self.together)
 
     def evidence(self, reason: str, change: Gain = UNMEASURED, *, n: int | None = None, vouched: str = "") -> Evidence:
-        """The evidence of what is published, with the measured *change* of nDCG@10; see `withheld`.
+        """The evidence of what is published, with the measured *change* of nDCG@10; see `Evidence.denied_by`.
 
         The questions are the *n* observations, and the voucher of the case vouches, unless others are given.
         """
@@ -102,86 +138,28 @@ class Case:
         interval, vouched = change.interval(LEVEL), vouched or self.voucher
         return Evidence(n or self.questions, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched)
 
-    @cached_property
-    def judged(self) -> Grid:
-        """The judged candidates, padded."""
-        return Grid.of(self.rewards)
-
-    @cached_property
-    def served_base(self) -> Float64:
-        """(n,) nDCG@10 of what the application's own search serves for the base vectors, or of what was judged."""
-        if self.search is None:
-            return judged_ndcg(self.judged, self.judged.base)
-        return served_ndcg(self.rewards, self.search, self.rewards.query_vectors, reranked=self.reranked)
-
-    @cached_property
-    def headroom(self) -> float:
-        """By how much the judge's own order is better than what is served for the base vectors, in nDCG@10."""
-        differ = self.rewards.reach > 0
-        return float((1.0 - self.served_base[differ]).mean()) if differ.any() else 0.0
-
-    @cached_property
-    def fold(self) -> IntArray:
-        """(n,) fold of each query: every task is dealt over the folds, the queries of one question to one fold."""
-        tasks, task = np.unique(self.rewards.tasks, return_inverse=True)
-        first_task = np.full(int(self.groups.max()) + 1, len(tasks))
-        np.minimum.at(first_task, self.groups, task)
-        fold = np.empty_like(first_task)
-        fold[np.argsort(first_task, kind="stable")] = np.arange(len(fold)) % FOLDS
-        return fold[self.groups]
-
-    @cached_property
-    def widened(self) -> Rewards:
-        """The rewards with unjudged neighbours, from which all offsets are learned."""
-        return with_neighbours(self.rewards)
-
-    @cached_property
-    def grid(self) -> Grid:
-        """The candidates of `widened`, padded."""
-        return Grid.of(self.widened)
-
-    @cached_property
-    def optima(self) -> Solution:
-        """The private optimum (n, d) of each query, and how near it the solver came."""
-        return private_optima(self.widened, self.recipe)
-
-    @cached_property
-    def usable(self) -> Float64:
-        """(n,) 1 for queries whose private optimum was reached, 0 for others; Adam never says."""
-        reached = self.optima.converged | (self.recipe.solver == "adam")
-        return np.asarray(reached, dtype=np.float64)
-
     def audited(self, offsets: FloatArray) -> Audited | None:
         """What the trusted labels say of *offsets* (n, d); None where there are none."""
-        return audited(self.rewards, self.voices, offsets, self.labels) if self.labels else None
-
-    @cached_property
-    def _labelled(self) -> tuple[Float64, int]:
-        """The trusted labels of the judged candidates."""
-        return labels_on(self.rewards, self.judged, self.labels or {})
+        labels = self.terms.labels
+        return audited(self.rewards, self.voices, offsets, labels) if labels else None
 
     def audited_orders(self, before: Float64, after: Float64) -> Audited | None:
         """The same of judged candidates in the order of scores *after* (n, k) in place of those *before*."""
-        of_case = self.rewards, self.judged, self.voices
-        return audited_orders(*of_case, before, after, self._labelled) if self.labels else None
+        if self.labelled is None:
+            return None
+        return audited_orders(self.rewards, self.judged, self.voices, before, after, self.labelled)
 
-    @cached_property
-    def trust(self) -> float:
-        """The factor in [0, 1] on whatever is learned: how far trusted labels confirm the judge; 1 without labels."""
-        return confirmed_order(self.rewards, self.labels) if self.labels else 1.0
-
-    def judged_changes(self, offsets: Float64) -> Float64:
-        """(n,) by how much nDCG@10 changes, by the rewards, when *offsets* (n, d) move.
+    def ndcg(self, offsets: Float64 | None = None) -> Float64:
+        """(n,) nDCG@10 by the rewards where *offsets* (n, d) move the queries; of the base vectors without any.
 
         It is that of the judged candidates, or of what the application's own search serves.
         """
-        if self.search is not None:
-            vectors = self.rewards.query_vectors
-            moved = shift(vectors, offsets.astype(vectors.dtype), self.rewards.query_norms)
-            after = served_ndcg(self.rewards, self.search, moved, reranked=self.reranked)
-        else:
-            after = judged_ndcg(self.judged, self.judged_under(offsets))
-        return np.asarray(after - self.served_base)
+        search, vectors = self.terms.search, self.rewards.query_vectors
+        if search is None:
+            return judged_ndcg(self.judged, self.judged.base if offsets is None else self.judged_under(offsets))
+        if offsets is not None:
+            vectors = shift(vectors, offsets.astype(vectors.dtype), self.rewards.query_norms)
+        return served_ndcg(self.rewards, search, vectors, reranked=self.terms.reranked)
 
     def judged_under(self, offsets: Float64) -> Float64:
         """(n, k) products of the judged candidates and the queries that *offsets* (n, d) move."""
@@ -192,7 +170,7 @@ class Case:
 
         By this fall every objective is measured.
         """
-        loss = self.recipe.loss(self.grid, "kd")
+        loss = Loss.of(self.grid, replace(self.recipe, objective=KD()))
         return loss(np.ones(len(self.rewards)), self.grid.base).losses - loss(*self.moved(offsets)).losses
 
     def moved(self, offsets: Float64) -> tuple[Float64, Float64]:
@@ -208,9 +186,14 @@ class Case:
         return np.asarray(self.rewards.documents.similarities(rows, grid.slots), dtype=np.float64)
 
 
-def withheld(evidence: Evidence, question: Question, found: str) -> Evidence:
-    """The *evidence* of what is not published: the *question* decided against it, for what was *found*."""
-    return replace(evidence, verdict="abstained", reason=evidence.reason + found, code=question.code)
+def folds_of(rewards: Rewards) -> IntArray:
+    """(n,) fold of each query: every task is dealt over the `FOLDS`, the queries of one question to one fold."""
+    tasks, task = np.unique(rewards.tasks, return_inverse=True)
+    first_task = np.full(int(rewards.near_queries.max()) + 1, len(tasks))
+    np.minimum.at(first_task, rewards.near_queries, task)
+    fold = np.empty_like(first_task)
+    fold[np.argsort(first_task, kind="stable")] = np.arange(len(fold)) % FOLDS
+    return fold[rewards.near_queries]
 
 
 def gated(recipe: Recipe, rewards: Rewards) -> Recipe:

@@ -1,9 +1,15 @@
 """The gate: what is served to each task, and why.
 
-    rewards -> Case -> is there something to compare? do the rewards mean something? -> Proposal
-            -> does the held-out loss fall? do sources move a document everywhere? do trusted labels confirm? -> Offset
+    rewards -> Case -> ask: is there something to compare?
+            -> believe: do the rewards mean something, and might a list get better?
+            -> propose: an offset, and what it does to queries that it was not learned from
+            -> prove: does the held-out loss fall?
+            -> audit: do trusted labels confirm the gain?
+            -> expose: do sources move a document everywhere? Then again without their word on it
+            -> Offset
 
-The questions, their tests and their levels are data: see `thresholds`.
+Each question is a function that gives a verdict, or None where the next one is asked. Tests and levels are data:
+`thresholds` has the numbers, and `tttembed_rag.offsets.codes` the codes.
 """
 
 from __future__ import annotations
@@ -11,40 +17,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.measures import Search
-from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
-from tttembed_rag.fitting.scopes import fit_scope, of_task, private_offsets, recorded
-from tttembed_rag.gate.audit import Labels, check_labels
-from tttembed_rag.gate.case import Case, gated, withheld
+from tttembed_rag.fitting.optima import private_optima
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.fitting.scopes import of_task, plain_offsets, private_offsets, recorded
+from tttembed_rag.fitting.voices import Voices
+from tttembed_rag.gate.audit import Audited, Labels, check_labels
+from tttembed_rag.gate.belief import Signal, Voucher
+from tttembed_rag.gate.case import Case, Terms, gated
 from tttembed_rag.gate.exposure import Exposure
+from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.lists import with_lists
 from tttembed_rag.gate.proposals import Prior, Proposal, propose_constant, propose_local, task_families
 from tttembed_rag.gate.thresholds import (
     AUDIT_ALONE_LEVEL,
     AUDIT_LEVEL,
-    AUDITED,
     BELIEVERS,
-    COMPARE,
     EXPECTED_FALL,
-    EXPOSED,
     EXPOSURE_ROUNDS,
-    FALLS,
     LEAST_HEADROOM,
     LEVEL,
-    MEANS,
     MIN_TASKS,
     MOST_CANDIDATES,
 )
-from tttembed_rag.gate.words import with_lists
+from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, Question
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset, Scope, check_scope
-from tttembed_rag.rewards import Rewards
-from tttembed_rag.vectors.gpu import Device
+from tttembed_rag.rewards.rewards import Rewards
+from tttembed_rag.vectors.rows import Float64
 
 Propose: TypeAlias = Callable[[Case], Proposal]
 
@@ -53,20 +59,12 @@ def fit(
     rewards: Rewards,
     *,
     scope: AnyScope = "auto",
-    objective: ObjectiveName = "kd",
-    solver: SolverName = "exact",
-    gate: bool = True,
-    ridge: float = 0.3,
-    teacher_temperature: float = 0.02,
-    student_temperature: float = 0.05,
-    kappa: float = 1.0,
-    tolerance: float = 1e-4,
-    device: Device = "auto",
-    warm_start: Mapping[str, Offset] | None = None,
-    audit: Labels | None = None,
     trusted: bool | None = None,
+    audit: Labels | None = None,
+    gate: bool = True,
     served: Search | None = None,
     reranked: bool = False,
+    recipe: Recipe = Recipe(),
 ) -> Offsets:
     """Offsets learned from *rewards*, each published only if held-out rewards support it.
 
@@ -76,58 +74,39 @@ def fit(
         scope: ``global`` (one offset for all), ``task`` (one per task), ``local`` (one per task that depends on where
             the query lies), ``query`` (one per rewarded query), or ``auto``: the local offset of each task and, from
             `MIN_TASKS` tasks on, a global one for tasks whose own rewards do not decide.
-        objective: ``kd``, ``reverse_kl`` or ``softmax_grpo``.
-        solver: ``exact`` (certified optimum) or ``adam`` (the paper's 300 steps).
-        gate: False serves the paper's rule as it stands; ``auto`` needs the gate.
-        ridge: lambda > 0, weight of ||v||^2; with the gate, constant offsets are learned at `RIDGE_STEP` times it.
-        teacher_temperature: tau_T > 0, in units of reward; with the gate, `TEACHER_STEP` times it, and at most a
-            `SHARPNESS`-th of how far the best and the worst candidate of a query lie apart on average.
-        student_temperature: tau_S > 0, in units of cosine similarity; with the gate, `STUDENT_STEP` times it.
-        kappa: Dose n / (n + kappa), in rewarded queries, >= 0; of the local offset, the noise of a rewarded query.
-        tolerance: Largest gradient norm that counts as converged, in nats per unit of offset.
-        device: ``cpu``, ``cuda``, or ``auto``: a GPU where torch sees one and there are vectors enough to pay.
-        warm_start: Offsets of an earlier fit; a constant offset is searched from the one of its key on.
-        audit: Trusted labels in [0, 1] of judged pairs, by query id and document id: 30 to 200 of them, drawn at
-            random, make the gate independent of the judge. The gate alone asks.
         trusted: True where somebody vouches for the judge: the application serves its order, or it passed its
             examination (`tttembed_rag.judges.check_judge`). Then an offset is published where a gain is to be expected,
             from the first verdict on. None asks what the rewards say of themselves, else the data, which must prove
             the gain; with False only an audit publishes. Rewards of sources are never believed by declaration.
+        audit: Trusted labels in [0, 1] of judged pairs, by query id and document id: 30 to 200 of them, drawn at
+            random, make the gate independent of the judge. The gate alone asks.
+        gate: False serves the paper's rule as it stands; ``auto`` needs the gate.
         served: Your own search, with its fusion, filters and cut: a query vector (d,) and the query's text (its id
             where no text is known) to ids of documents in the order in which they are served. Then the gain is that of
             its lists for held-out queries, and nothing is published where they get no better. The gate alone asks.
         reranked: True where a reranker sorts what *served* gives. Its lists count by what is in them then, whatever
             their order: nDCG@10 once they are sorted by reward, which is recall where one document is good.
+        recipe: How offsets are learned: objective, solver, temperatures, ridge, dose.
 
     Returns:
         One offset per scope key; where the gate abstained it is zero and says why. With ``auto`` that is a local one
         per task and, from `MIN_TASKS` tasks on, the global one that tasks get whose rewards do not speak against it.
     """
-    recipe = Recipe(
-        objective=objective,
-        solver=solver,
-        ridge=ridge,
-        teacher_temperature=teacher_temperature,
-        student_temperature=student_temperature,
-        kappa=kappa,
-        tolerance=tolerance,
-        device=device,
-        warm_start=warm_start,
-    )
-    check_asked(scope, gate=gate, audit=audit, trusted=trusted)
+    check_options(scope, gate=gate, audit=audit, trusted=trusted, recipe=recipe)
     if served is not None and not (gate and callable(served)):
         raise InputError(f"served: expected a function, and gate=True, which asks it, got {served!r:.80}, gate={gate}")
     if reranked and served is None:
         raise InputError(f"reranked: expected served=, whose lists are reranked, got none, and reranked={reranked!r}")
     check_rewards(rewards)
     rewards = rewards.bounded(MOST_CANDIDATES)
-    trusted = rewards.trusted if trusted is None else trusted
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
-        everything = Case(rewards, recipe, audit, trusted, search=served, reranked=reranked)
-        offsets = list(_decided(everything, scope))
-        return recorded(offsets, rewards.judge, rewards.width, recipe, scope, rewards.embedder)
-    return fit_scope(rewards, scope, recipe)
+        trusted = rewards.trusted if trusted is None else trusted
+        terms = Terms(labels=audit, trusted=trusted, search=served, reranked=reranked)
+        offsets = list(gated_offsets(rewards, scope, recipe, terms))
+    else:
+        offsets = plain_offsets(rewards, scope, recipe)
+    return recorded(offsets, rewards.judge, rewards.width, recipe, scope, rewards.embedder)
 
 
 def check_rewards(rewards: object) -> None:
@@ -136,7 +115,9 @@ def check_rewards(rewards: object) -> None:
         raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
 
 
-def check_asked(scope: AnyScope, *, gate: bool, audit: Labels | None, trusted: bool | None) -> None:
+def check_options(
+    scope: AnyScope, *, gate: bool, audit: Labels | None, trusted: bool | None, recipe: Recipe = Recipe()
+) -> None:
     """Refuse options of `fit` that are none, or that nothing would ask.
 
     Raises:
@@ -152,35 +133,38 @@ def check_asked(scope: AnyScope, *, gate: bool, audit: Labels | None, trusted: b
         raise InputError("audit: expected gate=True, which asks the labels, got gate=False")
     if not gate and trusted is not None:
         raise InputError(f"trusted: expected gate=True, which asks who vouches, got {trusted} with gate=False")
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"recipe: expected a Recipe, got {type(recipe).__name__}")
     check_labels(audit)
 
 
-def _decided(everything: Case, scope: AnyScope) -> Iterator[Offset]:
+def gated_offsets(rewards: Rewards, scope: AnyScope, recipe: Recipe, terms: Terms) -> Iterator[Offset]:
     """The offsets of *scope*, published or not."""
     if scope == "global":
-        yield _offset(everything, "global", None, propose_constant)
+        yield offset_of(Case.of(rewards, recipe, terms), "global", None, propose_constant)
         return
-    tasks = np.unique(everything.given.tasks).tolist()
+    tasks = np.unique(rewards.tasks).tolist()
+    voices = Voices.of(rewards)
     priors: Mapping[str, Prior] = {}
-    if scope == "auto" and len(tasks) >= MIN_TASKS and int(task_families(everything).max()) + 1 >= MIN_TASKS:
+    if scope == "auto" and len(tasks) >= MIN_TASKS and int(task_families(voices.rewards).max()) + 1 >= MIN_TASKS:
+        everything = Case.of(rewards, recipe, terms)
         propose = cache(partial(propose_constant, unseen=True))  # the gate and the priors ask about the same case
-        whole = _offset(everything, "global", None, propose)
+        whole = offset_of(everything, "global", None, propose)
         yield whole
         if whole.served:
-            priors = _priors(propose(everything), whole)
+            priors = priors_of(propose(everything), whole)
+    together = Signal.of(voices.rewards, voices.weights) if len(tasks) > 1 else None
     for task in tasks:
-        case = everything
-        if len(tasks) > 1:
-            case = replace(everything, given=of_task(everything.given, task), together=everything.signal)
+        case = Case.of(of_task(rewards, task) if len(tasks) > 1 else rewards, recipe, terms, together)
         if scope == "query":
-            yield from _private(case, task)
+            yield from private_offsets_of(case, task)
         elif scope == "task":
-            yield _offset(case, "task", task, partial(propose_constant, task=task))
+            yield offset_of(case, "task", task, partial(propose_constant, task=task))
         else:
-            yield _offset(case, "local", task, partial(propose_local, prior=priors.get(task)))
+            yield offset_of(case, "local", task, partial(_propose_local, prior=priors.get(task)))
 
 
-def _priors(proposal: Proposal, whole: Offset) -> dict[str, Prior]:
+def priors_of(proposal: Proposal, whole: Offset) -> dict[str, Prior]:
     """By task, the global offset *whole*, and the same learned without the task, which the *proposal* holds out."""
     tasks, first = np.unique(proposal.case.rewards.tasks, return_index=True)
     held_out = proposal.held_out[first].astype(whole.vector.dtype)
@@ -188,120 +172,174 @@ def _priors(proposal: Proposal, whole: Offset) -> dict[str, Prior]:
     return {task: Prior(served, vector) for task, vector in zip(tasks.tolist(), held_out, strict=True)}
 
 
-def _offset(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offset:
-    """The offset that *propose* learns of *case*, published or not.
+def _propose_local(case: Case, prior: Prior | None) -> Proposal:
+    return propose_local(case, private_optima(case.widened, case.recipe), prior)
 
-    Where sources speak beside a declared judge, all are heard if the data vouch for them and prove the gain; else the
-    judge speaks alone, so that no vote silences it.
+
+class Decision(NamedTuple):
+    """The verdict on an offset of a case, with the proposal that it is on; None where no offset was proposed."""
+
+    case: Case
+    evidence: Evidence
+    proposal: Proposal | None
+
+
+def offset_of(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offset:
+    """The offset that *propose* proposes of *case*, published or not.
+
+    Where sources speak beside a declared judge, all rewards count if the data vouch for them and prove the gain; else
+    the judge's alone do, so that no vote silences it.
     """
-    found = _heard(case, scope, task, propose)
-    if found.served or not case.trusted or not case.named.any() or case.named.all():
-        return found
-    return _heard(replace(case, given=case.given.take(np.flatnonzero(~case.named))), scope, task, propose)
+    offset = learned(expose(case, propose), scope, task)
+    by_sources = case.by_sources
+    if offset.served or not case.terms.trusted or not by_sources.any() or by_sources.all():
+        return offset
+    judge_alone = case.of_rows(case.rows.take(np.flatnonzero(~by_sources)))
+    return learned(expose(judge_alone, propose), scope, task)
 
 
-def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offset:
-    """The offset of *case*, learned again without what sources say of documents that they would move everywhere."""
-    sources, given, silenced = case.heard.sources, case.given, list[int]()
-    exposure: Exposure | None = None
-    for _ in range(EXPOSURE_ROUNDS):
-        if refused := refused_by(case):
-            evidence = refused
-            break
-        proposal = propose(case)
-        evidence = _verdict(proposal)
-        if evidence.verdict != "published" or not sources:
-            break
-        exposure = exposure or Exposure.of(given)
-        moved = exposure.moved(case.rewards, case.voices, proposal.held_out)
-        if not (more := [one for one in moved if one not in silenced]):
-            break
-        silenced += more
-        evidence = withheld(evidence, EXPOSED, "; " + EXPOSED.answer)
-        if (rest := exposure.without(silenced)) is None:
-            break
-        case = replace(case, given=rest)
-    names = tuple(exposure.names[one] for one in silenced) if exposure else ()
-    evidence = replace(evidence, withheld=names, sources=sources, trust=case.trust)
-    if refused:
-        return nothing(case, scope, task, evidence)
-    if evidence.verdict != "published":
-        return with_lists(nothing(case, scope, task, evidence), proposal)
-    return with_lists(proposal.learn(evidence), proposal)
+def decide(case: Case, propose: Propose) -> Decision:
+    """What the questions of the gate, one after the other, say of the offset that *propose* proposes of *case*."""
+    base = learnable(case)
+    if isinstance(base, Evidence):
+        return Decision(case, base, None)
+    proposal = propose(case)
+    audited = case.audited(proposal.held_out)
+    voucher: Voucher = "trusted labels" if audited is not None and audited.decides else case.voucher
+    change = proposal.change(base)
+    claim = case.evidence(proposal.title, change, n=proposal.observations, vouched=voucher)
+    verdict = prove(proposal, change, claim, audited) or audit(claim, audited)
+    return Decision(case, verdict or published(claim, audited), proposal)
 
 
-def refused_by(case: Case) -> Evidence | None:
-    """Why nothing may be learned from *case*, before any offset is learned; None where nothing speaks against it."""
-    question, found, against = COMPARE, "", False
+def learnable(case: Case) -> Evidence | Float64:
+    """Why nothing may be learned from *case*; else (n,) nDCG@10 of what is served for its base vectors."""
+    if verdict := ask(case) or believe(case):
+        return verdict
+    base = case.ndcg()
+    verdict = improve(case, base) or confirm(case)
+    return base if verdict is None else verdict
+
+
+def ask(case: Case) -> Evidence | None:
+    """Is there something to compare?"""
     if not case.rewards.reach.any():
         several = case.rewards.depths.max() > 1
-        found = "every candidate of a query has the same reward" if several else "one candidate of each was judged"
-    elif case.questions < 2 and case.voucher != "its declaration":
-        found = "one rewarded query cannot be held out from itself"
-    elif case.signal.contradicts:
-        question, against = MEANS, not case.named.any()  # no vote takes away what is served
-        found = "the rewards contradict the retriever's order, as an inverted judge's do"
-    elif case.named.all() and case.heard.sources == 1:  # which nobody confirms
-        found = "one source alone rewarded them"
-    elif case.voucher == "nobody" and not case.labels:
-        question, found = MEANS, _unbelieved(case)
-    elif case.headroom < LEAST_HEADROOM:
-        brought = "your search gives the reranker all that was judged good: judge deeper than it gives"
-        found = brought if case.reranked else "the judge repeats the retriever's order"
-    elif case.trust <= 0:
-        question, against = AUDITED, True
-        found = question.answer.format(found="they contradict the judge's order of what was judged")
-    if not found:
+        same = "every candidate of a query has the same reward"
+        return refused(case, COMPARE, same if several else "one candidate of each was judged")
+    if case.questions < 2 and case.voucher != "its declaration":
+        return refused(case, COMPARE, "one rewarded query cannot be held out from itself")
+    return None
+
+
+def believe(case: Case) -> Evidence | None:
+    """Do the rewards mean something?
+
+    Rewards of a judge that contradict the retriever speak against the global offset too. Votes of sources do not: they
+    take away nothing that is served.
+    """
+    if case.signal.contradicts:
+        contradiction = "the rewards contradict the retriever's order, as an inverted judge's do"
+        return refused(case, MEANS, contradiction, against=not case.by_sources.any())
+    if case.by_sources.all() and case.sources == 1:
+        return refused(case, COMPARE, "one source alone rewarded them")
+    if case.voucher == "nobody" and not case.terms.labels:
+        return refused(case, MEANS, doubt_of(case))
+    return None
+
+
+def improve(case: Case, base: Float64) -> Evidence | None:
+    """Is the judge's own order better than what is served for the base vectors, whose nDCG@10 is *base* (n,)?"""
+    if headroom_of(case, base) >= LEAST_HEADROOM:
         return None
-    return replace(withheld(case.evidence(""), question, found), against=against)
+    brought = "your search gives the reranker all that was judged good: judge deeper than it gives"
+    return refused(case, COMPARE, brought if case.terms.reranked else "the judge repeats the retriever's order")
 
 
-def _unbelieved(case: Case) -> str:
-    """Why the data do not vouch for the rewards of *case*."""
-    if case.trusted is False:
-        return "nobody vouches for the judge"
-    if case.signal.agrees_p < case.signal.level:
-        return "a document's rewards do not depend on what is asked, and nobody vouches for the judge"
-    return "the rewards agree with the retriever no more than chance might, and nobody vouches for the judge"
+def confirm(case: Case) -> Evidence | None:
+    """Do trusted labels confirm any of the judge's order?"""
+    if case.trust > 0:
+        return None
+    contradiction = AUDITED.answer.format(found="they contradict the judge's order of what was judged")
+    return refused(case, AUDITED, contradiction, against=True)
 
 
-def _verdict(proposal: Proposal) -> Evidence:
-    """Whether *proposal* may be published by what it does to held-out queries."""
-    case, n, change = proposal.case, proposal.observations, proposal.change
-    audited = case.audited(proposal.held_out)
-    voucher = "trusted labels" if audited is not None and audited.decides else case.voucher
-    believed = voucher in BELIEVERS
+def prove(proposal: Proposal, change: Gain, claim: Evidence, audited: Audited | None) -> Evidence | None:
+    """Does the loss of held-out queries fall, and do the lists of the application's own search get better?
+
+    Where a judge is believed the fall need be expected alone.
+    """
+    terms, believed = proposal.case.terms, claim.vouched in BELIEVERS
     fall = proposal.fall(EXPECTED_FALL if believed else 0.0)
-    asked = f"{proposal.name}, {n} held-out {proposal.unit}: " if n > 1 else f"{proposal.name}: "
-    evidence = case.evidence(asked, change, n=n, vouched=voucher)
-    said = f"; {audited}" if audited else ""
-    if voucher == "nobody":
-        return withheld(evidence, MEANS, _unbelieved(case) + said)
+    if claim.vouched == "nobody":
+        return claim.denied_by(MEANS, doubt_of(proposal.case) + by_labels(audited))
     if doubt := fall.doubt(believed=believed):
-        evidence = withheld(evidence, FALLS, doubt + said)
-        fell = fall.mean > 0
-        return replace(evidence, needed=fall.needed(n)) if fell else replace(evidence, against=proposal.harmed)
-    if case.search is not None and change.mean <= 0:
-        kept = "bring the reranker no more" if case.reranked else "get no better"
-        return withheld(evidence, FALLS, f"the lists of your own search {kept}{said}")
-    if audited is not None and audited.refutes(AUDIT_LEVEL):
-        return replace(withheld(evidence, AUDITED, AUDITED.answer.format(found=audited)), against=True)
-    told = "their loss is expected to fall" if believed else f"their loss falls (p < {LEVEL:g})"
-    return replace(evidence, reason=f"{asked}{told}; vouched for by {voucher}{said}")
+        verdict = claim.denied_by(FALLS, doubt + by_labels(audited))
+        if fall.mean > 0:
+            return replace(verdict, needed=fall.needed(proposal.observations))
+        return replace(verdict, against=proposal.harmed)
+    if terms.search is not None and change.mean <= 0:
+        lists = "bring the reranker no more" if terms.reranked else "get no better"
+        return claim.denied_by(FALLS, f"the lists of your own search {lists}{by_labels(audited)}")
+    return None
 
 
-def _private(case: Case, task: str) -> list[Offset]:
+def audit(claim: Evidence, audited: Audited | None) -> Evidence | None:
+    """Do trusted labels confirm the gain?"""
+    if audited is None or not audited.refutes(AUDIT_LEVEL):
+        return None
+    return replace(claim.denied_by(AUDITED, AUDITED.answer.format(found=audited)), against=True)
+
+
+def published(claim: Evidence, audited: Audited | None) -> Evidence:
+    """The *claim* of an offset against which no question decided."""
+    falls = "their loss is expected to fall" if claim.vouched in BELIEVERS else f"their loss falls (p < {LEVEL:g})"
+    return replace(claim, reason=f"{claim.reason}{falls}; vouched for by {claim.vouched}{by_labels(audited)}")
+
+
+def expose(case: Case, propose: Propose) -> Decision:
+    """What is decided of *case*, again without what sources say of documents, while that would move them everywhere."""
+    rows, sources, silenced = case.rows, case.sources, list[int]()
+    exposure: Exposure | None = None
+    for _ in range(EXPOSURE_ROUNDS):
+        decision = decide(case, propose)
+        if decision.evidence.verdict != "published" or decision.proposal is None or not sources:
+            break
+        exposure = exposure or Exposure.of(rows)
+        moved = exposure.moved(case.rewards, case.voices, decision.proposal.held_out)
+        if not (more := [document for document in moved if document not in silenced]):
+            break
+        silenced += more
+        decision = decision._replace(evidence=decision.evidence.denied_by(EXPOSED, "; " + EXPOSED.answer))
+        if (rest := exposure.without(silenced)) is None:
+            break
+        case = case.of_rows(rest)
+        decision = decision._replace(case=case)
+    names = tuple(exposure.names[document] for document in silenced) if exposure else ()
+    return decision._replace(evidence=replace(decision.evidence, withheld=names, sources=sources, trust=case.trust))
+
+
+def learned(decision: Decision, scope: Scope, task: str | None) -> Offset:
+    """The offset of a *decision*: learned where it is published, else zero, with what is known of its lists."""
+    case, evidence, proposal = decision
+    offset = nothing(case, scope, task, evidence)
+    if proposal is None:
+        return offset
+    return with_lists(proposal.learn(evidence) if evidence.verdict == "published" else offset, proposal)
+
+
+def private_offsets_of(case: Case, task: str) -> list[Offset]:
     """The private offset of each query of *case*: served where the judge is believed, which is all that is asked."""
-    evidence = refused_by(case)
-    if evidence is None:
-        evidence = case.evidence(f"private offsets, {case.questions} rewarded; vouched for by {case.voucher}")
-        evidence = replace(evidence, sources=case.heard.sources, trust=case.trust)
-        audited = case.audited(case.recipe.dose(1) * case.trust * case.optima.offsets)
-        if audited is not None and audited.refutes(AUDIT_ALONE_LEVEL):
-            evidence = withheld(evidence, AUDITED, "; " + AUDITED.answer.format(found=audited))
-    if evidence.verdict == "published":
-        return private_offsets(case.rewards, case.optima, case.recipe, evidence)
-    return [nothing(case, "query", task, evidence, name) for name in case.rewards.query_ids.tolist()]
+    verdict = learnable(case)
+    if not isinstance(verdict, Evidence):
+        optima = private_optima(case.widened, case.recipe)
+        claim = case.evidence(f"private offsets, {case.questions} rewarded; vouched for by {case.voucher}")
+        claim = replace(claim, sources=case.sources, trust=case.trust)
+        audited = case.audited(case.recipe.dose(1) * case.trust * optima.offsets)
+        if audited is None or not audited.refutes(AUDIT_ALONE_LEVEL):
+            return private_offsets(case.rewards, optima, case.recipe, claim)
+        verdict = claim.denied_by(AUDITED, "; " + AUDITED.answer.format(found=audited))
+    return [nothing(case, "query", task, verdict, name) for name in case.rewards.query_ids.tolist()]
 
 
 def nothing(case: Case, scope: Scope, task: str | None, evidence: Evidence, query_id: str | None = None) -> Offset:
@@ -309,3 +347,28 @@ def nothing(case: Case, scope: Scope, task: str | None, evidence: Evidence, quer
     zero = np.zeros(case.rewards.width, case.rewards.query_vectors.dtype)
     n = case.questions if query_id is None else 1
     return Offset(scope=scope, task=task, query_id=query_id, vector=zero, alpha=0.0, n=n, evidence=evidence)
+
+
+def refused(case: Case, question: Question, finding: str, *, against: bool = False) -> Evidence:
+    """The verdict of a *question* on *case* before any offset is proposed, for a *finding* in words."""
+    return replace(case.evidence("").denied_by(question, finding), against=against)
+
+
+def headroom_of(case: Case, base: Float64) -> float:
+    """By how much the judge's own order is better than what is served for the base vectors, in nDCG@10."""
+    differ = case.rewards.reach > 0
+    return float((1.0 - base[differ]).mean()) if differ.any() else 0.0
+
+
+def doubt_of(case: Case) -> str:
+    """Why the data do not vouch for the rewards of *case*."""
+    if case.terms.trusted is False:
+        return "nobody vouches for the judge"
+    if case.signal.agrees_p < case.signal.level:
+        return "a document's rewards do not depend on what is asked, and nobody vouches for the judge"
+    return "the rewards agree with the retriever no more than chance might, and nobody vouches for the judge"
+
+
+def by_labels(audited: Audited | None) -> str:
+    """What trusted labels say, behind a reason."""
+    return "" if audited is None else f"; {audited}"

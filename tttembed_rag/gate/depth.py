@@ -43,7 +43,7 @@ def lost_by_depth(case: Case, scores: Float64) -> tuple[float, ...]:
         return ()
     paid = paid_for(listed, case.voices)
     depths = range(1, min(int(np.median(case.rewards.depths)), DEEPEST) + 1)
-    bounds = [_bound(case, scores, lost_by(listed, one, *paid), place < one) for one in depths]
+    bounds = [_bound(case, scores, lost_by(listed, depth, *paid), place < depth) for depth in depths]
     return tuple(np.maximum.accumulate(bounds[::-1])[::-1].tolist()) if np.isfinite(bounds).all() else ()
 
 
@@ -63,10 +63,10 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     best = -np.sort(np.where(case.grid.present, -scores, _NOWHERE), axis=1)[:, :2]
     lead = best[:, 0] - best[:, 1]
     leads = np.sort(lead)[::-1][np.arange(1, SHARES + 1) * len(lead) // SHARES - 1]
-    asked = [lead < least for least in leads]
-    bounds = [_bound(case, judged, np.where(one, 0.0, lost), one[:, None]) for one in asked]
+    reranked = [lead < least for least in leads]
+    bounds = [_bound(case, judged, np.where(rows, 0.0, lost), rows[:, None]) for rows in reranked]
     bounds = np.maximum.accumulate(bounds).tolist()
-    kept = sum(one <= MOST_LOST for one in bounds)
+    kept = sum(bound <= MOST_LOST for bound in bounds)
     depth = int(np.median(case.rewards.depths))
     return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept]), depth) if kept else None
 
@@ -95,14 +95,14 @@ def _listed(case: Case, scores: Float64) -> Float64:
     return np.asarray(np.take_along_axis(gains, grid.order(scores), axis=1))
 
 
-def _bound(case: Case, scores: Float64, lost: Float64, asked: NDArray[np.bool_]) -> float:
+def _bound(case: Case, scores: Float64, lost: Float64, reranked: NDArray[np.bool_]) -> float:
     """The upper bound of the mean of *lost* (n,), or what trusted labels say where they say that more is lost.
 
-    A reranker is *asked* (n, k) about the first of some lists in the order of *scores* (n, k), and not about all.
+    The first candidates of some lists in the order of *scores* (n, k) are *reranked* (n, k), and not all.
     """
     mean = Gain.of(lost, case.voices, case.groups, typical=TYPICAL_LOST, most=float(case.voices.sum()))
     by_scores = scores / (_TIES * max(float(np.abs(scores).max()), _LEAST))  # which decide where rewards are equal
-    reranked = 1.0 + case.judged.rewards + by_scores
-    audited = case.audited_orders(reranked, np.where(asked, reranked, by_scores))
-    by_labels = -audited.unit * audited.found if audited is not None and audited.decides else -np.inf
+    by_judge = 1.0 + case.judged.rewards + by_scores
+    audited = case.audited_orders(by_judge, np.where(reranked, by_judge, by_scores))
+    by_labels = -audited.unit * audited.corrected if audited is not None and audited.decides else -np.inf
     return max(mean.above(CERTIFIED_LEVEL), by_labels)

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.fitting.voices import best_pairs, questions_won
-from tttembed_rag.gate.thresholds import EXPOSED_QUERIES, LISTED, MOST_MOVED, MOST_MOVED_QUERIES
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.gate.thresholds import EXPOSED_QUERIES, MOST_MOVED, MOST_MOVED_QUERIES, PLACES_EXPOSED
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -47,25 +48,24 @@ class Exposure:
     def changes(self, rewards: Rewards, voices: Float64, offsets: FloatArray) -> Float64:
         """(p,) by how much *offsets* (n, d) change the share of queries (n *voices*) whose list holds a document."""
         rows = np.random.default_rng(0).permutation(len(rewards))[:EXPOSED_QUERIES]
-        listed = min(LISTED, max(1, len(self.pool) // LISTED))
+        places = min(PLACES_EXPOSED, max(1, len(self.pool) // PLACES_EXPOSED))
         change = np.zeros(len(self.pool))
         for block in np.array_split(rows, -(-len(rows) // _BLOCK_ROWS)):
             unit = rewards.queries.rows(block).unit
             for sign, queries in ((-1.0, unit), (1.0, unit + offsets[block].astype(unit.dtype))):
-                top = np.argpartition(-(queries @ self.pool.T), listed - 1, axis=1)[:, :listed]
-                change += sign * np.bincount(top.ravel(), np.repeat(voices[block], listed), minlength=len(change))
+                top = np.argpartition(-(queries @ self.pool.T), places - 1, axis=1)[:, :places]
+                change += sign * np.bincount(top.ravel(), np.repeat(voices[block], places), minlength=len(change))
         return np.asarray(change / voices[rows].sum())
 
     def moved(self, rewards: Rewards, voices: Float64, offsets: FloatArray) -> list[int]:
         """Documents that sources rewarded, that are the best of several questions, and enter or leave too many lists.
 
-        One that is the best of fewer is moved by what is said of others, as where all users share a habit.
+        A document that is the best of fewer questions is no suspect: votes for other documents may move it, as where
+        all users share a habit.
         """
         most = max(MOST_MOVED, MOST_MOVED_QUERIES / float(voices.sum()))
-        given = self.rewards
-        named = np.repeat(given.sources != "", given.depths)
-        several = questions_won(given, self.document, best_pairs(given)) > MOST_MOVED_QUERIES
-        several &= np.bincount(self.document[named], minlength=len(self.pool)) > 0
+        several = questions_won(self.rewards, self.document, best_pairs(self.rewards)) > MOST_MOVED_QUERIES
+        several &= np.bincount(self.document[self._by_sources], minlength=len(self.pool)) > 0
         if not several.any():
             return []
         change = np.abs(self.changes(rewards, voices, offsets))
@@ -73,6 +73,10 @@ class Exposure:
 
     def without(self, documents: Iterable[int]) -> Rewards | None:
         """The rewards less what sources say of some *documents*; None where nothing else was judged."""
-        named = np.repeat(self.rewards.sources != "", self.rewards.depths)
-        kept = ~(named & np.isin(self.document, list(documents)))
+        kept = ~(self._by_sources & np.isin(self.document, list(documents)))
         return self.rewards.only(kept) if kept.any() else None
+
+    @property
+    def _by_sources(self) -> NDArray[np.bool_]:
+        """(N,) whether a source gave each pair, and not the declared judge."""
+        return np.repeat(self.rewards.sources != "", self.rewards.depths)

@@ -10,12 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from tttembed_rag.fitting.local import Local
-from tttembed_rag.fitting.scopes import local_offset, scope_weights, shared_offset, solve_shared
+from tttembed_rag.fitting.optima import scope_weights, shared_optima
+from tttembed_rag.fitting.scopes import local_offset, shared_offset
+from tttembed_rag.fitting.solver import Solution
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import LEVEL, LOOSER, RIDGE_STEP, TYPICAL_FALL
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.values import Offset
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -58,9 +61,10 @@ class Proposal:
         return self.case.questions if self.families is None else int(self.families.max()) + 1
 
     @property
-    def unit(self) -> str:
-        """What an observation is, in words."""
-        return "queries" if self.families is None else "tasks"
+    def title(self) -> str:
+        """What it is, and what it was asked of, in words before a verdict."""
+        n, unit = self.observations, "queries" if self.families is None else "tasks"
+        return f"{self.name}, {n} held-out {unit}: " if n > 1 else f"{self.name}: "
 
     def fall(self, expected: float) -> Gain:
         """The fall of the loss below that of what is served without it, one pseudo-observation being *expected*."""
@@ -73,10 +77,9 @@ class Proposal:
         falls = self.case.falls(self.without)
         return Gain.of(falls, *self._counted, typical=TYPICAL_FALL, most=self._most).above(LEVEL) < 0
 
-    @property
-    def change(self) -> Gain:
-        """The change of nDCG@10 of the judged candidates of held-out queries, by their rewards."""
-        return Gain.measured(self.case.judged_changes(self.held_out), *self._counted, most=self._most)
+    def change(self, base: Float64) -> Gain:
+        """The change of nDCG@10 of held-out queries, by their rewards, from that of the *base* vectors (n,)."""
+        return Gain.measured(self.case.ndcg(self.held_out) - base, *self._counted, most=self._most)
 
     @property
     def _counted(self) -> tuple[Float64, IntArray]:
@@ -90,24 +93,27 @@ class Proposal:
         return float(self.case.voices.sum()) if self.families is None else math.inf
 
 
-def propose_local(case: Case, prior: Prior | None = None) -> Proposal:
-    """The local offset of the one task of *case*: a regression towards what the task is served without it."""
-    task = str(case.rewards.tasks[0])
-    targets = case.trust * case.optima.offsets
+def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> Proposal:
+    """The local offset of the one task of *case*: a regression towards what the task is served without it.
+
+    It regresses the private *optima* of the queries; one that the solver did not reach counts nothing (Adam never
+    says).
+    """
+    task, recipe = str(case.rewards.tasks[0]), case.recipe
+    targets = case.trust * optima.offsets
     none = np.zeros(case.rewards.width, targets.dtype)
     name = "a local offset around the global one" if prior else "a local offset"
     prior = prior or Prior(none, none)
-    weights = case.voices * case.usable
-    regression = Local.of(
-        case.widened, targets - prior.held_out, case.recipe.kappa, weights=weights, groups=case.groups
-    )
+    reached = optima.converged | (recipe.solver == "adam")
+    weights = case.voices * np.asarray(reached, dtype=np.float64)
+    regression = Local.of(case.widened, targets - prior.held_out, recipe.kappa, weights=weights, groups=case.groups)
     without = np.broadcast_to(prior.held_out.astype(np.float64), targets.shape)
     held_out = without + regression.held_out(case.fold)
 
     def learn(evidence: Evidence) -> Offset:
-        used = case.optima.take(case.usable > 0) if case.usable.any() else case.optima
+        used = optima.take(reached) if reached.any() else optima
         around = replace(regression, targets=targets - prior.served)
-        return local_offset(around, task, case.questions, used, case.recipe, evidence, prior.served)
+        return local_offset(around, task, case.questions, used, recipe, evidence, prior.served)
 
     return Proposal(name, case, held_out, without, learn)
 
@@ -118,7 +124,7 @@ def propose_constant(case: Case, task: str | None = None, *, unseen: bool = Fals
     The global one may be tried on *unseen* tasks, from which it was not learned; a family of tasks is one observation.
     """
     name = f"a global offset{' on unseen tasks' * unseen}" if task is None else "one offset for all queries"
-    families = task_families(case) if unseen else None
+    families = task_families(case.rewards) if unseen else None
     fold = case.fold if families is None else families % (int(case.fold.max()) + 1)
     recipe = replace(case.recipe, ridge=RIDGE_STEP * case.recipe.ridge)
 
@@ -133,19 +139,19 @@ def propose_constant(case: Case, task: str | None = None, *, unseen: bool = Fals
         learning = fold != numbers[:, None]
         weights = np.array([scope_weights(case.rewards, case.voices * seen) for seen in learning])
         looser = replace(recipe, tolerance=LOOSER * recipe.tolerance)
-        learned = solve_shared(case.widened, looser, weights, case.grid, none[: len(numbers)]).offsets
+        learned = shared_optima(case.widened, looser, weights, case.grid, none[: len(numbers)]).offsets
         dose = [case.trust * recipe.dose(float(case.voices[seen].sum())) for seen in learning]
         held_out = np.asarray((np.array(dose)[:, None] * learned)[own], dtype=np.float64)
     return Proposal(name, case, held_out, none, learn, families)
 
 
-def task_families(case: Case) -> IntArray:
+def task_families(rewards: Rewards) -> IntArray:
     """(n,) a number for each family of tasks: tasks of one family share a question, directly or through others."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    task = np.unique(case.rewards.tasks, return_inverse=True)[1]
-    tasks, size = int(task.max()) + 1, int(task.max() + case.groups.max()) + 2
-    shared = coo_array((np.ones(len(task)), (task, tasks + case.groups)), shape=(size, size))
+    task, groups = np.unique(rewards.tasks, return_inverse=True)[1], rewards.near_queries
+    tasks, size = int(task.max()) + 1, int(task.max() + groups.max()) + 2
+    shared = coo_array((np.ones(len(task)), (task, tasks + groups)), shape=(size, size))
     family = connected_components(shared, directed=False)[1][task]
     return np.asarray(np.unique(family, return_inverse=True)[1])

@@ -1,4 +1,4 @@
-"""Every number that the gate learns and decides by, with its reason, and the questions that it asks.
+"""Every number that the gate learns and decides by, with its reason; its questions are in `offsets.codes`.
 
 The dose of an offset is `Recipe.dose`, and how near two queries are to be one question is `vectors.copies.NEAR`.
 
@@ -6,8 +6,6 @@ The dose of an offset is `Recipe.dose`, and how near two queries are to be one q
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 # One-sided level of every bound: of what must be proven, of the two ends of the 90 % interval, of "contradicts".
 LEVEL = 0.05
@@ -45,8 +43,8 @@ MIN_TASKS = 4
 # noticed (`benchmarks/poison.py sources`, seal-tools).
 MOST_MOVED = 0.10
 MOST_MOVED_QUERIES = 3
-# The length of a list, or a tenth of what was judged where that is less; and queries that are looked at.
-LISTED = 10
+# Places of a list that are looked at, or a tenth of what was judged where that is less; and queries.
+PLACES_EXPOSED = 10
 EXPOSED_QUERIES = 250
 # How often an offset is learned anew without what sources say of the documents that moved.
 EXPOSURE_ROUNDS = 4
@@ -81,35 +79,3 @@ DEEPEST = 100
 # Queries below which no list is served without a reranker, and the loss above which it is not looked at.
 FEWEST_CERTIFIED = 60
 MOST_LOST = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question that the gate asks; `docs/generate.py` says how it is answered, and what its owner can do.
-
-    Attributes:
-        code: Stable name of the answer that decides against an offset.
-        asks: The question.
-        answer: What the offset's evidence says where the question decides against it.
-    """
-
-    code: str
-    asks: str
-    answer: str
-
-
-PUBLISHED = "TTT-G00"
-COMPARE = Question("TTT-G01", "Is there something to compare?", "there is nothing to compare")
-MEANS = Question(
-    "TTT-G02", "Do the rewards mean something?", "nobody vouches for the rewards, or they contradict the retriever"
-)
-FALLS = Question(
-    "TTT-G03", "Does the loss of held-out queries fall?", "held-out queries are not ranked better, or not surely"
-)
-EXPOSED = Question(
-    "TTT-G04",
-    "Does no document rise or fall in everybody's list by the word of sources?",
-    "documents move in too many lists by the word of sources",
-)
-AUDITED = Question("TTT-G05", "Do trusted labels confirm the gain?", "trusted labels do not confirm it: {found}")
-QUESTIONS = (COMPARE, MEANS, FALLS, EXPOSED, AUDITED)

@@ -12,12 +12,13 @@ import numpy as np
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.measures import served_ndcg
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.gate.case import Case, gated, withheld
-from tttembed_rag.gate.deciding import check_asked, check_rewards, refused_by
+from tttembed_rag.gate.case import Case, Terms, gated
+from tttembed_rag.gate.deciding import check_options, check_rewards, learnable
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.thresholds import FALLS, LEVEL, MEANS
+from tttembed_rag.gate.thresholds import LEVEL
+from tttembed_rag.offsets.codes import FALLS, MEANS
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 
 SettingT = TypeVar("SettingT")
@@ -72,7 +73,7 @@ def tune(
         InputError: There are less than two settings, or *search* gives no ids that the rewards know.
     """
     check_rewards(rewards)
-    check_asked("auto", gate=True, audit=None, trusted=trusted)
+    check_options("auto", gate=True, audit=None, trusted=trusted)
     if not callable(search):
         raise InputError(f"search: expected a function of a setting, a vector and a text, got {type(search).__name__}")
     if isinstance(settings, str | set | frozenset | Mapping) or not isinstance(settings, Iterable):
@@ -80,25 +81,27 @@ def tune(
     settings = list(settings)
     if len(settings) < 2:
         raise InputError(f"settings: expected today's and at least one more, got {len(settings)}")
-    recipe = gated(Recipe(), rewards)
     trusted = rewards.trusted if trusted is None else trusted
-    case = Case(rewards, recipe, trusted=trusted, search=partial(search, settings[0]), reranked=reranked)
-    if refused := refused_by(case):
-        return Tuned(settings[0], refused)
+    terms = Terms(trusted=trusted, search=partial(search, settings[0]), reranked=reranked)
+    case = Case.of(rewards, gated(Recipe(), rewards), terms)
+    base = learnable(case)
+    if isinstance(base, Evidence):
+        return Tuned(settings[0], base)
     vectors = case.rewards.query_vectors
-    others = [served_ndcg(case.rewards, partial(search, one), vectors, reranked=reranked) for one in settings[1:]]
-    measured = np.array([case.served_base, *others])
+    others = [served_ndcg(case.rewards, partial(search, other), vectors, reranked=reranked) for other in settings[1:]]
+    measured = np.array([base, *others])
     folds = np.unique(case.fold)
-    best_without = [int(np.argmax(measured[:, case.fold != one] @ case.voices[case.fold != one])) for one in folds]
+    learning = [case.fold != fold for fold in folds]
+    best_without = [int(np.argmax(measured[:, rows] @ case.voices[rows])) for rows in learning]
     chosen = np.array(best_without)[np.searchsorted(folds, case.fold)]
     changes = measured[chosen, np.arange(len(chosen))] - measured[0]
     change = Gain.measured(changes, case.voices, case.groups, most=float(case.voices.sum()))
     best = int(np.argmax(measured @ case.voices))
     evidence = case.evidence(f"a setting of the search, {case.questions} held-out queries: ", change)
     if case.voucher == "nobody":
-        return Tuned(settings[0], withheld(evidence, MEANS, "nobody vouches for the judge"))
+        return Tuned(settings[0], evidence.denied_by(MEANS, "nobody vouches for the judge"))
     if change.below(LEVEL) <= 0:
         why = "their lists get no better" if change.mean <= 0 else "the improvement is within its error"
-        return Tuned(settings[0], withheld(evidence, FALLS, why))
-    told = f"their lists get better (p < {LEVEL:g}); vouched for by {case.voucher}"
-    return Tuned(settings[best], replace(evidence, reason=evidence.reason + told))
+        return Tuned(settings[0], evidence.denied_by(FALLS, why))
+    proof = f"their lists get better (p < {LEVEL:g}); vouched for by {case.voucher}"
+    return Tuned(settings[best], replace(evidence, reason=evidence.reason + proof))

@@ -1,28 +1,29 @@
 """Reward models of all kinds, with one contract: scores for the documents of a query."""
 
-from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.clients.retrying import BusyError, Patience
-from tttembed_rag.clients.usage import Usage
-from tttembed_rag.judges.chat import LocalChat
-from tttembed_rag.judges.chats import AnthropicChat, Gemini, OpenAIChat
-from tttembed_rag.judges.contract import Blocking, Judge, Scores, ascored, checked_judge, checked_rewards, scored
-from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
-from tttembed_rag.judges.examination import check_judge
-from tttembed_rag.judges.http import HttpJudge
-from tttembed_rag.judges.rubric import RubricJudge
-from tttembed_rag.judges.specs import open_judge
-from tttembed_rag.judges.together import CalibratedJudge, Calibration, EnsembleJudge
-from tttembed_rag.judges.yesno import YesNoJudge
+from typing import TYPE_CHECKING
+
+from tttembed_rag.system.facades import facade
+
+if TYPE_CHECKING:
+    from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
+    from tttembed_rag.clients.retrying import BusyError, Patience
+    from tttembed_rag.clients.usage import Usage
+    from tttembed_rag.judges.chat import LocalChat
+    from tttembed_rag.judges.chats import AnthropicChat, Gemini, OpenAIChat
+    from tttembed_rag.judges.contract import Blocking, Judge
+    from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
+    from tttembed_rag.judges.examination import check_judge
+    from tttembed_rag.judges.http import HttpJudge
+    from tttembed_rag.judges.rubric import RubricJudge
+    from tttembed_rag.judges.specs import open_judge
+    from tttembed_rag.judges.yesno import YesNoJudge
 
 __all__ = [
     "INSTRUCTION",
     "AnthropicChat",
     "Blocking",
     "BusyError",
-    "CalibratedJudge",
-    "Calibration",
     "CrossEncoderJudge",
-    "EnsembleJudge",
     "Gemini",
     "HttpJudge",
     "Judge",
@@ -30,14 +31,28 @@ __all__ = [
     "OpenAIChat",
     "Patience",
     "RubricJudge",
-    "Scores",
     "Usage",
     "YesNoJudge",
-    "ascored",
     "check_judge",
-    "checked_judge",
-    "checked_rewards",
     "fingerprint_of",
     "open_judge",
-    "scored",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = facade(
+        __name__,
+        {
+            "tttembed_rag.clients.fingerprints": ["INSTRUCTION", "fingerprint_of"],
+            "tttembed_rag.clients.retrying": ["BusyError", "Patience"],
+            "tttembed_rag.clients.usage": ["Usage"],
+            "tttembed_rag.judges.chat": ["LocalChat"],
+            "tttembed_rag.judges.chats": ["AnthropicChat", "Gemini", "OpenAIChat"],
+            "tttembed_rag.judges.contract": ["Blocking", "Judge"],
+            "tttembed_rag.judges.cross_encoder": ["CrossEncoderJudge"],
+            "tttembed_rag.judges.examination": ["check_judge"],
+            "tttembed_rag.judges.http": ["HttpJudge"],
+            "tttembed_rag.judges.rubric": ["RubricJudge"],
+            "tttembed_rag.judges.specs": ["open_judge"],
+            "tttembed_rag.judges.yesno": ["YesNoJudge"],
+        },
+    )

@@ -64,9 +64,9 @@ class Ledger:
 
     def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
         """The answers that are kept, of *pairs*; what they have cost is counted."""
-        found = self._cache.get(pairs)
-        self._count(sum(paid.tokens for paid in found.values()), sum(paid.usd for paid in found.values()))
-        return found
+        answers = self._cache.get(pairs)
+        self._count(sum(paid.tokens for paid in answers.values()), sum(paid.usd for paid in answers.values()))
+        return answers
 
     def charge(self, pairs: Sequence[bytes], estimate: Usage, **_for_a_day: object) -> Charge | None:
         """Charge for a call, unless it could exceed a cap."""

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 
 # Queries with candidates that differ in reward, at least, and of how many at most are looked at.
@@ -87,12 +87,12 @@ def warnings_of(
 
 def shared_words(rewards: Rewards, queries: Mapping[str, str], documents: Mapping[str, str]) -> Float64 | None:
     """(N,) how many distinct words each candidate shares with its query; None where a text is missing."""
-    asked = [queries.get(name) for name in rewards.query_ids.tolist()]
-    found = {row: documents.get(str(rewards.doc_ids[row])) for row in np.unique(rewards.candidates).tolist()}
-    if None in asked or None in found.values():
+    query_texts = [queries.get(name) for name in rewards.query_ids.tolist()]
+    document_texts = {row: documents.get(str(rewards.doc_ids[row])) for row in np.unique(rewards.candidates).tolist()}
+    if None in query_texts or None in document_texts.values():
         return None
-    of_query = [set(_WORD.findall(str(text).lower())) for text in asked]
-    of_document = {row: set(_WORD.findall(str(text).lower())) for row, text in found.items()}
+    of_query = [set(_WORD.findall(str(text).lower())) for text in query_texts]
+    of_document = {row: set(_WORD.findall(str(text).lower())) for row, text in document_texts.items()}
     query = np.repeat(np.arange(len(rewards)), rewards.depths).tolist()
     pairs = zip(query, rewards.candidates.tolist(), strict=True)
     return np.array([len(of_query[q] & of_document[d]) for q, d in pairs], dtype=np.float64)

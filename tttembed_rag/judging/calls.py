@@ -79,7 +79,7 @@ class Calls(Generic[KeyT]):
                     return key, left
 
 
-def in_time(caller: object, name: str, seconds: float | None, function: Callable[[], ResultT], stop: Event) -> ResultT:
+def in_time(caller: object, name: str, seconds: float, function: Callable[[], ResultT], stop: Event) -> ResultT:
     """What *function* of *name* returns or raises; it is waited for as `Calls` are.
 
     Raises:

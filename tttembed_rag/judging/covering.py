@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.offsets.kernel import bandwidth_of, kernel_of
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.checks import unit as unit_rows
 from tttembed_rag.vectors.rows import Float64
@@ -35,7 +35,7 @@ _KAPPA = 1.0
 def covering(
     unit: FloatArray,
     tasks: Sequence[str],
-    asked: Sequence[float],
+    counts: Sequence[float],
     lots: Sequence[bytes],
     count: int,
     *,
@@ -43,9 +43,9 @@ def covering(
 ) -> list[int]:
     """Rows of the *count* queries to judge next, in order, of n unit query vectors (n, d).
 
-    A verdict says nothing of another task, *asked* is how often each query was, > 0, and those that were *judged* are
-    not chosen again. The *lots* are digests by which every fifth query is drawn, least first: of a keyed hash, so that
-    who asks cannot choose to be drawn.
+    A verdict says nothing of another task, *counts* is how often each query was served, > 0, and those that were
+    *judged* are not chosen again. The *lots* are digests by which every fifth query is drawn, least first: of a keyed
+    hash, so that who asks cannot choose to be drawn.
     """
     judged = np.zeros(len(unit), dtype=np.bool_) if judged is None else judged
     open_rows, known = np.flatnonzero(~judged), np.flatnonzero(judged)
@@ -55,14 +55,12 @@ def covering(
         across = prior[np.ix_(known, open_rows)]
         noisy = prior[np.ix_(known, known)] + _KAPPA * np.eye(len(known))
         covariance = covariance - across.T @ np.linalg.solve(noisy, across)
-    weights = np.asarray(asked, dtype=np.float64)[open_rows]
+    weights = np.asarray(counts, dtype=np.float64)[open_rows]
     by_lot = sorted(range(len(open_rows)), key=[lots[row] for row in open_rows.tolist()].__getitem__)
     return [int(open_rows[place]) for place in _greedy(covariance, weights, by_lot, count)]
 
 
-def in_covering_order(
-    observations: Sequence[Observation], vectors: FloatArray, *, key: bytes = b""
-) -> list[Observation]:
+def in_covering_order(observations: Sequence[Served], vectors: FloatArray, *, key: bytes = b"") -> list[Served]:
     """*observations*, with the *vectors* (n, d) of their queries, of any norm, in the order in which to judge them.
 
     Those of one text and task stand beside each other. Of more than `MOST_COMPARED` texts those that were asked most
@@ -104,7 +102,7 @@ def _greedy(prior: Float64, weights: Float64, by_lot: Sequence[int], count: int)
     What these tell is subtracted as C = prior - U U', one column of U for each.
     """
     count = min(count, len(weights))
-    told = np.zeros((len(weights), count))
+    factor = np.zeros((len(weights), count))
     variance = prior.diagonal().copy()
     squares = weights @ prior**2  # (n,) sum_i w_i C_ij^2 for each j
     chosen: list[int] = []
@@ -117,12 +115,12 @@ def _greedy(prior: Float64, weights: Float64, by_lot: Sequence[int], count: int)
             place = int(np.argmax(np.where(is_open, squares / (variance + _KAPPA), -1.0)))
         chosen.append(place)
         is_open[place] = False
-        before = told[:, :turn]
+        before = factor[:, :turn]
         column = prior[:, place] - before @ before[place]
         noisy = column[place] + _KAPPA
         weighted = weights * column
         across = prior @ weighted - before @ (before.T @ weighted)
         squares += column / noisy * (column / noisy * (weighted @ column) - 2.0 * across)
-        told[:, turn] = column / np.sqrt(noisy)
-        variance -= told[:, turn] ** 2
+        factor[:, turn] = column / np.sqrt(noisy)
+        variance -= factor[:, turn] ** 2
     return chosen

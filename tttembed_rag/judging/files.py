@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tttembed_rag.clients.options import Options
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
-from tttembed_rag.rewards import Feedback
+from tttembed_rag.rewards.events import Feedback
 from tttembed_rag.rewards.rows import read_events
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole
@@ -28,7 +28,9 @@ def read_feedback(spec: str, plan: Plan, *, queries: Mapping[str, str], document
     feedback = Feedback.of(events, scale=declared)
     scores = feedback.by_text(queries, documents)
     pairs = [
-        (one.query_id, name, scores.get((one.query, text))) for one, stage in plan.visits() for name, text in stage
+        (served.query_id, candidate.doc_id, scores.get((served.query, candidate.text)))
+        for served, candidates in plan.visits()
+        for candidate in candidates
     ]
     return verdicts_of(feedback.scale, pairs, Progress(len(pairs)))
 

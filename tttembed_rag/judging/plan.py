@@ -11,9 +11,9 @@ import numpy as np
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.judging.turns import in_turns
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.rewards.turns import in_turns
 
 # Ids stand in columns of a text file.
 _PLAIN_ID = re.compile(r"[^\t\n\r\ud800-\udfff]+")
@@ -36,7 +36,7 @@ class Plan:
         seed: Order of the queries within a task; None keeps that of *observations*.
     """
 
-    observations: Sequence[Observation]
+    observations: Sequence[Served]
     depths: Sequence[int] = (10,)
     budget: Budget = field(default_factory=Budget)
     price: Price = field(default_factory=Price)
@@ -44,11 +44,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         texts: dict[str, str] = {}
-        for observation in self.observations:
-            query_id, query = observation.query_id, observation.query
+        for served in self.observations:
+            query_id, query = served.query_id, served.query
             if texts.setdefault(query_id, query) != query:
                 raise InputError(f"observations: expected one text per query id, got two for {query_id!r}")
-            for name in (query_id, *(document for document, _ in observation.candidates)):
+            for name in (query_id, *(candidate.doc_id for candidate in served.candidates)):
                 if not _PLAIN_ID.fullmatch(name):
                     raise InputError(f"observations: expected ids without tabs and line breaks, got {name!r}")
         if not self.depths or sorted(set(self.depths)) != list(self.depths) or self.depths[0] < 1:
@@ -58,22 +58,22 @@ class Plan:
                 "price: expected one, as input=2,output=12 or request=0.002, where the budget caps usd, got none"
             )
 
-    def visits(self) -> Iterator[tuple[Observation, Sequence[tuple[str, str]]]]:
+    def visits(self) -> Iterator[tuple[Served, Sequence[Candidate]]]:
         """Queries with the candidates to judge next, in order, under the cap of pairs."""
-        tasks: dict[str, list[Observation]] = {}
-        for observation in self.observations:
-            tasks.setdefault(observation.task, []).append(observation)
+        tasks: dict[str, list[Served]] = {}
+        for served in self.observations:
+            tasks.setdefault(served.task, []).append(served)
         groups = list(tasks.values())
         order = in_turns([len(group) for group in groups], seed=self.seed)
         left = self.budget.pairs if self.budget.pairs is not None else float("inf")
         for above, depth in zip((0, *self.depths), self.depths, strict=False):
             for task, place in order:
-                observation = groups[task][place]
-                stage = observation.candidates[above:depth]
+                served = groups[task][place]
+                stage = served.candidates[above:depth]
                 stage = stage[: int(left)] if left < len(stage) else stage
                 left -= len(stage)
                 if stage:
-                    yield observation, stage
+                    yield served, stage
 
     @property
     def pairs(self) -> int:

@@ -275,7 +275,7 @@ def _sensible(judge: Judge, answer: Sequence[object]) -> Scores:
     """
     numbers = np.array([_number(score) for score in answer], dtype=np.float64)
     held = judge.scale.holds(numbers)
-    nonsense = sum(given is not None for given, holds in zip(answer, held, strict=True) if not holds)
+    nonsense = sum(score is not None for score, holds in zip(answer, held, strict=True) if not holds)
     if not held.any() and (nonsense or len(answer) > 1):
         raise JudgeError(f"{judge.fingerprint}: expected scores on its scale {judge.scale}, got {answer[0]!r:.40}")
     if nonsense:

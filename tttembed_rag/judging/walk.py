@@ -12,7 +12,7 @@ from tttembed_rag.judges.examination import examination_keys, forecast_of_questi
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 
 # A document of a query: its id, its text, and the address of the pair.
 Addressed = tuple[str, str, bytes]
@@ -54,10 +54,9 @@ class Walk:
 
     def calls(self) -> Generator[JudgeCall | None, None, None]:
         """Calls to make, each charged, to be settled by the caller; None: one that is under way must end first."""
-        for observation, candidates in self._plan.visits():
+        for served, candidates in self._plan.visits():
             addressed = [
-                (document, text, pair_key(self._judge.fingerprint, observation.query, text))
-                for document, text in candidates
+                (one.doc_id, one.text, pair_key(self._judge.fingerprint, served.query, one.text)) for one in candidates
             ]
             self._look_up([key for _, _, key in addressed])
             size = documents_per_call(self._judge)
@@ -66,37 +65,33 @@ class Walk:
                 if any(self._is_fresh(key) for _, _, key in left):
                     yield from self._examine()
                 while left and not self.stopped:
-                    left = yield from self._ask(observation, left)
+                    left = yield from self._ask(served, left)
                 if self.stopped:
                     return
 
     def examination(self) -> JudgeCall | None:
         """The examination of the judge, of one that has passed it the first question again; None where a cap ends."""
-        asked = questions()[: 1 if self._has_passed() else None]
-        keys = examination_keys(self._judge.fingerprint, asked)
-        estimate = forecast_of_questions(self._judge, asked)
+        chosen = questions()[: 1 if self._has_passed() else None]
+        keys = examination_keys(self._judge.fingerprint, chosen)
+        estimate = forecast_of_questions(self._judge, chosen)
         charge = self._account.charge(keys, estimate, least=len(keys), anew=True)
-        return None if charge is None else JudgeCall(asked, charge, examines=True)
+        return None if charge is None else JudgeCall(chosen, charge, examines=True)
 
-    def _ask(
-        self, observation: Observation, part: Sequence[Addressed]
-    ) -> Generator[JudgeCall | None, None, Sequence[Addressed]]:
+    def _ask(self, served: Served, part: Sequence[Addressed]) -> Generator[JudgeCall | None, None, Sequence[Addressed]]:
         """Reach what is known of *part*, and ask about the rest; gives what is still to be asked about."""
         fresh = {key: text for _, text, key in part if self._is_fresh(key)}
         call = None
         if fresh:
-            charge = yield from self._charged(
-                list(fresh), forecast_of(self._judge, observation.query, list(fresh.values()))
-            )
+            charge = yield from self._charged(list(fresh), forecast_of(self._judge, served.query, list(fresh.values())))
             if charge is None:
                 return ()
             if charge.pairs:
-                call = JudgeCall([(observation.query, [fresh[key] for key in charge.pairs])], charge)
+                call = JudgeCall([(served.query, [fresh[key] for key in charge.pairs])], charge)
             self._asked.update(charge.pairs)
             self._look_up(list(fresh))
         known = [one for one in part if not self._is_fresh(one[2])]
         self.cached += sum(key in self.answered for _, _, key in known)
-        self.reached += [(observation.query_id, document, key) for document, _, key in known]
+        self.reached += [(served.query_id, document, key) for document, _, key in known]
         if call is None:  # all is known, or others ask about the rest now
             return ()
         yield call
@@ -136,9 +131,9 @@ class Walk:
     def _look_up(self, keys: Sequence[bytes]) -> None:
         """Take the answers to *keys* that are kept."""
         if missing := [key for key in dict.fromkeys(keys) if self._is_fresh(key)]:
-            found = self._account.get(missing)
-            self.answered |= found
-            self.usd += sum(paid.usd for paid in found.values())
+            answers = self._account.get(missing)
+            self.answered |= answers
+            self.usd += sum(paid.usd for paid in answers.values())
 
 
 def forecast(plan: Plan, judge: Judge, cache: Answers, *, examine: bool = False) -> Progress:

@@ -3,6 +3,22 @@
 Private: may change without notice.
 """
 
-from tttembed_rag.offsets.values import AnyScope, check_scope
+from typing import TYPE_CHECKING
 
-__all__ = ["AnyScope", "check_scope"]
+from tttembed_rag.system.facades import facade
+
+if TYPE_CHECKING:
+    from tttembed_rag.offsets.values import AnyScope, check_scope
+
+__all__ = [
+    "AnyScope",
+    "check_scope",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = facade(
+        __name__,
+        {
+            "tttembed_rag.offsets.values": ["AnyScope", "check_scope"],
+        },
+    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+
+from tttembed_rag.offsets.codes import EXPOSED, Question
 
 Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
 # nDCG@10 that may be lost by reranking less deep, where nobody says how much.
@@ -54,6 +56,10 @@ class Evidence:
     against: bool = False
     lost: tuple[float, ...] = ()
 
+    def denied_by(self, question: Question, finding: str) -> Evidence:
+        """The evidence of what is not published: the *question* decided against it, for a *finding* in words."""
+        return replace(self, verdict="abstained", reason=self.reason + finding, code=question.code)
+
     def depth(self, today: int, loss: float) -> int:
         """The least depth certified to lose at most *loss* against reranking *today* deep; *today* where none is."""
         if today > len(self.lost):  # so deep was never judged
@@ -78,7 +84,7 @@ class Evidence:
         more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
         code = f" [{self.code}]" if self.code else ""
         from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""
-        without = f"; without what sources say of {few(self.withheld)} [TTT-G04]" if self.withheld else ""
+        without = f"; without what sources say of {few(self.withheld)} [{EXPOSED.code}]" if self.withheld else ""
         trust = f"{self.trust:.2f}"
         shrunk = "" if trust == "1.00" else f"; dose times {trust}, as far as labels confirm the judge's order"
         return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{shrunk}{without}{code}"

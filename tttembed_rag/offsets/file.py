@@ -201,16 +201,6 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
     return offsets, matrix.shape[1], settings
 
 
-def settings_of(head: bytes, name: str) -> Settings:
-    """The settings of an offsets file, of which *head* is the beginning: at least its header.
-
-    Raises:
-        OffsetFileError: It is something else, damaged, or has a newer format.
-    """
-    with checked(name):
-        return _checked_settings(json.loads(_header(name, head)["settings"]))
-
-
 def _checked_settings(settings: Any) -> dict[str, str | float]:
     if not isinstance(settings, dict) or not all(isinstance(value, str | int | float) for value in settings.values()):
         raise InputError(f"settings: expected texts and numbers by name, got {settings!r:.80}")

@@ -17,11 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.vectors.bm25 import bm25, rarity, words
 from tttembed_rag.vectors.checks import IntArray
-from tttembed_rag.vectors.words import words
 
-# Okapi BM25 (Robertson and Zaragoza 2009) with the constants that search engines come with.
-_K1, _B = 1.2, 0.75
 # What is known of a candidate: cosine, BM25, BM25 over the best of its list, and the logarithm of its length.
 FEATURES = 4
 # Texts of candidates whose words are kept counted: what is served often is not cut again.
@@ -71,24 +69,23 @@ class Vocabulary:
         place = int(np.searchsorted(self.digests, digest))
         known = place < len(self.digests) and self.digests[place] == digest
         found = int(self.found[place]) if known else 0
-        return math.log1p((self.documents - found + 0.5) / (found + 0.5))
+        return rarity(self.documents, found)
 
     def overlap(self, query: str, texts: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """BM25 (k,) of *texts* for *query*, and their lengths (k,) in words."""
-        asked = {word: count * self.rarity(word) for word, count in Counter(words(query)).items()}
+        weights = {word: count * self.rarity(word) for word, count in Counter(words(query)).items()}
         documents = [_counted(text) for text in texts]
-        bm25 = []
-        for counts, length in documents:
-            floor = _K1 * (1 - _B + _B * length / self.length)
-            both = [(weight, counts[word]) for word, weight in asked.items() if word in counts]
-            bm25.append(sum(weight * count * (_K1 + 1) / (count + floor) for weight, count in both))
-        return np.array(bm25, dtype=np.float64), np.array([length for _, length in documents], dtype=np.float64)
+        scores = [
+            sum(bm25(weights[word], counts[word], length, self.length) for word in weights if word in counts)
+            for counts, length in documents
+        ]
+        return np.array(scores, dtype=np.float64), np.array([length for _, length in documents], dtype=np.float64)
 
 
-def features(cosines: ArrayLike, bm25: ArrayLike, lengths: ArrayLike) -> NDArray[np.float64]:
+def features(cosines: ArrayLike, overlaps: ArrayLike, lengths: ArrayLike) -> NDArray[np.float64]:
     """(k, 4) what is known of the candidates of one query."""
-    best = np.max(bm25, initial=0.0)
-    return np.stack([cosines, bm25, np.asarray(bm25) / max(float(best), 1e-9), np.log1p(lengths)], axis=1)
+    best = np.max(overlaps, initial=0.0)
+    return np.stack([cosines, overlaps, np.asarray(overlaps) / max(float(best), 1e-9), np.log1p(lengths)], axis=1)
 
 
 def check_list(query: str, texts: Sequence[str], scores: ArrayLike | Sequence[float | None]) -> None:

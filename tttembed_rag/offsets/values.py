@@ -11,7 +11,7 @@ from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.offsets.skips import Skips
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
 Scope: TypeAlias = Literal["global", "task", "local", "query"]
@@ -114,14 +114,3 @@ def check_scope(scope: str) -> None:
 
 # Text to the id that a store gives it.
 TextId = Callable[[str], str]
-
-# What a document of another tenant is called where evidence names documents: offsets are shared, names are not.
-FOREIGN = "(another tenant's)"
-
-
-def named_for(owner: str, tenant: str, query_id: str) -> str:
-    """How offsets of the tenant *owner* name the query *query_id* of *tenant*.
-
-    Two tenants may know the same id; no name holds a NUL.
-    """
-    return query_id if tenant == owner else f"{tenant}:\0{query_id}"

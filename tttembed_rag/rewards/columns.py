@@ -167,13 +167,13 @@ def check_paired(candidates: IntArray, rewards: IntArray) -> None:
     """Refuse rows of candidates and of rewards that begin elsewhere: the first query with another number of them."""
     expected, got = np.diff(candidates), np.diff(rewards)
     if len(expected) != len(got):
-        found = f"{len(got)} rows for {len(expected)} queries"
+        came = f"{len(got)} rows for {len(expected)} queries"
     elif (differ := expected != got).any():
         q = int(np.argmax(differ))
-        found = f"{got[q]} rewards for {expected[q]} candidates in query {q}"
+        came = f"{got[q]} rewards for {expected[q]} candidates in query {q}"
     else:
         return
-    raise InputError(f"rewards: expected one reward per candidate, got {found}")
+    raise InputError(f"rewards: expected one reward per candidate, got {came}")
 
 
 def _matrix(name: str, value: ArrayLike) -> FloatArray:
@@ -243,5 +243,5 @@ def _names(
     name: str, value: Sequence[str] | None, default: Iterable[str], count: int, of: str = "query_vectors"
 ) -> NDArray[np.str_]:
     """(count,) names that are not empty, or the *default* ones where none are given."""
-    given = [*default] if value is None else _texts(name, value, count, of, empty=False)
-    return np.array(given, dtype=np.str_)
+    names = [*default] if value is None else _texts(name, value, count, of, empty=False)
+    return np.array(names, dtype=np.str_)

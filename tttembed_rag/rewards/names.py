@@ -43,8 +43,8 @@ def whole(text: str) -> str:
 
 def numbered(names: Iterable[str]) -> list[str]:
     """*names* in order, each with a number where it came before."""
-    came, told = Counter[str](), list[str]()
+    came, distinct = Counter[str](), list[str]()
     for name in names:
         came[name] += 1
-        told.append(name if came[name] == 1 else f"{name} #{came[name]}")
-    return told
+        distinct.append(name if came[name] == 1 else f"{name} #{came[name]}")
+    return distinct

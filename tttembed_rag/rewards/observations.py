@@ -1,44 +1,24 @@
-"""A query that was served and its candidates: what every verb before the fit hands on."""
+"""A query that was served, its candidates and their rewards: what every verb before the fit hands on.
+
+A tap, a log, a span, a file of votes and an endpoint of feedback make `Served`; a store writes and gives it, and judges
+are asked about it. `tttembed_rag.Rewards` holds many of them as columns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from pathlib import Path
+from typing import Any, Self
 
-from tttembed_rag.errors import DataError
 from tttembed_rag.rewards.columns import DEFAULT_TASK
-from tttembed_rag.rewards.rows import json_lines, read_text
 from tttembed_rag.vectors.checks import FloatArray
 
-__all__ = ["KEYWORD_WEIGHT", "MAX_DEPTH", "MAX_SOURCES", "TOOL_CALLS", "Candidate", "Observation", "Served", "read_log"]
+__all__ = ["MAX_DEPTH", "MAX_SOURCES", "Candidate", "Served"]
 
-# In the place of a judge's fingerprint: rewards for calls of tools, from which `tttembed_tools` alone learns.
-TOOL_CALLS = "tool use"
-# The setting of offsets of a search over tools that holds the weight of BM25.
-KEYWORD_WEIGHT = "bm25_weight"
 # Candidates of a query that are kept, and learned from, at most: more teach little, and cost much.
 MAX_DEPTH = 200
 # Sources whose rewards of one pair of query and document are kept side by side at most, the last ones that spoke.
 MAX_SOURCES = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A query that was served.
-
-    Attributes:
-        query_id: The same for the same query, in all tasks: scores are written by it.
-        query: Its text.
-        candidates: (id, text) of what the retriever returned, in base order.
-        task: Its task key.
-    """
-
-    query_id: str
-    query: str
-    candidates: Sequence[tuple[str, str]]
-    task: str = "default"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,16 +26,16 @@ class Candidate:
     """A document that was shown for a query.
 
     Attributes:
-        doc_id: Its id, the same wherever it is shown to the same tenant.
+        doc_id: Its id, the same wherever it is shown to the same tenant; empty where a store makes one of the text.
         vector: (d,) as it lies in the index; None while it is not known: it takes part in no fit until then.
-        text: What a judge reads; None where that is not known or not to be kept.
+        text: What a judge reads; empty where that is not known or not to be kept.
         reward: In [0, 1]; None while it waits for a judge.
         silent: The reward is that of silence, such as a click that did not come: a word of the same source stays.
     """
 
     doc_id: str
     vector: FloatArray | None = field(default=None, repr=False)
-    text: str | None = None
+    text: str = ""
     reward: float | None = None
     silent: bool = False
 
@@ -65,10 +45,10 @@ class Served:
     """A query that was served.
 
     Attributes:
-        query_id: Its id, unique within its tenant and task.
+        query_id: Its id, unique within its tenant and task; empty where a store makes one of the text.
         vector: (d,) its *base* vector, without any offset; None while it is not known.
         candidates: What was shown, in base order.
-        query: Its text; None where that is not known or not to be kept.
+        query: Its text; empty where that is not known or not to be kept.
         task: Its task key.
         tenant: Whose it is; "" is the shared tenant.
         at: When, in Unix seconds; None is now, and a time ahead of the database's clock is its present.
@@ -77,34 +57,19 @@ class Served:
     """
 
     query_id: str
-    vector: FloatArray | None = field(repr=False)
-    candidates: Sequence[Candidate] = field(repr=False)
-    query: str | None = None
+    vector: FloatArray | None = field(default=None, repr=False)
+    candidates: Sequence[Candidate] = field(default=(), repr=False)
+    query: str = ""
     task: str = DEFAULT_TASK
     tenant: str = ""
     at: float | None = None
     embedder: str = ""
     source: str = ""
 
-
-def read_log(path: Path, *, task: str = DEFAULT_TASK) -> list[Observation]:
-    """Served queries from a log of JSON lines.
-
-    A line is ``{"query_id": ..., "query": ..., "task": ..., "candidates": [{"id": ..., "text": ...}, ...]}``,
-    candidates in base order; *task* is the one of lines that name none.
-
-    Raises:
-        DataError: Not such a file; the message names the line.
-    """
-    observations = []
-    with read_text(path, "a BEIR folder or a log of served queries, found none") as text:
-        for number, line in json_lines(path, text.split("\n")):
-            try:
-                shown = [(candidate["id"], candidate["text"]) for candidate in line["candidates"]]
-                one = Observation(line["query_id"], line["query"], shown, line.get("task", task))
-            except (KeyError, TypeError) as exc:
-                raise DataError(f"{path}:{number}: expected query_id, query and candidates with id and text") from exc
-            if not all(isinstance(part, str) for part in (one.query_id, one.query, one.task, *chain(*shown))):
-                raise DataError(f"{path}:{number}: expected texts, got another kind of value")
-            observations.append(one)
-    return observations
+    @classmethod
+    def of_texts(
+        cls, query_id: str, query: str, documents: Iterable[tuple[str, str]], task: str = DEFAULT_TASK, **facts: Any
+    ) -> Self:
+        """A query and the (id, text) of each document that was shown for it, as a judge is asked about them."""
+        candidates = [Candidate(doc_id, text=text) for doc_id, text in documents]
+        return cls(query_id, None, candidates, query, task, **facts)

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import RewardError
 from tttembed_rag.rewards.columns import check_paired, checked_columns, ragged, sliced, stacked, starts_of
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.system.extensions import of_store
@@ -151,7 +152,7 @@ class Rewards:
     @classmethod
     def from_texts(
         cls,
-        feedback: Iterable[Sequence[Any]],
+        feedback: Iterable[Sequence[Any] | Served],
         *,
         embed_query: Callable[[str], ArrayLike],
         embed_documents: Callable[[list[str]], ArrayLike | Sequence[ArrayLike]],
@@ -163,7 +164,8 @@ class Rewards:
 
         Args:
             feedback: Rows (query, document, reward[, task[, source]]); an empty task is the default one, an empty
-                source the declared judge. Of several rewards of one pair by one source the mean counts.
+                source the declared judge. Of several rewards of one pair by one source the mean counts. Served queries
+                (`Served`) with the texts and rewards of their candidates are taken too.
             embed_query: Text to *base* query vector (d,): the model itself, never a wrapper that adds offsets.
             embed_documents: Texts to document vectors, of the model the index was built with; asked once.
             scale: `Scale`, or its text: ``probability``, ``logit``, ``rubric:0,5``.

@@ -1,4 +1,4 @@
-"""Files of feedback: rows with texts, for `Rewards.from_texts`; and events or judgments with ids, for `Feedback`."""
+"""Files of served queries: logs, and votes on texts; and files of events or judgments with ids, for `Feedback`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.events import SIGNALS, Event, Feedback
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 
@@ -31,21 +33,35 @@ _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _Row = tuple[int, dict[str, Any]]
 
 
-class TextReward(NamedTuple):
-    """A row for `tttembed_rag.Rewards.from_texts`, the reward in [0, 1]; no source is one judge of all rows."""
+def read_log(path: Path, *, task: str = DEFAULT_TASK) -> list[Served]:
+    """Served queries from a log of JSON lines.
 
-    query: str
-    document: str
-    reward: float
-    task: str
-    source: str = ""
+    A line is ``{"query_id": ..., "query": ..., "task": ..., "candidates": [{"id": ..., "text": ...}, ...]}``,
+    candidates in base order; *task* is the one of lines that name none.
+
+    Raises:
+        DataError: Not such a file; the message names the line.
+    """
+    log = []
+    with read_text(path, "a BEIR folder or a log of served queries, found none") as text:
+        for number, line in json_lines(path, text.split("\n")):
+            try:
+                documents = [(candidate["id"], candidate["text"]) for candidate in line["candidates"]]
+                names = line["query_id"], line["query"], line.get("task", task)
+            except (KeyError, TypeError) as exc:
+                raise DataError(f"{path}:{number}: expected query_id, query and candidates with id and text") from exc
+            if not all(isinstance(name, str) for pair in (names, *documents) for name in pair):
+                raise DataError(f"{path}:{number}: expected texts, got another kind of value")
+            query_id, query, of_task = names
+            log.append(Served.of_texts(query_id, query, documents, of_task))
+    return log
 
 
-def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
-    """The rewards in a CSV with a header, or in a file of JSON lines: one for each pair, task and source.
+def read_votes(path: Path, *, scale: Scale, task: str) -> list[Served]:
+    """The votes in a CSV with a header, or in a file of JSON lines: each query once for each task and source.
 
     Thumbs, clicks and successes of a pair become one reward, as `Feedback` gathers them; rewards, which are on *scale*,
-    become their mean. Rows that name no task are of *task*.
+    become their mean. Rows that name no task are of *task*. Ids are left to be made of the texts.
 
     Raises:
         DataError: Not such a file; the message names the line.
@@ -57,30 +73,34 @@ def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
     if not rows:
         raise DataError(f"{path}: expected at least one row with {COLUMNS}, found none")
     first = rows[0][1]
-    document = next((name for name in _DOCUMENT if name in first), None)
-    said = [name for name in (*_REWARD, *_BEHAVIOUR) if name in first]
-    if "query" not in first or document is None or len(said) != 1:
+    column = next((name for name in _DOCUMENT if name in first), None)
+    signals = [name for name in (*_REWARD, *_BEHAVIOUR) if name in first]
+    if "query" not in first or column is None or len(signals) != 1:
         raise DataError(f"{path}:1: expected {COLUMNS}, got {', '.join(map(str, first))}")
     events: dict[tuple[str, str], list[Event]] = {}
     for number, row in rows:
         with _expected(path, number, COLUMNS):
             of_task = row.get("task") or task
-            for name, words in (("query", row.get("query")), ("document", row.get(document)), ("task", of_task)):
+            for name, words in (("query", row.get("query")), ("document", row.get(column)), ("task", of_task)):
                 if not isinstance(words, str) or not words.strip():
                     raise InputError(f"{name}: expected a text, got {words!r:.40}")
-            value, signal = _number(said[0], row.get(said[0])), said[0]
+            value, signal = _number(signals[0], row.get(signals[0])), signals[0]
             if signal in _REWARD:
                 value, signal = float(scale.to_unit(np.array([value]))[0]), "judgment"
-            event = _event(row, row["query"], row[document], signal, value)
+            event = _event(row, row["query"], row[column], signal, value)
             events.setdefault((of_task, str(row.get("source") or "")), []).append(event)
+    candidates: dict[tuple[str, str, str], list[Candidate]] = {}
     try:
-        return [
-            TextReward(*pair, score, of_task, source)
-            for (of_task, source), given in events.items()
-            for pair, score in Feedback.of(given, scale=Scale()).scores.items()
-        ]
+        for (of_task, source), votes in events.items():
+            for (query, document), reward in Feedback.of(votes, scale=Scale()).scores.items():
+                of_query = candidates.setdefault((query, of_task, source), [])
+                of_query.append(Candidate("", text=document, reward=reward))
     except InputError as exc:
         raise DataError(f"{path}: {exc}") from exc
+    return [
+        Served("", None, of_query, query, of_task, source=source)
+        for (query, of_task, source), of_query in candidates.items()
+    ]
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -199,8 +219,9 @@ def _qrels(path: Path, text: str) -> Iterator[Event]:
 def _opensearch(path: Path, text: str) -> Iterator[Event]:
     """A judgment list as it is imported, or as OpenSearch answers who asks for it by its id."""
     try:
-        said = parsed_json(text)
-        lists = [hit["_source"] for hit in said["hits"]["hits"]] if "hits" in said else [said.get("_source", said)]
+        answer = parsed_json(text)
+        hits = answer["hits"]["hits"] if "hits" in answer else [{"_source": answer.get("_source", answer)}]
+        lists = [hit["_source"] for hit in hits]
         entries = [list_["judgmentRatings"] for list_ in lists]
         numbered = list(enumerate(entries[0] if entries else [], 1))
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
@@ -219,9 +240,9 @@ def _opensearch(path: Path, text: str) -> Iterator[Event]:
 
 def _judgment(query: Any, document: Any, grade: Any) -> Event:
     """The event of a rating; who wrote no query or no document did not judge a pair."""
-    for name, said in (("query", query), ("document", document)):
-        if not isinstance(said, str | int) or not str(said).strip():
-            raise ValueError(f"{name}: expected a text, got {said!r:.40}")
+    for name, value in (("query", query), ("document", document)):
+        if not isinstance(value, str | int) or not str(value).strip():
+            raise ValueError(f"{name}: expected a text, got {value!r:.40}")
     return Event(str(query), str(document), "judgment", float(grade))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import EmbedderError, InputError, RewardError
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.names import numbered
-from tttembed_rag.vectors.asked import vectors_from
+from tttembed_rag.rewards.observations import Served
+from tttembed_rag.vectors.functions import vectors_from
 
 # Characters of a document's text that are its id; only a beginning of this length can be that of several texts, so
 # that none is another one with a number.
@@ -19,14 +20,14 @@ _SHOWN = 80
 
 
 def columns_of(
-    feedback: Iterable[Sequence[Any]],
+    feedback: Iterable[Sequence[Any] | Served],
     embed_query: Callable[[str], ArrayLike],
     embed_documents: Callable[[list[str]], ArrayLike | Sequence[ArrayLike]],
 ) -> dict[str, Any]:
-    """The arguments of `Rewards.from_indexed` for rows (query, document, reward[, task[, source]])."""
+    """The arguments of `Rewards.from_indexed` for what `Rewards.from_texts` takes."""
     judged: dict[tuple[str, str, str], dict[str, list[float]]] = {}  # rewards by document, by (task, query, source)
     form = "(query, document, reward[, task[, source]])"
-    for number, row in enumerate(feedback):
+    for number, row in enumerate(_rows(feedback)):
         if isinstance(row, str | Mapping) or not hasattr(row, "__len__") or not 3 <= len(row) <= 5:
             raise InputError(f"feedback: expected {form}, got {row!r:.80} at row {number}")
         query, document, reward, task, source = (*row, "", "")[:5]
@@ -50,7 +51,7 @@ def columns_of(
         "query_vectors": np.array([vectors[query] for query in queries]),
         "doc_vectors": vectors_from("embed_documents", embed_documents, documents),
         "candidates": [[rows[text] for text in of_query] for of_query in judged.values()],
-        "rewards": [[float(np.mean(given)) for given in of_query.values()] for of_query in judged.values()],
+        "rewards": [[float(np.mean(rewards)) for rewards in of_query.values()] for of_query in judged.values()],
         "tasks": tasks,
         "query_ids": queries,
         "sources": sources,
@@ -58,3 +59,13 @@ def columns_of(
         "query_texts": queries,
         "doc_texts": documents,
     }
+
+
+def _rows(feedback: Iterable[Sequence[Any] | Served]) -> Iterator[Sequence[Any]]:
+    """*feedback* as rows (query, document, reward[, task[, source]])."""
+    for row in feedback:
+        if isinstance(row, Served):
+            rewarded = (candidate for candidate in row.candidates if candidate.reward is not None)
+            yield from ((row.query, shown.text, shown.reward, row.task, row.source) for shown in rewarded)
+        else:
+            yield row

@@ -24,22 +24,18 @@ from tttembed_rag.gate.depth import lost_by, paid_for
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL
 from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_judge, checked_rewards, scored
+from tttembed_rag.offsets.codes import LOST, OTHER_JUDGE
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.orders import in_reward_order
 from tttembed_rag.offsets.skips import Skips
-from tttembed_rag.rewards.orders import in_reward_order
-from tttembed_rag.serving.context import current_tenant
-from tttembed_rag.serving.live import LiveOffsets
-from tttembed_rag.serving.steering import Ranked, Similarity, Steering, TaskSource
-from tttembed_rag.serving.twopass import Handlers, Request, adrive, drive
+from tttembed_rag.serving.request import Ranked, Request, Similarity
+from tttembed_rag.serving.twopass import Handlers, Question, adrive, drive
 from tttembed_rag.system.failures import FailureLog
 
 if TYPE_CHECKING:
     from cachetools import FIFOCache
 
 _log = logging.getLogger(__name__)
-# Why a cascade asks about every list although something was certified: what it lost, and another judge.
-LOST, OTHER_JUDGE = "TTT-C01", "TTT-C02"
 # Explored requests after which a cascade looks at what it loses, each block anew.
 WATCHED = 100
 # Texts of queries whose verdicts are kept in memory, and tasks of versions that are watched, at most.
@@ -51,7 +47,7 @@ _Watched: TypeAlias = tuple[str | None, Skips]
 
 
 class VerdictLog(Protocol):
-    """What a cascade asks of a log: `tttembed_rag.capture.Log`."""
+    """What a cascade asks of a log: `tttembed_rag.adapting.Log`."""
 
     def declare(self) -> None:
         """Say that the order of its judge is served."""
@@ -75,9 +71,7 @@ class Cascade:
     list is served as it is.
 
     Args:
-        offsets: What was learned; `LiveOffsets` where it is replaced while serving; or a `Steering`, which has a task.
         judge: The reranker, as a judge.
-        task: As in `Steering`: a key, the wrapped model, a function of the query's text, or None.
         log: Keeps verdicts; None keeps none. Its judge is declared: `Log.declare`.
         depth: Documents that the reranker reads, >= 1.
         loss: nDCG@10 of the judge that may be lost on the mean of all requests, by 90 % confidence, > 0.
@@ -89,10 +83,8 @@ class Cascade:
 
     def __init__(
         self,
-        offsets: Offsets | LiveOffsets | Steering,
         judge: Judge,
         *,
-        task: TaskSource = None,
         log: VerdictLog | None = None,
         depth: int = 10,
         loss: float = CERTIFIED_LOSS,
@@ -103,9 +95,6 @@ class Cascade:
         check_count("depth", depth)
         check_above_zero("loss", loss)
         check_above_zero("explore", explore, most=1)
-        if isinstance(offsets, Steering) and task is not None:
-            raise InputError(f"task: expected none beside a Steering, which has one, got {task!r:.80}")
-        self._steering = offsets if isinstance(offsets, Steering) else Steering(offsets, task)
         self._judge: Judge = checked_judge(judge)
         if log is not None:
             if not hasattr(log, "check_is_for"):
@@ -127,10 +116,6 @@ class Cascade:
         """Itself: hosts copy their components, and a copy shares the memory, the log and what is watched."""
         return self
 
-    def needs_scores(self, query: str) -> bool:
-        """Whether `order` makes anything of the scores of a list for *query*; else none need be known."""
-        return self._steering.needs_scores(query)
-
     @property
     def counts(self) -> dict[str, int]:
         """Requests so far: *repeated* (verdicts used again), *skipped*, *reranked*, and of these *explored*."""
@@ -138,44 +123,46 @@ class Cascade:
         return {name: self._counts[name] for name in names}
 
     def order(
-        self, query: str, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
+        self, request: Request, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
     ) -> list[int]:
         """Places of what a search found, best first.
 
         Args:
-            query: Its text.
+            request: The request whose vector was searched with: see `Steering.request`.
             texts: Texts of the k candidates, in the order of the search: 20 to 100 where words sort them, else as many
                 as are served.
             scores: Their scores, as the search gives them.
             similarity: Score to cosine similarity; None where scores are cosines.
         """
-        steps = self._steps(query, texts, scores, similarity)
-        return drive(steps, Handlers(judge=partial(scored, self._judge, query)))
+        steps = self._steps(request, texts, scores, similarity)
+        return drive(steps, Handlers(judge=partial(scored, self._judge, request.query)))
 
     async def aorder(
-        self, query: str, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
+        self, request: Request, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
     ) -> list[int]:
         """`order`, without blocking the event loop."""
-        steps = self._steps(query, texts, scores, similarity)
-        return await adrive(steps, Handlers(judge=partial(ascored, self._judge, query)))
+        steps = self._steps(request, texts, scores, similarity)
+        return await adrive(steps, Handlers(judge=partial(ascored, self._judge, request.query)))
 
     def _steps(
-        self, query: str, texts: Sequence[str], scores: Sequence[float | None], similarity: Similarity
-    ) -> Generator[Request, Any, list[int]]:
-        """The places of a list; the one request there may be is to judge its first documents."""
-        ranked = self._steering.ranked(query, texts, scores, similarity=similarity)
+        self, request: Request, texts: Sequence[str], scores: Sequence[float | None], similarity: Similarity
+    ) -> Generator[Question, Any, list[int]]:
+        """The places of a list; the one question there may be is what the judge says of its first documents."""
+        query, task = request.query, request.task
+        ranked = request.ranked(texts, scores, similarity=similarity)
         first = ranked.places[: self._depth]
         if ranked.refused or len(first) < 2:
             return ranked.places
-        about = self._digest(current_tenant(), ranked.task or "", query)
+        about = self._digest(request.tenant, task or "", query)
         # Whatever is known of it, a text is explored always or never, within one process.
         explored = int.from_bytes(self._digest(query)) < self._explore * 2 ** (8 * _DIGEST)
-        skips = self._certified(ranked)
+        skips = self._certified(ranked, task)
         sure = skips is not None and ranked.lead >= skips.lead(self._loss)
         with self._lock:
             known = self._kept.get(about, {})
         if known:
-            rewards = {place: known[one] for place in ranked.places if (one := self._digest(texts[place])) in known}
+            digests = {place: self._digest(texts[place]) for place in ranked.places}
+            rewards = {place: known[digest] for place, digest in digests.items() if digest in known}
             missing = sum(place not in rewards for place in first)
             if not missing or (2 * missing <= len(first) and not explored):
                 with self._lock:
@@ -190,20 +177,20 @@ class Cascade:
             self._counts["explored"] += explored
         if sure and not explored:
             return ranked.places
-        asked = [texts[place] for place in first]
+        judged = [texts[place] for place in first]
         try:
-            answer: Scores = yield "judge", asked
-            given = checked_rewards(self._judge, answer).tolist()
-            rewards = {place: reward for place, reward in zip(first, given, strict=True) if not np.isnan(reward)}
+            answer: Scores = yield "judge", judged
+            verdicts = checked_rewards(self._judge, answer).tolist()
+            rewards = {place: reward for place, reward in zip(first, verdicts, strict=True) if not np.isnan(reward)}
             if not rewards:
-                raise RewardError(f"judge: expected a score of one of {len(asked)} documents at least, got none")
+                raise RewardError(f"judge: expected a score of one of {len(judged)} documents at least, got none")
             with self._lock:
                 self._kept[about] = {self._digest(texts[place]): reward for place, reward in rewards.items()}
             if explored and skips is not None:
-                self._watch((ranked.task, skips), given, sure)
+                self._watch((task, skips), verdicts, sure)
             if self._verdicts is not None and (explored or skips is None):
                 try:
-                    self._verdicts.record(query, asked, answer, task=ranked.task, source="")
+                    self._verdicts.record(query, judged, answer, task=task, source="")
                 except Exception:  # noqa: BLE001 - the list is reranked, whatever became of the log
                     self._failures.exception("verdicts were not kept")
             return in_reward_order(ranked.places, rewards)
@@ -216,13 +203,13 @@ class Cascade:
         text = "\0".join(parts).encode("utf-8", "surrogatepass")
         return hashlib.blake2b(text, key=self._key, digest_size=_DIGEST).digest()
 
-    def _certified(self, ranked: Ranked) -> Skips | None:
+    def _certified(self, ranked: Ranked, task: str | None) -> Skips | None:
         """What says which lists of the task need no reranker: this one, and so deep."""
         skips = ranked.skips
         if skips is None or self._depth > skips.depth or not skips.share(self._loss):
             return None
         if ranked.judge == self._judge.fingerprint:
-            return None if (ranked.task, skips) in self._stopped else skips
+            return None if (task, skips) in self._stopped else skips
         if ranked.judge not in self._refused:
             self._refused.add(ranked.judge)
             _log.warning(
@@ -240,9 +227,9 @@ class Cascade:
             if len(seen) < WATCHED:
                 return
             del self._seen[of]
-        gains = np.full((len(seen), max(len(one) for one, _ in seen)), np.nan)
-        for row, (one, _) in enumerate(seen):
-            gains[row, : len(one)] = one
+        gains = np.full((len(seen), max(len(verdicts) for verdicts, _ in seen)), np.nan)
+        for row, (verdicts, _) in enumerate(seen):
+            gains[row, : len(verdicts)] = verdicts
         gains = np.nan_to_num(gains - np.nanmin(gains))  # what was not judged counts as the worst
         voices = np.ones(len(seen))
         lost = np.where([sure for _, sure in seen], lost_by(gains, 1, *paid_for(gains, voices)), 0.0)
@@ -259,5 +246,5 @@ class Cascade:
             )
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{count} {name}" for name, count in self.counts.items())
-        return f"Cascade({self._steering!r}, {self._judge.fingerprint}, {told})"
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items())
+        return f"Cascade({self._judge.fingerprint}, {counts})"

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from tttembed_rag.errors import InputError, check_text
 
-Said: TypeAlias = str | None
+Value: TypeAlias = str | None
 _CONTEXTLIB = contextmanager.__code__.co_filename
 
 
@@ -32,32 +32,35 @@ class context(ContextDecorator):  # noqa: N801 (it reads as the block that it op
         source: Who gives rewards in the block, such as a user; empty is the judge, as it is for scores of a reranker.
     """
 
-    def __init__(self, *, task: Said = None, tenant: Said = None, query_id: Said = None, source: Said = None) -> None:
-        self.said = {"task": task, "tenant": tenant, "query_id": query_id, "source": source}
-        for name, value in self.said.items():
+    def __init__(
+        self, *, task: Value = None, tenant: Value = None, query_id: Value = None, source: Value = None
+    ) -> None:
+        self.values = {"task": task, "tenant": tenant, "query_id": query_id, "source": source}
+        for name, value in self.values.items():
             check_text(name, value)
         self.ended = self.is_shared = False
         self.token: Token[tuple[context, ...]] | None = None
         self.generator: FrameType | None = None
 
     def _recreate_cm(self) -> context:
-        return context(**self.said)
+        return context(**self.values)
 
     def __enter__(self) -> None:
         if self.token is not None or self.ended:
             raise InputError("context: expected one block, got a second one with the same context")
         self.generator = _generator_that_opens(sys._getframe(1))  # noqa: SLF001 - CPython's way to the calling frame
         self.place = self.generator and _here()
-        blocks = [one for one in _blocks.get() if not one.ended or one.holds() is None]
-        # What waits here may go on inside this block, and its own block is the inner one then.
-        waiting = [one for one in blocks if one.holds() is False]
-        tenants = {one.said["tenant"] for one in (*blocks, self)} - {None}
-        for one in (self, *waiting):
-            one.is_shared |= len(tenants) > 1
-        self.token = _blocks.set((*(one for one in blocks if one not in waiting), self, *waiting))
+        blocks = [block for block in _blocks.get() if not block.ended or block.holds() is None]
+        # A generator that is suspended now may be resumed inside this block; its own block is the inner one then, and
+        # is looked at before this one.
+        suspended = [block for block in blocks if block.holds() is False]
+        tenants = {block.values["tenant"] for block in (*blocks, self)} - {None}
+        for block in (self, *suspended):
+            block.is_shared |= len(tenants) > 1
+        self.token = _blocks.set((*(block for block in blocks if block not in suspended), self, *suspended))
 
     def __exit__(self, *_: object) -> None:
-        blocks = tuple(one for one in _blocks.get() if one is not self)
+        blocks = tuple(block for block in _blocks.get() if block is not self)
         token, self.token = self.token, None
         self.ended, self.generator = self.generator is not None, None
         try:
@@ -103,25 +106,25 @@ def _generator_that_opens(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def said(name: str) -> Said:
-    """What the innermost block around the caller that says something under *name* says; None where none does."""
-    for one in reversed(_blocks.get()):
-        holds = one.holds()
-        if holds is None or (holds and one.said[name] is not None):
-            return one.said[name] if holds else None
+def context_value(name: str) -> Value:
+    """The value of *name* in the innermost block around the caller that has one; None where none has."""
+    for block in reversed(_blocks.get()):
+        holds = block.holds()
+        if holds is None or (holds and block.values[name] is not None):
+            return block.values[name] if holds else None
     return None
 
 
-def current_task() -> Said:
+def current_task() -> Value:
     """The task of the innermost `with context(task=...)` around the caller; None outside any."""
-    return said("task")
+    return context_value("task")
 
 
 def current_tenant() -> str:
     """The tenant of the innermost `with context(tenant=...)` around the caller; empty outside any."""
-    return said("tenant") or ""
+    return context_value("tenant") or ""
 
 
 def current_query_id() -> str:
     """The id of the innermost `with context(query_id=...)` around the caller; empty outside any."""
-    return said("query_id") or ""
+    return context_value("query_id") or ""

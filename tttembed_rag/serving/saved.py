@@ -15,11 +15,11 @@ from urllib.parse import parse_qs
 
 from tttembed_rag.errors import InputError, TTTEmbedError
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot
+from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
 from tttembed_rag.system.extensions import of_store
 
-__all__ = ["checked_store", "live_of_file", "steered_each", "steering_of", "steering_or_base", "url_of"]
+__all__ = ["checked_store", "steered_each", "steering_of", "steering_or_base", "url_of"]
 
 _log = logging.getLogger(__name__)
 _ENV = "env:"
@@ -51,25 +51,28 @@ def steering_of(store: str, *, task: str | None = None, tenant: str | None = Non
     """Steering with the offsets that *store* names; a task and tenant of None are those of the caller's `context`.
 
     Offsets that were learned for another model than *embedder* are not served; an empty one does not look.
+
+    Raises:
+        InputError: There is no such name, or a *tenant* is named beside a file, which serves all tenants alike.
     """
     url = url_of(store)
     if "://" in url:
         follow = of_store("follow", brings="following a store is a part")
         return Steering(follow(url, tenant=tenant, embedder=embedder), task)
-    return Steering(live_of_file(url, tenant=tenant, embedder=embedder), task)
+    if tenant is not None:
+        raise InputError(f"tenant: expected none beside an offsets file, which serves all alike, got {tenant!r:.80}")
+    offsets = Offsets.load(url)
+    learned_for = str(offsets.settings.get("embedder", ""))
+    if embedder and learned_for and learned_for != embedder:
+        _log.warning("%s: base vectors are served: learned for %s, not for %s", url, learned_for, embedder)
+        return Steering(LiveOffsets(), task)
+    return Steering(offsets, task)
 
 
-def live_of_file(path: str, *, tenant: str | None = None, embedder: str = "") -> LiveOffsets:
-    """Live offsets of a file, unless they were learned for another model than *embedder*."""
-    offsets = Offsets.load(path)
-    snapshot = Snapshot(offsets, None, embedder=str(offsets.settings.get("embedder", "")))
-    return LiveOffsets.of(Published({"": snapshot}), tenant=tenant, embedder=embedder)
-
-
-def steering_or_base(store: str, **named: Any) -> Steering:
+def steering_or_base(store: str, **options: Any) -> Steering:
     """`steering_of` for a query that waits: what keeps it from being had is logged, and base vectors are served."""
     try:
-        return steering_of(store, **named)
+        return steering_of(store, **options)
     except TTTEmbedError as error:
         _log.error("base vectors are served until this process starts again: %s", error)
         return Steering(LiveOffsets())

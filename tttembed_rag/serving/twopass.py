@@ -1,6 +1,6 @@
 """Two searches for one request: a judge scores the documents of the first, and its rewards steer the second.
 
-`TwoPass.steps` is the whole loop and does no work of its own: it yields a request for everything that it needs, and
+`TwoPass.steps` is the whole loop and does no work of its own: it yields a question for everything that it needs, and
 `drive` or `adrive` answers from the application, so that the loop is the same in every framework, sync and async.
 """
 
@@ -9,22 +9,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import RewardError
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.rewards import Rewards
-from tttembed_rag.rewards.orders import in_fused_order, in_reward_order
+from tttembed_rag.offsets.orders import in_fused_order, in_reward_order
+from tttembed_rag.rewards.rewards import Rewards
+from tttembed_rag.serving.request import Request
 from tttembed_rag.system.failures import FailureLog
 from tttembed_rag.vectors.checks import as_floats
 
 Document = TypeVar("Document")
 ResultT = TypeVar("ResultT")
 # A question of the loop to the application: about a query, a query vector (d,), texts, or documents.
-Request: TypeAlias = tuple[Literal["embed", "search", "judge", "vectors"], Any]
+Question: TypeAlias = tuple[Literal["embed", "search", "judge", "vectors"], Any]
 
 
 class FirstPass(Generic[Document]):
@@ -90,16 +91,6 @@ class FirstPass(Generic[Document]):
         return [by_key[key] for key in order([self._key(document) for document in ranked], rewards)]
 
 
-class SortsByWords(Protocol):
-    """What sorts a list by the words that it shares with a query too: `Steering`, and the wrapped embeddings."""
-
-    def needs_scores(self, query: str, /) -> bool:
-        """Whether `order` makes anything of the scores of a list for *query*."""
-
-    def order(self, query: str, texts: Sequence[str], scores: Sequence[float | None], /) -> list[int]:
-        """Places of a list with cosine similarities as *scores*, best first."""
-
-
 def cosines_of(vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:
     """The cosine similarity of a query *vector* (d,) to each of *document_vectors* (k, d)."""
     query, documents = np.asarray(vector, dtype=np.float64), np.asarray(document_vectors, dtype=np.float64)
@@ -110,9 +101,9 @@ def cosines_of(vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
-    """An application as it answers the requests of one query: functions for `drive`, coroutine functions for `adrive`.
+    """An application as it answers the questions of one query: functions for `drive`, coroutine functions for `adrive`.
 
-    None stands where no request is made.
+    None stands where no question is asked.
 
     Attributes:
         embed: Query to its base vector (d,).
@@ -132,42 +123,42 @@ class TwoPass(Generic[Document]):
     """The loop of a retriever: search, judge, record, learn, and search again.
 
     Attributes:
-        steer: Query and base vector to the vector of the first search.
+        request: Query to the request that steers its searches and sorts what they find, such as `Steering.request`.
         read: Document to the text that the judge reads.
         rewards: Scores to rewards in [0, 1], NaN where there is none.
         key: Tells two documents apart.
-        record: Takes the query, its base vector, the judged documents and their scores.
+        record: Takes the request, the base vector, the judged documents and their scores.
         logger: Logger of failures; a `FailureLog` says one line a minute.
         depth: Documents judged; None judges all that the first search gave.
-        words: Sorts what each search finds, the first before the judge reads *depth* of it, as `Steering.order` does;
-            None does not.
+        sorts: Whether what each search finds is sorted by words too, the first before the judge reads *depth* of it.
         second_pass: Whether to search again; without, documents come in the order of their rewards.
     """
 
-    steer: Callable[[str, Sequence[float]], list[float]]
+    request: Callable[[str], Request]
     read: Callable[[Document], str]
     rewards: Callable[[Sequence[float | None]], ArrayLike]
     key: Callable[[Document], Hashable]
-    record: Callable[[str, list[float], list[Document], Sequence[float | None]], None]
+    record: Callable[[Request, list[float], list[Document], Sequence[float | None]], None]
     logger: logging.Logger | FailureLog
     depth: int | None = None
-    words: SortsByWords | None = None
+    sorts: bool = False
     second_pass: bool = True
 
-    def steps(self, query: str) -> Generator[Request, Any, list[Document]]:
-        """The requests of one query, each to be sent its answer; returns the documents in their new order.
+    def steps(self, query: str) -> Generator[Question, Any, list[Document]]:
+        """The questions about one query, each to be sent its answer; returns the documents in their new order.
 
         A failure after the first search, thrown in or its own, is logged, and that search's documents are returned.
         """
+        request = self.request(query)
         base = yield "embed", query
-        vector = self.steer(query, base)
+        vector = request.vector(base)
         documents: list[Document] = yield "search", vector
         try:
-            documents = yield from self._sorted(query, vector, documents)
+            documents = yield from self._sorted(request, vector, documents)
             shown = documents[: self.depth]
             scores = yield "judge", [self.read(document) for document in shown]
             first = FirstPass(documents, self.rewards(scores), self.key)
-            self.record(query, base, shown, scores)
+            self.record(request, base, shown, scores)
             if shown and not first.judged:
                 raise RewardError(f"judge: expected a score of one of {len(shown)} documents at least, got none")
             if not (self.second_pass and first.informative):
@@ -175,24 +166,24 @@ class TwoPass(Generic[Document]):
             vectors = yield "vectors", first.judged
             turned = first.turned(vector, vectors)
             again: list[Document] = yield "search", turned
-            return first.merged((yield from self._sorted(query, turned, again)))
+            return first.merged((yield from self._sorted(request, turned, again)))
         except Exception:
             self.logger.exception("a query is served as first found")
             return documents
 
     def _sorted(
-        self, query: str, vector: list[float], documents: list[Document]
-    ) -> Generator[Request, Any, list[Document]]:
+        self, request: Request, vector: list[float], documents: list[Document]
+    ) -> Generator[Question, Any, list[Document]]:
         """What a search with *vector* found, sorted by words where a rescorer is published."""
-        if self.words is None or not self.words.needs_scores(query):
+        if not (self.sorts and request.needs_scores):
             return documents
         vectors = yield "vectors", documents
         texts = [self.read(document) for document in documents]
-        return [documents[place] for place in self.words.order(query, texts, cosines_of(vector, vectors))]
+        return [documents[place] for place in request.order(texts, cosines_of(vector, vectors))]
 
 
-def drive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> ResultT:
-    """The result of *steps*, each request answered in turn; an answer that fails is thrown into them."""
+def drive(steps: Generator[Question, Any, ResultT], handlers: Handlers) -> ResultT:
+    """The result of *steps*, each question answered in turn; an answer that fails is thrown into them."""
     try:
         what, about = next(steps)
         while True:
@@ -207,7 +198,7 @@ def drive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> Result
         return result
 
 
-async def adrive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> ResultT:
+async def adrive(steps: Generator[Question, Any, ResultT], handlers: Handlers) -> ResultT:
     """`drive` with coroutine functions as handlers."""
     try:
         what, about = next(steps)

@@ -16,7 +16,7 @@ _AT_ONCE = 500
 
 
 class KeyedRows:
-    """A table with a key in its first column; a row that is there stays as it is, unless `put` replaces it.
+    """A table with a key in its first column; a row that is there stays as it is.
 
     Its file is made for its owner alone if absent; None keeps it in memory. Its *columns* are declared as in SQL, the
     key first. A DataError about a file that is none calls it by its *kind*, as in "a score cache".
@@ -54,14 +54,13 @@ class KeyedRows:
                 rows = cursor.fetchall()
             yield from rows
 
-    def put(self, rows: Iterable[tuple[Any, ...]], *, replace: bool = False) -> None:
-        """Keep *rows*, all or none; the first row of a key stays, unless *replace*."""
+    def put(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Keep *rows*, all or none; the first row of a key stays."""
         marks = ",".join("?" * len(self._columns))
         with self._checked():
             self._connection.execute("BEGIN IMMEDIATE")
             with self._connection:
-                kept = "REPLACE" if replace else "IGNORE"
-                self._connection.executemany(f"INSERT OR {kept} INTO {self._table} VALUES ({marks})", rows)  # noqa: S608
+                self._connection.executemany(f"INSERT OR IGNORE INTO {self._table} VALUES ({marks})", rows)  # noqa: S608
 
     @contextmanager
     def _checked(self) -> Iterator[None]:

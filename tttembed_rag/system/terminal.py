@@ -13,5 +13,5 @@ _UNSHOWN = re.compile(
 
 
 def printable(line: str) -> str:
-    """*line* with a question mark for each character that is not shown, as the NUL in ids of sharing tenants."""
+    """*line* with a question mark for each character that is not shown."""
     return line if line.isprintable() else _UNSHOWN.sub("?", line)

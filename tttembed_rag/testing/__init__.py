@@ -8,8 +8,36 @@ The fakes do no input or output and give the same answers each time:
     offsets = fit(log.rewards(model.embed_query, model.embed_documents))
 """
 
-from tttembed_rag.capture.log import Logged
-from tttembed_rag.testing.fakes import FakeClock, FakeEmbedder, FakeJudge, FakeLog, word_overlap
-from tttembed_rag.testing.waiting import eventually
+from typing import TYPE_CHECKING
 
-__all__ = ["FakeClock", "FakeEmbedder", "FakeJudge", "FakeLog", "Logged", "eventually", "word_overlap"]
+from tttembed_rag.system.facades import facade
+
+if TYPE_CHECKING:
+    from tttembed_rag.testing.fakes import FakeClock, FakeEmbedder, FakeJudge, FakeLog, Logged, word_overlap
+    from tttembed_rag.testing.waiting import eventually
+
+__all__ = [
+    "FakeClock",
+    "FakeEmbedder",
+    "FakeJudge",
+    "FakeLog",
+    "Logged",
+    "eventually",
+    "word_overlap",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = facade(
+        __name__,
+        {
+            "tttembed_rag.testing.fakes": [
+                "FakeClock",
+                "FakeEmbedder",
+                "FakeJudge",
+                "FakeLog",
+                "Logged",
+                "word_overlap",
+            ],
+            "tttembed_rag.testing.waiting": ["eventually"],
+        },
+    )

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Log, Logged
+from tttembed_rag.capture.log import Known, Log
 from tttembed_rag.clients.usage import Usage, report_usage
 from tttembed_rag.errors import check_count
 from tttembed_rag.judges.contract import Blocking, Scores
@@ -148,6 +149,17 @@ def _drawn(word: str, width: int) -> FloatArray:
     return np.random.default_rng(seed).standard_normal(width)
 
 
+class Logged(NamedTuple):
+    """One call of a `FakeLog`: of `observe` where there are no scores; a task of None was named by nobody."""
+
+    query: str
+    documents: tuple[str, ...]
+    scores: tuple[float | None, ...] | None
+    task: str | None
+    known: Known | None
+    source: str
+
+
 @dataclass
 class FakeLog(Log):
     """A log that keeps every call as it came.
@@ -162,12 +174,21 @@ class FakeLog(Log):
     error: Exception | None = None
     calls: list[Logged] = field(default_factory=list)
 
-    def note(self, call: Logged) -> None:
+    def note(
+        self,
+        query: str,
+        documents: Iterable[str],
+        scores: Sequence[float | None] | None,
+        *,
+        task: str | None,
+        known: Known | None,
+        source: str,
+    ) -> None:
         """Keep one call, or raise the error."""
         if self.error is not None:
             raise self.error
-        scores = None if call.scores is None else tuple(call.scores)
-        self.calls.append(replace(call, documents=tuple(call.documents), scores=scores))
+        kept = None if scores is None else tuple(scores)
+        self.calls.append(Logged(query, tuple(documents), kept, task, known, source))
 
 
 @dataclass(slots=True)

@@ -83,8 +83,8 @@ def checked_norms(name: str, vectors: FloatArray, *, first: int = 0) -> FloatArr
     if bad.any():
         row = int(np.argmax(bad))
         vector = vectors if vectors.ndim == 1 else vectors.reshape(-1, vectors.shape[-1])[row]
-        found = "NaN" if np.isnan(vector).any() else "infinity" if np.isinf(vector).any() else "a zero vector"
-        raise VectorError(f"{name}: expected finite, non-zero vectors, got {found} in row {first + row}")
+        kind = "NaN" if np.isnan(vector).any() else "infinity" if np.isinf(vector).any() else "a zero vector"
+        raise VectorError(f"{name}: expected finite, non-zero vectors, got {kind} in row {first + row}")
     return lengths
 
 

@@ -45,11 +45,11 @@ def same_text(rows: UnitRows) -> IntArray:
     sketched = rows.vectors[first] @ _sketch(rows.vectors.shape[1]) / rows.norms[first, None]
     reach = (2 * _SAME) ** 0.5
     neighbours = KDTree(sketched).query(sketched, k=range(2, 2 + _NEAREST), distance_upper_bound=reach)[1]
-    one, place = np.nonzero(neighbours < len(first))
-    other = neighbours[one, place]
-    near = [rows.rows(first[some]).unit for some in (one, other)]
+    row, place = np.nonzero(neighbours < len(first))
+    other = neighbours[row, place]
+    near = [rows.rows(first[ends]).unit for ends in (row, other)]
     same = np.vecdot(*near) > 1 - _SAME
-    links = coo_array((np.ones(same.sum()), (one[same], other[same])), shape=(len(first), len(first)))
+    links = coo_array((np.ones(same.sum()), (row[same], other[same])), shape=(len(first), len(first)))
     parts = connected_components(links, directed=False)[1]
     # Each part is called by its least hash, so that the numbers are those of the hashes where no row has a copy.
     _, least, part = np.unique(parts, return_index=True, return_inverse=True)
@@ -69,9 +69,9 @@ def near_copies(rows: UnitRows) -> IntArray:
     unit = rows.rows(first).unit.astype(np.float32)
     blocks = range(0, len(unit), _BLOCK_ROWS)
     near = [np.nonzero(unit[start : start + _BLOCK_ROWS] @ unit.T > NEAR) for start in blocks]
-    one = np.concatenate([found[0] + start for start, found in zip(blocks, near, strict=True)])
-    other = np.concatenate([found[1] for found in near])
-    starts = np.searchsorted(one, np.arange(len(unit) + 1))
+    row = np.concatenate([pairs[0] + start for start, pairs in zip(blocks, near, strict=True)])
+    other = np.concatenate([pairs[1] for pairs in near])
+    starts = np.searchsorted(row, np.arange(len(unit) + 1))
     group = np.full(len(unit), -1)
     for leader in np.argsort(-np.diff(starts), kind="stable").tolist():
         if group[leader] < 0:

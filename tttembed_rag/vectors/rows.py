@@ -1,9 +1,7 @@
 """Unit vectors that are never copied: rows with their norms, and the products a fit spends its time on.
 
-On the CPU the products are numpy's. Rows that have to be gathered are gathered a few at a time, so that
-they are still in a core's cache when they are multiplied. `tttembed_rag.vectors.gpu` has the same products
-on a GPU; what goes in and what comes out are numpy arrays either way, the same numbers up to the rounding of
-float32.
+The products are numpy's. Rows that have to be gathered are gathered a few at a time, so that they are still in a
+core's cache when they are multiplied.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _GATHER_BYTES = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class UnitRows:
-    """Rows on the CPU: u vectors of any norm, width d."""
+    """u vectors of any norm, width d."""
 
     vectors: FloatArray  # (u, d)
     norms: FloatArray  # (u,)

@@ -42,7 +42,6 @@ def test_absent_queries_are_left_out() -> None:
 
 
 def test_a_column_that_was_never_measured_is_nan() -> None:
-    """Nothing measured is NaN, not zero."""
     values = drawn()
     values[1] = np.nan
 
@@ -83,7 +82,6 @@ def test_columns_share_their_resamples() -> None:
 
 
 def test_one_task_and_seed_is_a_plain_bootstrap() -> None:
-    """With one task and one seed the interval is that of the plain mean, up to the draw."""
     values = np.random.default_rng(1).normal(size=400)
 
     found = task_means(values[None, None], np.zeros(400, dtype=np.intp))[0]

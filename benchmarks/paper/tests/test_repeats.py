@@ -26,7 +26,8 @@ from benchmarks.paper.repeats import (
     typos,
 )
 from benchmarks.paper.workload import Workload
-from tttembed_rag import DataError, Scale, fit
+from tttembed_rag import Scale, fit
+from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
 
 WIDTH, DOCUMENTS, QUERIES = 48, 80, 24

@@ -14,9 +14,9 @@ from benchmarks.paper.dart import dart
 from benchmarks.paper.rivals import RIVALS
 from benchmarks.paper.semanticcache import semantic_cache
 from tttembed_rag import Rewards, Scale
+from tttembed_rag.adapting import in_reward_order
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards, reordered
 from tttembed_rag.evaluate.datasets import Dataset
-from tttembed_rag.serving import in_reward_order
 
 DOCUMENTS, QUERIES, WIDTH = 60, 12, 8
 JUDGED = np.array([7, 2, 9, 4, 0])

@@ -31,7 +31,8 @@ from benchmarks.paper.tables import Curve, StudyReport, Table
 from benchmarks.paper.transfer import transfer_study
 from benchmarks.paper.unseen import by_documents, unseen_study
 from benchmarks.paper.workload import Workload
-from tttembed_rag import DataError, Scale
+from tttembed_rag import Scale
+from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import open_collection
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 90, 30, 12, 20
@@ -103,7 +104,6 @@ def found(study: Study, store: CellStore | None = None) -> list[Mapping[str, Any
 
 
 def column(table: Table, name: str) -> dict[Any, Any]:
-    """A column of a table by the entries of its first."""
     at = table.columns.index(name)
     return {row[0]: row[at] for row in table.rows}
 
@@ -113,7 +113,6 @@ def column(table: Table, name: str) -> dict[Any, Any]:
 
 @pytest.fixture(scope="module")
 def results(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the results of every experiment."""
     out = tmp_path_factory.mktemp("results")
     for name in STUDIES:
         result = run(name, folders, out)
@@ -467,7 +466,6 @@ def test_a_set_without_queries_for_unseen_documents_is_refused(workload: Workloa
 
 
 def test_sets_of_one_name_are_refused(workload: Workload) -> None:
-    """The name of a set is its task."""
     with pytest.raises(DataError, match="expected different names, got left, left"):
         Workload.of([workload.collections[0]] * 2)
 
@@ -508,7 +506,6 @@ def test_latex_is_escaped() -> None:
 
 
 def test_json_has_no_nan() -> None:
-    """What was not measured is null: NaN is not JSON."""
     report = StudyReport((TABLE,), (Curve("gain", (1.0,), (Estimate(math.nan, math.nan, math.nan),)),), "b")
 
     assert "NaN" not in json.dumps(report.as_dict())

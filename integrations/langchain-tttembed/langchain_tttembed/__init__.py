@@ -1,10 +1,15 @@
 """tttembed-rag for LangChain: query vectors with learned offsets, documents as they were."""
 
-from langchain_tttembed.capture import RecordingCompressor, RecordingCrossEncoder, RewardCallbackHandler
-from langchain_tttembed.embeddings import TTTEmbeddings
-from langchain_tttembed.judges import chat_judge
-from langchain_tttembed.resolvers import stored_vectors
-from langchain_tttembed.retrievers import RescoringCompressor, RescoringRetriever, RewardRetriever
+from typing import TYPE_CHECKING
+
+from tttembed_rag.adapting import facade
+
+if TYPE_CHECKING:
+    from langchain_tttembed.capture import RecordingCompressor, RecordingCrossEncoder, RewardCallbackHandler
+    from langchain_tttembed.embeddings import TTTEmbeddings
+    from langchain_tttembed.judges import chat_judge
+    from langchain_tttembed.resolvers import stored_vectors
+    from langchain_tttembed.retrievers import RescoringCompressor, RescoringRetriever, RewardRetriever
 
 __all__ = [
     "RecordingCompressor",
@@ -17,3 +22,15 @@ __all__ = [
     "chat_judge",
     "stored_vectors",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = facade(
+        __name__,
+        {
+            "langchain_tttembed.capture": ["RecordingCompressor", "RecordingCrossEncoder", "RewardCallbackHandler"],
+            "langchain_tttembed.embeddings": ["TTTEmbeddings"],
+            "langchain_tttembed.judges": ["chat_judge"],
+            "langchain_tttembed.resolvers": ["stored_vectors"],
+            "langchain_tttembed.retrievers": ["RescoringCompressor", "RescoringRetriever", "RewardRetriever"],
+        },
+    )

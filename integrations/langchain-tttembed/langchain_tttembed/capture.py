@@ -18,10 +18,9 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from pydantic import ConfigDict, PlainValidator, PrivateAttr
 
 from langchain_tttembed.resolvers import ids_of
-from tttembed_rag import InputError
-from tttembed_rag.capture import Log, TextVectors, checked_log
+from tttembed_rag import InputError, TextVectors
+from tttembed_rag.adapting import FailureLog, Log, TaskSource, checked_log, checked_task, resolve_task
 from tttembed_rag.errors import check_count
-from tttembed_rag.serving import FailureLog, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
 
@@ -103,9 +102,9 @@ class RecordingCompressor(BaseDocumentCompressor):
 
     def _recorded(self, documents: Sequence[Document], query: str) -> Sequence[Document]:
         try:
-            scored = [one for one in documents if one.metadata.get("relevance_score") is not None]
-            texts = [one.page_content for one in scored]
-            scores = [float(one.metadata["relevance_score"]) for one in scored]
+            scored = [document for document in documents if document.metadata.get("relevance_score") is not None]
+            texts = [document.page_content for document in scored]
+            scores = [float(document.metadata["relevance_score"]) for document in scored]
             self.log.record(query, texts, scores, task=resolve_task(self.task, query), source=self.source)
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
             self._failures.exception("%d compressed documents were not recorded", len(documents))
@@ -181,7 +180,7 @@ class RewardCallbackHandler(BaseCallbackHandler):
         if query is None:
             return
         try:
-            self._log.observe(query, [one.page_content for one in documents], task=task)
+            self._log.observe(query, [document.page_content for document in documents], task=task)
             if self._vectors is not None:
                 self._vectors.note(ids_of(documents))
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on

@@ -17,7 +17,8 @@ What to know before wrapping:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from typing import Any
 
@@ -25,9 +26,8 @@ from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
 from langchain_tttembed.hosts import warn_of_host
-from tttembed_rag import InputError, LiveOffsets, Offsets, Rewards
-from tttembed_rag.capture import RewardLog, TextVectors
-from tttembed_rag.serving import Steering, TaskSource
+from tttembed_rag import InputError, Offsets, RewardLog, Rewards, Steering, TextVectors
+from tttembed_rag.adapting import OffsetSupplier, Request, TaskSource
 
 
 class TTTEmbeddings(Embeddings):
@@ -40,7 +40,7 @@ class TTTEmbeddings(Embeddings):
 
     Args:
         embeddings: The embeddings to wrap.
-        offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
+        offsets: Learned offsets; `LiveOffsets`, or a store that is followed, where they are replaced while serving.
         task: The task of every query, or a function from query text to task. Without a fixed task,
             the caller's ``with tttembed_rag.context(...)`` comes first. A query that nothing gives a
             task looks up the default task; that and an unknown task fall back to the global
@@ -56,7 +56,7 @@ class TTTEmbeddings(Embeddings):
         self,
         embeddings: Embeddings,
         *,
-        offsets: Offsets | LiveOffsets,
+        offsets: Offsets | OffsetSupplier,
         task: TaskSource = None,
         vectors: TextVectors | None = None,
     ) -> None:
@@ -90,12 +90,12 @@ class TTTEmbeddings(Embeddings):
     def embed_query(self, text: str, **kwargs: Any) -> list[float]:
         """The query vector with its offset, of the norm it came with."""
         warn_of_host(sys._getframe(1))  # noqa: SLF001 - CPython's way to the calling frame
-        return self.steered(text, self._embeddings.embed_query(text, **kwargs))
+        return self._steered(self._embeddings.embed_query(text, **kwargs), text)
 
     async def aembed_query(self, text: str, **kwargs: Any) -> list[float]:
         """The query vector with its offset, of the norm it came with."""
         warn_of_host(sys._getframe(1))  # noqa: SLF001 - CPython's way to the calling frame
-        return self.steered(text, await self._embeddings.aembed_query(text, **kwargs))
+        return self._steered(await self._embeddings.aembed_query(text, **kwargs), text)
 
     def embed_query_base(self, text: str, **kwargs: Any) -> list[float]:
         """The base query vector, exactly as the wrapped embeddings give it."""
@@ -105,25 +105,13 @@ class TTTEmbeddings(Embeddings):
         """The base query vector, exactly as the wrapped embeddings give it."""
         return await self._embeddings.aembed_query(text, **kwargs)
 
-    def steered(self, query: str, vector: Sequence[float]) -> list[float]:
-        """The result of `embed_query` for *query*, made of its base *vector* (d,)."""
-        turned: list[float] = self._steering.apply(vector, query)
-        return turned
+    def request(self, query: str) -> Request:
+        """*query* with what is live now: its vector, and the order of what a search with that finds."""
+        return self._steering.request(query)
 
-    def needs_scores(self, query: str) -> bool:
-        """Whether `order` makes anything of the scores of a list for *query*; else they need not be worked out."""
-        return self._steering.needs_scores(query)
-
-    def order(
-        self,
-        query: str,
-        texts: Sequence[str],
-        scores: Sequence[float | None],
-        *,
-        similarity: Callable[[float], float] | None = None,
-    ) -> list[int]:
-        """Places of what a search with `embed_query` found, best first, by shared words too: `RescoringRetriever`."""
-        return self._steering.order(query, texts, scores, similarity=similarity)
+    def searching(self, query: str) -> AbstractContextManager[Request]:
+        """The request of a search that embeds *query* by these embeddings itself, within the block."""
+        return self._steering.searching(query)
 
     def task_of(self, query: str) -> str | None:
         """The task that gives *query* its offset; None where no task is named."""
@@ -148,6 +136,10 @@ class TTTEmbeddings(Embeddings):
     async def adocument_vectors(self, texts: Sequence[str], *, vectors: TextVectors | None = None) -> NDArray[Any]:
         """Vectors (n, d) of documents, supplied or remembered where possible."""
         return await (vectors or self._vectors).aof(texts, self._embeddings.aembed_documents)
+
+    def _steered(self, vector: list[float], query: str) -> list[float]:
+        steered: list[float] = self._steering.apply(vector, query)
+        return steered
 
     def __repr__(self) -> str:
         return f"TTTEmbeddings({type(self._embeddings).__name__}, {self._steering!r})"

@@ -31,7 +31,7 @@ def stored_vectors(store: VectorStore) -> Callable[[list[str]], Mapping[str, Any
 def ids_of(documents: Sequence[Document]) -> list[tuple[str, str | None]]:
     """(text, id) of *documents*, for `TextVectors.note`."""
     # Qdrant's documents carry it in their metadata.
-    return [(one.page_content, one.id or one.metadata.get("_id")) for one in documents]
+    return [(document.page_content, document.id or document.metadata.get("_id")) for document in documents]
 
 
 def _in_memory(store: Any, ids: list[str]) -> dict[str, Any]:
@@ -45,15 +45,17 @@ def _faiss(store: Any, ids: list[str]) -> dict[str, Any]:
 
 
 def _chroma(store: Any, ids: list[str]) -> dict[str, Any]:
-    found = store.get(ids=ids, include=["embeddings"])
-    return dict(zip(found["ids"], found["embeddings"], strict=True))
+    columns = store.get(ids=ids, include=["embeddings"])
+    return dict(zip(columns["ids"], columns["embeddings"], strict=True))
 
 
 def _qdrant(store: Any, ids: list[str]) -> dict[str, Any]:
     points = [int(key) if key.isdecimal() else key for key in ids]
     records = store.client.retrieve(store.collection_name, ids=points, with_payload=False, with_vectors=True)
     name = store.vector_name
-    return {str(one.id): one.vector[name] if isinstance(one.vector, dict) else one.vector for one in records}
+    return {
+        str(record.id): record.vector[name] if isinstance(record.vector, dict) else record.vector for record in records
+    }
 
 
 def _pgvector(store: Any, ids: list[str]) -> dict[str, Any]:

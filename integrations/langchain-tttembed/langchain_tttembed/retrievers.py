@@ -17,10 +17,21 @@ from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation, model_valid
 from langchain_tttembed.capture import METADATA_KEY
 from langchain_tttembed.embeddings import TTTEmbeddings
 from langchain_tttembed.resolvers import ids_of, stored_vectors
-from tttembed_rag import InputError, context
-from tttembed_rag.capture import Known, Log, TextVectors
-from tttembed_rag.judges import Judge, ascored, checked_judge, checked_rewards, scored
-from tttembed_rag.serving import Cascade, FailureLog, Handlers, TwoPass, adrive, cosines_of, drive
+from tttembed_rag import InputError, Judge, Known, TextVectors, TwoPass, context
+from tttembed_rag.adapting import (
+    FailureLog,
+    Handlers,
+    Log,
+    Request,
+    adrive,
+    ascored,
+    checked_judge,
+    checked_rewards,
+    cosines_of,
+    drive,
+    scored,
+)
+from tttembed_rag.serving import Cascade
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +102,7 @@ class RewardRetriever(BaseRetriever):
             embed=self.embeddings.embed_query_base,
             search=partial(self.vectorstore.similarity_search_by_vector, k=self._many(k), **self.search_kwargs),
             judge=partial(scored, self.judge, query),
-            vectors=lambda found: self.embeddings.document_vectors(_noted(found, self.vectors), vectors=self.vectors),
+            vectors=lambda shown: self.embeddings.document_vectors(_noted(shown, self.vectors), vectors=self.vectors),
         )
         with _context_of(run_manager.metadata):
             return drive(self._loop.steps(query), handlers)[: k or self.k]
@@ -103,7 +114,7 @@ class RewardRetriever(BaseRetriever):
             embed=self.embeddings.aembed_query_base,
             search=partial(self.vectorstore.asimilarity_search_by_vector, k=self._many(k), **self.search_kwargs),
             judge=partial(ascored, self.judge, query),
-            vectors=lambda found: self.embeddings.adocument_vectors(_noted(found, self.vectors), vectors=self.vectors),
+            vectors=lambda shown: self.embeddings.adocument_vectors(_noted(shown, self.vectors), vectors=self.vectors),
         )
         with _context_of(run_manager.metadata):
             return (await adrive(self._loop.steps(query), handlers))[: k or self.k]
@@ -115,30 +126,33 @@ class RewardRetriever(BaseRetriever):
     @property
     def _loop(self) -> TwoPass[Document]:
         return TwoPass(
-            steer=self.embeddings.steered,
+            request=self.embeddings.request,
             read=lambda document: document.page_content,
             rewards=partial(checked_rewards, self.judge),
             key=lambda document: document.id or document.page_content,
             record=self._record,
             logger=self._failures,
             depth=self.depth,
-            words=self.embeddings if self.fetch_k else None,
+            sorts=self.fetch_k is not None,
             second_pass=self.second_pass,
         )
 
-    def _record(self, query: str, base: list[float], documents: list[Document], scores: Sequence[float | None]) -> None:
+    def _record(
+        self, request: Request, base: list[float], documents: list[Document], scores: Sequence[float | None]
+    ) -> None:
         if self.log is not None:
             texts = [document.page_content for document in documents]
-            task = self.embeddings.task_of(query)
-            self.log.record(query, texts, scores, task=task, known=Known(base), source=self.source)
+            self.log.record(request.query, texts, scores, task=request.task, known=Known(base), source=self.source)
 
 
 class RescoringRetriever(BaseRetriever):
     """One search with the offset, and its documents sorted by what verdicts taught of similarity and shared words.
 
-    Nothing else is embedded: the words of *depth* documents are counted, in a millisecond or two. Where no rescorer is
-    published for the task, the documents come as the store has them. No judge is asked but by a *cascade*.
-    The task is the ``tttembed_task`` of the call's metadata, else as in `TTTEmbeddings`.
+    The version that finds them sorts them, also where another one is published meanwhile, unless the store embeds in a
+    thread of its own that does not carry the caller's context. Nothing else is embedded: the words of *depth* documents
+    are counted, in a millisecond or two. Where no rescorer is published for the task, the documents come as the store
+    has them. No judge is asked but by a *cascade*. The task is the ``tttembed_task`` of the call's metadata, else as in
+    `TTTEmbeddings`.
 
     Attributes:
         vectorstore: Where to search; it gives scores, and embeds queries with *embeddings*.
@@ -175,21 +189,28 @@ class RescoringRetriever(BaseRetriever):
     ) -> list[Document]:
         with _context_of(run_manager.metadata):
             count = max(k or self.k, self.depth)
-            found = self.vectorstore.similarity_search_with_score(query, k=count, **self.search_kwargs)
-            order = (self.cascade or self.embeddings).order(query, *_columns(found), similarity=self.similarity)
-            return [found[place][0] for place in order][: k or self.k]
+            with self.embeddings.searching(query) as request:
+                pairs = self.vectorstore.similarity_search_with_score(query, k=count, **self.search_kwargs)
+            texts, scores = _columns(pairs)
+            if self.cascade is None:
+                order = request.order(texts, scores, similarity=self.similarity)
+            else:
+                order = self.cascade.order(request, texts, scores, similarity=self.similarity)
+            return [pairs[place][0] for place in order][: k or self.k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         with _context_of(run_manager.metadata):
             count = max(k or self.k, self.depth)
-            found = await self.vectorstore.asimilarity_search_with_score(query, k=count, **self.search_kwargs)
+            with self.embeddings.searching(query) as request:
+                pairs = await self.vectorstore.asimilarity_search_with_score(query, k=count, **self.search_kwargs)
+            texts, scores = _columns(pairs)
             if self.cascade is None:
-                order = self.embeddings.order(query, *_columns(found), similarity=self.similarity)
+                order = request.order(texts, scores, similarity=self.similarity)
             else:
-                order = await self.cascade.aorder(query, *_columns(found), similarity=self.similarity)
-            return [found[place][0] for place in order][: k or self.k]
+                order = await self.cascade.aorder(request, texts, scores, similarity=self.similarity)
+            return [pairs[place][0] for place in order][: k or self.k]
 
 
 class RescoringCompressor(BaseDocumentCompressor):
@@ -221,11 +242,15 @@ class RescoringCompressor(BaseDocumentCompressor):
         """The first *top_n* documents, best first."""
         with _context_of(getattr(callbacks, "metadata", {})):
             try:
-                texts, scores = _noted(documents, self.vectors), list[float | None]([None] * len(documents))
-                if documents and self._sorter.needs_scores(query):
-                    vector = self.embeddings.embed_query(query)
+                request, texts = self.embeddings.request(query), _noted(documents, self.vectors)
+                scores: list[float | None] = [None] * len(documents)
+                if documents and request.needs_scores:
+                    vector = request.vector(self.embeddings.embed_query_base(query))
                     scores[:] = cosines_of(vector, self.embeddings.document_vectors(texts, vectors=self.vectors))
-                order = self._sorter.order(query, texts, scores)
+                if self.cascade is None:
+                    order = request.order(texts, scores)
+                else:
+                    order = self.cascade.order(request, texts, scores)
                 documents = [documents[place] for place in order]
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
                 self._failures.exception("%d documents stand as they came", len(documents))
@@ -237,22 +262,19 @@ class RescoringCompressor(BaseDocumentCompressor):
         """The same, awaiting the model and the reranker."""
         with _context_of(getattr(callbacks, "metadata", {})):
             try:
-                texts, scores = _noted(documents, self.vectors), list[float | None]([None] * len(documents))
-                if documents and self._sorter.needs_scores(query):
-                    vector = await self.embeddings.aembed_query(query)
+                request, texts = self.embeddings.request(query), _noted(documents, self.vectors)
+                scores: list[float | None] = [None] * len(documents)
+                if documents and request.needs_scores:
+                    vector = request.vector(await self.embeddings.aembed_query_base(query))
                     scores[:] = cosines_of(vector, await self.embeddings.adocument_vectors(texts, vectors=self.vectors))
                 if self.cascade is None:
-                    order = self.embeddings.order(query, texts, scores)
+                    order = request.order(texts, scores)
                 else:
-                    order = await self.cascade.aorder(query, texts, scores)
+                    order = await self.cascade.aorder(request, texts, scores)
                 documents = [documents[place] for place in order]
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
                 self._failures.exception("%d documents stand as they came", len(documents))
             return documents[: self.top_n]
-
-    @property
-    def _sorter(self) -> Cascade | TTTEmbeddings:
-        return self.cascade or self.embeddings
 
 
 def _noted(documents: Sequence[Document], vectors: TextVectors | None) -> list[str]:
@@ -262,8 +284,8 @@ def _noted(documents: Sequence[Document], vectors: TextVectors | None) -> list[s
     return [document.page_content for document in documents]
 
 
-def _columns(found: Sequence[tuple[Document, float]]) -> tuple[list[str], list[float]]:
-    return [document.page_content for document, _ in found], [score for _, score in found]
+def _columns(pairs: Sequence[tuple[Document, float]]) -> tuple[list[str], list[float]]:
+    return [document.page_content for document, _ in pairs], [score for _, score in pairs]
 
 
 def _context_of(metadata: dict[str, Any]) -> AbstractContextManager[None]:

@@ -1,15 +1,12 @@
-"""Taps: every pair and score reaches the log, and nothing else changes."""
+"""What LangChain alone asks of taps; the laws of all stand in tests/adapters."""
 
 # The wrapped parts override methods that their frameworks document.
-# ruff: noqa: D102
 
 import asyncio
 import logging
-from functools import partial
 from uuid import uuid4
 
 import pytest
-from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -24,9 +21,9 @@ from langchain_tttembed import (
     chat_judge,
 )
 
-from tttembed_rag import InputError, LiveOffsets, Offsets, context, fit
-from tttembed_rag.capture import RewardLog
-from tttembed_rag.judges import checked_rewards
+from tttembed_rag import InputError, Offsets, RewardLog, context
+from tttembed_rag.adapting import checked_rewards
+from tttembed_rag.testing import FakeLog
 
 WIDTH = 8
 TEXTS = [f"passage {i}" for i in range(6)]
@@ -106,67 +103,14 @@ class TestRecordingCrossEncoder:
 
         assert wrapped.rewards(log).depths.tolist() == [4, 1]
 
-    def test_the_caller_names_the_task(self, log, wrapped):
-        """Scores are filed under the task they were asked in."""
-        tap = RecordingCrossEncoder(Lengths(), log)
-        with context(task="billing"):
-            tap.score(PAIRS)
-        tap.score([("r", TEXTS[0])])
-
-        assert by_task(log, wrapped) == {"billing": 3, "default": 1}
-
-    @pytest.mark.parametrize("source", ["", None])
-    async def test_the_callers_context_names_the_source(self, log, wrapped, source):
-        """Scores are the judge's own, and the caller's where a tap is told so: in LangChain's threads too."""
-        reranker = CrossEncoderReranker(model=RecordingCrossEncoder(Lengths(), log, source=source), top_n=2)
-        compressor = RecordingCompressor(compressor=BestOnly(), log=log, source=source)
-        documents = [Document(text) for text in TEXTS[:3]]
-        with context(source="ann"):
-            await reranker.acompress_documents(documents, "q")
-            await compressor.acompress_documents(documents, "r")
-
-        assert wrapped.rewards(log).sources.tolist() == ["" if source == "" else "ann"] * 2
-
-    def test_what_it_logs_serves_the_wrapper_it_belongs_to(self, log):
-        """Scores recorded with the wrapper as the task are learned for the task that the wrapper asks for."""
-        model = DeterministicFakeEmbedding(size=WIDTH)
-        live = LiveOffsets()
-        embeddings = TTTEmbeddings(model, offsets=live, task="scifact")
-        RecordingCrossEncoder(Lengths(), log, task=embeddings).score(PAIRS)
-
-        live.publish(fit(embeddings.rewards(log), scope="task", gate=False))
-        assert embeddings.embed_query("another") != model.embed_query("another")
-
-    def test_what_is_logged_under_another_task_is_said(self, log, caplog):
-        """A wrapper for one task and a tap for another change nothing, and one line names both tasks."""
-        model = DeterministicFakeEmbedding(size=WIDTH)
-        live = LiveOffsets()
-        embeddings = TTTEmbeddings(model, offsets=live, task="scifact")
-        RecordingCrossEncoder(Lengths(), log).score(PAIRS)
-        live.publish(fit(embeddings.rewards(log), scope="task", gate=False))
-
-        assert [embeddings.embed_query("another") for _ in range(2)] == [model.embed_query("another")] * 2
-        [message] = caplog.messages
-        assert "'scifact'" in message
-        assert "'default'" in message
-
-    def test_a_failure_of_every_request_is_one_line(self, caplog):
-        """A wrong scale is said once a minute, without a traceback for each request."""
+    def test_scores_off_the_scale_are_logged_not_raised(self, caplog):
+        """A wrongly declared scale never fails a reranking, and is told once a minute, without a traceback."""
         encoder = RecordingCrossEncoder(Lengths(), RewardLog("judge", scale="rubric:5,6"))
-        for _ in range(20):
-            encoder.score(PAIRS)
 
+        assert [encoder.score(PAIRS) for _ in range(20)] == [Lengths().score(PAIRS)] * 20
         [record] = caplog.records
-        assert record.exc_info is None
+        assert (record.name, record.levelno, record.exc_info) == ("langchain_tttembed.capture", logging.ERROR, None)
         assert "RewardError: " in record.getMessage()
-
-    def test_scores_off_the_scale_are_logged_not_raised(self, log, caplog):
-        """A wrongly declared scale never fails the user's reranking."""
-        encoder = RecordingCrossEncoder(Lengths(), RewardLog("judge", scale="rubric:5,6"))
-
-        assert encoder.score(PAIRS) == Lengths().score(PAIRS)
-        [record] = caplog.records
-        assert (record.name, record.levelno) == ("langchain_tttembed.capture", logging.ERROR)
 
     @pytest.mark.parametrize(("source", "said", "trusted"), [("", None, True), ("", False, False), (None, None, None)])
     def test_the_judge_is_declared(self, source, said, trusted):
@@ -187,7 +131,6 @@ class TestRecordingCompressor:
     """Compressors that leave a relevance score."""
 
     async def test_scored_documents_are_kept(self, log, wrapped):
-        """Documents pass through; only what has a score is recorded."""
         documents = [Document(text) for text in TEXTS[:2]]
         tap = RecordingCompressor(compressor=BestOnly(), log=log)
 
@@ -199,12 +142,6 @@ class TestRecordingCompressor:
 
 class TestRewardCallbackHandler:
     """What retrievers found."""
-
-    def test_a_retrieval_waits_for_a_judge(self, log, retriever):
-        """Query and documents are noted, no judge is asked."""
-        retriever.invoke("q", {"callbacks": [RewardCallbackHandler(log)]})
-
-        assert (len(log), log.waiting) == (1, 3)
 
     async def test_async_retrievals_keep_the_callers_context(self, retriever, wrapped):
         """A sync handler in an async run sees the task of the caller; a chat model judges in a thread."""
@@ -218,35 +155,22 @@ class TestRewardCallbackHandler:
 
         assert by_task(log, wrapped) == {"billing": 3, "default": 3}
 
-    def test_batches_in_threads_keep_the_callers_context(self, log, retriever):
-        """Batches run in threads with a copied context."""
-        handler = RewardCallbackHandler(log)
+    def test_batches_in_threads_keep_the_callers_context(self, retriever):
+        log = FakeLog("judge")
         with context(task="billing"):
-            retriever.batch(["q", "r", "s"], {"callbacks": [handler]})
+            retriever.batch(["q", "r", "s"], {"callbacks": [RewardCallbackHandler(log)]})
 
-        assert {task for task, _ in log._served} == {"billing"}
+        assert [call.task for call in log.calls] == ["billing"] * 3
 
-    def test_metadata_names_the_task(self, log, retriever):
-        """The metadata of a call, or of a retriever, comes before the context."""
-        config = {"callbacks": [RewardCallbackHandler(log)], "metadata": {"tttembed_task": "shipping"}}
-        with context(task="billing"):
-            retriever.invoke("q", config)
-
-        assert list(log._served) == [("shipping", "q")]
-
-    def test_what_is_no_log_is_refused(self):
-        """At once, not when the first query was served."""
-        for tap in (RewardCallbackHandler, partial(RecordingCrossEncoder, Lengths())):
-            with pytest.raises(InputError, match=r"^log: expected a RewardLog or a StoreLog, got str$"):
-                tap("log")
-
-    def test_only_leaves_count(self, log, retriever):
+    def test_only_leaves_count(self, retriever):
         """A retriever that asks another one adds nothing to what that one found."""
+        log = FakeLog("judge")
         handler = RewardCallbackHandler(log)
 
         Asking(inner=Asking(inner=retriever)).invoke("q", {"callbacks": [handler]})
 
-        assert sorted(log._served["default", "q"]) == sorted(one.page_content for one in retriever.invoke("q"))
+        found = [one.page_content for one in retriever.invoke("q")]
+        assert [list(call.documents) for call in log.calls] == [found]
         assert not handler._pending
 
     def test_a_failed_run_is_forgotten(self, log):
@@ -268,15 +192,6 @@ class TestRewardCallbackHandler:
             handler.on_retriever_end([Document(str(run))], run_id=run)
 
         assert log.waiting == 2
-
-    def test_its_own_errors_are_logged(self, retriever, caplog):
-        """A broken log costs a line, not the user's documents."""
-        log = RewardLog("judge")
-        log.note = None
-        found = retriever.invoke("q", {"callbacks": [RewardCallbackHandler(log)]})
-
-        assert len(found) == 3
-        assert [record.name for record in caplog.records] == ["langchain_tttembed.capture"]
 
 
 async def test_any_chat_model_is_a_judge():

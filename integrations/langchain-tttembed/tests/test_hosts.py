@@ -1,18 +1,11 @@
 """Hosts that lose the caller's context, or embed documents as queries: what happens there, and the safe way round."""
 
-# The parts override methods that their frameworks document.
-# ruff: noqa: D102
-
-import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 
 import numpy as np
 import pytest
 from langchain_community.vectorstores.rocksetdb import Rockset
 from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tttembed import TTTEmbeddings
 from langgraph.store.memory import InMemoryStore
 
@@ -52,14 +45,7 @@ class Offline(Rockset):
 
 @pytest.fixture
 def wrapped():
-    """The model, wrapped."""
     return TTTEmbeddings(Naming(), offsets=OFFSETS)
-
-
-@pytest.fixture
-def store(wrapped):
-    """A store of one document per task."""
-    return InMemoryVectorStore.from_texts(TASKS, wrapped)
 
 
 def graph_store(embeddings):
@@ -68,34 +54,6 @@ def graph_store(embeddings):
     for task in TASKS:
         store.put(("all",), task, {"text": task})
     return store
-
-
-def test_threads_search_under_their_own_task(store):
-    """32 threads that search one store at once each find their task's document, every time."""
-    together = Barrier(32)
-
-    def ask(task):
-        with context(task=task):
-            together.wait()
-            return {store.similarity_search("q", k=1)[0].page_content for _ in range(20)}
-
-    with ThreadPoolExecutor(32) as pool:
-        assert list(pool.map(ask, TASKS)) == [{task} for task in TASKS]
-
-
-async def test_asyncio_tasks_search_under_their_own_task(store):
-    """200 asyncio tasks on one store each find their task's document; without a task the base vector is served."""
-
-    async def ask(number):
-        task = TASKS[number % 32] if number % 5 else None
-        with context(task=task):
-            await asyncio.sleep(0)
-            found = await store.asimilarity_search("q", k=1)
-            return task or TASKS[0], found[0].page_content
-
-    answers = await asyncio.gather(*(ask(number) for number in range(200)))
-
-    assert [found for _, found in answers] == [expected for expected, _ in answers]
 
 
 async def test_langgraph_loses_the_context_and_serves_the_base_vector(wrapped):

@@ -18,8 +18,8 @@ from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder 
 from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa: E402
 from tttembed_store.sql import open_store  # noqa: E402
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, Rescorer, context  # noqa: E402
-from tttembed_rag.offsets.rescorer import Vocabulary  # noqa: E402
+from tttembed_rag import Evidence, InputError, Offset, Offsets, context  # noqa: E402
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary  # noqa: E402
 from tttembed_rag.offsets.skips import Skips  # noqa: E402
 
 WIDTH = 16
@@ -264,7 +264,7 @@ class TestRanker:
         ranker = TTTRanker(store=store, task="legal", tenant="acme", ranker=Vowels(), judge="vowels")
         documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
         ranker.run("zzz", documents)
-        ranker._sorts._verdicts.close()
+        ranker._cascade._verdicts.close()
 
         with open_store(store) as opened:
             kept = {tenant: opened.counts(tenant=tenant).rewards for tenant in ("acme", "")}

@@ -15,14 +15,12 @@ WIDTH = 16
 
 
 def offsets_of(task):
-    """Offsets with one vector for a task."""
     vector = np.random.default_rng(0).normal(size=WIDTH).astype(np.float32) / 2
     evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
     return Offsets([Offset("task", vector, 0.9, 9, evidence, task=task)], width=WIDTH)
 
 
 def words(texts):
-    """A vector of words each."""
     return FakeEmbedder(width=WIDTH).embed_queries(texts)
 
 
@@ -34,7 +32,6 @@ def dspy():
 
 @pytest.fixture
 def retriever(dspy):
-    """A retriever of DSPy with its corpus embedded."""
     return dspy.retrievers.Embeddings(corpus=CORPUS, embedder=dspy.Embedder(words, caching=False), k=3)
 
 

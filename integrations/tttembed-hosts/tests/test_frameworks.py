@@ -24,7 +24,6 @@ def offsets_of(width=WIDTH, *, task=None, seed=0):
 
 
 def vector_of(text):
-    """The base vector of a text."""
     return np.asarray(FAKE.embed_query(text), np.float32)
 
 
@@ -201,7 +200,6 @@ class TestLanceDB:
         assert found["_distance"] == pytest.approx(min(distances.values()), rel=1e-4)
 
     def test_a_search_by_vector_is_as_before(self, table):
-        """A vector of your own is searched with as it is."""
         (found,) = table.search(vector_of(DOCUMENTS[0])).limit(1).to_list()
 
         assert (found["text"], found["_distance"]) == (DOCUMENTS[0], 0.0)

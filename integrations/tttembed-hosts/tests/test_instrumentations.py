@@ -6,8 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, Offset, Offsets, context
-from tttembed_rag.capture import RewardLog
+from tttembed_rag import Evidence, Offset, Offsets, RewardLog, context
 from tttembed_rag.testing import FakeEmbedder, FakeLog
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")

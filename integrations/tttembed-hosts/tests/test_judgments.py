@@ -7,9 +7,9 @@ from click.testing import CliRunner
 from tttembed_hosts.judgments import write_judgments
 from tttembed_store import Candidate, Served
 
-from tttembed_rag import DataError, InputError
+from tttembed_rag import Event, InputError
 from tttembed_rag.cli import main
-from tttembed_rag.rewards import Event
+from tttembed_rag.errors import DataError
 from tttembed_rag.rewards.rows import read_events
 
 REWARDS = {("q1", "a"): 1.0, ("q1", "b"): 1 / 3, ("q2", "a"): 0.0}

@@ -14,7 +14,6 @@ WIDTH = 16
 
 
 def offsets_of(task):
-    """Offsets with one vector for a task."""
     vector = np.random.default_rng(0).normal(size=WIDTH).astype(np.float32) / 2
     evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
     return Offsets([Offset("task", vector, 0.9, 9, evidence, task=task)], width=WIDTH)
@@ -26,7 +25,6 @@ class Model:
     config = "its own"
 
     def embed(self, text, memory_action=None):
-        """The vector of a text."""
         return FakeEmbedder(width=WIDTH).embed_queries([text])[0].tolist()
 
 

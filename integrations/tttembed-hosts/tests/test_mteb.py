@@ -13,8 +13,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tttembed_hosts.catalogue import PAPER_TASKS, from_task, load_collection, load_skillret
 from tttembed_hosts.mteb import offsets_digest, two_pass, with_offsets
 
-from tttembed_rag import DataError, Evidence, InputError, JudgeError, Offset, Offsets
+from tttembed_rag import Evidence, InputError, JudgeError, Offset, Offsets
 from tttembed_rag.cli import main
+from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.testing import FakeJudge
 
@@ -103,7 +104,6 @@ def hub_cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    """A task with one subset."""
     return make_task(hub_folder(tmp_path_factory.mktemp("task"), retrieval_tables()), "LocalTask", ["eng-Latn"])
 
 
@@ -141,7 +141,6 @@ def evaluated(model, task, **options):
 
 
 def encoded(model, task, role, texts):
-    """What a model says of texts under a task."""
     from datasets import Dataset
     from mteb._create_dataloaders import create_dataloader
     from mteb.types import PromptType
@@ -330,7 +329,6 @@ class TestCollections:
         assert from_task(several, subset="de").qrels == QRELS
 
     def test_a_missing_split_is_an_error(self, task, tmp_path):
-        """The splits that are there are named."""
         fresh = make_task(task.metadata.dataset["path"], "LocalSplit", ["eng-Latn"])
         fresh.load_data()
         with pytest.raises(InputError, match="expected one of the subsets and splits default/test, got default/dev"):

@@ -25,7 +25,7 @@ from tttembed_rag.testing import FakeLog, eventually
 pytest.importorskip("phoenix.client", reason="the extra phoenix: arize-phoenix-client is not installed")
 
 from tttembed_hosts.phoenix import PhoenixProject
-from tttembed_store.spans.files import retrievals_of
+from tttembed_store.spans.files import served_in
 from tttembed_store.spans.reading import Reader
 
 TEXTS = ["wash wool cold", "boil the kettle"]
@@ -160,9 +160,9 @@ def test_what_langchain_sent_is_what_its_adapter_tells(phoenix):
     url = f"phoenix+{phoenix}/{name}"
     eventually(lambda: httpx.get(f"{phoenix}/v1/projects/{name}").status_code == 200 and len(panels_of(url)) == 2)
 
-    read = retrievals_of(PhoenixProject.open(url).spans(), Reader())
+    read = served_in(PhoenixProject.open(url).spans(), Reader())
 
-    assert [(one.query, tuple(one.documents), one.task) for one in read] == [
+    assert [(one.query, tuple(shown.text for shown in one.candidates), one.task) for _, one in read] == [
         (one.query, one.documents, one.task) for one in native.calls
     ]
 
@@ -178,7 +178,6 @@ def test_a_project_that_is_not_there_is_named_in_one_line(phoenix, sqlite_url):
 
 
 def test_the_newest_spans_are_read_and_the_limit_is_told(project, caplog):
-    """A project with more spans than the limit is not cut in silence."""
     _, opened = project
 
     assert len(opened.spans(limit=1)) == 1

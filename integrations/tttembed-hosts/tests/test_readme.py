@@ -9,7 +9,7 @@ README = Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=["chroma", "pydantic-ai", "tools"])
+@pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=["chroma", "pydantic-ai"])
 def test_readme_examples_run(number, tmp_path, monkeypatch, capsys):
     """Each serves a query as long as nothing is learned, too."""
     monkeypatch.chdir(tmp_path)

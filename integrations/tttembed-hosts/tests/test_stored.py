@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from tttembed_hosts.stored import from_chroma, from_elasticsearch, from_pgvector, from_qdrant, from_weaviate
 
-from tttembed_rag.capture import TextVectors
+from tttembed_rag import TextVectors
 
 VECTORS = {"1": [1.0, 0.0, 0.5], "2": [0.0, 1.0, 0.25]}
 

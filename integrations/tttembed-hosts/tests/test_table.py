@@ -170,7 +170,6 @@ def url(tmp_path):
 
 
 def langchain_model():
-    """An embedding model of LangChain."""
     pytest.importorskip("langchain_core", reason="LangChain is not installed")
     from langchain_core.embeddings import DeterministicFakeEmbedding
     from langchain_tttembed import TTTEmbeddings
@@ -188,7 +187,6 @@ def llama_index_model():
 
 
 def haystack_model():
-    """One of Haystack."""
     embedders = pytest.importorskip("haystack.components.embedders", reason="Haystack is not installed")
     from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder
 
@@ -196,7 +194,6 @@ def haystack_model():
 
 
 def pydantic_model():
-    """One of Pydantic AI."""
     embeddings = pytest.importorskip("pydantic_ai.embeddings", reason="Pydantic AI is not installed")
     from tttembed_hosts.pydantic_ai import TTTEmbeddingModel
 
@@ -204,7 +201,6 @@ def pydantic_model():
 
 
 def chroma_function():
-    """One of Chroma."""
     types = pytest.importorskip("chromadb.api.types", reason="Chroma is not installed")
     from tttembed_hosts.chroma import ChromaEmbeddingFunction
 

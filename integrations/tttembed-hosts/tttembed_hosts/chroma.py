@@ -14,9 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 from tttembed_hosts.extras import require
-from tttembed_rag.errors import InputError
-from tttembed_rag.serving import Steering
-from tttembed_rag.serving.saved import checked_store, steered_each, steering_or_base
+from tttembed_rag import InputError, Steering
+from tttembed_rag.adapting import checked_store, steered_each, steering_or_base
 
 require("chromadb", "chroma")
 import numpy as np  # noqa: E402
@@ -65,7 +64,7 @@ class ChromaEmbeddingFunction(EmbeddingFunction[Documents]):
         vectors = self.inner.embed_query(input)
         if self._steering is None:
             self._steering = steering_or_base(**self._saved)  # type: ignore[arg-type]  # by its own names
-        turned = steered_each(self._steering, vectors, [one if isinstance(one, str) else "" for one in input])
+        turned = steered_each(self._steering, vectors, [text if isinstance(text, str) else "" for text in input])
         return [
             base if vector == list(base) else np.asarray(vector, dtype=np.float32)
             for base, vector in zip(vectors, turned, strict=True)

@@ -52,7 +52,7 @@ def annotate(
 
     PROJECT is phoenix+http://HOST:6006/PROJECT. A query and its documents are found by their texts.
     """
-    from tttembed_store.spans import Reader, retrievals_of
+    from tttembed_store.spans import Reader, served_in
 
     from tttembed_hosts.phoenix import PhoenixProject
 
@@ -61,15 +61,15 @@ def annotate(
         named = judge or store.judge(tenant=tenant)
         if named is None:
             raise click.UsageError(f"--judge: expected a judge with rewards for tenant {tenant!r}, found none")
-        found = retrievals_of(phoenix.spans(limit=limit), Reader(None, None, cut_at))
-        ids = {one.query: store.text_id(one.query) for one in found}
+        queries = served_in(phoenix.spans(limit=limit), Reader(None, None, cut_at))
+        ids = {served.query: store.text_id(served.query) for _, served in queries}
         rewards = store.history.verdicts(tenant, judge=named, query_ids=sorted(set(ids.values())))
 
         def verdict_of(query: str, text: str) -> float | None:
             return rewards.get((ids[query], store.text_id(text)))
 
-        written = phoenix.annotate(found, verdict_of, judge=named)
+        written = phoenix.annotate(queries, verdict_of, judge=named)
     if as_json:
-        click.echo(json.dumps({"annotations": written, "retrievals": len(found), "judge": named}))
+        click.echo(json.dumps({"annotations": written, "retrievals": len(queries), "judge": named}))
     else:
-        click.echo(f"{written} documents of {len(found)} retrievals were annotated with rewards of {named}")
+        click.echo(f"{written} documents of {len(queries)} retrievals were annotated with rewards of {named}")

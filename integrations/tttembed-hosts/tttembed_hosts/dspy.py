@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tttembed_rag import Offsets
-from tttembed_rag.errors import InputError
-from tttembed_rag.serving import LiveOffsets, Steering, TaskSource
+from tttembed_rag import InputError, Offsets, Steering
+from tttembed_rag.adapting import OffsetSupplier, TaskSource
 
 __all__ = ["QueryEmbedder", "steer"]
 
@@ -44,12 +43,12 @@ class QueryEmbedder:
         return np.asarray(turned, dtype=base.dtype)
 
 
-def steer(retriever: RetrieverT, *, offsets: Offsets | LiveOffsets, task: TaskSource = None) -> RetrieverT:
+def steer(retriever: RetrieverT, *, offsets: Offsets | OffsetSupplier, task: TaskSource = None) -> RetrieverT:
     """*retriever* itself, whose searches are steered from now on; its corpus keeps its vectors.
 
     Args:
         retriever: A ``dspy.retrievers.Embeddings``, whose corpus is embedded.
-        offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
+        offsets: Learned offsets; `LiveOffsets`, or a store that is followed, where they are replaced while serving.
         task: The task of every query, or a function from query text to task.
 
     Raises:

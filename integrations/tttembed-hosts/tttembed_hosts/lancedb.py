@@ -13,9 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 from tttembed_hosts.extras import require
-from tttembed_rag.errors import InputError
-from tttembed_rag.serving import Steering
-from tttembed_rag.serving.saved import checked_store, steered_each, steering_or_base
+from tttembed_rag import InputError, Steering
+from tttembed_rag.adapting import checked_store, steered_each, steering_or_base
 
 require("lancedb.embeddings", "lancedb")
 from lancedb.embeddings import EmbeddingFunction, get_registry, register  # noqa: E402
@@ -69,8 +68,7 @@ class LanceEmbeddingFunction(EmbeddingFunction):
     def compute_query_embeddings(self, query: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Vectors of queries with their offset."""
         if self._steering is None:
-            named = {"task": self.task, "tenant": self.tenant, "embedder": self.embedder}
-            self._steering = steering_or_base(self.store, **named)
+            self._steering = steering_or_base(self.store, task=self.task, tenant=self.tenant, embedder=self.embedder)
         vectors = self._function.compute_query_embeddings(query, *args, **kwargs)
         text = query if isinstance(query, str) else ""
         return steered_each(self._steering, vectors, [text] * len(vectors))

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from tttembed_rag import Offsets
-from tttembed_rag.errors import InputError
-from tttembed_rag.serving import LiveOffsets, Steering, TaskSource
+from tttembed_rag import InputError, Offsets, Steering
+from tttembed_rag.adapting import OffsetSupplier, TaskSource
 
 __all__ = ["SearchEmbedder", "steer"]
 
@@ -43,12 +42,12 @@ class SearchEmbedder:
         return getattr(self.base, name)
 
 
-def steer(memory: MemoryT, *, offsets: Offsets | LiveOffsets, task: TaskSource = None) -> MemoryT:
+def steer(memory: MemoryT, *, offsets: Offsets | OffsetSupplier, task: TaskSource = None) -> MemoryT:
     """*memory* itself, whose searches are steered from now on.
 
     Args:
         memory: A ``mem0.Memory`` or ``AsyncMemory``.
-        offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
+        offsets: Learned offsets; `LiveOffsets`, or a store that is followed, where they are replaced while serving.
         task: The task of every search, or a function from query text to task.
 
     Raises:

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from tttembed_hosts.extras import require
 from tttembed_rag import Offsets, Rewards, fit
+from tttembed_rag.adapting import in_reward_order
 from tttembed_rag.errors import InputError, JudgeError, RewardError, check_count
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.judges import Judge, fingerprint_of
 from tttembed_rag.judging import Answers, Plan, ScoreCache, judge_all
 from tttembed_rag.offsets import AnyScope, check_scope
-from tttembed_rag.rewards.observations import Observation
-from tttembed_rag.serving import in_reward_order
+from tttembed_rag.rewards.observations import Served
 
 __all__ = ["OffsetEncoder", "TwoPassSearch", "two_pass", "with_offsets"]
 
@@ -253,7 +253,7 @@ class TwoPassSearch:
         """Rewards in [0, 1] by query id and document id, for the rows (m, k) of a first search."""
         documents = list(self._documents.items())
         observations = [
-            Observation(query, text, self._candidates(query, text, [documents[row] for row in rows]), task)
+            Served.of_texts(query, text, self._candidates(query, text, [documents[row] for row in rows]), task)
             for (query, text), rows in zip(texts.items(), base.tolist(), strict=True)
         ]
         verdicts = judge_all(Plan(observations, (self._depth,)), self._judge, self._answers)

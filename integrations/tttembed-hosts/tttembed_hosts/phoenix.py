@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tttembed_store.spans import Retrieval, Span, span_of
+from tttembed_store.spans import Span, span_of
 
 from tttembed_hosts.extras import require
 from tttembed_rag.clients.options import without_secrets
 from tttembed_rag.errors import DataError, InputError
+from tttembed_rag.rewards.observations import Served
 
 __all__ = ["PhoenixProject", "spans_at"]
 
@@ -75,7 +76,7 @@ class PhoenixProject:
 
     def annotate(
         self,
-        retrievals: Iterable[Retrieval],
+        queries: Iterable[tuple[Span, Served]],
         verdict_of: Callable[[str, str], float | None],
         *,
         judge: str,
@@ -86,7 +87,7 @@ class PhoenixProject:
         Written again, an annotation of the same judge replaces the old one.
 
         Args:
-            retrievals: What spans of this project show.
+            queries: The queries that spans of this project served, each with its span.
             verdict_of: (query, document text) to the reward in [0, 1]; None where there is none.
             judge: The name of the annotations.
             kind: Who judged: LLM, HUMAN or CODE.
@@ -98,14 +99,13 @@ class PhoenixProject:
             {
                 "name": judge,
                 "annotator_kind": kind,
-                "span_id": one.span.span_id,
+                "span_id": span.span_id,
                 "document_position": place,
                 "result": {"score": float(reward)},
             }
-            for one in retrievals
-            if one.scores is None
-            for place, text in zip(one.places, one.documents, strict=True)
-            if (reward := verdict_of(one.query, text)) is not None
+            for span, served in queries
+            for place, candidate in enumerate(served.candidates)
+            if candidate.text and (reward := verdict_of(served.query, candidate.text)) is not None
         ]
         try:
             for first in range(0, len(rows), _BATCH):

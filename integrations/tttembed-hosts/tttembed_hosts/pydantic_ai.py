@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tttembed_hosts.extras import require
-from tttembed_rag import Offsets
-from tttembed_rag.errors import InputError
-from tttembed_rag.serving import LiveOffsets, Steering, TaskSource
-from tttembed_rag.serving.saved import steered_each
+from tttembed_rag import InputError, Offsets, Steering
+from tttembed_rag.adapting import OffsetSupplier, TaskSource, steered_each
 
 require("pydantic_ai.embeddings", "pydantic-ai")
 from pydantic_ai.embeddings import EmbeddingModel, EmbeddingResult, EmbeddingSettings  # noqa: E402
@@ -31,7 +29,7 @@ class TTTEmbeddingModel(WrapperEmbeddingModel):
 
     Args:
         wrapped: The model, or its name such as ``openai:text-embedding-3-small``.
-        offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
+        offsets: Learned offsets; `LiveOffsets`, or a store that is followed, where they are replaced while serving.
         task: The task of every query, or a function from query text to task; a caller's
             ``with context(...)`` comes before the function.
 
@@ -40,7 +38,7 @@ class TTTEmbeddingModel(WrapperEmbeddingModel):
     """
 
     def __init__(
-        self, wrapped: EmbeddingModel | str, *, offsets: Offsets | LiveOffsets, task: TaskSource = None
+        self, wrapped: EmbeddingModel | str, *, offsets: Offsets | OffsetSupplier, task: TaskSource = None
     ) -> None:
         if isinstance(wrapped, TTTEmbeddingModel):
             raise InputError("wrapped: expected a model without offsets, got TTTEmbeddingModel; pass its .wrapped")

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from tttembed_hosts.extras import require
-from tttembed_rag import Offsets
+from tttembed_rag import InputError, Offsets, Steering
 from tttembed_rag.errors import DataError
-from tttembed_rag.serving import Steering, checked_offsets
 
 require("sentence_transformers", "sentence-transformers")
 import torch  # noqa: E402
@@ -53,7 +52,9 @@ class TTTOffsets(Module):
 
     def __init__(self, offsets: Offsets, *, task: str | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.offsets = checked_offsets(offsets)
+        if not isinstance(offsets, Offsets):  # live ones could not be saved with the model
+            raise InputError(f"offsets: expected tttembed_rag Offsets, got {type(offsets).__name__}")
+        self.offsets = offsets
         self.task = task
         self._steering = Steering(offsets, task)
 

@@ -32,10 +32,11 @@ def from_qdrant(client: Any, collection: str, *, vector: str | None = None) -> V
     def stored(ids: list[str]) -> Mapping[str, Any]:
         points = {key: point for key in ids if (point := _point(key)) is not None}
         records = client.retrieve(collection, ids=list(points.values()), with_payload=False, with_vectors=True)
-        found = {
-            str(one.id): one.vector.get(vector or "") if isinstance(one.vector, dict) else one.vector for one in records
+        vectors = {
+            str(record.id): record.vector.get(vector or "") if isinstance(record.vector, dict) else record.vector
+            for record in records
         }
-        return {key: value for key, point in points.items() if (value := found.get(str(point))) is not None}
+        return {key: value for key, point in points.items() if (value := vectors.get(str(point))) is not None}
 
     return stored
 
@@ -85,8 +86,8 @@ def from_chroma(collection: Any) -> VectorsById:
     """The vectors of a Chroma *collection*."""
 
     def stored(ids: list[str]) -> Mapping[str, Any]:
-        found = collection.get(ids=ids, include=["embeddings"])
-        return dict(zip(found["ids"], found["embeddings"], strict=True))
+        columns = collection.get(ids=ids, include=["embeddings"])
+        return dict(zip(columns["ids"], columns["embeddings"], strict=True))
 
     return stored
 
@@ -129,15 +130,15 @@ def from_weaviate(collection: Any, *, vector: str = "default") -> VectorsById:
     def stored(ids: list[str]) -> Mapping[str, Any]:
         uuids = {key: _uuid(key) for key in ids}
         objects = [
-            one
+            stored_object
             for part in _parts(list(set(uuids.values())))
             # Without a limit the server gives its default number of objects, most often ten.
-            for one in collection.query.fetch_objects_by_ids(
+            for stored_object in collection.query.fetch_objects_by_ids(
                 part, limit=len(part), include_vector=True, return_properties=False
             ).objects
         ]
-        found = {one.uuid: one.vector[vector] for one in objects if vector in one.vector}
-        return {key: found[uuid] for key, uuid in uuids.items() if uuid in found}
+        vectors = {each.uuid: each.vector[vector] for each in objects if vector in each.vector}
+        return {key: vectors[uuid] for key, uuid in uuids.items() if uuid in vectors}
 
     return stored
 

@@ -16,9 +16,8 @@ import pytest
 from tttembed_store import follow, open_store
 from tttembed_store.following.follower import Follower
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, context
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Steering, context
 from tttembed_rag.errors import StoreError
-from tttembed_rag.serving import Steering
 from tttembed_rag.testing import eventually
 
 WIDTH = 8
@@ -41,7 +40,6 @@ def live(store):
 
 @pytest.fixture
 def steering(live):
-    """Steering by them."""
     return Steering(live)
 
 
@@ -186,22 +184,24 @@ class TestHowOftenItLooks:
         """However often it is asked to look: answers of 1 ms each are asked for every 100 ms at most."""
         slow, began = Slow(store), time.monotonic()
         live = follow(slow, every=0.001)
-        time.sleep(0.8)
+        eventually(lambda: slow.answers >= 6)
         live.close()
         looks, seconds = slow.answers, time.monotonic() - began
 
-        assert 3 <= looks <= 3 + seconds / 0.1
+        assert looks <= 3 + seconds / 0.1
 
     def test_of_many_versions_the_newest_is_read(self, store):
         """What was replaced before anybody looked is never loaded."""
-        loaded, live = [], follow(store, every=0.2)
+        loaded, live = [], follow(store, every=60)
         load = store.registry._offsets
         store.registry._offsets = lambda number: loaded.append(number) or load(number)
         for seed in range(20):
             store.registry.publish(offsets_of(seed), by="test")
 
-        assert eventually(lambda: live.status.version == 20)
-        assert len(loaded) < 10
+        follow(store, every=60)  # which looks at once
+
+        assert live.status.version == 20
+        assert loaded == [20]
         live.close()
 
 
@@ -265,7 +265,7 @@ class TestTenants:
         tenants = [f"t{number}" for number in range(50)]
         for tenant in tenants:
             store.registry.halt(tenant=tenant, by="test")
-        follower = follow(counted, tenants=[*tenants, "\ud800"], every=60)._source
+        follower = follow(counted, tenants=[*tenants, "\ud800"], every=60)._reader
         before, counted.asked = counted.asked, ()
         store.registry.publish(offsets_of(1), by="test", tenant="t7")
         follower.refresh([*tenants, "\ud800"])
@@ -277,7 +277,7 @@ class TestTenants:
         """A halt of all, its end, a version for whoever has none of their own: two questions, however many they are."""
         tenants = [f"t{number}" for number in range(3000)]
         counted = Counted(store, own=tenants)
-        follower = follow(counted, tenants=tenants, every=60)._source
+        follower = follow(counted, tenants=tenants, every=60)._reader
         followed = len(follower._snapshots)
         looks = []
 
@@ -304,7 +304,7 @@ class TestTenants:
     def test_the_least_recently_served_are_forgotten(self, store, live, monkeypatch):
         """More tenants than can be followed neither grow without end nor lose those that are served."""
         monkeypatch.setattr("tttembed_store.following.follower._MOST_TENANTS", 5)
-        source = live._source
+        source = live._reader
         for number in range(30):
             store.registry.halt(tenant=f"t{number}", by="test")
         for number in range(30):
@@ -347,7 +347,7 @@ class TestTenants:
                 served.append(steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
             if number % 500 == 0:
                 time.sleep(0.03)
-        kept = set(live._source._snapshots)
+        kept = set(live._reader._snapshots)
         live.close()
 
         assert all(served)
@@ -366,12 +366,6 @@ class TestTenants:
         assert 250 < len(kept(live)) < 350
         assert kept(live) == kept(live.for_tenant("acme"))
         assert (len(kept(follow(store))), len(kept(follow(store, base_share=1.0)))) == (0, 1000)
-
-    @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
-    def test_what_is_no_share_is_refused(self, store, share):
-        """In one line."""
-        with pytest.raises(InputError, match=r"base_share: expected a share in \[0, 1\], got"):
-            follow(store, base_share=share)
 
     def test_a_tenant_may_be_required(self, store):
         """A query without one is served its base vector, and counted; one with a tenant its own, or the shared ones."""
@@ -402,8 +396,7 @@ class TestOutages:
         served = eventually(lambda: live.status.version == 1)
         store.close()
         (tmp_path / "data").rename(tmp_path / "away")
-        noticed = eventually(lambda: live.status.error is not None)
-        time.sleep(0.1)
+        noticed = eventually(lambda: live.status.error is not None and live.status.age >= 0.1)
         during, lines = (steering.apply(BASE, "q"), live.status), len(caplog.records)
         (tmp_path / "away").rename(tmp_path / "data")
         store.registry.publish(offsets_of(2), by="test")
@@ -556,7 +549,7 @@ class TestLife:
 import os, sys, time
 from tttembed_store import follow
 from tttembed_store.following.follower import Follower
-from tttembed_rag.serving import Steering
+from tttembed_rag import Steering
 
 steering = Steering(follow(sys.argv[1], every=0.01))
 base = [float(part) for part in sys.argv[2].split(",")]

@@ -10,7 +10,8 @@ from tttembed_store.worker.drift import Drift, query_drift, reward_drift
 from tttembed_store.worker.probe import PROBE_TEXTS, SAME_MODEL
 from tttembed_store.worker.trial import WINDOW, LiveGains, Trial, live_gains, without_risen
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, VectorError, fit
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
+from tttembed_rag.errors import VectorError
 
 WIDTH = 64
 
@@ -31,7 +32,6 @@ def model(seed=0, *, prompt="", characters=None, update=0.0):
 
 
 def probe(name="model", **options):
-    """The probe of such a model."""
     return Probe.of(model(**options), name=name)
 
 
@@ -60,7 +60,6 @@ class TestProbe:
         assert probe().difference(probe("model-2"))
 
     def test_another_width_is_another_model(self):
-        """A model of another width is named by its widths."""
         cut = Probe.of(lambda text: model()(text)[:32], name="model")
 
         assert probe().difference(cut) == "queries have 32 dimensions, they had 64"

@@ -405,20 +405,6 @@ def test_the_rewards_of_a_store_are_exported(filled, tmp_path):
     assert [one.judge for one in read] == ["new", "old", "new"]
 
 
-def test_documents_that_a_tenant_shares_stay_apart(filled, tmp_path):
-    """Its names are kept from others, and its documents are as many as they were."""
-    with open_store(filled) as store:
-        store.share("acme", True, by="test")
-        shared = store.rewards("new")
-    shared.to_parquet(tmp_path / "set")
-    read = Rewards.from_parquet(tmp_path / "set")
-
-    assert len(shared.doc_ids) == len(read.doc_ids) == 6
-    assert np.array_equal(shared.doc_vectors[shared.candidates], read.doc_vectors[read.candidates])
-    foreign = [f"(another tenant's){number}" for number in ("", " #2", " #3")]
-    assert sorted(read.doc_ids.tolist()) == [*foreign, "d0", "d1", "d2"]
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

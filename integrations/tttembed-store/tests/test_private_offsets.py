@@ -5,11 +5,10 @@ import time
 
 import numpy as np
 import pytest
-from tttembed_store import StoreLog, Worker, follow, open_store
+from tttembed_store import StoreLog, TenantOffsets, Worker, follow, open_store
+from tttembed_store.following.tenants import Published, TenantSnapshot
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, context, fit
-from tttembed_rag.capture import Known, RewardLog
-from tttembed_rag.serving import Published, Snapshot, Steering
+from tttembed_rag import Evidence, Known, LiveOffsets, Offset, Offsets, RewardLog, Steering, context, fit
 from tttembed_rag.system import telemetry
 
 WIDTH = 16
@@ -48,7 +47,7 @@ def offsets_of(*ids, task="default", shared=True):
 
 def live_of(offsets, text_id):
     """Live offsets as they come from a store that gives texts ids."""
-    return LiveOffsets.of(Published({"": Snapshot(offsets, text_id=text_id)}))
+    return TenantOffsets.of(Published({"": TenantSnapshot(offsets, text_id=text_id)}))
 
 
 class TestEndToEnd:
@@ -144,23 +143,22 @@ class TestTenants:
         assert own == offsets.apply(BASE, query_id=store.text_id("query 3")) != BASE
         assert steering.apply(BASE, "query 3") == BASE
 
-    def test_tenants_that_share(self, store, rewards):
-        """In shared offsets a query finds that of its own tenant, not that of another who asked the same."""
-        store.share("acme", True, by="test")
-        record(store, rewards, tenant="acme")
+    def test_the_shared_tenants_version(self, store, rewards):
+        """Its private offsets are of its own queries: a tenant that asks the same is served none of them."""
+        record(store, rewards)
         offsets = fit(store.rewards("judge"), scope="query", gate=False)
         store.registry.publish(offsets, by="test")
-        live = follow(store, tenants=["acme", "other"])
+        live = follow(store, tenants=["acme"])
 
-        served = {tenant: Steering(live.for_tenant(tenant)).apply(BASE, "query 3") for tenant in ("acme", "other", "")}
+        served = {tenant: Steering(live.for_tenant(tenant)).apply(BASE, "query 3") for tenant in ("acme", "")}
 
-        expected = offsets.apply(BASE, query_id=f"acme:\0{store.text_id('query 3')}")
-        assert served == {"acme": expected, "other": BASE, "": BASE}
+        expected = offsets.apply(BASE, query_id=store.text_id("query 3"))
+        assert served == {"acme": BASE, "": expected}
         assert expected != BASE
 
     def test_offsets_of_this_process(self):
         """What a tenant publishes in a process is found by its own queries alone, as the shared ones are by theirs."""
-        live, offsets = LiveOffsets(offsets_of("shared text", shared=False)), offsets_of("own text", shared=False)
+        live, offsets = TenantOffsets(offsets_of("shared text", shared=False)), offsets_of("own text", shared=False)
         live.for_tenant("acme").publish(offsets)
 
         served = {

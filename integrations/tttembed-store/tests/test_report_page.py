@@ -9,8 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,7 +75,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 class Browser:
     """A page in a headless Chromium, asked in the DevTools protocol over a pipe."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         ours, theirs = os.pipe(), os.pipe()
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run"]
         command = [str(CHROMIUM), *options, f"--user-data-dir={folder}", "about:blank"]
@@ -98,14 +96,13 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
-    def close(self) -> None:
-        """End the browser."""
+    def close(self):
         self._asked.close()
         self._answers.close()
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(60)
 
-    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def ask(self, method, **parameters):
         """The answer to one request; what the browser reports meanwhile is noted."""
         number = next(self._number)
         request: dict[str, Any] = {"id": number, "method": method, "params": parameters}
@@ -118,7 +115,7 @@ class Browser:
         answer: dict[str, Any] = message["result"]
         return answer
 
-    def _next(self) -> dict[str, Any]:
+    def _next(self):
         while b"\0" not in self._rest:
             more = os.read(self._answers.fileno(), 1 << 20)
             assert more, "the browser has ended"
@@ -136,7 +133,7 @@ class Browser:
             self.loaded = True
         return message
 
-    def look(self, path: Path, *, size: tuple[int, int] = DESKTOP, dark: bool = False) -> None:
+    def look(self, path, *, size=DESKTOP, dark=False):
         """Open the page at *path* in a window of a *size*."""
         width, height = size
         self.console, self.loaded = [], False
@@ -153,34 +150,31 @@ class Browser:
         while not self.loaded:
             self._next()
 
-    def run(self, script: str) -> Any:
-        """What *script* evaluates to."""
+    def run(self, script):
         answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def press(self, key: str, code: int, times: int = 1) -> None:
-        """Press and release a key."""
+    def press(self, key, code, times=1):
         for _ in range(times):
             for kind in ("rawKeyDown", "keyUp"):
                 self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
-    def picture(self, path: Path) -> None:
+    def picture(self, path):
         """Write what is seen, from top to bottom of the page."""
         shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all."""
+def browser(tmp_path_factory):
     one = Browser(tmp_path_factory.mktemp("profile"))
     yield one
     one.close()
 
 
 @pytest.fixture(scope="module")
-def page(planted: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(planted, tmp_path_factory):
     """The interactive page of a store that a worker has filled, with hostile texts, and documents not judged."""
     folder = tmp_path_factory.mktemp("page")
     rewards = planted(60, strength=0.9, dtype=np.float32)
@@ -211,7 +205,7 @@ def page(planted: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_slider_ranks_anew(browser: Browser, page: Path) -> None:
+def test_the_slider_ranks_anew(browser, page):
     """By keys alone: at dose 0 a list stands in base order, at 1 as it came, and further doses give other orders."""
     browser.look(page)
     served = browser.run(AFTER)
@@ -234,7 +228,7 @@ def test_the_slider_ranks_anew(browser: Browser, page: Path) -> None:
     assert browser.console == []
 
 
-def test_the_lists_open_by_keyboard(browser: Browser, page: Path) -> None:
+def test_the_lists_open_by_keyboard(browser, page):
     """Tab reaches the first query, Enter closes and opens it."""
     browser.look(page)
     browser.run("document.getElementById('dose').focus()")
@@ -254,7 +248,7 @@ def test_the_lists_open_by_keyboard(browser: Browser, page: Path) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_the_page_can_be_read(browser: Browser, page: Path, size: tuple[int, int], dark: bool) -> None:
+def test_the_page_can_be_read(browser, page, size, dark):
     """All texts have contrast, and nothing reaches beyond the window."""
     browser.look(page, size=size, dark=dark)
     browser.run("document.querySelectorAll('details').forEach(one => one.open = true)")
@@ -266,7 +260,7 @@ def test_the_page_can_be_read(browser: Browser, page: Path, size: tuple[int, int
     assert browser.run(OVERFLOWS.replace("WIDTH", str(size[0]))) == []
 
 
-def test_hostile_texts_do_nothing(browser: Browser, page: Path) -> None:
+def test_hostile_texts_do_nothing(browser, page):
     """They are shown; no script of theirs runs, nothing is asked for, and the one script is ours."""
     browser.look(page)
 
@@ -276,7 +270,7 @@ def test_hostile_texts_do_nothing(browser: Browser, page: Path) -> None:
     assert browser.console == []
 
 
-def test_the_policy_admits_no_other_script(browser: Browser, page: Path, tmp_path: Path) -> None:
+def test_the_policy_admits_no_other_script(browser, page, tmp_path):
     """A script that got into the page nevertheless would not run."""
     broken = tmp_path / "broken.html"
     text = page.read_text(encoding="utf-8").replace("</main>", "<script>document.title = 'run'</script></main>")

@@ -15,8 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tttembed_store import REQUIRED, Candidate, Served, StoreLog, Worker, follow, open_store
 
-from tttembed_rag import Evidence, Offset, Offsets, context
-from tttembed_rag.serving import Steering
+from tttembed_rag import Evidence, Offset, Offsets, Steering, context
 from tttembed_rag.system import telemetry
 from tttembed_rag.testing import FakeJudge, word_overlap
 
@@ -223,7 +222,6 @@ class TestSteps:
     """What the worker reports."""
 
     def test_a_step_is_timed_and_traced(self, read, spans):
-        """A span with its attributes, and the duration by step."""
         before = read("tttembed.step.duration")
         with telemetry.step("fit", tenant="acme") as note:
             note(rewarded=12)
@@ -279,7 +277,7 @@ def test_without_opentelemetry_nothing_happens():
         "sys.modules['opentelemetry'] = None\n"
         "import numpy as np\n"
         "from tttembed_rag import Offsets\nfrom tttembed_rag.system import telemetry\n"
-        "from tttembed_rag.serving import Steering\n"
+        "from tttembed_rag import Steering\n"
         "Steering(Offsets([], width=2)).apply([1.0, 2.0], 'q')\n"
         "with telemetry.step('fit') as note:\n"
         "    note(rewarded=1)\n"

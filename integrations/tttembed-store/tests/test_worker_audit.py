@@ -85,19 +85,6 @@ def test_labels_decide_on_what_is_live(judged, store):
     assert store.judge() == "reranker"
 
 
-def test_labels_of_a_tenant_that_shares_are_its_own(judged, store):
-    """The shared scope reads no labels of other tenants, so it learns nothing when there are new ones."""
-    store.share("a", allowed=True, by="me")
-    store.observe([Served("q", [1.0] * 64, [Candidate("d", [1.0] * 64, "text", 0.5)], tenant="a")], judge="reranker")
-    worker = Worker(store, scope="task", min_new=50)
-    worker.round()
-    store.reward("audit", {("a", "default", "q"): {"d": 1.0}})
-    learned = [step.detail for step in worker.round() if step.tenant == ""]
-
-    assert learned == ["nothing is new, 481 rewards as before"]
-    assert store.changes("audit") == 1
-
-
 def test_a_spreadsheet_goes_there_and_back(judged, store, tmp_path):
     """`audit draw` draws pairs of what was judged, with their texts; `audit read` brings the labels back."""
     sheet = tmp_path / "pairs.csv"
@@ -130,12 +117,11 @@ def test_texts_and_ids_are_no_formulas_in_a_spreadsheet(planted, store, tmp_path
 
 
 def test_only_what_a_person_can_label_is_drawn(planted, store, tmp_path):
-    """The queries of a tenant that shares are hidden, so that no label could be given to them."""
-    store.share("acme", allowed=True, by="ann")
+    """Pairs of the tenant itself, each with both texts."""
     queries = enumerate(served(planted(40, strength=0.9)))
     store.observe((replace(one, tenant="acme" if row % 2 else "") for row, one in queries), judge="reranker")
     pairs, _ = draw(store, tmp_path / "pairs.csv")
 
-    assert len(store.rewards("reranker")) == 40
+    assert len(store.rewards("reranker")) == 20
     assert len(pairs) == 60
     assert all(pair["query"] and pair["document"] for pair in pairs)

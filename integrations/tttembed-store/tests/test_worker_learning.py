@@ -34,13 +34,10 @@ class Traffic:
         }
 
     def next(self, count, embedder="A", says="right"):
-        """The next *count* queries."""
         for number in range(self.served, self.served + count):
             row = number % len(self.rewards)
             shown = range(DEPTH * row, DEPTH * (row + 1))
-            candidates = [
-                Candidate(f"d{j}", self.rewards.doc_vectors[j], None, float(self.says[says][j])) for j in shown
-            ]
+            candidates = [Candidate(f"d{j}", self.rewards.doc_vectors[j], "", float(self.says[says][j])) for j in shown]
             at = self.began + number
             yield Served(f"q{number}", self.rewards.query_vectors[row], candidates, at=at, embedder=embedder)
         self.served += count

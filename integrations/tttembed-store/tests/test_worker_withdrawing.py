@@ -85,7 +85,7 @@ class TestRollback:
 
         assert seen[:5] == ["looked", "learned nothing", "looked", "rolled back", "learned nothing"]
         assert store.registry.version().served == 0
-        assert "contradicted" in store.audit.lines()[0].detail
+        assert "contradicted" in store.changes.lines()[0].detail
 
     def test_what_it_was_learned_from_is_learned_from_no_more(self, world, store):
         """However much there was: only what was served since the version that was taken back counts from then on."""
@@ -143,7 +143,7 @@ class TestRollback:
         store.observe(type(world)(moved).served(range(40, 80), judged=True), judge="j")
 
         assert "drifted" in actions(Worker(store, scope="task").round())
-        assert "drift" in [line.action for line in store.audit.lines()]
+        assert "drift" in [line.action for line in store.changes.lines()]
 
     def test_goes_back_to_the_version_before_if_that_still_helps(self, world, store):
         """A bad version in between gives way to the good one before it."""
@@ -183,7 +183,6 @@ class Steered:
         return Worker(store, scope="task", probe=lambda: Probe.of(model(self.now), name="closed"))
 
     def round(self, now=None):
-        """What another round does, with the model that there is *now*."""
         self.now = now or self.now
         return actions(self.worker.round())
 
@@ -221,7 +220,6 @@ class TestProbe:
 
     @pytest.mark.parametrize("reason", ["incident", ""])
     def test_a_halt_by_a_person_stays(self, reason, store, steered):
-        """Only a person undoes what a person did."""
         store.registry.halt(by="anna", tenant="", note=reason)
         for now in (2, 1, 1):
             steered.round(now)
@@ -239,7 +237,7 @@ class TestProbe:
             held.append(store.registry.halted())
 
         assert held == ["incident"] * 2
-        assert store.audit.lines()[0].by == "anna"
+        assert store.changes.lines()[0].by == "anna"
 
     def test_what_was_learned_for_another_model_is_halted_however_it_went_live(self, world, store, steered):
         """A rollback to a version of the old model, or a person who resumes it, steers no query of the new one."""
@@ -321,7 +319,7 @@ class TestProbe:
         """Judging goes on in the next round, and nothing is learned."""
         store.observe(world.served(range(40), judged=True), judge="j")
         answers = threading.Event()
-        worker = Worker(store, probe=lambda: answers.wait(20), judge_seconds=0.2)
+        worker = Worker(store, probe=lambda: answers.wait(60), judge_seconds=0.2)
         (first,) = worker.round()
         answers.set()
 
@@ -332,7 +330,7 @@ class TestProbe:
         """However many rounds ask it."""
         store.observe(world.served(range(4), judged=True), judge="j")
         answers, asked = threading.Event(), []
-        worker = Worker(store, probe=lambda: asked.append(1) or answers.wait(20), judge_seconds=0.05)
+        worker = Worker(store, probe=lambda: asked.append(1) or answers.wait(60), judge_seconds=0.05)
         last = [worker.round()[-1] for _ in range(12)][-1]
         other = Worker(store, probe=lambda: Probe.of(model(1))).round()
         answers.set()

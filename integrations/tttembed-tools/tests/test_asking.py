@@ -4,17 +4,11 @@ import pytest
 from tttembed_store import open_store
 from tttembed_tools import LearnedToolSearch
 
-from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request
+from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request, suits
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging.spending import Budget
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
-
-
-def suits(query, text):
-    """Whether a card is that of the topic, in any suite; the examination of judges is passed."""
-    topic = query.removeprefix("please handle my ")
-    return 0.9 if f"_{topic}:" in text or answers().get(query) == text else 0.1
 
 
 def asked_of(judge):

@@ -67,7 +67,7 @@ def test_clients_teach_the_server_by_working():
     assert listed == ["search_tools", "call_tool"]
     assert lesson.requests == len(LEARNED)
     assert before < 0.6 < first(search, UNSEEN)
-    told = [outcome for one in search._memory.requests("", 64) for outcome in one.outcomes.items()]
+    told = [outcome for one in search.requests() for outcome in one.outcomes.items()]
     assert {(name.split("_")[0], value) for name, value in told} == {("acme", 0.2), ("zeta", 1.0)}
 
 
@@ -83,7 +83,7 @@ def test_results_are_those_of_the_server():
             return answer.data if answer.data is not None else answer.content[0].text
 
     assert asyncio.run(story()) in ("zeta_redmail", {"result": "zeta_redmail"})
-    assert search._memory.requests("", 64) == []
+    assert search.requests() == []
 
 
 def test_outcomes_of_calls_elsewhere_are_reported():
@@ -100,7 +100,7 @@ def test_outcomes_of_calls_elsewhere_are_reported():
         return listed
 
     assert asyncio.run(story()) == ["search_tools", "call_tool", "report_outcome"]
-    assert [dict(one.outcomes) for one in search._memory.requests("", 64)] == [{"zeta_redmail": 1.0}]
+    assert [dict(one.outcomes) for one in search.requests()] == [{"zeta_redmail": 1.0}]
     assert "report_outcome" not in search.names
 
 
@@ -134,4 +134,4 @@ def test_calls_carry_their_source():
 
     asyncio.run(story())
 
-    assert {one.source for one in search._memory.requests("", 64)} == {"ann", "eve", "bob"}
+    assert {one.source for one in search.requests()} == {"ann", "eve", "bob"}

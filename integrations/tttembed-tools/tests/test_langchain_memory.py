@@ -78,9 +78,10 @@ def test_an_outcome_belongs_to_its_namespace(recall):
     store.search(ADA, query="which door?")
     store.used(ADA, "which door?", "door")
 
-    (kept,) = recall._memory.requests("memories/ada", 64)
+    with context(tenant="/".join(ADA)):
+        (kept,) = recall.requests()
     assert dict(kept.outcomes) == {"door": 1.0}
-    assert recall._memory.requests("memories/bob", 64) == []
+    assert recall.requests() == []
 
 
 class Watched(InMemoryStore):
@@ -343,7 +344,7 @@ def test_cited_memories_helped(recall, make, way):
     with context(tenant="ada"):
         recall.add({"door": "the red door sticks", "boat": "a green boat", "keys": "the keys lie by the sea"})
         asked(agent, way, "what about the red door?")
-        (kept,) = recall._memory.requests("ada", 64)
+        (kept,) = recall.requests()
 
     assert "Be brief." in model.told[0]
     assert "[memory 1] the red door sticks\n[memory 2] " in model.told[0]
@@ -356,9 +357,10 @@ def test_a_user_without_memories_is_told_nothing(recall):
     agent = create_agent(model, tools=[], system_prompt="Be brief.", middleware=[RecallMiddleware(recall)])
     with context(tenant="ada"):
         asked(agent, "sync", "what about the red door?")
+        kept = recall.requests()
 
     assert model.told == ["Be brief."]
-    assert recall._memory.tenants() == []
+    assert kept == []
 
 
 def said(middleware, message, answer="yes", during=lambda: None):
@@ -403,7 +405,7 @@ def test_a_turn_is_credited_by_what_it_was_told(recall, monkeypatch):
         other = HumanMessage("a green boat", id="2")
         said(middleware, HumanMessage("red door", id="1"), "[memory 1]", lambda: said(middleware, other))
 
-        assert [dict(one.outcomes) for one in recall._memory.requests("ada", 64)] == [{"door": 1.0}]
+        assert [dict(one.outcomes) for one in recall.requests()] == [{"door": 1.0}]
 
 
 @pytest.mark.parametrize("number", ["1" * 5000, "7", "0"])
@@ -413,7 +415,7 @@ def test_a_number_of_no_memory_is_none(recall, number):
         recall.add({"door": "the red door sticks"})
         said(RecallMiddleware(recall), HumanMessage("red door"), f"[memory {number}]")
 
-    assert recall._memory.requests("ada", 64) == []
+    assert recall.requests() == []
 
 
 def test_an_outcome_that_cannot_be_kept_is_logged(recall, caplog):

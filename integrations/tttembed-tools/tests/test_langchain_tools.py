@@ -89,7 +89,7 @@ def test_an_agent_teaches_its_search_by_working(way):
     assert {len(names) for names in model.seen} == {4}
     assert [m.status for m in answer["messages"] if isinstance(m, ToolMessage)][-1] == "success"
     assert before < 0.6 < first(search)
-    told = {one.query: set(one.outcomes.values()) for one in search._memory.requests("", 64)}
+    told = {one.query: set(one.outcomes.values()) for one in search.requests()}
     assert len(told) == len(LEARNED)
     assert set().union(*told.values()) == {0.2, 1.0}
 
@@ -101,7 +101,7 @@ def test_a_service_out_of_reach_says_nothing():
     with pytest.raises(ConnectionError, match="not in this suite"):
         agent.invoke(ask(LEARNED[0]))
 
-    assert search._memory.requests("", 64) == []
+    assert search.requests() == []
 
 
 def test_some_tools_are_always_visible():
@@ -132,4 +132,4 @@ def test_calls_carry_their_source():
     with context(source="bob"):
         agent.invoke(ask(LEARNED[0]))
 
-    assert {one.source for one in search._memory.requests("", 64)} == {"ann", "eve", "bob"}
+    assert {one.source for one in search.requests()} == {"ann", "eve", "bob"}

@@ -118,7 +118,7 @@ def test_an_agent_teaches_its_search_by_working():
 
     assert {len(names) for names in model.seen} == {4}
     assert before < 0.6 < first(search)
-    told = {one.query: set(one.outcomes.values()) for one in search._memory.requests("", 64)}
+    told = {one.query: set(one.outcomes.values()) for one in search.requests()}
     assert set(told) == {ask(topic) for topic in LEARNED}
     assert set().union(*told.values()) == {0.2, 1.0}
 
@@ -132,7 +132,7 @@ def test_a_service_out_of_reach_says_nothing():
 
     asyncio.run(story())
 
-    told = [dict(one.outcomes) for one in search._memory.requests("", 64)]
+    told = [dict(one.outcomes) for one in search.requests()]
     assert [outcome for outcome in told if "acme_redmail" in outcome] == []
 
 
@@ -157,4 +157,4 @@ def test_calls_carry_their_source():
 
     asyncio.run(both())
 
-    assert {one.source for one in search._memory.requests("", 64)} == {"ann", "eve"}
+    assert {one.source for one in search.requests()} == {"ann", "eve"}

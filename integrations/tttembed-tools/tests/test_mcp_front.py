@@ -323,7 +323,7 @@ def test_a_tool_that_does_not_answer_in_time_is_no_failure(monkeypatch):
             for name in ("behind_slow", "behind_wrong"):
                 answer = await client.call_tool("call_tool", {"name": name}, raise_on_error=False)
                 assert answer.is_error
-        return [outcome for one in search._memory.requests("", 64) for outcome in one.outcomes.items()]
+        return [outcome for one in search.requests() for outcome in one.outcomes.items()]
 
     assert asyncio.run(story()) == [("behind_wrong", 0.2)]
 

@@ -75,7 +75,7 @@ def test_an_agent_teaches_its_search_by_working():
     assert len(found[1]["discovered_tools"]) == 4
     assert lesson.published
     assert before < 0.6 < first(search, UNSEEN)
-    told = {one.query: dict(one.outcomes) for one in search._memory.requests("", 64)}
+    told = {one.query: dict(one.outcomes) for one in search.requests()}
     assert told[request(LEARNED[0])] == {f"acme_{LEARNED[0]}": 0.2, f"zeta_{LEARNED[0]}": 1.0}
 
 
@@ -87,7 +87,7 @@ def test_a_service_out_of_reach_says_nothing():
     with pytest.raises(ConnectionError, match="unreachable"):
         asyncio.run(agent.run(request("down")))
 
-    assert search._memory.requests("", 64) == []
+    assert search.requests() == []
 
 
 def test_calls_carry_their_source():
@@ -104,4 +104,4 @@ def test_calls_carry_their_source():
 
     asyncio.run(both())
 
-    assert {one.source for one in search._memory.requests("", 64)} == {"ann", "eve"}
+    assert {one.source for one in search.requests()} == {"ann", "eve"}

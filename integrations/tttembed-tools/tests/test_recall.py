@@ -1,4 +1,4 @@
-"""Memories of users: each finds its own, what is forgotten is gone at once, and only what may be shared is shared."""
+"""Memories of users: each finds its own and learns alone, and what is forgotten is gone at once."""
 
 import sqlite3
 
@@ -11,7 +11,6 @@ from tttembed_tools.index import Index
 from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request
 from tttembed_rag import context
 from tttembed_rag.errors import InputError
-from tttembed_rag.offsets.values import FOREIGN
 from tttembed_rag.testing import FakeEmbedder
 
 
@@ -94,7 +93,7 @@ def test_states_of_an_index_do_not_disturb_each_other():
 
 
 def test_what_helped_one_user_moves_no_other():
-    """Without sharing, each user learns alone."""
+    """Each user learns alone."""
     recall = remembering(["ada", "bob"])
     with context(tenant="ada"):
         help_with(recall, LEARNED)
@@ -107,43 +106,13 @@ def test_what_helped_one_user_moves_no_other():
     assert before < 0.6
 
 
-@pytest.mark.parametrize("kept", ["here", "store"])
-def test_users_who_share_teach_those_who_come_later(tmp_path, kept):
-    """What many users' requests teach serves a user without outcomes; where one ends sharing, all of it goes."""
-    url = None if kept == "here" else f"sqlite:///{tmp_path / 'memories.db'}"
-    users = [f"user {number}" for number in range(10)]
-    with remembering([*users, "late", "alone"], url) as recall:
-        for number, user in enumerate(users):
-            with context(tenant=user):
-                recall.share()
-                help_with(recall, LEARNED[3 * number : 3 * number + 3])
-        with context(tenant="alone"):
-            recall.used(request(UNSEEN[0]), f"acme_{UNSEEN[0]}")
-        with context(tenant="late"):
-            before = first(recall, UNSEEN)
-
-        lesson = recall.learn()
-
-        assert lesson.published
-        assert lesson.requests == len(LEARNED)
-        with context(tenant="late"):
-            assert first(recall, UNSEEN) > max(0.6, before)
-        with context(tenant=users[0]):
-            recall.share(False)
-        with context(tenant="late"):
-            assert first(recall, UNSEEN) == before
-        assert recall.learn().requests == len(LEARNED) - 3
-
-
 def test_one_name_is_no_list_of_names():
-    """Else nothing would be forgotten, and nobody would know; and what is no answer would share."""
+    """Else nothing would be forgotten, and nobody would know."""
     with remembering(["ada"]) as recall, context(tenant="ada"):
         recall.add({"m1": "likes tea"})
         for call in (recall.forget, recall.remove):
             with pytest.raises(InputError, match=r"^names: expected a list of names, got 'm1'$"):
                 call("m1")
-        with pytest.raises(InputError, match=r"^allowed: expected True or False, got 'no'$"):
-            recall.share("no")
         for wrong in ("likes tea", None):
             with pytest.raises(InputError, match=rf"^items: expected Card values or a dict .*, got {wrong!r}$"):
                 recall.add(wrong)
@@ -169,7 +138,7 @@ def test_a_memory_that_is_forgotten_is_gone(tmp_path, kept, caplog):
         assert "secret" not in recall("how does the safe open?", k=1000)
         with pytest.raises(InputError, match=r"^name: expected one of \d+ memories, got 'secret'$"):
             recall.used("how does the safe open?", "secret")
-        assert not any("secret" in one.outcomes for one in recall._memory.requests("ada", 64))
+        assert not any("secret" in one.outcomes for one in recall.requests())
         if kept == "store":
             assert b"zebra-4711" not in file.read_bytes()
             assert b"secret" not in file.read_bytes()
@@ -208,43 +177,9 @@ def test_a_use_that_was_under_way_brings_no_forgotten_memory_back(tmp_path, kept
 
         recall._embedder.embed_queries = slowly
         recall.used("how does the safe open?", "secret")
-        assert not any("secret" in one.outcomes for one in recall._memory.requests("ada", 64))
+        assert not any("secret" in one.outcomes for one in recall.requests())
     if kept == "store":
         assert b"zebra-4711" not in file.read_bytes()
-
-
-def test_nobody_is_shown_the_requests_of_those_who_share():
-    """Who explains without a user is told what was asked without one, whatever its memories are called."""
-    recall = remembering(users := ["", *(f"user {number}" for number in range(6))])
-    for number, user in enumerate(users[1:]):
-        with context(tenant=user):
-            recall.share()
-            help_with(recall, LEARNED[5 * number : 5 * number + 5])
-    assert recall.learn().published
-
-    told = recall.explain(request(UNSEEN[0]), k=len(CATALOG))
-
-    assert not [topic for topic in LEARNED if request(topic) in str(told)]
-
-
-def test_a_process_with_few_of_the_memories_does_not_learn_for_all(tmp_path):
-    """What those who share taught stays, where most of their memories are elsewhere."""
-    users = [f"user {number}" for number in range(6)]
-    url = f"sqlite:///{tmp_path}/memories.db"
-    with remembering(users, url) as recall:
-        for number, user in enumerate(users):
-            with context(tenant=user):
-                recall.share()
-                help_with(recall, LEARNED[5 * number : 5 * number + 5])
-        assert recall.learn().published
-        served = recall.offsets
-    with remembering(users[:1], url) as again:
-        with context(tenant=users[0]):
-            help_with(again, LEARNED[-2:])
-        lesson = again.learn()
-        assert (lesson.published, again.offsets) != (True, None)
-        assert "of items that are not here" in lesson.reason
-        assert {one.key for one in again.offsets.values()} == {one.key for one in served.values()}
 
 
 def test_a_search_whose_last_item_goes_finds_nothing():
@@ -282,20 +217,3 @@ def test_an_outcome_of_a_forgotten_memory_does_not_come_late(tmp_path):
     assert (gone.queries, gone.documents, gone.pairs, gone.rewards) == (0, 1, 1, 1)
     assert (list(late), texts) == ([("q", "kept")], {"text of kept"})
     assert sorted(after) == [("q", "gone"), ("q", "kept")]
-
-
-def test_evidence_names_no_memory_of_another_user():
-    """An item that sources would move everywhere is withheld, and evidence that others read does not name it."""
-    recall = remembering(users := [f"user {number}" for number in range(10)])
-    for number, user in enumerate(users):
-        with context(tenant=user):
-            recall.share()
-            for topic in LEARNED[3 * number : 3 * number + 3]:
-                recall.used(request(topic), f"zeta_{topic}")
-                recall.used(request(topic), "acme_redmail")
-    recall.learn()
-
-    names = {name for offset in recall.offsets.values() for name in offset.evidence.withheld}
-
-    assert names
-    assert names == {FOREIGN}

@@ -6,24 +6,25 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tttembed_store import open_store
-from tttembed_store.sql.work.states import TOOLS
+from tttembed_store.sql.records import TOOL_CALLS
+from tttembed_store.worker.tenant import read_memory
 from tttembed_tools import LearnedToolSearch, Turns
 from tttembed_tools.index import WEIGHT, best, fused
 from tttembed_tools.learning import learn, rewards_of_outcomes, usable
 
 import tttembed_rag
-from tests.catalogues import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
+from tests.catalogues import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, suits, teach
 from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards.observations import TOOL_CALLS
-from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.vectors.words import words
+from tttembed_rag.testing import FakeEmbedder, FakeJudge
+from tttembed_rag.vectors.bm25 import words
 
 # Searching
 
@@ -197,32 +198,29 @@ def test_a_call_joins_no_search_of_another_client(search):
         for other in ("eve", "ann"):
             with tttembed_rag.context(source=other):
                 turns.used(called, f"zeta_{topic}", succeeded=True)
-        kept = [one.source for one in search._memory.requests("", 64)]
+        kept = [one.source for one in search.requests()]
         assert kept == (["ann"] if key == "fifth" else [])
 
 
-@pytest.mark.parametrize("kept", ["here", "store"])
 @pytest.mark.parametrize("named", [True, False])
-def test_one_caller_takes_no_place_of_others(tmp_path, monkeypatch, kept, named):
+def test_one_caller_takes_no_place_of_others(named):
     """Of more requests than are learned from, those of who calls most go first, with a name or without one."""
-    monkeypatch.setattr("tttembed_tools.outcomes.LAST", 6)
-    url = None if kept == "here" else f"sqlite:///{tmp_path / 'tools.db'}"
-    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), last=6) as search:
         for place, topic in enumerate(TOPICS[:12]):
             source = ("ann", "bob")[place] if place < 2 else "eve" * named
             search.used(request(topic), f"zeta_{topic}", source=source)
-            search._memory.requests("", 64)  # writes what waits, so that the order is that of the calls
+            search.flush()  # the order is that of the calls
 
-        held = [one.source for one in search._memory.requests("", 64)]
+        sources = [past.source for past in search.requests()]
 
-    assert sorted(held) == sorted(["ann", "bob", *["eve" * named] * 4])
+    assert sorted(sources) == sorted(["ann", "bob", *["eve" * named] * 4])
 
 
 def test_callers_without_a_name_are_sources(search):
     """No judge vouches for what they say: each request is a source, and none of them the judge."""
     teach(search, LEARNED[:3])
     search.used(request(LEARNED[0]), f"acme_{LEARNED[0]}", source="ada")
-    requests, items = usable(search._memory.requests("", 64), search._items), search._items
+    requests, items = usable(search.requests(), search._index), search._index
 
     sources = rewards_of_outcomes(requests, items).sources.tolist()
 
@@ -238,7 +236,7 @@ def test_a_tool_that_one_user_called_is_no_contrast_for_another():
     for topic in LEARNED[:2]:
         search.used(request(topic), f"zeta_{topic}", source="ada")
         search.used(request(topic), f"acme_{topic}", source="bob")
-    requests, items = usable(search._memory.requests("", 64), search._items), search._items
+    requests, items = usable(search.requests(), search._index), search._index
 
     rewards = rewards_of_outcomes(requests, items)
 
@@ -281,20 +279,20 @@ def test_nothing_is_learned_twice(search):
     teach(search, LEARNED)
     search.learn()
 
-    assert search.learn().reason == "no request is new"
+    assert search.learn().reason == "nothing is new"
 
 
-def test_learning_goes_on_beyond_the_last_requests(search, monkeypatch):
-    """Where as many requests are remembered as ever can be, new ones are learned from all the same."""
-    monkeypatch.setattr("tttembed_tools.outcomes.LAST", 20)
-    teach(search, TOPICS[:20])
-    search.learn()
-    teach(search, TOPICS[20:21])
-    few = search.learn(grown=0.1)
-    teach(search, LEARNED[21:])
+def test_learning_goes_on_beyond_the_last_requests():
+    """Where as many requests are kept as are learned from, new ones are learned from, once they are a tenth."""
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), last=20) as search:
+        teach(search, TOPICS[:20])
+        search.learn()
+        teach(search, TOPICS[20:21])
+        few = search.learn(grown=0.1)
+        teach(search, LEARNED[21:])
 
-    assert few.reason == "1 requests are new, too few"
-    assert search.learn(grown=0.1).published
+        assert few.reason == "2 rewards are new, 4 are needed"
+        assert search.learn(grown=0.1).published
 
 
 def test_the_weight_of_keywords_is_learned():
@@ -326,7 +324,7 @@ def test_an_offset_that_gains_nothing_in_the_fused_list_is_not_served():
     search = LearnedToolSearch(catalog, FakeEmbedder(16, vectors=vectors))
     for i in range(0, 60, 2):
         search.used(f"word{i}", f"tool{i}")
-    requests, items = usable(search._memory.requests("", 16), search._items), search._items
+    requests, items = usable(search.requests(), search._index), search._index
 
     alone = fit(rewards_of_outcomes(requests, items), scope="task")
     both = learn(requests, items)
@@ -392,7 +390,8 @@ def test_outcomes_of_nobody_are_kept_by_no_store_with_tenants(tmp_path):
         bob.close()
         with ThreadPoolExecutor(1) as pool:
             pool.submit(search.used, "whose?", "acme_redmail").result()
-        kept = [sorted(one.query for one in search._memory.requests(tenant, 64)) for tenant in ("", "ada", "bob")]
+        search.flush()
+        kept = [sorted(one.query for one in search._outcomes.requests(tenant, 64)) for tenant in ("", "ada", "bob")]
 
     assert kept == [[], ["ada's 0", "ada's 1"], ["bob's 0", "bob's 1"]]
 
@@ -476,7 +475,7 @@ def test_repeated_searches_are_one_request(search):
     turn.search("now the bluefile")
     turn.used("zeta_bluefile")
 
-    told = {one.query: dict(one.outcomes) for one in search._memory.requests("", 64)}
+    told = {one.query: dict(one.outcomes) for one in search.requests()}
 
     assert told == {
         "handle redmail": {"acme_redmail": 0.2, "zeta_redmail": 1.0},
@@ -488,7 +487,7 @@ def test_calls_before_any_search_say_nothing(search):
     """A tool that is called without a search before it is no outcome of a search."""
     search.turn().used("zeta_redmail")
 
-    assert search._memory.requests("", 64) == []
+    assert search.requests() == []
 
 
 def test_an_outcome_of_a_forgotten_request_is_not_kept(tmp_path):
@@ -504,9 +503,9 @@ def test_an_outcome_of_a_forgotten_request_is_not_kept(tmp_path):
             if ask:
                 turn.search(ask)
             turn.used("zeta_redmail", False)
-            kept.append([one.query for one in search._memory.requests("", 64)])
+            kept.append([one.query for one in search.requests()])
         turn.used("zeta_redmail")  # a later outcome of the same tool and search counts
-        outcomes = [dict(one.outcomes) for one in search._memory.requests("", 64)]
+        outcomes = [dict(one.outcomes) for one in search.requests()]
 
     assert kept == [[], [], [request("redmail")]]
     assert [list(one.values()) for one in outcomes] == [[1.0]]
@@ -570,7 +569,7 @@ def test_two_processes_lose_no_outcome(tmp_path):
     url = f"sqlite:///{tmp_path}/tools.db"
     code = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from search.conftest import *\n"
+        "from tests.catalogues import *\n"
         "with LearnedToolSearch(CATALOG, FakeEmbedder(), store=sys.argv[1]) as search:\n"
         "    teach(search, LEARNED[:15])"
     )
@@ -583,70 +582,63 @@ def test_two_processes_lose_no_outcome(tmp_path):
         assert search.learn().requests == len(LEARNED)
 
 
+@pytest.fixture
+def interrupted(tmp_path):
+    """Gives a taught search over a store; what is *meanwhile* happens once while it learns, by its judge."""
+    with open_store(f"sqlite:///{tmp_path}/tools.db") as store, ExitStack() as stack:
+
+        def interrupted(meanwhile):
+            events = [meanwhile]
+
+            def verdict(query, text):
+                if query in map(request, LEARNED) and events:
+                    events.pop()(store)
+                return suits(query, text)
+
+            search = LearnedToolSearch(CATALOG, FakeEmbedder(), store=store, judge=FakeJudge(verdict))
+            teach(stack.enter_context(search), LEARNED)
+            return search, store
+
+        yield interrupted
+
+
 @pytest.mark.slow
-def test_one_process_learns_for_a_tenant_at_a_time(tmp_path, monkeypatch):
-    """While one is fitting, the other one gives way, and says so."""
-    with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
-        search, other = (LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) for _ in range(2))
-        teach(search, LEARNED)
-        fitted = learn
+def test_one_process_learns_for_a_tenant_at_a_time(interrupted):
+    """While one is at it, the other one gives way, and says so."""
+    lessons = []
 
-        def slow(*given):
-            monkeypatch.setattr("tttembed_tools.learned.learn", fitted)
-            assert other.learn().reason == "another process learns for the tenant now"
-            return fitted(*given)
+    def learn_too(store):
+        with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as other:
+            lessons.append(other.learn())
 
-        monkeypatch.setattr("tttembed_tools.learned.learn", slow)
+    search, store = interrupted(learn_too)
 
-        assert search.learn().published
-        assert other.learn().reason == "no request is new"
-        assert len(store.registry.versions()) == 1
-        search.close()
-        other.close()
+    assert search.learn().published
+    assert [lesson.reason for lesson in lessons] == ["another worker is at work for it"]
+    assert search.learn().reason == "nothing is new"
+    assert len(store.registry.versions()) == 1
 
 
-def test_what_is_forgotten_while_it_is_learned_from_is_not_served(tmp_path, monkeypatch):
+def test_what_is_forgotten_while_it_is_learned_from_is_not_served(interrupted):
     """Nothing of it is published, and nothing is kept of what was learned from."""
-    with (
-        open_store(f"sqlite:///{tmp_path}/tools.db") as store,
-        LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search,
-        tttembed_rag.context(tenant="acme"),
-    ):
-        teach(search, LEARNED)
+    search, store = interrupted(lambda store: store.forget(tenant="", by="ann"))
+    lesson = search.learn()
 
-        def overtaken(*given):
-            store.forget(tenant="acme", by="ann")
-            return learn(*given)
-
-        monkeypatch.setattr("tttembed_tools.learned.learn", overtaken)
-        lesson = search.learn()
-
-        assert not lesson.published
-        assert "nothing was changed" in lesson.reason
-        assert store.registry.versions(tenant="acme") == []
-        assert store.states.get(TOOLS, tenant="acme") is None
+    assert not lesson.published
+    assert "nothing was changed" in lesson.reason
+    assert store.registry.versions() == []
+    assert read_memory(store, "").learned == 0
 
 
 @pytest.mark.slow
-def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
+def test_what_gave_way_is_learned_by_the_next_pass(interrupted):
     """Requests of which the lesson was not served, as a person published meanwhile, stay new."""
-    with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
-        search = LearnedToolSearch(CATALOG, FakeEmbedder(), store=store)
-        teach(search, LEARNED)
+    search, store = interrupted(lambda store: store.registry.publish(Offsets([], width=64), by="ann"))
 
-        def slow(*given):
-            offsets = learn(*given)
-            if not store.registry.versions():
-                store.registry.publish(Offsets([], width=offsets.width), by="ann")
-            return offsets
-
-        monkeypatch.setattr("tttembed_tools.learned.learn", slow)
-
-        assert search.learn().reason == "another process published meanwhile"
-        assert search.learn().published
-        assert search.learn().reason == "no request is new"
-        assert [one.by for one in store.registry.versions()] == ["search", "ann"]
-        search.close()
+    assert not search.learn().published
+    assert search.learn().published
+    assert search.learn().reason == "nothing is new"
+    assert [version.by for version in store.registry.versions()] == ["worker", "ann"]
 
 
 def test_a_store_keeps_who_called_a_tool(tmp_path):
@@ -655,7 +647,7 @@ def test_a_store_keeps_who_called_a_tool(tmp_path):
         search.used(request("redmail"), "zeta_redmail", source="ada")
         search.used(request("redmail"), "zeta_redmail", False, source="bob")
         search.used(request("redmail"), "acme_redmail", source="bob")
-        asked = search._memory.requests("", 64)
+        asked = search.requests()
 
     worth = {one.source: sorted(one.outcomes.values()) for one in asked}
     assert worth == {"ada": [1.0], "bob": [0.2, 1.0]}
@@ -667,7 +659,7 @@ def test_a_store_that_goes_away_costs_no_search(tmp_path):
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
         teach(search, LEARNED)
         search.learn()
-        search._memory.store.close()
+        search._outcomes.store.close()
         for file in tmp_path.iterdir():
             file.unlink()
         (tmp_path / "tools.db").mkdir()
@@ -676,7 +668,7 @@ def test_a_store_that_goes_away_costs_no_search(tmp_path):
         search.used(request("redmail"), "zeta_redmail")
         with pytest.raises(StoreUnavailable):
             search.learn()
-        search._memory._log.close(0)  # else the end waits 30 s for the store
+        search._outcomes._log.close(0)  # else the end waits 30 s for the store
 
 
 def test_a_store_without_texts_is_refused(tmp_path):
@@ -723,7 +715,7 @@ def test_threads_search_add_and_learn_at_once(search):
     search.learn()
 
     assert len(search.names) == len(CATALOG) + 8
-    assert len(search._memory.requests("", 64)) == len(LEARNED)
+    assert len(search.requests()) == len(LEARNED)
     assert first(search, UNSEEN) > 0.6
 
 

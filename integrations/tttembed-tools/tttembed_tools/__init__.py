@@ -1,25 +1,32 @@
 """Searches that learn from use: over an agent's tools and skills, the memories of users, or any other short texts."""
 
-from tttembed_tools.catalog import SERVER_META, Card, cards_of
-from tttembed_tools.explaining import FoundItem, SearchExplanation
-from tttembed_tools.learned import GROWTH, LearnedSearch
-from tttembed_tools.learning import Lesson
-from tttembed_tools.recall import LearnedRecall
-from tttembed_tools.tools import LearnedToolSearch, Turn, Turns, is_outage, sent_by
+from typing import TYPE_CHECKING
+
+from tttembed_rag.adapting import facade
+
+if TYPE_CHECKING:
+    from tttembed_tools.catalog import Card, cards_of
+    from tttembed_tools.learned import LearnedSearch
+    from tttembed_tools.recall import LearnedRecall
+    from tttembed_tools.tools import LearnedToolSearch, Turns, is_outage
 
 __all__ = [
-    "GROWTH",
-    "SERVER_META",
     "Card",
-    "FoundItem",
     "LearnedRecall",
     "LearnedSearch",
     "LearnedToolSearch",
-    "Lesson",
-    "SearchExplanation",
-    "Turn",
     "Turns",
     "cards_of",
     "is_outage",
-    "sent_by",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = facade(
+        __name__,
+        {
+            "tttembed_tools.catalog": ["Card", "cards_of"],
+            "tttembed_tools.learned": ["LearnedSearch"],
+            "tttembed_tools.recall": ["LearnedRecall"],
+            "tttembed_tools.tools": ["LearnedToolSearch", "Turns", "is_outage"],
+        },
+    )

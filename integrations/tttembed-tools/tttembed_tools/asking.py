@@ -17,13 +17,13 @@ from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.errors import LeaseLost, StoreUnavailable
 from tttembed_rag.judges.contract import Judge, checked_judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import Observation
-from tttembed_tools.index import WEIGHT, Items
+from tttembed_rag.rewards.observations import Candidate, Served
+from tttembed_tools.index import WEIGHT, Index
 from tttembed_tools.learning import unused
-from tttembed_tools.outcomes import LAST, PastRequest
+from tttembed_tools.outcomes import Outcomes, PastRequest
 
 if TYPE_CHECKING:
-    from tttembed_store.sql import Lease, Store
+    from tttembed_store.worker import Tenant
 
 _log = logging.getLogger(__name__)
 # Pairs of a request and an item that are asked about in a day, where nothing else was said.
@@ -41,20 +41,19 @@ class UnusedJudge:
         RewardError: The scale of the judge has no bounds.
     """
 
-    def __init__(self, store: Store, judge: Judge | str, budget: Budget, price: Price) -> None:
+    def __init__(self, outcomes: Outcomes, judge: Judge | str, budget: Budget, price: Price) -> None:
         from tttembed_store.worker.asking import Asking
 
         if isinstance(judge, str):
             from tttembed_rag.judges.specs import open_judge
 
             judge = open_judge(judge)
-        self._judge = checked_judge(judge)
+        store = outcomes.store
+        self._judge, self._last = checked_judge(judge), outcomes.last
         self._queue, self._text_id = store.judge_queue, store.text_id
         self._asking = Asking(store, judge, budget=budget, price=price, concurrency=_AT_ONCE, seconds=_SECONDS)
 
-    def verdicts(
-        self, requests: Sequence[PastRequest], items: Items, tenant: str, lease: Lease
-    ) -> list[Mapping[str, float]]:
+    def verdicts(self, requests: Sequence[PastRequest], index: Index, tenant: Tenant) -> list[Mapping[str, float]]:
         """For each request of *tenant*, rewards in [0, 1] of some items that nobody used, by the keys of their cards.
 
         Where the judge fails, that is logged, and its earlier answers count alone.
@@ -63,16 +62,16 @@ class UnusedJudge:
             LeaseLost: Another process has it, or the tenant was forgotten.
             StoreUnavailable: The store is away.
         """
-        sample = self._sample(requests, items, tenant)
+        sample = self._sample(requests, index, tenant.name)
         pairs = {
-            (one.query, text): pair_key(self._judge.fingerprint, one.query, text)
-            for one in sample.values()
-            for _, text in one.candidates
+            (unjudged.query, card.text): pair_key(self._judge.fingerprint, unjudged.query, card.text)
+            for unjudged in sample.values()
+            for card in unjudged.candidates
         }
         wanted, answers = list(pairs.values()), self._queue.answers()
         if len(answers.get(wanted)) < len(wanted):  # the others are asked about as far as the day's budget goes
             try:
-                self._asking.run(list(sample.values()), lease, Event(), depths=range(1, _FIRST + 1)).verdicts()
+                self._asking.run(list(sample.values()), tenant.lease, Event(), depths=range(1, _FIRST + 1)).verdicts()
             except (LeaseLost, StoreUnavailable):
                 raise
             except Exception:  # noqa: BLE001 - a judge of the caller's may raise anything; uses alone are learned from
@@ -80,26 +79,25 @@ class UnusedJudge:
         paid = answers.get(wanted)
         rewards = {
             place: {
-                key: float(checked_rewards(self._judge, [score])[0])
-                for key, text in one.candidates
-                if (pair := pairs[one.query, text]) in paid and (score := paid[pair].score) is not None
+                card.doc_id: float(checked_rewards(self._judge, [score])[0])
+                for card in unjudged.candidates
+                if (pair := pairs[unjudged.query, card.text]) in paid and (score := paid[pair].score) is not None
             }
-            for place, one in sample.items()
+            for place, unjudged in sample.items()
         }
-        return [rewards.get((one.task, one.query_id), {}) for one in requests]
+        return [rewards.get((request.task, request.query_id), {}) for request in requests]
 
-    def _sample(self, requests: Sequence[PastRequest], items: Items, tenant: str) -> dict[tuple[str, str], Observation]:
+    def _sample(self, requests: Sequence[PastRequest], index: Index, tenant: str) -> dict[tuple[str, str], Served]:
         """By task and query id, a request as the store knows it, with the first items that nobody used for it."""
-        index = items.for_tenant(tenant)
         known: dict[tuple[str, str], list[PastRequest]] = defaultdict(list)  # several sources are asked about once
-        for one in requests:
-            known[one.task, one.query_id].append(one)
+        for request in requests:
+            known[request.task, request.query_id].append(request)
         sample = {}
-        for waiting in self._queue.waiting(self._judge.fingerprint, tenant=tenant, limit=LAST):
+        for waiting in self._queue.waiting(self._judge.fingerprint, tenant=tenant, limit=self._last, called=True):
             place = (waiting.task, self._text_id(waiting.query))
             if same := known.get(place):
-                used = {index.keys[key] for one in same for key in one.outcomes if key in index.keys}
+                used = {index.keys[key] for request in same for key in request.outcomes if key in index.keys}
                 rows = unused(index.scores(same[0].query, same[0].vector, WEIGHT), used, _FIRST).tolist()
                 cards = [index.cards[row] for row in rows]
-                sample[place] = replace(waiting, candidates=[(card.key, card.text) for card in cards])
+                sample[place] = replace(waiting, candidates=[Candidate(card.key, text=card.text) for card in cards])
         return sample

@@ -64,20 +64,23 @@ def tools() -> None:
 def learn(catalog: Path, store: str, embedder: str, judge: str | None, budget: str, price: str) -> None:
     """Learn from the calls in a store, for every tenant, as `LearnedToolSearch.learn` does; one pass, for cron.
 
-    A tenant is learned for where requests that no process has learned from are at least a tenth of the others.
+    A tenant is learned for where outcomes that no process has learned from are at least a tenth of the others.
     """
     from tttembed_store.sql import open_store
 
     from tttembed_rag.judging.spending import Budget, Price
-    from tttembed_tools import GROWTH, LearnedToolSearch
+    from tttembed_tools import LearnedToolSearch
 
     caps, cost = Budget.parse(budget), Price.parse(price)
     with (
         open_store(store, create=False) as opened,
         LearnedToolSearch(catalog, embedder, store=opened, judge=judge, budget=caps, price=cost) as search,
     ):
-        for tenant, lesson in search.learn_for_all(grown=GROWTH).items():
+        lessons = search.learn_for_all(grown=None)
+        for tenant, lesson in lessons.items():
             say(f"{named(tenant)}: {lesson}")
+        if not lessons:
+            say("nothing is new")
 
 
 @tools.command()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.index import WEIGHT, Index, best
 from tttembed_tools.learning import weight_of
@@ -67,33 +67,32 @@ def explained(
     *,
     k: int,
     task: str | None,
-    query_id: str | None,
 ) -> SearchExplanation:
     """Why the first *k* items are found for a request with base vector (d,), beside earlier *requests* of this width.
 
     The *offsets* are those that are served to the tenant, None for nothing.
     """
     weight = weight_of(offsets)
-    moved = vector if offsets is None else offsets.apply(vector, task=task, query_id=query_id)
+    moved = vector if offsets is None else offsets.apply(vector, task=task)
     place = np.argsort(best(index.scores(query, vector, WEIGHT), len(index))) + 1
     now = best(index.scores(query, moved, weight), k)
-    near = [(float(one.vector @ vector / np.linalg.norm(one.vector)), one) for one in requests]
+    near = [(float(request.vector @ vector / np.linalg.norm(request.vector)), request) for request in requests]
     near.sort(key=lambda pair: -pair[0])
-    tools = []
+    items = []
     for rank, row in enumerate(now.tolist(), 1):
         key = index.cards[row].key
-        earlier = [(one.query, similarity) for similarity, one in near if one.outcomes.get(key, 0.0) >= 0.5]
-        tools.append(FoundItem(index.cards[row].name, int(place[row]), rank, tuple(earlier[:_EARLIER])))
-    return SearchExplanation(query, tuple(tools), _reason(offsets, task, query_id))
+        earlier = [(request.query, similarity) for similarity, request in near if key in request.helped]
+        items.append(FoundItem(index.cards[row].name, int(place[row]), rank, tuple(earlier[:_EARLIER])))
+    return SearchExplanation(query, tuple(items), _reason(offsets, task))
 
 
-def _reason(offsets: Offsets | None, task: str | None, query_id: str | None) -> str:
+def _reason(offsets: Offsets | None, task: str | None) -> str:
     weight = weight_of(offsets)
     legs = f"BM25 weighs {weight:g}" + (" as at first" if weight == WEIGHT else f" instead of {WEIGHT:g}")
     if offsets is None:
         return f"nothing was learned yet; {legs}"
-    if (offset := offsets.find(task, query_id)) is not None:
+    if (offset := offsets.find(task)) is not None:
         return f"moved by {offset.key}, {offset.evidence}; {legs}"
-    own = [one for one in offsets.values() if one.task == (task or DEFAULT_TASK) and one.query_id is None]
-    why = "; ".join(f"{one.key} {one.evidence}" for one in own) or "nothing was learned for this task"
+    of_task = [offset for offset in offsets.values() if offset.task == (task or DEFAULT_TASK)]
+    why = "; ".join(f"{offset.key} {offset.evidence}" for offset in of_task) or "nothing was learned for this task"
     return f"not moved: {why}; {legs}"

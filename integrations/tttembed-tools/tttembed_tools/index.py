@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tttembed_rag.vectors.bm25 import Keywords
 from tttembed_rag.vectors.checks import FloatArray, IntArray
-from tttembed_rag.vectors.words import Keywords
 from tttembed_tools.catalog import Card
 
 # Weight of BM25 beside the dense leg before anything was learned, and the weights that learning chooses from. Of six, a
@@ -63,6 +63,11 @@ class Index:
     def __len__(self) -> int:
         return len(self.cards)
 
+    @property
+    def width(self) -> int:
+        """The width of the vectors; 0 before there are any."""
+        return int(self.vectors.shape[1])
+
     def plus(self, cards: Sequence[Card], vectors: FloatArray) -> Index:
         """With *cards* and their *vectors* (m, d) behind the others, and in place of those of the same names."""
         old = self.without([card.name for card in cards])
@@ -92,13 +97,16 @@ class Index:
 
     def named(self, query: str) -> list[str]:
         """The items whose names stand in a request to the letter; names that are plain words may mean others."""
-        asked = (one.strip(".-:/") for one in _NAMES.findall(query))
-        return list(dict.fromkeys(one for one in asked if one in self.rows and not _WORD.fullmatch(one)))
+        names = (name.strip(".-:/") for name in _NAMES.findall(query))
+        return list(dict.fromkeys(name for name in names if name in self.rows and not _WORD.fullmatch(name)))
 
     def scores(self, query: str, vector: FloatArray | None, weight: float) -> FloatArray:
         """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone."""
         keyword = self.keywords.scores(query)
         return keyword if vector is None else fused(self.vectors @ vector, keyword, weight)
+
+
+_EMPTY = Index()
 
 
 class Items:
@@ -110,8 +118,7 @@ class Items:
 
     def for_tenant(self, tenant: str) -> Index:
         """The items of a tenant."""
-        found = self._indexes.get(tenant if self.own else "")
-        return Index() if found is None else found
+        return self._indexes.get(tenant if self.own else "", _EMPTY)
 
     def having(self, tenant: str, index: Index) -> Items:
         """With other items of a tenant."""

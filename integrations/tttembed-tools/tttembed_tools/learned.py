@@ -5,32 +5,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from cachetools import LRUCache
 
+from tttembed_rag.capture.log import Known
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
-from tttembed_rag.errors import InputError, LeaseLost, check_count, check_text
+from tttembed_rag.errors import InputError, check_count, check_text
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.serving.context import context, current_task, current_tenant, said
-from tttembed_rag.system.background import Loop, checked_interval
+from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.serving.context import context, context_value, current_task, current_tenant
+from tttembed_rag.system.background import checked_interval
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.asking import DAILY, UnusedJudge
 from tttembed_tools.catalog import Card
 from tttembed_tools.explaining import SearchExplanation, explained
-from tttembed_tools.index import WEIGHT, Index, Items, best
-from tttembed_tools.learning import FAILED, FLOOR, SUCCEEDED, Lesson, learn, missing, usable, weight_of
-from tttembed_tools.outcomes import InProcess, InStore, Outcomes, PastRequest
+from tttembed_tools.index import Index, Items, best
+from tttembed_tools.learner import OutcomeLearner
+from tttembed_tools.learning import FAILED, FLOOR, SUCCEEDED, Lesson, usable, weight_of
+from tttembed_tools.outcomes import Outcomes, PastRequest
 
 if TYPE_CHECKING:
-    from tttembed_store.sql import Lease, Store
+    from tttembed_store.sql import Store
+    from tttembed_store.worker import Step, Worker
 
     from tttembed_rag.judges import Judge
     from tttembed_rag.offsets.lookup import Offsets
@@ -38,11 +40,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Vectors of the last requests, which outcomes are kept with.
 _REMEMBERED = 5000
-# The share by which requests must have grown before the background learns again: every fit may take chance for a gain.
-GROWTH = 0.1
-# The share of shared requests whose items a process may lack: beyond it, others have more to learn from.
-_ELSEWHERE = 0.5
-_TOO_FEW = "expected at least 2 requests for which an item helped"
+# Requests of a tenant that are learned from, where nothing else was said.
+LAST = 2000
+# Seconds in which the last round of the background ends.
+_LAST_ROUND = 30.0
 
 
 class LearnedSearch:
@@ -65,6 +66,7 @@ class LearnedSearch:
         price: What the judge's usage costs; needed where the budget caps money.
         abstain: Whether nothing is found where the nearest item lies farther than that of almost every request for
             which an item helped. It begins when that is certain, from 299 requests or named sources on.
+        last: Requests of a tenant that are learned from at most: the last ones of each source, >= 2.
 
     Raises:
         InputError: The items, the model or the judge are not what was expected.
@@ -86,6 +88,7 @@ class LearnedSearch:
         budget: Budget = DAILY,
         price: Price | None = None,
         abstain: bool = False,
+        last: int = LAST,
     ) -> None:
         self._embedder = _embedder(embed)
         self._abstain = abstain
@@ -93,20 +96,18 @@ class LearnedSearch:
         self._items = self._nothing
         self._width = 0
         self.add(items)
-        self._memory: Outcomes = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
-        self._judge: UnusedJudge | None = None
-        if judge is not None:
-            if not isinstance(self._memory, InStore):
-                raise InputError(
-                    "judge: expected a store beside it, which keeps its answers and what they cost, got none"
-                )
-            self._judge = UnusedJudge(self._memory.store, judge, budget, price or Price())
+        if judge is not None and store is None:
+            raise InputError("judge: expected a store beside it, which keeps its answers and what they cost, got none")
+        self._outcomes = Outcomes(store, self._embedder.fingerprint, last)
+        self._outcomes.close_with(self)
+        asked = None if judge is None else UnusedJudge(self._outcomes, judge, budget, price or Price())
+        self._learner = OutcomeLearner(self._outcomes, lambda: self._items, asked, abstain=abstain)
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         self._remembering = Lock()
 
     def __repr__(self) -> str:
         items = len(self._index)
-        return f"{type(self).__name__}({items} {self._kind}, {self._embedder.fingerprint}, {self._memory.live!r})"
+        return f"{type(self).__name__}({items} {self._kind}, {self._embedder.fingerprint}, {self._outcomes.live!r})"
 
     @property
     def names(self) -> list[str]:
@@ -116,7 +117,7 @@ class LearnedSearch:
     @property
     def offsets(self) -> Offsets | None:
         """What is served to the caller's tenant, the learned weight of BM25 in its settings; None before anything."""
-        return self._memory.live.current
+        return self._outcomes.live.current
 
     @property
     def _index(self) -> Index:
@@ -126,12 +127,12 @@ class LearnedSearch:
     def _cards(self, items: Any) -> list[Card]:
         """Items as cards, one for each name."""
         if isinstance(items, Mapping):
-            items = [Card(*one) for one in items.items()]
+            items = [Card(name, text) for name, text in items.items()]
         cards = list(items) if isinstance(items, Iterable) and not isinstance(items, str) else [items]
-        for one in cards:
-            if not (isinstance(one, Card) and isinstance(one.text, str) and one.text.strip() and one.name):
-                raise InputError(f"items: expected Card values or a dict from name to text, got {one!r:.80}")
-        return list({one.name: one for one in cards}.values())
+        for card in cards:
+            if not (isinstance(card, Card) and isinstance(card.text, str) and card.text.strip() and card.name):
+                raise InputError(f"items: expected Card values or a dict from name to text, got {card!r:.80}")
+        return list({card.name: card for card in cards}.values())
 
     def add(self, items: Any) -> int:
         """Add items, and renew those whose text has changed; gives how many were embedded.
@@ -141,8 +142,8 @@ class LearnedSearch:
         cards = self._cards(items)
         with self._adding:
             index = self._index
-            known = set(index.cards)
-            fresh = [card for card in cards if card not in known]
+            here = set(index.cards)
+            fresh = [card for card in cards if card not in here]
             if fresh:
                 vectors = self._embedder.embed_documents([card.text for card in fresh])
                 self._width = vectors.shape[1]
@@ -179,7 +180,7 @@ class LearnedSearch:
         if not len(index):  # the last item went meanwhile
             return []
         task = current_task() if task is None else task
-        offsets, offset = self._memory.live.serving(query, task)
+        offsets, offset = self._outcomes.live.serving(query, task)
         named = [name for name in index.named(query) if among is None or name in among]
         if vector is not None and offsets is not None:
             floor = offsets.settings.get(FLOOR) if self._abstain else None
@@ -189,12 +190,12 @@ class LearnedSearch:
         scores = index.scores(query, vector, weight_of(offsets))
         order = best(scores, k)
         if among is not None:
-            names = dict.fromkeys(among)
-            allowed = np.array([index.rows[name] for name in names if name in index.rows], dtype=np.intp)
+            rows = [index.rows[name] for name in dict.fromkeys(among) if name in index.rows]
+            allowed = np.array(rows, dtype=np.intp)
             order = allowed[best(scores[allowed], k)]
-        found = [index.cards[row].name for row in order]
-        missed = [name for name in named if name not in found][:k]
-        return [*found[: k - len(missed)], *missed]
+        names = [index.cards[row].name for row in order]
+        missed = [name for name in named if name not in names][:k]
+        return [*names[: k - len(missed)], *missed]
 
     async def asearch(
         self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
@@ -209,11 +210,7 @@ class LearnedSearch:
         task = current_task() if task is None else task
         if vector is None or not len(index):
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
-        offsets, offset = self._memory.live.serving(query, task)
-        query_id = None if offset is None else offset.query_id
-        pool = self._memory.requests(tenant := current_tenant(), len(vector))
-        requests = [one for one in pool if one.tenant == tenant]  # what others share is their offset, not their texts
-        return explained(index, query, vector, offsets, requests, k=k, task=task, query_id=query_id)
+        return explained(index, query, vector, self.offsets, self.requests(), k=k, task=task)
 
     def used(
         self,
@@ -258,98 +255,85 @@ class LearnedSearch:
         vector = self._vector(query)
         if vector is None:
             return False  # logged
-        card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
-        task, source = current_task() if task is None else task, said("source") or "" if source is None else source
-        request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
-        self._memory.note(request, card, index.vectors[row], said("tenant"), at)
+        task = (current_task() if task is None else task) or DEFAULT_TASK
+        source = context_value("source") or "" if source is None else source
+        reward = SUCCEEDED if succeeded else FAILED
+        card, known = index.cards[row], Known(vector, index.vectors[row : row + 1], doc_ids=[index.cards[row].key])
+        self._outcomes.note(query, card, reward, known, task=task, source=source, at=at)
         return True
 
+    def requests(self) -> list[PastRequest]:
+        """What the caller's tenant asked and which items were used for it, the last requests of each source.
+
+        Raises:
+            StoreUnavailable: The store is away.
+        """
+        self.flush()
+        return self._outcomes.requests(current_tenant(), self._width)
+
     def learn(self, *, grown: float = 0.0) -> Lesson:
-        """Learn from all uses of the caller's tenant, with those that it shares with, and serve what they support.
+        """Learn from all uses of the caller's tenant, and serve what they support.
 
         Args:
-            grown: Learn only where the requests that no process has learned from are this share of the others, >= 0.
+            grown: Learn only where the outcomes that nothing was learned from are this share of the others, >= 0.
 
         Raises:
             StoreUnavailable: The store is away; what was served stays.
         """
-        tenant = self._memory.learner(current_tenant())
-        try:
-            with context(tenant=tenant), self._memory.alone(tenant) as lease:
-                return self._learned(tenant, grown, lease)
-        except LeaseLost as exc:
-            return Lesson.of(0, self._memory.live.current, str(exc))
+        self.flush()  # what is written later is new in the next pass
+        return self._lesson(self._worker(grown).learn(current_tenant())[-1])
 
-    def _learned(self, tenant: str, grown: float, lease: Lease | None) -> Lesson:
-        """The same for *tenant*, while nobody else learns for it, and unless it is forgotten meanwhile."""
-        items, live, version = self._items, self._memory.live.current, self._memory.version(tenant)
-        pool = self._memory.requests(tenant, self._width)
-        requests = usable(pool, items)
-        nothing = partial(Lesson.of, len(requests), live)
-        if items.own and not tenant and (elsewhere := missing(pool, items)) > _ELSEWHERE * len(pool):
-            return nothing(f"{elsewhere} of {len(pool)} requests are of items that are not here")
-        digests, seen = [one.digest for one in requests], self._memory.seen(tenant)
-        new = sum(one not in seen for one in digests)
-        if len(requests) < 2:
-            return nothing(_TOO_FEW)
-        if not new or new < grown * (len(requests) - new):
-            return nothing(f"{new} requests are new, too few" if new else "no request is new")
-        verdicts = self._judge.verdicts(requests, items, tenant, lease) if self._judge and lease else None
-        offsets = learn(requests, items, verdicts)
-        reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
-        lesson = Lesson.of(len(requests), offsets, reason, published=True)
-        is_sure = self._abstain and FLOOR in offsets.settings
-        if not (version or lesson.moves or is_sure) and lesson.weight == WEIGHT:  # what others share stays
-            self._memory.see(digests, tenant, lease)
-            return nothing(reason)
-        note, rewarded = f"weight of BM25 {lesson.weight:g}; {reason}", len(requests)
-        publish = self._memory.publish
-        if not publish(offsets, tenant, lease=lease, note=note, rewarded=rewarded, instead_of=version):
-            return nothing("another process published meanwhile")
-        self._memory.see(digests, tenant, lease)
-        return lesson
-
-    def learn_for_all(self, *, grown: float = 0.0) -> dict[str, Lesson]:
-        """The same for every tenant, by name; under "" for all that share what they learn."""
-        lessons = {}
-        for tenant in sorted({self._memory.learner(one) for one in self._memory.tenants()}):
-            with context(tenant=tenant):
-                lessons[tenant] = lesson = self.learn(grown=grown)
-            if lesson.published:
-                _log.info("%s of tenant %r: %s", self._kind, tenant, lesson)
-        return lessons
+    def learn_for_all(self, *, grown: float | None = 0.0) -> dict[str, Lesson]:
+        """The same for every tenant with something new, by name; None learns where there is a tenth more."""
+        self.flush()
+        steps = self._worker(grown).round()
+        return {step.tenant: self._lesson(step) for step in steps if step.tenant is not None}
 
     @contextmanager
-    def learning(self, every: float = 60.0) -> Iterator[Self]:
-        """Within the block, learn for every tenant from the background, whenever there is a tenth more to learn from.
+    def learning(self, every: float = 60.0, *, tenants: Sequence[str] | None = None) -> Iterator[Self]:
+        """Within the block, learn from the background, whenever there is a tenth more to learn from.
 
         Args:
-            every: Seconds between two passes, > 0.
+            every: Seconds between two rounds, > 0.
+            tenants: The tenants that are learned for; None is all.
         """
-        checked_interval("every", every)
-        ended = False
-
-        def work() -> float | None:
-            if not ended:
-                self.learn_for_all(grown=GROWTH)
-            return None if ended else every
-
-        loop = Loop("tttembed-search", work)
-        loop.start()
+        ended, worker = Event(), self._worker(None, tenants)
+        options = {"every": checked_interval("every", every), "stop": ended, "watch": self._learned}
+        thread = Thread(target=worker.run, kwargs=options, name="tttembed-search", daemon=True)
+        thread.start()
         try:
             yield self
         finally:
-            ended = True
-            loop.wake()
-            loop.join(30.0)
+            ended.set()
+            thread.join(_LAST_ROUND)
+
+    def _worker(self, growth: float | None, tenants: Sequence[str] | None = None) -> Worker:
+        """A worker of the store that learns from outcomes, by its own growth rule where that is None."""
+        from tttembed_store.worker import GROWTH, Worker
+
+        growth = GROWTH if growth is None else growth
+        return Worker(self._outcomes.store, learner=self._learner, tenants=tenants, min_new=1, growth=growth)
+
+    def _lesson(self, step: Step) -> Lesson:
+        """What a *step* of the worker taught its tenant."""
+        with context(tenant=step.tenant or ""):
+            self._outcomes.look(step.tenant or "")
+            requests = usable(self._outcomes.requests(current_tenant(), self._width), self._index)
+            reason = step.detail.removeprefix(f"version {step.version}: ")
+            return Lesson.of(len(requests), self.offsets, reason, published=step.version is not None)
+
+    def _learned(self, step: Step) -> None:
+        """Serve and log what the background learned."""
+        if step.version is not None:
+            _log.info("%s of tenant %r: %s", self._kind, step.tenant, self._lesson(step))
 
     def flush(self) -> bool:
         """Wait until all that was kept is written; gives whether it is, which it is not while the store is away."""
-        return self._memory.flush()
+        return self._outcomes.flush()
 
     def close(self) -> None:
         """Write what waits, and follow the store no longer."""
-        self._memory.close()
+        self._outcomes.close()
 
     def __enter__(self) -> Self:
         return self

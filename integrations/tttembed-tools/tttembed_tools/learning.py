@@ -8,20 +8,20 @@ them is nothing: they stay unjudged. Where a judge was asked about one of them, 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from tttembed_store.sql.records import KEYWORD_WEIGHT, TOOL_CALLS
 
+from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.gate.thresholds import LISTED
 from tttembed_rag.gate.tuning import tune
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import FOREIGN, AnyScope, Offset, named_for
-from tttembed_rag.rewards import Rewards
-from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
+from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
-from tttembed_tools.index import WEIGHT, WEIGHTS, Items, best, fused
+from tttembed_tools.index import WEIGHT, WEIGHTS, Index, best, fused
 from tttembed_tools.outcomes import PastRequest
 
 # Rewards of an item that was used and helped, and of one that did not: a tool that failed by its own error.
@@ -58,7 +58,7 @@ class Lesson:
     @classmethod
     def of(cls, requests: int, offsets: Offsets | None, reason: str, *, published: bool = False) -> Lesson:
         """The lesson of a pass after which *offsets* are served."""
-        moves = any(one.served for one in ({} if offsets is None else offsets).values())
+        moves = offsets is not None and any(offset.served for offset in offsets.values())
         return cls(requests, weight_of(offsets), moves, published, reason)
 
     def __str__(self) -> str:
@@ -68,27 +68,18 @@ class Lesson:
 
 def weight_of(offsets: Offsets | None) -> float:
     """The weight of BM25 that was published with *offsets*."""
-    found = None if offsets is None else offsets.settings.get(KEYWORD_WEIGHT)
-    return float(found) if isinstance(found, int | float) and 0 <= found <= 10 else WEIGHT
+    weight = None if offsets is None else offsets.settings.get(KEYWORD_WEIGHT)
+    return float(weight) if isinstance(weight, int | float) and 0 <= weight <= 10 else WEIGHT
 
 
-def usable(requests: Sequence[PastRequest], items: Items) -> list[PastRequest]:
+def usable(requests: Sequence[PastRequest], index: Index) -> list[PastRequest]:
     """The requests for which an item that is still there helped, sorted so that their order says nothing."""
-    found = [
-        one
-        for one in requests
-        if any(value >= 0.5 and key in items.for_tenant(one.tenant).keys for key, value in one.outcomes.items())
-    ]
-    return sorted(found, key=lambda one: (one.task, one.query_id, one.source))
-
-
-def missing(requests: Sequence[PastRequest], items: Items) -> int:
-    """How many of the *requests* are of items that are not there."""
-    return sum(not (one.outcomes.keys() & items.for_tenant(one.tenant).keys.keys()) for one in requests)
+    helped = [request for request in requests if any(key in index.keys for key in request.helped)]
+    return sorted(helped, key=lambda request: (request.task, request.query, request.source, request.query_id))
 
 
 def learn(
-    requests: Sequence[PastRequest], items: Items, verdicts: Sequence[Mapping[str, float]] | None = None
+    requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
 ) -> Offsets:
     """Offsets for the requests of `usable`, at least two, with the weight of BM25 in their settings.
 
@@ -96,26 +87,23 @@ def learn(
     both legs. Of a local offset for each task and a constant one, those are taken by which these lists gain more.
     *verdicts* are rewards of items that nobody used, for each request, by the keys of their cards.
     """
-    rewards = rewards_of_outcomes(requests, items, verdicts)
-    asked = {one.query_id: one for one in requests}
-    keyword = {name: items.for_tenant(one.tenant).keywords.scores(one.query) for name, one in asked.items()}
+    rewards = rewards_of_outcomes(requests, index, verdicts)
+    keyword = {request.query_id: index.keywords.scores(request.query) for request in requests}
 
     def listed(weight: float, vector: FloatArray, query_id: str) -> list[str]:
-        tenant = asked[query_id].tenant
-        index = items.for_tenant(tenant)
         scores = fused(index.vectors @ vector, keyword[query_id], weight)
-        return [named_for("", tenant, index.cards[row].key) for row in best(scores, LISTED)]
+        return [index.cards[row].key for row in best(scores, PLACES)]
 
     weight = tune(rewards, listed, WEIGHTS).setting
-    tried = [fit(rewards, scope=scope, served=partial(listed, weight)) for scope in _SCOPES]
-    offsets = max(tried, key=_gained)
+    fitted = [fit(rewards, scope=scope, served=partial(listed, weight)) for scope in _SCOPES]
+    offsets = max(fitted, key=_gained)
     settings = {**offsets.settings, KEYWORD_WEIGHT: weight}
-    if (floor := floor_of(requests, items)) is not None:
+    if (floor := floor_of(requests, index)) is not None:
         settings[FLOOR] = floor
-    return Offsets(map(_without_foreign_names, offsets.values()), width=offsets.width, settings=settings)
+    return Offsets(offsets.values(), width=offsets.width, settings=settings)
 
 
-def floor_of(requests: Sequence[PastRequest], items: Items) -> float | None:
+def floor_of(requests: Sequence[PastRequest], index: Index) -> float | None:
     """The similarity that the nearest item of almost every request has for which an item helped; None: not certain.
 
     With 95 % confidence no more than one source in a hundred has asked a request that lies below it; a request without
@@ -124,66 +112,62 @@ def floor_of(requests: Sequence[PastRequest], items: Items) -> float | None:
     from scipy.special import bdtr
 
     lowest: dict[str, float] = {}
-    for place, one in enumerate(requests):
-        source = one.source or f"{_NAMELESS} {place}"
-        nearest = float((items.for_tenant(one.tenant).vectors @ one.vector).max() / np.linalg.norm(one.vector))
+    for source, request in zip(_sources(requests), requests, strict=True):
+        nearest = float((index.vectors @ request.vector).max() / np.linalg.norm(request.vector))
         lowest[source] = min(nearest, lowest.get(source, nearest))
     # How likely so few of them lie below it, were it one in a hundred of all, is binomial.
     below = next(few for few in range(len(lowest) + 1) if bdtr(few, len(lowest), _UNHEARD) > _ERROR)
     return sorted(lowest.values())[below - 1] if below else None
 
 
-def _without_foreign_names(offset: Offset) -> Offset:
-    """The same, whose evidence names no item of another tenant."""
-    names = tuple(FOREIGN if "\0" in name else name for name in offset.evidence.withheld)
-    return replace(offset, evidence=replace(offset.evidence, withheld=names))
+def _sources(requests: Sequence[PastRequest]) -> list[str]:
+    """The source of each request; one without a name is a source of its own."""
+    return [request.source or f"{_NAMELESS} {row}" for row, request in enumerate(requests)]
 
 
 def _gained(offsets: Offsets) -> float:
     """What the lists of all requests gain together, held out, in nDCG@10."""
-    own = [one for one in offsets.values() if one.served and one.task is not None]
-    return sum(one.n * (one.evidence.gain or 0.0) for one in own)
+    own = [offset for offset in offsets.values() if offset.served and offset.task is not None]
+    return sum(offset.n * (offset.evidence.gain or 0.0) for offset in own)
 
 
 def rewards_of_outcomes(
-    requests: Sequence[PastRequest], items: Items, verdicts: Sequence[Mapping[str, float]] | None = None
+    requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
 ) -> Rewards:
     """The outcomes of each request, beside the items that the search lists first and that no source used for it."""
-    indexes = [items.for_tenant(one.tenant) for one in requests]
     known = [
-        {index.keys[key]: value for key, value in one.outcomes.items() if key in index.keys}
-        for index, one in zip(indexes, requests, strict=True)
+        {index.keys[key]: reward for key, reward in request.outcomes.items() if key in index.keys}
+        for request in requests
     ]
-    scores = [index.scores(one.query, one.vector, WEIGHT) for index, one in zip(indexes, requests, strict=True)]
+    scores = [index.scores(request.query, request.vector, WEIGHT) for request in requests]
     lowest = [
-        min(row[item] for item, value in own.items() if value >= 0.5) for row, own in zip(scores, known, strict=True)
+        min(row[index.keys[key]] for key in request.helped if key in index.keys)
+        for row, request in zip(scores, requests, strict=True)
     ]
     near = np.mean([(row > least).sum() < _BACKGROUND for row, least in zip(scores, lowest, strict=True)])
     depth = _BACKGROUND if near >= _NEAR else _DEEP_BACKGROUND
     used: dict[tuple[str, str], set[int]] = {}  # for a request, by any source
-    for one, own in zip(requests, known, strict=True):
-        used.setdefault((one.task, one.query_id), set()).update(own)
-    documents: dict[str, FloatArray] = {}  # by name, in the order of their rows
-    candidates, values = [], []
-    for place, (one, index, own) in enumerate(zip(requests, indexes, known, strict=True)):
-        others = unused(scores[place], used[one.task, one.query_id], depth).tolist()
+    for request, own in zip(requests, known, strict=True):
+        used.setdefault((request.task, request.query_id), set()).update(own)
+    candidates: list[IntArray] = []
+    values = []
+    for place, (request, own) in enumerate(zip(requests, known, strict=True)):
+        others = unused(scores[place], used[request.task, request.query_id], depth).tolist()
         judged = verdicts[place] if verdicts else {}
-        rows = [*own, *others]
-        names = [named_for("", one.tenant, index.cards[row].key) for row in rows]
-        documents |= {name: index.vectors[row] for name, row in zip(names, rows, strict=True) if name not in documents}
-        candidates.append(names)
+        candidates.append(np.array([*own, *others], dtype=np.intp))
         values.append(np.array([*own.values(), *(judged.get(index.cards[row].key, 0.0) for row in others)]))
-    row_of = {name: row for row, name in enumerate(documents)}
+    listed = dict.fromkeys(np.concatenate(candidates).tolist())  # in the order of their rows
+    row_of = {item: row for row, item in enumerate(listed)}
     return Rewards.from_indexed(
-        np.stack([one.vector for one in requests]),
-        np.stack(list(documents.values())),
-        [np.array([row_of[name] for name in names], dtype=np.intp) for names in candidates],
+        np.stack([request.vector for request in requests]),
+        index.vectors[list(listed)],
+        [np.array([row_of[item] for item in items], dtype=np.intp) for items in map(np.ndarray.tolist, candidates)],
         values,
-        tasks=[one.task for one in requests],
-        query_ids=[one.query_id for one in requests],
+        tasks=[request.task for request in requests],
+        query_ids=[request.query_id for request in requests],
         judge=TOOL_CALLS,
-        sources=[one.source or f"{_NAMELESS} {row}" for row, one in enumerate(requests)],
-        doc_ids=list(documents),
+        sources=_sources(requests),
+        doc_ids=[index.cards[item].key for item in listed],
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from tttembed_rag.errors import InputError
 from tttembed_rag.serving.context import current_tenant
 from tttembed_tools.catalog import Card
 from tttembed_tools.index import Items
@@ -40,16 +39,6 @@ class LearnedRecall(LearnedSearch):
         """
         here = self._index.rows
         self.remove(names)
-        gone = {name: self._memory.forget(current_tenant(), Card(name, "").key) for name in names}
+        gone = {name: self._outcomes.forget(current_tenant(), Card(name, "").key) for name in names}
         if unknown := sum(not was and name not in here for name, was in gone.items()):
             _log.warning("%d of %d memories were not there to be forgotten", unknown, len(gone))
-
-    def share(self, allowed: bool = True) -> None:
-        """Learn together with all users who share, and be served what that finds; or end that, with all of it.
-
-        What is shared moves queries; no text of a request or of a memory is. Users without offsets of their own are
-        served it too. What a user learned alone before goes on being served to this user.
-        """
-        if allowed not in (True, False):
-            raise InputError(f"allowed: expected True or False, got {allowed!r}")
-        self._memory.share(current_tenant(), allowed)

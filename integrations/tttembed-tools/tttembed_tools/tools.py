@@ -12,7 +12,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from tttembed_rag.errors import TTTEmbedError
-from tttembed_rag.serving.context import context, current_tenant, said
+from tttembed_rag.serving.context import context, context_value, current_tenant
 from tttembed_tools.catalog import Card, cards_of
 from tttembed_tools.learned import LearnedSearch
 
@@ -150,7 +150,7 @@ class Turns:
 
 def _place(key: str) -> tuple[str, str, str]:
     """Where the turn of a key stands: that of the caller's tenant and source."""
-    return current_tenant(), said("source") or "", key
+    return current_tenant(), context_value("source") or "", key
 
 
 def sent_by(headers: Mapping[str, str]) -> context:

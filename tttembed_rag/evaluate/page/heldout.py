@@ -43,7 +43,7 @@ class Lists:
     """The candidates of one query before and after an offset.
 
     nDCG@10 *before* and *after* is None where nobody judged the query. The candidates are those among the first under
-    the base vector or with the offset, by their rank.
+    the base vector or with the offset, by their rank. `tttembed report --json` prints them as they are here.
     """
 
     query_id: str
@@ -57,11 +57,11 @@ class Lists:
     @property
     def judged(self) -> bool:
         """Whether a judge rewarded any of its candidates."""
-        return any(one.reward is not None for one in self.candidates)
+        return any(listed.reward is not None for listed in self.candidates)
 
     def ranked(self, dose: float = 1.0) -> list[Listed]:
         """The candidates best first at a *dose*: 0 is the base vector, 1 as served."""
-        return sorted(self.candidates, key=lambda one: (-one.score - dose * one.lift, one.rank))
+        return sorted(self.candidates, key=lambda listed: (-listed.score - dose * listed.lift, listed.rank))
 
     @property
     def moved(self) -> bool:

@@ -29,7 +29,7 @@ def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells
     for seed in plan.seeds:
         judged, held = drawn(workload, plan, seed, max(plan.rewarded))
         rewards = pooled_rewards(workload, judged, plan.depth)
-        offsets = fit(rewards, scope="auto", objective=plan.objective, solver=plan.solver, trusted=plan.trusted)
+        offsets = fit(rewards, scope="auto", trusted=plan.trusted, recipe=plan.recipe)
         for of_collection, rows in zip(splits, held, strict=True):
             of_collection.append((offsets, rows))
     sections = []

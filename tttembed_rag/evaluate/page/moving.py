@@ -9,7 +9,6 @@ import numpy as np
 
 from tttembed_rag.evaluate.page.heldout import Listed, Lists
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.vectors.checks import FloatArray, unit
@@ -36,7 +35,7 @@ class Effect:
 def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effect:
     """The effect of *offsets* of the tenant *owner* on the order of candidates of *recent* queries, newest first.
 
-    Queries with fewer than two candidates are left out.
+    Queries with fewer than two candidates are left out. Private offsets are those of queries of *owner* itself.
     """
     looked = moved = 0
     examples: list[Lists] = []
@@ -44,7 +43,7 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effe
         if len(served.candidates) < 2 or served.vector is None:
             continue
         looked += 1
-        offset = offsets.find(served.task, named_for(owner, served.tenant, served.query_id))
+        offset = offsets.find(served.task, served.query_id if served.tenant == owner else None)
         if offset is None:
             continue
         lists = lists_of(served, offset.dosed(unit(np.asarray(served.vector, dtype=np.float64))), offset.key)
@@ -73,7 +72,7 @@ def lists_of(
     row. Those among the first before or after are kept, with their ranks among all.
     """
     if vectors is None:
-        vectors = unit(np.array([one.vector for one in served.candidates], dtype=np.float64))
+        vectors = unit(np.array([shown.vector for shown in served.candidates], dtype=np.float64))
     candidate = candidate or list(served.candidates).__getitem__
     scores = vectors @ unit(np.asarray(served.vector, dtype=np.float64))
     lifts = vectors @ np.asarray(dosed, dtype=np.float64)
@@ -82,21 +81,21 @@ def lists_of(
     kept = order[np.minimum(was, now)[order] < _CANDIDATES].tolist()
     return Lists(
         query_id=shortened(served.query_id, _NAME),
-        query=None if served.query is None else shortened(served.query),
+        query=shortened(served.query) if served.query else None,
         task=shortened(served.task, _NAME),
         offset=shortened(key, _TITLE),
         before=before,
         after=after,
         candidates=tuple(
             Listed(
-                document=shortened(one.doc_id, _NAME),
-                text=shortened(one.text or "", _TITLE),
-                reward=one.reward,
+                document=shortened(shown.doc_id, _NAME),
+                text=shortened(shown.text, _TITLE),
+                reward=shown.reward,
                 rank=int(was[row]) + 1,
                 score=float(scores[row]),
                 lift=float(lifts[row]),
             )
-            for row, one in zip(kept, map(candidate, kept), strict=True)
+            for row, shown in zip(kept, map(candidate, kept), strict=True)
         ),
     )
 

@@ -2,118 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
-from http.server import ThreadingHTTPServer
-
 import pytest
-from tttembed_store.batches import exchange, open_batch_service
+from tttembed_store.batches import open_batch_service
 from tttembed_store.batches.service import GeminiBatches
 from tttembed_store.worker import Worker
 
-from tests.batchserver import BatchHandler
 from tttembed_rag.clients.retrying import RefusedError
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges import Patience, open_judge
 from tttembed_rag.judges.chats import Gemini
 from tttembed_rag.judging import Price
-from tttembed_rag.testing import word_overlap
 
 pytest.importorskip("google.genai", reason="google-genai is not installed")
-
-
-class GeminiServer(ThreadingHTTPServer):
-    """A model by Gemini's protocols: files by resumable upload, batches as operations, single requests.
-
-    Attributes:
-        files: Bytes by name.
-        jobs: Operations by name, oldest first.
-        paid: Keys of the requests of batches that were answered.
-        fault: Called with method and path; gives a status to refuse with, or None; raises to end the connection.
-        state: That a batch ends in.
-    """
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), GeminiHandler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
-        self.files, self.jobs, self.paid = {}, {}, []
-        self.fault, self.state = lambda *_: None, "BATCH_STATE_SUCCEEDED"
-
-    def handle_error(self, *_):
-        """A connection that ends is no news."""
-
-    def said(self, request):
-        """The answer to one request."""
-        prompt = request["contents"][0]["parts"][0]["text"]
-        query, document = re.findall(r"<(?:query|document)-\w+>\n(.*?)\n</", prompt, re.DOTALL)
-        parts = [{"text": f"Score: {round(5 * word_overlap(query, document))}"}]
-        used = {"promptTokenCount": 100, "candidatesTokenCount": 10}
-        candidate = {"content": {"parts": parts, "role": "model"}, "finishReason": "STOP"}
-        return {"candidates": [candidate], "usageMetadata": used}
-
-    def run(self, name):
-        """Let a batch end."""
-        job = self.jobs[name]["metadata"]
-        job["state"] = self.state
-        if self.state != "BATCH_STATE_SUCCEEDED":
-            return
-        lines = [json.loads(line) for line in self.files[job["inputConfig"]["fileName"]].splitlines()]
-        self.paid += [line["key"] for line in lines]
-        told = [json.dumps({"key": line["key"], "response": self.said(line["request"])}) for line in lines]
-        job["output"] = {"responsesFile": f"files/batch-{len(self.files)}"}
-        self.files[job["output"]["responsesFile"]] = "\n".join(told).encode()
-
-
-class GeminiHandler(BatchHandler):
-    """The paths of such a server."""
-
-    def respond(self, content):
-        """Answer one request."""
-        path = self.path.partition("?")[0].replace("/v1beta/", "/v1/")  # by the release of google-genai
-        status = self.server.fault(self.command, path)
-        headers, body = ({}, {"error": {"code": status, "message": "no"}}) if status else self.answer(path, content)
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status or 200)
-        for name, value in {**headers, "content-length": str(len(data))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def answer(self, path, content):
-        """Headers and body of the answer."""
-        server, name = self.server, path.partition("/v1/")[2].removesuffix(":download")
-        if path == "/upload/v1/files":
-            return {"x-goog-upload-url": f"{server.url}/put"}, {}
-        if path == "/put":
-            name = f"files/{len(server.files)}"
-            server.files[name] = content
-            return {"x-goog-upload-status": "final"}, {"file": {"name": name}}
-        if path.endswith(":batchGenerateContent"):
-            name = f"batches/{len(server.jobs)}"
-            job = {**json.loads(content)["batch"], "state": "BATCH_STATE_PENDING", "createTime": "2026-01-01T00:00:00Z"}
-            server.jobs[name] = {"name": name, "metadata": job}
-            return {}, server.jobs[name]
-        if path.endswith(":generateContent"):
-            body = server.said(json.loads(content))
-        elif name == "batches":
-            body = {"operations": list(server.jobs.values())[::-1]}
-        elif name in server.jobs:
-            body = server.jobs[name]
-        elif self.command == "DELETE":
-            body = {"deleted": server.files.pop(name).decode()}
-        else:
-            body = server.files[name]
-        return {}, body
-
-
-@pytest.fixture
-def gemini(monkeypatch, running):
-    """A running server."""
-    monkeypatch.setenv("GEMINI_API_KEY", "k")
-    monkeypatch.setattr(exchange, "_POLL_SHARE", 0.0)
-    return running(GeminiServer())
 
 
 @pytest.fixture

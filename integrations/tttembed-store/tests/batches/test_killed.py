@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 import traceback
+from pathlib import Path
 from threading import Event
 
 import numpy as np
 import pytest
 from tttembed_store.batches import open_batch_service
-from tttembed_store.batches.service import OpenAIBatches
+from tttembed_store.batches.service import GeminiBatches, OpenAIBatches
 from tttembed_store.sql import open_store
 from tttembed_store.worker import Worker
 
-from tttembed_rag.judges import open_judge
+from tests.batchserver import GeminiServer
+from tttembed_rag.judges import Patience, open_judge
+from tttembed_rag.judges.chats import Gemini
 from tttembed_rag.judging import Price
 from tttembed_rag.testing import eventually
 
@@ -28,23 +32,41 @@ TRIALS = int(os.environ.get("TTTEMBED_FAULT_TRIALS", "2"))
 FIRST = int(os.environ.get("TTTEMBED_FAULT_SEED", "0"))
 # Seconds until a batch that is not in the list was never made: longer than a request of a killed worker is under way.
 SETTLING = 1.5
-# Requests of a worker, in their order.
-STEPS = ("chat/completions", "files", "batches", "batches/batch-0", "content")
+# Requests of a worker to each service, in their order.
+STEPS = {
+    "openai": ("chat/completions", "files", "batches", "batches/batch-0", "content"),
+    "gemini": (":generateContent", "/put", ":batchGenerateContent", "batches/0", ":download"),
+}
 
 
 @pytest.fixture
-def process(batch_server, spec, store_url):
+def service(request):
+    """The service that is asked: that of OpenAI, but for tests that name one."""
+    name = getattr(request, "param", "openai")
+    server = request.getfixturevalue("gemini" if name == "gemini" else "batch_server")
+    server.looks = 2
+    return server
+
+
+@pytest.fixture
+def process(service, spec, store_url):
     """Starts workers that go on until they are killed: `process()` gives the id of its process."""
     running = []
 
-    def work():
-        judge = open_judge(spec)
+    def opened():
+        if isinstance(service, GeminiServer):
+            named = f"gemini:tiny?url={service.url}"
+            chat = Gemini("tiny", url=service.url, patience=Patience(attempts=1))
+            return open_judge(named), GeminiBatches(open_batch_service(named).judge, chat, settling=SETTLING)
         lines = open_batch_service(spec).judge
         client = lines.single.complete.client.with_options(max_retries=0)
-        service = OpenAIBatches(lines, client, settling=SETTLING)
+        return open_judge(spec), OpenAIBatches(lines, client, settling=SETTLING)
+
+    def work():
+        judge, batches = opened()
         with open_store(store_url) as store:
             options = {"min_new": 100_000, "lease_seconds": 0.2, "price": Price(request=0.001)}
-            Worker(store, judge, batches=service, **options).run(every=0.01, stop=Event())
+            Worker(store, judge, batches=batches, **options).run(every=0.01, stop=Event())
 
     def start():
         pid = os.fork()
@@ -72,7 +94,7 @@ def kill(pid):
         pass
 
 
-def finished(store, batch_server, process, pairs, *, kills):
+def finished(store, service, process, pairs, *, kills):
     """Let a last worker finish, and check that each pair was paid for once.
 
     What a worker that was killed had charged for its examination stays counted, whether it was asked or not.
@@ -80,12 +102,11 @@ def finished(store, batch_server, process, pairs, *, kills):
     last = process()
     eventually(lambda: store.counts().rewards == pairs and not store.open_batches.of(""), seconds=60)
     kill(last)
-    for batch in list(batch_server.batches.values()) * 9:  # the service works through those that a worker lost, too
-        batch_server.look(batch)
+    service.finish()
     spent = store.judge_queue.spent()
 
-    assert len(batch_server.paid) == len(set(batch_server.paid)) == pairs
-    assert pairs <= spent.pairs <= pairs + len(batch_server.single) + 48 * kills
+    assert len(service.paid) == len(set(service.paid)) == pairs
+    assert pairs <= spent.pairs <= pairs + len(service.single) + 48 * kills
     assert 0.0005 * pairs < 0.0005 * pairs + 0.001 * 48 <= spent.usd + 1e-9
 
 
@@ -96,8 +117,10 @@ def store_url(request):
 
 
 @pytest.mark.parametrize("when", ["before", "behind"])
-@pytest.mark.parametrize("step", STEPS)
-def test_a_worker_killed_at_a_step(step, when, served, process, store_url, batch_server):
+@pytest.mark.parametrize(
+    ("service", "step"), [(name, step) for name, steps in STEPS.items() for step in steps], indirect=["service"]
+)
+def test_a_worker_killed_at_a_step(step, when, served, process, store_url, service):
     """The service kills the worker before it does what it is asked for, or behind it, without an answer."""
     killed = Event()
     workers = []
@@ -107,22 +130,46 @@ def test_a_worker_killed_at_a_step(step, when, served, process, store_url, batch
             killed.set()
             kill(workers[0])
 
-    batch_server.fault = fault
+    service.fault = fault
     with open_store(store_url) as store:
         store.observe(served(4))
         workers.append(process())
         eventually(killed.is_set, seconds=60)
-        finished(store, batch_server, process, 12, kills=1)
+        finished(store, service, process, 12, kills=1)
+
+
+@pytest.mark.parametrize("path", ["/files", "/files/file-1/content"])
+def test_a_kill_leaves_no_text_in_a_file(path, served, process, store_url, service, tmp_path, monkeypatch):
+    """Requests and results hold what users asked: they stand in memory alone, where `forget` need not look."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    killed, workers = Event(), []
+
+    def fault(method, asked):
+        if method != "done" and asked == path and not killed.is_set():
+            kill(workers[0])
+            killed.set()
+
+    service.fault = fault
+    with open_store(store_url) as store:
+        store.observe(served(4))
+        workers.append(process())
+        eventually(killed.is_set, seconds=60)
+        file = Path(store_url.removeprefix("sqlite:///"))
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and not path.name.startswith(file.name)]
+
+    assert [path for path in written if b"word0b" in path.read_bytes()] == []
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 @pytest.mark.parametrize("store_url", ["sqlite_url", "postgres_url"], ids=["sqlite", "postgresql"], indirect=True)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + TRIALS), ids="seed{}".format)
-def test_workers_killed_at_random(seed, served, process, store_url, batch_server):
+def test_workers_killed_at_random(seed, served, process, store_url, service):
     """Workers that are killed one after the other, by a service that takes its time."""
     rng = np.random.default_rng(seed)
     pause = rng.uniform(0.0, 0.03)
-    batch_server.fault = lambda *_: time.sleep(rng.uniform(0.0, pause))
-    batch_server.looks = int(rng.integers(0, 4))
+    service.fault = lambda *_: time.sleep(rng.uniform(0.0, pause))
+    service.looks = int(rng.integers(0, 4))
     with open_store(store_url) as store:
         store.observe(served(6))
         for number in range(int(rng.integers(2, 6))):
@@ -131,4 +178,4 @@ def test_workers_killed_at_random(seed, served, process, store_url, batch_server
             kill(worker)
             store.observe(served(2, first=10 * (number + 1)))
         pairs = store.counts().pairs
-        finished(store, batch_server, process, pairs, kills=number + 1)
+        finished(store, service, process, pairs, kills=number + 1)

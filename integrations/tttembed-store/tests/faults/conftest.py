@@ -20,8 +20,7 @@ from tttembed_store.sql import open_store, schema
 from tttembed_store.sql.log import observing
 
 from tests.traffic import JUDGE, traffic
-from tttembed_rag import Evidence, Offset, Offsets
-from tttembed_rag.capture import Known
+from tttembed_rag import Evidence, Known, Offset, Offsets
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.testing import eventually
 
@@ -106,7 +105,6 @@ class Child:
         return self._code
 
     def until(self, true, seconds=30.0):
-        """Wait until *true* of what it told."""
         eventually(lambda: true(self.told), seconds=seconds)
 
     def end(self):
@@ -157,7 +155,6 @@ def stamp_of(version):
 
 @pytest.fixture(scope="session")
 def stamps():
-    """`stamped(number)`, `stamp_of(version)` and `one_stamp(offsets)`."""
     return stamped, stamp_of, one_stamp
 
 
@@ -182,8 +179,8 @@ def half_done(store):
         wrong.append(f"{len(given - pairs)} rewards of no pair")
     if len(paid) > sum(spent):
         wrong.append(f"{len(paid)} paid answers, {sum(spent)} counted")
-    lines = store.audit.lines(limit=ALL)[::-1]
-    # Of versions that were forgotten the audit knows that they were.
+    lines = store.changes.lines(limit=ALL)[::-1]
+    # Of versions that were forgotten the log of changes knows that they were.
     published = [int(line.detail.split()[1]) for line in lines if line.action == "publish" and line.detail]
     if published != sorted(set(published)):
         wrong.append(f"versions do not increase: {published}")
@@ -194,7 +191,7 @@ def half_done(store):
             wrong.append(f"aliases of tenant {tenant!r} for versions {missing} that do not exist")
         numbers += mine
     if sorted(numbers) != published:
-        wrong.append(f"versions {sorted(numbers)}, the audit knows {published}")
+        wrong.append(f"versions {sorted(numbers)}, the log of changes knows {published}")
     if store._database.is_sqlite:
         with sqlite3.connect(store._database.url.database) as bare:
             said = [row for check in ("integrity", "foreign_key") for row in bare.execute(f"PRAGMA {check}_check")]
@@ -240,7 +237,6 @@ class Writing:
 
 @pytest.fixture(scope="session")
 def writing():
-    """`Writing.on` and `Writing.lost`."""
     return Writing
 
 

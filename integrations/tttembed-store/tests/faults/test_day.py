@@ -8,10 +8,10 @@ from tttembed_store import follow
 from tttembed_store.sql import open_store
 from tttembed_store.worker import Worker
 
+from tttembed_rag import Steering
 from tttembed_rag.errors import StoreError
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judging import Budget
-from tttembed_rag.serving import Steering
 
 HOUR = 3600.0
 CAP = 300.0

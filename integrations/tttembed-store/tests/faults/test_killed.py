@@ -7,16 +7,16 @@ import time
 import httpx
 import numpy as np
 import uvicorn
-from tttembed_store import StoreLog, follow
+from tttembed_store import StoreLog, TenantOffsets, follow
 from tttembed_store.proxy import FeedbackWriter, proxy_app
 from tttembed_store.sql import open_store
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
+from tttembed_rag import Steering
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judges.examination import questions
 from tttembed_rag.judging import Budget
-from tttembed_rag.serving import LiveOffsets, Steering
 from tttembed_rag.testing import eventually
 
 # Pairs of the examination of a judge, charged as one call.
@@ -54,7 +54,7 @@ def test_a_server_of_feedback(child, store, store_url, rng, unsound):
     port = listening.getsockname()[1]
 
     def work(_):
-        app = proxy_app("http://127.0.0.1:9", LiveOffsets(), model="m", feedback=FeedbackWriter(store_url, JUDGE))
+        app = proxy_app("http://127.0.0.1:9", TenantOffsets(), model="m", feedback=FeedbackWriter(store_url, JUDGE))
         uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_level="error")).run(sockets=[listening])
 
     def send(first):
@@ -167,7 +167,7 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
     def finished():
         """A worker that was killed may have finished right before, so that the last one has nothing to tell."""
         said = ["abstained"] if least == 100 else []
-        learned = "live" in store.registry.aliases() or any(line.action in said for line in store.audit.lines())
+        learned = "live" in store.registry.aliases() or any(line.action in said for line in store.changes.lines())
         return learned and store.counts().rewards >= min(480, least - 2)
 
     last = child(work)

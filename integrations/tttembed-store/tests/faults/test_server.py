@@ -18,11 +18,11 @@ from tttembed_store.sql import Spend, open_store
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
+from tttembed_rag import Steering
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging import Paid
-from tttembed_rag.serving import Steering
 from tttembed_rag.testing import eventually
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
@@ -225,7 +225,7 @@ def test_a_server_that_is_read_only(child, guest, rng, stamps, unsound):
                 log.record("question", ["a", "b"], [0.0, 1.0])
                 tell("written", log.flush())
             tell("open")
-            limited.wait(20)
+            limited.wait(60)
             worker = threading.Thread(target=Worker(mine, min_new=10_000).run, kwargs={"every": 0.02, "stop": stop})
             worker.start()
             for number in range(200):
@@ -235,7 +235,7 @@ def test_a_server_that_is_read_only(child, guest, rng, stamps, unsound):
             eventually(lambda: steering.apply(BASE, "q") != BASE)
             eventually(lambda: log.error is not None)
             tell("refused", not log.flush(0.5) and log.error is not None)
-            tell("flushed", log.flush(20), log.counts.failed)
+            tell("flushed", log.flush(60), log.counts.failed)
             tell("served", steering.apply(BASE, "q"))
             stop.set()
             worker.join()
@@ -285,7 +285,7 @@ def test_a_server_without_connections(child, guest, rng, stamps, unsound, writin
                 log.record(f"question {number}", ["a", "b", "c", "d"], [0.0, 1.0, 0.5, 0.2])
                 steering.apply(BASE, "q")
             writing.on(store, mine, tell, first=first, steps=5)
-            flushed = log.flush(20) and log.counts.written == 20
+            flushed = log.flush(60) and log.counts.written == 20
             tell("flushed", flushed, 0)
             store.close()
 

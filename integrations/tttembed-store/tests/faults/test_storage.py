@@ -18,8 +18,8 @@ from tttembed_store.sql import open_store, schema
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, facts, traffic
+from tttembed_rag import Steering
 from tttembed_rag.errors import StoreError, TTTEmbedError
-from tttembed_rag.serving import Steering
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
 NOBODY = 65534
@@ -94,7 +94,7 @@ def test_a_read_only_file(child, open_folder, rng, stamps, unsound):
                 if number == 20:
                     tell("at work", log.flush(0.2))
                 time.sleep(0.001)
-            tell("flushed", log.flush(20), log.counts.written, log.counts.failed)
+            tell("flushed", log.flush(60), log.counts.written, log.counts.failed)
             tell("served", steering.apply(BASE, "q"))
 
         lock(locked=True)
@@ -177,7 +177,6 @@ def spoilt(vector, rng):
 
 
 def spoil(store, rng, queries, documents, rewards):
-    """Damage vectors of some queries and documents, and the rewards of others, all of them by name."""
     q, d, given = schema.queries, schema.documents, schema.rewards
     with store._database.write("forgetting") as connection:
         for table, vectors, names in ((q, schema.query_vectors, queries), (d, schema.document_vectors, documents)):

@@ -16,12 +16,11 @@ from tttembed_store.sql import Candidate, Served, open_store, schema
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
-from tttembed_rag import fit
+from tttembed_rag import Steering, fit
 from tttembed_rag.errors import LeaseLost, StoreError, StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judging import Budget
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving import Steering
 from tttembed_rag.testing import eventually
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
@@ -148,7 +147,7 @@ def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsou
     changers = [child(changing(who)) for who in range(len(plans))]
     codes = [one.wait() for one in changers]
     refused = [said[1] for one in changers for said in one.told if said[0] == "refused"]
-    lines = [line for line in reversed(store.audit.lines(limit=1000)) if "is live" in line.detail]
+    lines = [line for line in reversed(store.changes.lines(limit=1000)) if "is live" in line.detail]
 
     assert codes == [0] * len(plans)
     assert [one.told[-1] for one in changers] == [["wrong", []]] * len(plans)
@@ -292,7 +291,6 @@ def stop_before_changes(store, tell):
 
 
 def turned(offsets):
-    """Offsets that do the opposite."""
     return type(offsets)([replace(one, vector=-one.vector) for one in offsets.values()], width=offsets.width)
 
 
@@ -334,7 +332,7 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
     first.kill(signal.SIGCONT)
     codes = [first.wait(), code]
     lines = [
-        line.action for line in store.audit.lines() if line.by == "worker" and line.action in ("publish", "rollback")
+        line.action for line in store.changes.lines() if line.by == "worker" and line.action in ("publish", "rollback")
     ]
 
     assert codes == [0, 0]
@@ -360,12 +358,12 @@ def test_whoever_lost_a_lease(store, rng, stamps):
         "rollback": lambda: store.registry.rollback(by="slow", lease=lease),
         "rollback to": lambda: store.registry.rollback(by="slow", lease=lease, to=1),
     }
-    before = store.registry.versions(), store.registry.aliases(), store.audit.lines(), store.serving()
+    before = store.registry.versions(), store.registry.aliases(), store.changes.lines(), store.serving()
     for name in rng.permutation(list(refused)).tolist():
         with pytest.raises(LeaseLost, match="nothing was changed"):
             refused[name]()
 
-    assert before == (store.registry.versions(), store.registry.aliases(), store.audit.lines(), store.serving())
+    assert before == (store.registry.versions(), store.registry.aliases(), store.changes.lines(), store.serving())
     assert (store.leases.renew(lease, 60.0), store.leases.release(lease)) == (False, None)
 
 
@@ -384,7 +382,7 @@ def test_writers_of_the_same_queries(child, store, store_url, rng, unsound):
                 for place, order in list(enumerate(orders))[writer::4]:
                     for number in order:
                         shown = [
-                            Candidate("of all", np.ones(8), f"text {place}" if writer == 0 else None),
+                            Candidate("of all", np.ones(8), f"text {place}" if writer == 0 else ""),
                             Candidate(f"d{place}", np.ones(8) + place, f"document {place}"),
                         ]
                         served = Served(f"q{number}", np.ones(8), shown, f"query {number}", at=times[place, number])
@@ -527,14 +525,14 @@ def test_forks(child, store, store_url, rng, stamps, capture, unsound):
                 try:
                     for number in range(10):
                         request(1000 * (place + 1) + number)
-                    code = 0 if log.flush(20) and log.counts.written == 10 else 2
+                    code = 0 if log.flush(60) and log.counts.written == 10 else 2
                 finally:
                     os._exit(code)
             forked.append(pid)
         tell("children", [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in forked])
         done.set()
         server.join()
-        tell("flushed", log.flush(20))
+        tell("flushed", log.flush(60))
 
     parent = child(work)
     code = parent.wait()

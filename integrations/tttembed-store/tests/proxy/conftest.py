@@ -17,9 +17,10 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from tttembed_store import TenantOffsets
 from tttembed_store.proxy import proxy_app
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
+from tttembed_rag import Evidence, Offset, Offsets
 
 WIDTH = 16
 MODEL = "small"
@@ -36,6 +37,22 @@ def offsets_of(seed=0, *, task=None, width=WIDTH):
     vector = np.random.default_rng(seed).normal(size=width).astype(np.float32) / 4
     scope = "global" if task is None else "task"
     return Offsets([Offset(scope, vector, 0.9, 9, EVIDENCE, task=task)], width=width)
+
+
+@contextlib.contextmanager
+def asking(url, path, body):
+    """A caller of its own who has sent a request, and leaves at the end of the block without an answer."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n"
+    with socket.create_connection((url.host, url.port)) as connection:
+        connection.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + content)
+        yield
+
+
+@pytest.fixture
+def leaving():
+    """The function that makes such a caller: `leaving(url, path, body)` is a block."""
+    return asking
 
 
 class Service:
@@ -110,7 +127,6 @@ class Service:
 
     @property
     def app(self):
-        """The service as an application."""
         routes = [
             Route("/v1/embeddings", self.openai, methods=["POST"]),
             Route("/v2/embed", self.cohere, methods=["POST"]),
@@ -134,7 +150,7 @@ def running(app, **options):
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         listening.close()
 
 
@@ -153,7 +169,7 @@ def proxied(service):
     with contextlib.ExitStack() as stack:
 
         def start(live=None, *, upstream=None, **options):
-            live = LiveOffsets(offsets_of()) if live is None else live
+            live = TenantOffsets(offsets_of()) if live is None else live
             app = proxy_app(upstream or service.url, live, model=options.pop("model", MODEL), **options)
             url = stack.enter_context(running(app, http="h11", ws="none"))
             return stack.enter_context(httpx.Client(base_url=url, timeout=30))

@@ -59,9 +59,38 @@ def test_an_upstream_with_a_secret_is_refused_without_it(tmp_path, tools, upstre
     assert "secret" not in done.output
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        "%2F@127.0.0.1:{port}/latest/meta-data/",
+        "%2F.evil.example/x",
+        "@127.0.0.1:{port}/x",
+        ":{port}/x",
+        "http://127.0.0.1:{port}/x",
+        "//127.0.0.1:{port}/x",
+        "//v1/feedback",
+        "/%2Fv1/feedback",
+        "/v1//feedback",
+        "/v1/../admin",
+        "/v1/%2e%2e/admin",
+        "/v1/./feedback",
+        "/v1\\feedback",
+    ],
+)
+def test_a_path_that_means_two_things_reaches_nobody(proxied, service, target):
+    """Only one that begins with one slash, without empty parts or dots, is compared with the routes and sent on."""
+    url = proxied().base_url
+    with socket.create_connection((url.host, url.port), timeout=10) as connection:
+        line = f"GET {target.format(port=httpx.URL(service.url).port)} HTTP/1.1"
+        connection.sendall(f"{line}\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert service.asked == []
+
+
 @pytest.mark.parametrize("header", ["api-key", "x-api-key", "authorization"])
 def test_a_callers_key_stays_with_the_proxy(proxied, service, header):
-    """Where the proxy sends its own key to the service, the service is not sent the caller's beside it."""
     callers = Callers({"callers-key": Caller("acme")})
     value = "Bearer callers-key" if header == "authorization" else "callers-key"
     proxied(callers=callers, upstream_key="ours").post(

@@ -121,7 +121,6 @@ def test_options_of_other_sources_are_refused(folder, tmp_path, option):
 
 
 def free_port():
-    """A port that no server has."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]

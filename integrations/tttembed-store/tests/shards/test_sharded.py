@@ -13,9 +13,10 @@ from tttembed_store.shards.shards import Shard, ShardGroup, ShardPlan
 
 from tttembed_rag import InputError, Rewards, fit
 from tttembed_rag.errors import DataError, RewardError, VectorError
-from tttembed_rag.fitting import shared
+from tttembed_rag.fitting import ReverseKL, shared
+from tttembed_rag.fitting.optima import scope_weights
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.fitting.scopes import of_task, scope_weights, shared_offset
+from tttembed_rag.fitting.scopes import of_task, shared_offset
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.rewards import columns
@@ -73,8 +74,8 @@ def test_one_shard_gives_the_bits_of_a_local_fit(rewards, folder, vectors):
 
 def test_objectives_with_many_minima_are_searched_twice(rewards, folder, vectors):
     """Also from the optimum of KD, as a local fit does: the same bits after as many evaluations."""
-    alone = fit(rewards, scope="global", gate=False, objective="reverse_kl")
-    offsets = fit_sharded(folder(1), scope="global", gate=False, recipe=Recipe(objective="reverse_kl"))
+    alone = fit(rewards, scope="global", gate=False, recipe=Recipe(objective=ReverseKL()))
+    offsets = fit_sharded(folder(1), scope="global", gate=False, recipe=Recipe(objective=ReverseKL()))
 
     assert vectors(offsets) == vectors(alone)
     assert offsets["global"].certificate == alone["global"].certificate
@@ -187,7 +188,7 @@ def test_published_offsets_are_learned_from_all(rewards, folder):
     assert [one.served for one in offsets.values()] == [True, True]
     for offset in offsets.values():
         kept = of_task(rewards, offset.task)
-        case = Case(kept, gated(Recipe(), kept))
+        case = Case.of(kept, gated(Recipe(), kept))
         recipe = replace(case.recipe, ridge=RIDGE_STEP * case.recipe.ridge)
         weights = scope_weights(case.rewards, case.voices)
         expected = shared_offset(case.widened, offset.task, recipe, weights=weights, n=case.questions)
@@ -364,7 +365,6 @@ def test_options_are_refused_before_anything_is_read(rewards, tmp_path, given, l
 
 @pytest.mark.parametrize("gate", [True, False])
 def test_files_without_rows_are_told(tmp_path, gate, made):
-    """One line, as of a folder without files."""
     made(5, 1).to_parquet(tmp_path / "set")
     file = tmp_path / "set" / "queries" / "part-00000.parquet"
     pq.write_table(pq.read_table(file).slice(0, 0), file)

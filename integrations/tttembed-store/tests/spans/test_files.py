@@ -4,11 +4,11 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from tttembed_store.spans.files import read_spans, retrievals_of, span_of
+from tttembed_store.spans.files import read_spans, served_in, span_of
 from tttembed_store.spans.reading import Reader, children_first
 
-from tttembed_rag import DataError
 from tttembed_rag.cli import main
+from tttembed_rag.errors import DataError
 
 TEXTS = ["wash wool cold", "boil the kettle"]
 
@@ -33,6 +33,11 @@ NESTED = {"retrieval": {"documents": [{"document": {"content": text}} for text i
 LISTED = {"retrieval.documents": [{"document.content": text, "document.score": 0.5} for text in TEXTS]}
 
 
+def texts(served):
+    """The texts of the candidates."""
+    return [candidate.text for candidate in served.candidates]
+
+
 def run(*arguments):
     """The command's exit code and output."""
     result = CliRunner().invoke(main, list(map(str, arguments)))
@@ -42,10 +47,10 @@ def run(*arguments):
 @pytest.mark.parametrize("attributes", [flat(), NESTED, LISTED], ids=["flat", "nested", "listed"])
 def test_all_ways_to_write_attributes_are_read(attributes):
     """Dotted names, nested objects and lists of documents are the same."""
-    (found,) = retrievals_of([span_of(record(1, **attributes))], Reader())
+    ((_, served),) = served_in([span_of(record(1, **attributes))], Reader())
 
-    assert (found.query, found.documents, found.places) == ("wool", TEXTS, [0, 1])
-    assert found.span.at == pytest.approx(1795338001.0)
+    assert (served.query, texts(served)) == ("wool", TEXTS)
+    assert served.at == pytest.approx(1795338001.0)
 
 
 def test_children_come_first_in_any_order():
@@ -55,7 +60,7 @@ def test_children_come_first_in_any_order():
     for records in ([inner, outer], [outer, inner]):
         spans = [span_of(one) for one in records]
         assert [one.span_id for one in children_first(spans)] == ["2", "1"]
-        assert [one.documents for one in retrievals_of(spans, Reader())] == [TEXTS]
+        assert [texts(served) for _, served in served_in(spans, Reader())] == [TEXTS]
 
 
 @pytest.mark.parametrize("shape", ["lines", "list", "printed"])
@@ -69,9 +74,9 @@ def test_files_of_json_are_read(tmp_path, shape):
     }[shape]
     (tmp_path / "spans.jsonl").write_text(text + "\n", encoding="utf-8")
 
-    found = retrievals_of(read_spans(tmp_path / "spans.jsonl"), Reader())
+    queries = served_in(read_spans(tmp_path / "spans.jsonl"), Reader())
 
-    assert [one.query for one in found] == ["wool", "tea"]
+    assert [served.query for _, served in queries] == ["wool", "tea"]
 
 
 def test_parquet_of_a_data_frame_is_read(tmp_path):
@@ -88,9 +93,9 @@ def test_parquet_of_a_data_frame_is_read(tmp_path):
     }
     pandas.DataFrame(rows).to_parquet(tmp_path / "spans.parquet")
 
-    (found,) = retrievals_of(read_spans(tmp_path / "spans.parquet"), Reader())
+    ((_, served),) = served_in(read_spans(tmp_path / "spans.parquet"), Reader())
 
-    assert (found.query, found.documents) == ("wool", TEXTS)
+    assert (served.query, texts(served)) == ("wool", TEXTS)
 
 
 def test_what_the_sdk_prints_is_read(tmp_path):
@@ -103,9 +108,9 @@ def test_what_the_sdk_prints_is_read(tmp_path):
         attributes = {"openinference.span.kind": "RETRIEVER", "input.value": "wool"} | flat()
         provider.get_tracer("test").start_span("retrieve", attributes=attributes).end()
 
-    (found,) = retrievals_of(read_spans(tmp_path / "spans.jsonl"), Reader())
+    ((_, served),) = served_in(read_spans(tmp_path / "spans.jsonl"), Reader())
 
-    assert (found.query, found.documents) == ("wool", TEXTS)
+    assert (served.query, texts(served)) == ("wool", TEXTS)
 
 
 def test_what_a_collector_writes_is_read(tmp_path):
@@ -130,14 +135,14 @@ def test_what_a_collector_writes_is_read(tmp_path):
     (tmp_path / "traces.jsonl").write_text("\n".join(['{"resourceLogs": []}', *lines]), encoding="utf-8")
 
     spans = read_spans(tmp_path / "traces.jsonl")
-    (found,) = retrievals_of(spans, Reader())
+    ((_, served),) = served_in(spans, Reader())
 
     assert [dict(span.attributes) for span in spans] == [
         {key: list(value) if isinstance(value, tuple) else value for key, value in span.attributes.items()}
         for span in kept.get_finished_spans()
     ]
-    assert (found.query, found.documents, found.vector.tolist()) == ("wool", TEXTS, [0.5, -2.0])
-    assert found.span.at == pytest.approx(kept.get_finished_spans()[1].start_time / 1e9)
+    assert (served.query, texts(served), served.vector.tolist()) == ("wool", TEXTS, [0.5, -2.0])
+    assert served.at == pytest.approx(kept.get_finished_spans()[1].start_time / 1e9)
 
 
 def test_import_puts_spans_into_a_store(tmp_path, store, sqlite_url):

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from tttembed_hosts.phoenix import PhoenixProject
-from tttembed_store.spans.files import read_spans, retrievals_of
+from tttembed_store.spans.files import read_spans, served_in
 from tttembed_store.spans.reading import Reader, Span, children_first
 
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
+from tttembed_rag.rewards.scales import Scale
 
 FINE = {
     "openinference.span.kind": "RETRIEVER",
@@ -29,6 +30,11 @@ def embedded(vector):
     """The attributes of an EMBEDDING span of the query of `FINE`."""
     prefix = "embedding.embeddings.0.embedding"
     return {"openinference.span.kind": "EMBEDDING", f"{prefix}.text": "tea", f"{prefix}.vector": vector}
+
+
+def texts(served):
+    """The texts of the candidates that have one."""
+    return [candidate.text for candidate in served.candidates if candidate.text]
 
 
 def lines(*attributes):
@@ -90,10 +96,10 @@ def test_a_hostile_span_costs_itself_alone(tmp_path, sqlite_url, hostile):
     result = CliRunner().invoke(
         main, ["store", "import", str(tmp_path / "spans.jsonl"), "--spans", "--store", sqlite_url]
     )
-    read = retrievals_of(read_spans(tmp_path / "spans.jsonl"), Reader())
+    read = served_in(read_spans(tmp_path / "spans.jsonl"), Reader())
 
     assert result.exit_code == 0, result.output
-    assert ("tea", ["kettle"], None) in [(one.query, one.documents, one.vector) for one in read]
+    assert ("tea", ["kettle"], None) in [(one.query, texts(one), one.vector) for _, one in read]
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), 10**400, "high", None])
@@ -104,9 +110,9 @@ def test_a_score_that_is_no_number_costs_its_document_alone(score):
     for number, (text, value) in enumerate((("kettle", 0.5), ("cup", score))):
         fields |= {f"{prefix}.{number}.document.content": text, f"{prefix}.{number}.document.score": value}
 
-    (found,) = retrievals_of([Span("1", "t", None, fields)], Reader("m"))
+    ((_, served),) = served_in([Span("1", "t", None, fields)], Reader("m"), Scale())
 
-    assert (found.documents, found.places, found.scores) == (["kettle"], [0], [0.5])
+    assert [(shown.text, shown.reward) for shown in served.candidates] == [("kettle", 0.5), ("", None)]
 
 
 @pytest.mark.parametrize(
@@ -123,9 +129,9 @@ def test_documents_in_one_attribute_are_read_or_counted(said, documents, left_ou
     reader = Reader()
     fields = {"openinference.span.kind": "RETRIEVER", "input.value": "tea", "retrieval.documents": said}
 
-    found = retrievals_of([Span("1", "t", None, fields)], reader)
+    queries = served_in([Span("1", "t", None, fields)], reader)
 
-    assert [one.documents for one in found] == [documents] * (documents is not None)
+    assert [texts(served) for _, served in queries] == [documents] * (documents is not None)
     assert reader.left_out == left_out
 
 

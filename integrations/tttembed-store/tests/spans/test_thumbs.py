@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tttembed_store.spans import Retrieval, Span, Thumb, served_of, thumbed
+from tttembed_store.spans import Span, Thumb, thumbed
 
-from tttembed_rag import RewardError
+from tttembed_rag.errors import RewardError
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "hosts.md"
@@ -13,30 +14,33 @@ FIVE = [f"page {number}" for number in range(5)]
 
 
 def retrieval(trace, texts=FIVE, query="wool"):
-    """What a trace retrieved."""
-    return Retrieval(query, list(texts), list(range(len(texts))), Span(f"s {query}", trace, None, {}, 7.0))
+    """A span of a trace, and what it served; one more document has no whole text."""
+    candidates = [Candidate("", text=text) for text in (*texts, "")]
+    return Span(f"s {query}", trace, None, {}), Served("", None, candidates, query, at=7.0)
 
 
-def rewards(found):
+def rewards(queries):
     """The rewards by source, to four digits."""
-    return {one.source: [round(score, 4) for score in one.scores or []] for one in found}
+    return {served.source: [round(one.reward, 4) for one in served.candidates if one.text] for served in queries}
 
 
 def test_a_thumb_is_one_event_for_all_documents_of_its_trace():
     """Five documents share it, as the page says."""
     thumbs = [Thumb("t", True, "ada", 1.0), Thumb("t", False, "ben", 2.0), Thumb("other", True, "cy", 3.0)]
 
-    found = thumbed([retrieval("t")], thumbs, Scale())
+    served = thumbed([retrieval("t")], thumbs, Scale())
 
-    assert rewards(found) == {"ada": [0.5833] * 5, "ben": [0.4167] * 5}
+    assert rewards(served) == {"ada": [0.5833] * 5, "ben": [0.4167] * 5}
     assert "documents that is .58 and .42" in " ".join(PAGE.read_text(encoding="utf-8").split())
 
 
 def test_two_retrievals_of_a_trace_share_it_too():
     """Whichever of them the answer stands on is not known."""
-    found = thumbed([retrieval("t", FIVE[:2]), retrieval("t", FIVE[2:], "kettle")], [Thumb("t", 1, "ada", 0)], Scale())
+    queries = [retrieval("t", FIVE[:2]), retrieval("t", FIVE[2:], "kettle")]
 
-    assert [one.scores for one in found] == [pytest.approx([3.5 / 6] * 2), pytest.approx([3.5 / 6] * 3)]
+    served = thumbed(queries, [Thumb("t", 1, "ada", 0)], Scale())
+
+    assert [one.candidates[0].reward for one in served] == [pytest.approx(3.5 / 6)] * 2
 
 
 def test_the_last_word_of_a_source_counts():
@@ -48,9 +52,9 @@ def test_the_last_word_of_a_source_counts():
 
 def test_without_a_thumb_a_retrieval_stays_as_it_is():
     """It waits for a judge."""
-    one = retrieval("t")
+    span, served = retrieval("t")
 
-    assert thumbed([one], [], Scale()) == [one]
+    assert thumbed([(span, served)], [], Scale()) == [served]
 
 
 def test_numbers_lie_on_the_scale():
@@ -62,11 +66,8 @@ def test_numbers_lie_on_the_scale():
         thumbed([retrieval("t")], [Thumb("t", 6, "ada", 0.0)], stars)
 
 
-def test_a_store_is_told_who_said_so_and_when_it_was_asked():
-    """The source of the thumb, and the time of the retrieval, so that what was forgotten since stays so."""
-    (found,) = thumbed([retrieval("t", ["a"])], [Thumb("t", True, "ada", 99.0)], Scale())
+def test_the_time_is_that_of_the_retrieval():
+    """Not of the thumb, so that what was forgotten between them stays so."""
+    (served,) = thumbed([retrieval("t", ["a"])], [Thumb("t", True, "ada", 99.0)], Scale())
 
-    served = served_of(found, lambda text: f"id of {text}", tenant="acme", scale=Scale())
-
-    assert (served.source, served.at, served.tenant) == ("ada", 7.0, "acme")
-    assert [(one.doc_id, one.reward) for one in served.candidates] == [("id of a", 0.75)]
+    assert (served.source, served.at) == ("ada", 7.0)

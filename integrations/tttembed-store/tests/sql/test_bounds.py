@@ -21,7 +21,7 @@ def deep(name, first, count, **facts):
 def documents_of(store):
     """The numbers of the documents that wait for another judge, by query."""
     waiting = store.judge_queue.waiting("another")
-    return [[int(text.removeprefix("text ")) for _, text in one.candidates] for one in waiting]
+    return [[int(shown.text.removeprefix("text ")) for shown in one.candidates] for one in waiting]
 
 
 class TestDepth:

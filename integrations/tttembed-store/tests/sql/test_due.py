@@ -8,15 +8,13 @@ from sqlalchemy import event
 from tttembed_store.sql import Candidate, Served, open_store
 
 from tests.traffic import JUDGE
-from tttembed_rag import Offsets
 
 
 @pytest.fixture
 def store(store_url):
-    """A store of either kind with three tenants, of which one shares; nothing is due."""
+    """A store of either kind with three tenants; nothing is due."""
     with open_store(store_url) as opened:
-        observe(opened, "quiet", "loud", "sharing")
-        opened.share("sharing", allowed=True, by="me")
+        observe(opened, "quiet", "loud", "")
         for tenant in opened.due.tenants():
             look(opened, tenant)
         yield opened
@@ -34,38 +32,14 @@ def look(store, tenant, judge=None):
     store.due.settle(marks, tenant=tenant, lease=lease)
 
 
-def test_new_rewards_make_a_tenant_due(store):
-    """New ones and corrected ones do, the same again do not."""
-    due = [store.due.tenants()]
-    for corrected in range(2):
-        observe(store, "loud", "quiet")
-        observe(store, "quiet", query="new")
-        observe(store, "loud", reward=0.9)
-        due.append(store.due.tenants())
-        for tenant in ("quiet", "loud")[corrected:]:
-            look(store, tenant)
-
-    assert due == [[], ["loud", "quiet"], ["loud"]]
-
-
-def test_a_tenant_that_shares_makes_the_shared_one_due(store):
-    """Also where it was looked at first."""
-    observe(store, "sharing", query="new")
-    assert store.due.tenants() == ["sharing", ""]
-    look(store, "sharing")
-    assert store.due.tenants() == [""]
-    look(store, "")
-    assert store.due.tenants() == []
-
-
 def test_what_is_due_for_one_judge_stays_due_for_another(store):
-    """Also for the shared tenant, which is due for the judges of those that share."""
-    observe(store, "sharing", query="new")
+    """Each judge's worker looks for itself."""
+    observe(store, "quiet", query="new")
     store.observe([Served("new", np.ones(8), [Candidate("d", np.ones(8), "text", 0.5)], tenant="loud")], judge="other")
-    look(store, "sharing", JUDGE)
+    look(store, "quiet", JUDGE)
     due = {judge: store.due.tenants(judge) for judge in (JUDGE, "other", "third", None)}
 
-    assert due == {JUDGE: [""], "other": ["loud"], "third": [], None: ["loud", ""]}
+    assert due == {JUDGE: [], "other": ["loud"], "third": [], None: ["loud"]}
 
 
 def test_what_comes_while_it_is_looked_at_stays(store):
@@ -76,27 +50,7 @@ def test_what_comes_while_it_is_looked_at_stays(store):
     store.due.settle(marks, tenant="loud", lease=lease)
 
     assert store.due.tenants() == ["loud"]
-    assert store.changes(JUDGE, tenant="loud") == 3
-
-
-@pytest.mark.parametrize(
-    ("act", "due"),
-    [
-        (lambda store: store.forget(tenant="loud", query_id="q", by="me"), ["loud"]),
-        (lambda store: store.forget(tenant="sharing", query_id="q", by="me"), ["sharing", ""]),
-        (lambda store: store.expire(2e9, by="me"), ["loud", "quiet", "sharing", ""]),
-        (lambda store: store.share("sharing", allowed=False, by="me"), [""]),
-        (lambda store: store.registry.publish(Offsets([], width=8), by="me", tenant="loud"), ["loud"]),
-        (lambda store: store.registry.halt(by="me", tenant="quiet"), ["quiet"]),
-        (lambda store: store.due.restart(), ["loud", "quiet", "sharing", ""]),
-    ],
-    ids=["forgetting", "forgetting of one that shares", "expiry", "sharing", "publishing", "halting", "another judge"],
-)
-def test_what_else_makes_a_tenant_due(store, act, due):
-    """Anything after which a worker would do something else than before."""
-    act(store)
-
-    assert store.due.tenants() == due
+    assert store.written(JUDGE, tenant="loud") == 3
 
 
 def test_idle_tenants_are_not_read(sqlite_url):
@@ -108,7 +62,7 @@ def test_idle_tenants_are_not_read(sqlite_url):
 
         def explain(connection, cursor, statement, parameters, *_):
             plan = cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-            whole = re.compile("SCAN (tenants|progress|changes)(?!.* INDEX changes_due)")
+            whole = re.compile("SCAN (tenants|progress|due)(?!.* INDEX due_marked)")
             scans.extend(step[3] for step in plan if whole.match(step[3]))
 
         event.listen(store._database.engine, "before_cursor_execute", explain)

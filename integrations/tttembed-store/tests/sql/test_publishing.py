@@ -1,74 +1,10 @@
 """What every store must do with versions: publish, serve, take back."""
 
-from dataclasses import replace
-
 import pytest
 
 from tests.traffic import JUDGE, facts, learned, traffic
-from tttembed_rag.errors import LeaseLost, RewardError, StoreError, Superseded
+from tttembed_rag.errors import LeaseLost, StoreError, Superseded
 from tttembed_rag.offsets.lookup import Offsets
-
-
-def test_nothing_flows_up_unless_it_is_allowed(store):
-    """The shared scope learns from a tenant while that shares, and other tenants never do."""
-    store.observe(traffic(2, tenant="a"), judge=JUDGE)
-    store.observe(traffic(2, tenant="b"), judge=JUDGE)
-
-    with pytest.raises(RewardError, match="none"):
-        store.rewards(JUDGE)
-    store.share("a", True, by="owner")
-    shared, other = store.rewards(JUDGE), store.rewards(JUDGE, tenant="b")
-    store.share("a", False, by="owner")
-
-    assert shared.query_ids.tolist() == ["a:\0q0", "a:\0q1"]
-    assert other.query_ids.tolist() == ["q0", "q1"]
-    with pytest.raises(RewardError, match="none"):
-        store.rewards(JUDGE)
-
-
-def test_ids_of_tenants_are_told_apart(store):
-    """In the shared scope, whatever its own queries and the tenants are called."""
-    one = traffic(1)[0]
-    names = [("", "a:q"), ("a", "q"), ("a:", "q"), ("", "a%3A:q"), ("a", ":q")]
-    for tenant, name in names:
-        store.observe([replace(one, tenant=tenant, query_id=name)], judge=JUDGE)
-        if tenant:
-            store.share(tenant, True, by="owner")
-
-    found = store.rewards(JUDGE).query_ids.tolist()
-
-    assert len(names) == len(set(found))
-    assert {"a:q", "a%3A:q"} <= set(found)
-
-
-def test_what_was_learned_before_it_was_no_more_allowed_is_not_published(store):
-    """A tenant that ends sharing ends what a worker is learning from it."""
-    store.share("a", True, by="owner")
-    lease = store.leases.take("", "a worker", 60.0)
-
-    store.share("a", False, by="owner")
-
-    with pytest.raises(LeaseLost, match="nothing was changed"):
-        store.registry.publish(Offsets([], width=8), by="a worker", lease=lease)
-    assert store.leases.take("", "the next", 60.0) is not None
-
-
-def test_what_was_learned_from_a_tenant_goes_where_it_ends_sharing(store):
-    """Its vectors are in every shared version; who never shared, and who ended it already, takes nothing away."""
-    store.observe(traffic(4, tenant="a"), judge=JUDGE)
-    store.share("a", True, by="owner")
-    store.registry.publish(learned(store), by="me")
-    own = store.registry.publish(learned(store, "a"), by="me", tenant="a")
-
-    store.share("a", False, by="owner")
-
-    assert store.registry.versions() == []
-    assert (None, own) == (store.registry.version(), store.registry.version(tenant="a"))
-    other = store.registry.publish(Offsets([], width=8), by="me")
-    for tenant in ("a", "never shared"):
-        store.share(tenant, False, by="owner")
-    assert other == store.registry.version()
-
 
 # Versions
 
@@ -88,44 +24,6 @@ def test_what_is_published_is_served(store):
     assert facts(learned(store)) == facts(version.offsets)
 
 
-def test_the_way_back_is_walked_step_by_step(store):
-    """Rolling back twice goes back twice, then says that nothing is left."""
-    offsets = Offsets([], width=8)
-    first, second, third = (store.registry.publish(offsets, by="me") for _ in range(3))
-
-    assert [second, first] == [store.registry.rollback(by="me"), store.registry.rollback(by="me")]
-    with pytest.raises(StoreError, match="expected a version before"):
-        store.registry.rollback(by="me")
-    assert third == store.registry.rollback(by="me", to=third.number)
-    assert [third, second, first] == store.registry.versions()
-
-
-def test_the_way_back_is_the_way_that_was_taken(store):
-    """What was live before is not what has the next lower number, and what was rolled back is off the way."""
-    offsets = Offsets([], width=8)
-    first, older, newer = (store.registry.publish(offsets, by="me") for _ in range(3))
-    store.registry.rollback(by="me", to=first.number)
-    again = store.registry.rollback(by="me", to=older.number)
-    before = store.registry.version("previous")
-    last = store.registry.publish(offsets, by="me")
-
-    assert (older, first) == (again, before)
-    assert [older, first] == [store.registry.rollback(by="me"), store.registry.rollback(by="me")]
-    assert {newer.number, last.number} & set(store.registry.aliases().values()) == set()
-
-
-def test_going_to_a_version_keeps_what_was_before_it(store):
-    """One behind is gone back to, past those in between; any other goes live on top of what is live."""
-    offsets = Offsets([], width=8)
-    first, second, third = (store.registry.publish(offsets, by="me") for _ in range(3))
-
-    assert second == store.registry.rollback(by="me", to=second.number)
-    assert store.registry.version("previous") == first
-    assert third == store.registry.rollback(by="me", to=third.number)
-    assert [second, first] == [store.registry.rollback(by="me"), store.registry.rollback(by="me")]
-    assert store.registry.aliases() == {"live": first.number}
-
-
 def test_what_was_never_live_is_not_gone_back_to(store):
     """A number nobody has, or another tenant's: one line says so, and nothing changes."""
     live = store.registry.publish(Offsets([], width=8), by="me")
@@ -135,6 +33,7 @@ def test_what_was_never_live_is_not_gone_back_to(store):
         with pytest.raises(StoreError, match=rf"^rollback: expected a version .* that was live, got {number}$"):
             store.registry.rollback(by="me", to=number)
 
+    assert store.registry.version(other.number) is None
     assert store.registry.aliases() == {"live": live.number}
 
 
@@ -153,45 +52,6 @@ def test_who_looked_before_somebody_else_acted_changes_nothing(store):
     assert second == store.registry.version()
 
 
-def test_a_version_of_another_tenant_cannot_be_reached(store):
-    """Neither read nor rolled back to; the shared one is served where a tenant has none."""
-    mine = store.registry.publish(Offsets([], width=8), by="me", tenant="a")
-    shared = store.registry.publish(Offsets([], width=8), by="me")
-
-    assert (mine, shared) == (store.serving(tenant="a").version, store.serving(tenant="b").version)
-    assert None is store.registry.version(mine.number, tenant="b")
-    with pytest.raises(StoreError, match=str(mine.number)):
-        store.registry.rollback(by="me", tenant="b", to=mine.number)
-
-
-def test_a_halt_is_told_and_lifted(store):
-    """Of all or of one tenant; readers see it in the generation."""
-    seen = [store.serving(tenant="a")]
-    store.registry.halt(by="me", note="all wrong")
-    seen.append(store.serving(tenant="a"))
-    store.registry.resume(by="me")
-    store.registry.halt(by="me", tenant="a", note="wrong here")
-    seen.append(store.serving(tenant="a"))
-
-    assert [one.halted for one in seen] == [None, "all wrong", store.registry.halted(tenant="a")]
-    assert (seen[-1].halted, store.registry.halted(tenant="b")) == ("wrong here", None)
-    assert seen[0].generation < seen[1].generation < seen[2].generation
-
-
-def test_generations_of_many_are_read_together(store):
-    """Of the shared tenant and of those with something of their own; a change of one raises its own alone."""
-    many = [f"tenant {number}" for number in range(20)]
-    for tenant in many:
-        store.registry.halt(by="me", tenant=tenant)
-    before = store.generations().own
-    store.registry.halt(by="me", tenant=many[7])
-    store.observe(traffic(2, tenant="only named"), judge=JUDGE)
-    after = store.generations().own
-
-    assert {"", *many} == set(before) == set(after)
-    assert [many[7]] == [tenant for tenant in many if before[tenant] != after[tenant]]
-
-
 @pytest.mark.parametrize("tenant", ["a", None])
 def test_a_halt_of_somebody_else_is_yielded_to(store, tenant):
     """Who works under a lease neither takes over another's halt nor ends it."""
@@ -207,7 +67,7 @@ def test_a_halt_of_somebody_else_is_yielded_to(store, tenant):
     assert (first, again, over, ended) == (True, True, False, False)
     assert (held, store.registry.halted(tenant="a")) == ("stop", None)
     assert not store.registry.resume(by="worker", tenant=tenant, lease=lease)
-    assert [line.action for line in store.audit.lines()] == ["resume", "halt", "halt", "halt"]
+    assert [line.action for line in store.changes.lines()] == ["resume", "halt", "halt", "halt"]
 
 
 # Leases
@@ -240,5 +100,5 @@ def test_who_lost_a_lease_cannot_publish(store):
     store.leases.release(lost)
 
     assert not store.leases.renew(lost, 60.0)
-    assert (store.registry.versions(), store.states.get("drift"), store.audit.lines()) == ([], None, [])
+    assert (store.registry.versions(), store.states.get("drift"), store.changes.lines()) == ([], None, [])
     assert store.registry.publish(Offsets([], width=8), by="b", lease=held).number == 1

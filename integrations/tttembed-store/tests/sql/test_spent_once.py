@@ -1,6 +1,5 @@
 """What was paid is counted once, and a judge that is new counts what waits for it beside other writers."""
 
-import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -9,6 +8,7 @@ from sqlalchemy import select
 from tttembed_store.sql import Candidate, Served, open_store, schema
 from tttembed_store.sql.records import Spend
 
+from tests.workers import lapse
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import StoreUnavailable
@@ -50,8 +50,8 @@ def unheard(store, times):
 def account(store):
     """Gives the account of a run that asks about a query, under the lease of a name, at a dollar a request."""
 
-    def account(observation, name="me", *, seconds=60.0, pairs=None):
-        lease = store.leases.take(name, "test", seconds)
+    def account(observation, name="me", *, pairs=None):
+        lease = store.leases.take(name, "test", 60.0)
         price = Price(request=1.0)
         return store.judge_queue.account(JUDGE, [observation], caps=Budget(pairs=pairs), price=price, lease=lease)
 
@@ -62,7 +62,7 @@ def account(store):
 def one(store):
     """A query that waits, with the addresses of its two pairs."""
     (one,) = store.judge_queue.waiting(JUDGE, limit=1)
-    return one, [pair_key(JUDGE, one.query, text) for _, text in one.candidates]
+    return one, [pair_key(JUDGE, one.query, shown.text) for shown in one.candidates]
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["an answer", "a call that failed"])
@@ -110,9 +110,9 @@ def test_what_is_asked_about_is_asked_by_nobody_else(store, account, one):
 def test_what_a_killed_worker_asked_about_comes_back_and_stays_counted(store, account, one):
     """Once its lease ends, another one asks; should it still be there, what it was charged is not given back."""
     observation, pairs = one
-    killed = account(observation, seconds=0.01)
+    killed = account(observation)
     lost = killed.charge(pairs, Usage(1))
-    time.sleep(0.02)
+    lapse(store)
     heir = account(observation, "heir")
     again = heir.charge(pairs, Usage(1))
     heir.settle(again, Usage(1), dict.fromkeys(pairs, Paid(0.5)))

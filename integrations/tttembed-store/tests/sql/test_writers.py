@@ -11,14 +11,14 @@ from tttembed_store.sql.database import Database
 
 from tttembed_rag.errors import StoreTooSlow, StoreUnavailable
 from tttembed_rag.judges import Usage
-from tttembed_rag.judging import Progress
+from tttembed_rag.judging.plan import Progress
 from tttembed_rag.testing import eventually
 
 VECTOR = np.ones(8, np.float32)
 NOTHING = Progress(0, 0, Usage(), 0.0)
 
 
-def shown(query, *documents, text=None):
+def shown(query, *documents, text=""):
     """A query that was shown *documents*, all with one text."""
     return Served(query, VECTOR, [Candidate(one, VECTOR, text) for one in documents], query=f"text of {query}")
 
@@ -51,7 +51,7 @@ def test_verdicts_and_traffic_on_the_same_queries_are_not_refused(store, how):
     for name in names:
         store.observe([shown(name, "d", text="text")])
     waiting = store.judge_queue.waiting("judge")
-    rewards = {one.query_id: {one.candidates[0][0]: 0.5} for one in waiting}
+    rewards = {one.query_id: {one.candidates[0].doc_id: 0.5} for one in waiting}
     verdict = {
         "judged": partial(store.judge_queue.judged, "judge", rewards),
         "reward": partial(store.reward, "judge", {("", "default", name): {"d": 0.5} for name in names}),
@@ -99,7 +99,7 @@ def test_a_new_judge_that_two_writers_bring_at_once_is_no_deadlock(postgres_url)
     with open_store(postgres_url) as store, store._database.engine.connect() as connection:
         store.observe([shown("q", "d")])
         second = partial(store.reward, "new", {("", "default", "q"): {"d": 0.5}})
-        first = partial(store.observe, [Served("q", VECTOR, [Candidate("d", VECTOR, None, 0.5)])], judge="new")
+        first = partial(store.observe, [Served("q", VECTOR, [Candidate("d", VECTOR, "", 0.5)])], judge="new")
         connection.execute(select(ours.c.query).join(theirs).where(theirs.c.name == "q").with_for_update(of=ours))
         threads = [Thread(target=write, args=(call,)) for call in (first, second)]
         for waiting, thread in enumerate(threads, 1):

@@ -3,7 +3,6 @@
 Private: may change without notice.
 """
 
-from tttembed_store.batches.byplan import judge_by_batches
 from tttembed_store.batches.service import open_batch_service
 
-__all__ = ["judge_by_batches", "open_batch_service"]
+__all__ = ["open_batch_service"]

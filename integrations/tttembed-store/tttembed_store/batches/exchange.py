@@ -1,4 +1,4 @@
-"""The steps of a batch, from when it is written down to when it is struck off, and how often it is polled.
+"""The steps of a batch, from when it is written down to when it is struck off.
 
 A process may be killed between any two of them:
 
@@ -29,17 +29,14 @@ from tttembed_rag.errors import JudgeError
 from tttembed_rag.judging.calls import in_time
 from tttembed_rag.judging.spending import Price
 from tttembed_rag.system.terminal import printable
-from tttembed_store.batches.openbatch import GIVEN_UP, Books, OpenBatch
 from tttembed_store.batches.requests import Requests
 from tttembed_store.batches.service import BatchService, ServiceBatch
+from tttembed_store.sql.work.openbatches import GIVEN_UP, OpenBatch, TenantBooks
 
 ResultT = TypeVar("ResultT")
 ParametersT = ParamSpec("ParametersT")
 
 _log = logging.getLogger(__name__)
-
-# Seconds between polls of a batch: a share of its age, up to the longest.
-_POLL_SHARE, _POLL_SECONDS = 0.1, 60.0
 
 
 class NeverMadeError(RefusedError):
@@ -49,15 +46,13 @@ class NeverMadeError(RefusedError):
 class Exchange:
     """Sends requests to a batch service, writes them down in *books*, and says what became of them.
 
-    The *price* is that of single requests. The service is waited for so many *seconds* at each step, None for as long
-    as it takes, and no longer than a few more once *stop* is set.
+    The *price* is that of single requests. The service is waited for so many *seconds* at each step, and no longer than
+    a few more once *stop* is set.
     """
 
-    def __init__(
-        self, service: BatchService, books: Books, price: Price, *, seconds: float | None, stop: Event | None
-    ) -> None:
+    def __init__(self, service: BatchService, books: TenantBooks, price: Price, *, seconds: float, stop: Event) -> None:
         self._service, self._books, self._price = service, books, price
-        self._seconds, self._stop = seconds, stop or Event()
+        self._seconds, self._stop = seconds, stop
 
     def send(self, requests: Requests, *, full: bool = False) -> OpenBatch | None:
         """Write a batch down and send it; None where a cap refuses it, and nothing was sent.
@@ -90,10 +85,6 @@ class Exchange:
             raise NeverMadeError(exc.brief, exc.said) from exc
         return self._books.note(replace(batch, number=made.number))
 
-    def pause(self, batch: OpenBatch) -> float:
-        """Seconds that should pass between two looks at *batch*: the older it is, the longer, up to a minute."""
-        return min(_POLL_SECONDS, _POLL_SHARE * max(0.0, self._books.now() - batch.at))
-
     def look(self, batch: OpenBatch) -> ServiceBatch | None:
         """The batch at its service once it has ended; None before, and where it was never made and is struck off.
 
@@ -104,45 +95,45 @@ class Exchange:
             self.close(batch)
             return None
         age = self._books.now() - batch.at
-        found, why = None, f"the batch has not ended after {age / 86_400:.0f} days"
+        service_batch, why = None, f"the batch has not ended after {age / 86_400:.0f} days"
         try:
             if batch.number:
-                found = self._asked(self._service.get, batch.number)
+                service_batch = self._asked(self._service.get, batch.number)
             else:
-                found = self._asked(self._service.find, batch.key, batch.file, batch.at)
+                service_batch = self._asked(self._service.find, batch.key, batch.file, batch.at)
         except JudgeError as exc:
             if age < GIVEN_UP:
                 raise
             why = str(exc)
-        if found is not None and found.ended:
-            return found
+        if service_batch is not None and service_batch.ended:
+            return service_batch
         if age >= GIVEN_UP:
-            self.close(batch, found, lost=1.0)  # it may be paid for all the same
+            self.close(batch, service_batch, lost=1.0)  # it may be paid for all the same
             raise JudgeError(why)
-        if found is None and age >= self._service.settling:
+        if service_batch is None and age >= self._service.settling:
             self.close(batch)
-        elif found is not None and not batch.number:
-            self._books.note(replace(batch, number=found.number))
+        elif service_batch is not None and not batch.number:
+            self._books.note(replace(batch, number=service_batch.number))
         return None
 
-    def download(self, found: ServiceBatch) -> Sequence[bytes]:
+    def download(self, service_batch: ServiceBatch) -> Sequence[bytes]:
         """The files of results of a batch that has ended."""
-        return self._asked(self._service.download, found)
+        return self._asked(self._service.download, service_batch)
 
-    def close(self, batch: OpenBatch, found: ServiceBatch | None = None, *, lost: float = 0.0) -> None:
+    def close(self, batch: OpenBatch, service_batch: ServiceBatch | None = None, *, lost: float = 0.0) -> None:
         """Strike *batch* off but for a share *lost*, and have the service delete its files, which hold texts.
 
         The service may refuse to delete them, which is told in the log.
         """
         self._books.close(batch, lost=lost)
-        for file in filter(None, (batch.file, *(found.results if found else ()))):
+        for file in filter(None, (batch.file, *(service_batch.results if service_batch else ()))):
             try:
                 self._asked(self._service.delete, file)
             except JudgeError as exc:
                 _log.warning("the file %s of a batch stays at the service: %s", printable(file), exc)
 
     def _asked(
-        self, call: Callable[ParametersT, ResultT], *given: ParametersT.args, **named: ParametersT.kwargs
+        self, call: Callable[ParametersT, ResultT], *arguments: ParametersT.args, **options: ParametersT.kwargs
     ) -> ResultT:
         judge = self._service.judge.fingerprint
-        return in_time(self._service, judge, self._seconds, lambda: call(*given, **named), self._stop)
+        return in_time(self._service, judge, self._seconds, lambda: call(*arguments, **options), self._stop)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import Usage
-from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.cache import Answers, Paid
-from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
+from tttembed_rag.judging.plan import Plan, Progress, verdicts_of
 from tttembed_rag.judging.spending import Price
 from tttembed_rag.judging.walk import Walk
+from tttembed_rag.rewards.observations import Served
 from tttembed_store.batches.lines import LineJudge
-from tttembed_store.batches.openbatch import OpenBatch
+from tttembed_store.sql.work.openbatches import OpenBatch
 
 # Requests and bytes of a batch at most; services take more, and memory holds this.
 REQUESTS, BYTES = 10_000, 50_000_000
@@ -55,17 +55,17 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
         size += len(line)
         batches[-1][pair] = line, call.charge.usage
     keys = {
-        one.query_id: {pair_key(judge.fingerprint, one.query, text) for _, text in one.candidates}
-        for one in (plan.observations if batches else ())
+        served.query_id: {pair_key(judge.fingerprint, served.query, shown.text) for shown in served.candidates}
+        for served in (plan.observations if batches else ())
     }
     return [
         Requests(
-            b"".join(line for line, _ in asked.values()),
-            len(asked),
-            sum((usage for _, usage in asked.values()), Usage()),
-            tuple(query for query, candidates in keys.items() if candidates & asked.keys()),
+            b"".join(line for line, _ in lines.values()),
+            len(lines),
+            sum((usage for _, usage in lines.values()), Usage()),
+            tuple(query for query, candidates in keys.items() if candidates & lines.keys()),
         )
-        for asked in batches
+        for lines in batches
     ], walk
 
 
@@ -85,12 +85,12 @@ class Collected:
 
 
 def collect(
-    files: Iterable[bytes], batch: OpenBatch, judge: LineJudge, answers: Answers, asked: Container[bytes] | None = None
+    files: Iterable[bytes], batch: OpenBatch, judge: LineJudge, answers: Answers, asked: Container[bytes]
 ) -> Collected:
     """Keep the answers in the *files* of results of *batch*, in any order; to read them twice changes nothing.
 
     The price of the batch is that of its answers, and its mean highest cost that of a line without usage. *asked* are
-    addresses of pairs that are still asked about; None for all that the results name.
+    addresses of pairs that are still asked about.
     """
     results = [judge.read(line) for content in files for line in content.split(b"\n") if line.strip()]
     known = answers.get(list({result.pair for result in results if result.pair is not None}))
@@ -101,7 +101,7 @@ def collect(
         if (pair := result.pair) is None:
             failures[result.failure] += 1
             continue
-        ours = asked is None or pair in asked or pair in known
+        ours = pair in asked or pair in known
         if result.billed or not (result.failure or ours):
             unkept.add(pair)
         if result.failure:
@@ -115,14 +115,13 @@ def collect(
     return Collected(len(fresh), dict((+failures).most_common()), usage, lost)
 
 
-def answered(plan: Plan, judge: LineJudge, answers: Answers) -> Verdicts:
-    """The verdicts of *plan* that are there; nothing is asked."""
-    asked = [
-        (one.query_id, document, pair_key(judge.fingerprint, one.query, text))
-        for one, candidates in plan.visits()
-        for document, text in candidates
+def answered(observations: Sequence[Served], judge: LineJudge, answers: Answers) -> Mapping[str, Mapping[str, float]]:
+    """The rewards in [0, 1], by query id and document id, that kept *answers* give *observations*; nothing is asked."""
+    pairs = [
+        (served.query_id, candidate.doc_id, pair_key(judge.fingerprint, served.query, candidate.text))
+        for served in observations
+        for candidate in served.candidates
     ]
-    paid = answers.get([*examination_keys(judge.fingerprint), *{key for _, _, key in asked}])
-    scored = [(query, document, paid[key].score) for query, document, key in asked if key in paid]
-    usd = sum(one.usd for one in paid.values())
-    return verdicts_of(judge.scale, scored, Progress(len(asked), len(scored), usd=usd))
+    paid = answers.get([key for _, _, key in pairs])
+    scored = [(query, document, paid[key].score) for query, document, key in pairs if key in paid]
+    return verdicts_of(judge.scale, scored, Progress()).rewards

@@ -88,9 +88,9 @@ class OpenAIBatches:
             JudgeError: Whether it was made is not known; `find` tells.
         """
         create = self._client.with_options(max_retries=0).batches.create
-        asked = {"input_file_id": requests, "endpoint": self.judge.path, "completion_window": "24h"}
+        request = {"input_file_id": requests, "endpoint": self.judge.path, "completion_window": "24h"}
         with failures_of(self._name, "a batch"):
-            return self._batch(create(**asked, metadata={_KEY: key}))
+            return self._batch(create(**request, metadata={_KEY: key}))
 
     def get(self, number: str) -> ServiceBatch:
         """The batch as it is now."""
@@ -102,8 +102,8 @@ class OpenAIBatches:
         seen, old = set[str](), 0
         with failures_of(self._name, "a list of batches"):
             for batch in self._client.batches.list(limit=_PAGE):
-                told = batch.metadata if isinstance(batch.metadata, Mapping) else {}
-                if told.get(_KEY) == key or batch.input_file_id == requests:
+                metadata = batch.metadata if isinstance(batch.metadata, Mapping) else {}
+                if metadata.get(_KEY) == key or batch.input_file_id == requests:
                     return self._batch(batch)
                 is_old = isinstance(batch.created_at, int | float) and batch.created_at < since - _BEHIND
                 old = old + 1 if is_old else 0
@@ -147,8 +147,8 @@ class GeminiBatches:
 
     def create(self, requests: str, key: str) -> ServiceBatch:
         """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money."""
-        asked = {"model": self._google.name, "src": requests, "config": {"display_name": key}}
-        return self._google.ask_once(lambda: self._batch(self._client.batches.create(**asked)))
+        request = {"model": self._google.name, "src": requests, "config": {"display_name": key}}
+        return self._google.ask_once(lambda: self._batch(self._client.batches.create(**request)))
 
     def get(self, number: str) -> ServiceBatch:
         """The batch as it is now."""
@@ -157,7 +157,9 @@ class GeminiBatches:
     def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:  # noqa: ARG002 (the list has none)
         """The batch with a key; None where there is none."""
         listed = partial(self._client.batches.list, config={"page_size": _PAGE})
-        return self._google.ask(lambda: next((self._batch(one) for one in listed() if one.display_name == key), None))
+        return self._google.ask(
+            lambda: next((self._batch(batch) for batch in listed() if batch.display_name == key), None)
+        )
 
     def delete(self, file: str) -> None:
         """Delete a file of requests or results."""

@@ -1,4 +1,4 @@
-"""From calls of a log to served queries that a store takes: rewards, ids, and the vectors that callers did not know."""
+"""Served queries on their way from a request to a store: made of what a caller knew, completed in the background."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from sys import getsizeof
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,37 +15,12 @@ from numpy.typing import ArrayLike
 from tttembed_rag.capture.log import Known, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError
-from tttembed_rag.offsets.values import TextId
-from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, as_floats
 
 _log = logging.getLogger(__name__)
-
-
-class Call(NamedTuple):
-    """The arguments of one call of a log, its time, tenant, query id and source: all that a request puts together."""
-
-    query: str
-    documents: tuple[str, ...]
-    scores: Sequence[float | None] | None
-    task: str | None
-    # None where the caller said none.
-    tenant: str | None
-    at: float
-    known: Known
-    query_id: str
-    source: str = ""
-
-    @property
-    def size(self) -> int:
-        """Bytes that it holds on to, but for what is small; vectors are those of `owned`."""
-        known, rows = self.known, self.known.document_vectors
-        names = (self.task, self.tenant, self.query_id, known.query_id, self.source, *(known.doc_ids or ()))
-        vectors = (known.vector, *(rows if isinstance(rows, list) else [rows]))
-        return sum(map(getsizeof, (self.query, *self.documents, *names, *vectors)))
 
 
 def owned(known: Known | None) -> Known:
@@ -69,12 +44,55 @@ def _copied(vector: Any) -> Any:
         return np.array(as_floats("vector", vector), dtype=np.float32)
 
 
+def size_of(known: Known, *texts: Any) -> int:
+    """Bytes that *texts* and what is *known*, which is `owned`, hold on to, but for what is small."""
+    rows = known.document_vectors
+    vectors = (known.vector, *(rows if isinstance(rows, list) else [rows]))
+    return sum(map(getsizeof, (*texts, known.query_id, *(known.doc_ids or ()), *vectors)))
+
+
+def served_of(
+    query: str,
+    documents: Sequence[str],
+    scores: Sequence[float | None] | None,
+    known: Known,
+    *,
+    scale: Scale,
+    query_id: str,
+    **facts: Any,
+) -> Served:
+    """A query as a store takes it, with the vectors that its caller knew; blank documents are left out.
+
+    The *scores* are on a *scale*, the *query_id* is that of the caller's `context`, and *facts* are other fields of
+    `Served`. Names that no store takes are refused here, where they cost the others of a batch nothing.
+
+    Raises:
+        TTTEmbedError: A score or a name is not what was expected, or the query is blank.
+    """
+    none = [None] * len(documents)
+    rewards = none if scores is None else unit_rewards(scale, documents, scores)
+    vectors: Any = none if known.document_vectors is None else known.document_vectors
+    columns = zip(known.doc_ids or none, vectors, documents, rewards, strict=True)
+    candidates = [
+        Candidate(checked_name("doc_id", doc_id or "", empty=True), vector, text, reward)
+        for doc_id, vector, text, reward in columns
+        if text.strip()
+    ]
+    if not query.strip():
+        raise InputError(f"query: expected a text, got {query!r}")
+    vector: Any = known.vector
+    served = Served(known.query_id or query_id, vector, candidates, query, **facts)
+    checked_name("query_id", served.query_id, empty=True)
+    checked_name("task", served.task)
+    checked_name("tenant", served.tenant, empty=True)
+    checked_name("source", served.source, empty=True)
+    return served
+
+
 @dataclass
 class Preparation:
-    """Makes served queries of calls, in the background; its fields are arguments of `StoreLog`."""
+    """Completes served queries in the background; its fields are arguments of `StoreLog`."""
 
-    scale: Scale
-    embedder: str
     embed_query: Callable[[str], ArrayLike] | None
     embed_documents: Callable[[list[str]], Sequence[ArrayLike]] | None
     vectors: TextVectors
@@ -91,69 +109,38 @@ class Preparation:
         """In a forked child, leave behind remembered vectors and the locks that other threads may have held."""
         self._query_vectors, self.vectors = copy(self._query_vectors), copy(self.vectors)
 
-    def prepare(self, calls: Sequence[Call], text_id: TextId) -> tuple[list[Served], int]:
-        """Served queries for *calls*, with the vectors that can be found, and how many malformed ones were left out."""
+    def prepare(self, made: Iterable[Callable[[], Served]]) -> list[Served]:
+        """Served queries as they are *made*, with the vectors that can be found; malformed ones are left out."""
         served = list[Served]()
-        for call in calls:
+        for make in made:
             try:
-                served.append(self._served(call, text_id))
+                served.append(make())
             except Exception as error:  # noqa: BLE001 - a caller's arguments: anything may be wrong with them
                 _log.warning("a served query was malformed: %r", error)
-        asked = self.embed_query
-        embed_queries = None if asked is None else lambda texts: [asked(text) for text in texts]
+        embed = self.embed_query
+        embed_queries = None if embed is None else lambda texts: [embed(text) for text in texts]
         queries = _embedded(self._query_vectors, embed_queries, (one.query for one in served if one.vector is None))
         shown = (candidate for one in served for candidate in one.candidates)
         lacking = (candidate.text for candidate in shown if candidate.vector is None)
         documents = _embedded(self.vectors, self.embed_documents, lacking)
-        filled = [
+        return [
             replace(
                 one,
-                vector=queries.get(one.query or "") if one.vector is None else one.vector,
+                vector=queries.get(one.query) if one.vector is None else one.vector,
                 candidates=[
-                    replace(shown, vector=documents.get(shown.text or "")) if shown.vector is None else shown
+                    replace(shown, vector=documents.get(shown.text)) if shown.vector is None else shown
                     for shown in one.candidates
                 ],
             )
             for one in served
         ]
-        return filled, len(calls) - len(served)
-
-    def _served(self, call: Call, text_id: TextId) -> Served:
-        """One call as a store takes it, with the vectors that its caller knew; blank documents are left out.
-
-        Names that no store takes are refused here, where they cost the batch nothing.
-        """
-        known, none = call.known, [None] * len(call.documents)
-        rewards = none if call.scores is None else unit_rewards(self.scale, call.documents, call.scores)
-        vectors: Any = none if known.document_vectors is None else known.document_vectors
-        candidates = [
-            Candidate(checked_name("doc_id", doc_id or text_id(text)), vector, text, reward)
-            for text, doc_id, vector, reward in zip(
-                call.documents, known.doc_ids or none, vectors, rewards, strict=True
-            )
-            if text.strip()
-        ]
-        if not call.query.strip():
-            raise InputError(f"query: expected a text, got {call.query!r}")
-        vector: Any = known.vector
-        return Served(
-            checked_name("query_id", known.query_id or call.query_id or text_id(call.query)),
-            vector,
-            candidates,
-            call.query,
-            checked_name("task", call.task or DEFAULT_TASK),
-            checked_name("tenant", call.tenant or "", empty=True),
-            call.at,
-            self.embedder,
-            checked_name("source", call.source, empty=True),
-        )
 
 
 def _embedded(
-    vectors: TextVectors, embed: Callable[[list[str]], Sequence[ArrayLike]] | None, texts: Iterable[str | None]
+    vectors: TextVectors, embed: Callable[[list[str]], Sequence[ArrayLike]] | None, texts: Iterable[str]
 ) -> dict[str, FloatArray]:
     """Vectors by text, as far as they can be found; a failure of the model is logged."""
-    distinct = list(dict.fromkeys(text for text in texts if text is not None))
+    distinct = list(dict.fromkeys(texts))
     if embed is None or not distinct:
         return {}
     try:

@@ -13,24 +13,24 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from threading import Condition
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Log, Logged
+from tttembed_rag.capture.log import Known, Log, list_of
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError, StoreUnavailable, TTTEmbedError, check_count, check_text
 from tttembed_rag.judges.contract import Judge, checked_judge
-from tttembed_rag.offsets.values import TextId
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving.context import current_query_id, said
+from tttembed_rag.serving.context import context_value, current_query_id
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop
-from tttembed_store.capture.preparing import Call, Preparation, owned
+from tttembed_store.capture.preparing import Preparation, owned, served_of, size_of
 from tttembed_store.following.reached import Reached
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Captured:
 
 
 class StoreLog(Log):
-    """A log like `tttembed_rag.capture.RewardLog`; its contents end in a store that all processes share.
+    """A log like `tttembed_rag.RewardLog`; its contents end in a store that all processes share.
 
     A call takes microseconds, never waits and never fails; wrong arguments are logged later. One thread writes
     batches, looks for vectors, and tries again while the store is away. Queries that still wait are written at exit.
@@ -148,12 +148,11 @@ class StoreLog(Log):
         self.judge = judge if isinstance(judge, str) else checked_judge(judge).fingerprint
         self.scale = Scale.parse(scale if isinstance(judge, str) else judge.scale)
         self.trusted = trusted
-        # Whether the judge is vouched for, as the store was told.
-        self._told: bool | None = None
+        # Whether the judge is vouched for, as it stands in the store.
+        self._stored_trust: bool | None = None
         self._tenant, self._share = tenant, share
-        self._capacity, self._max_bytes = capacity, max_bytes
-        models = embed_query, embed_documents, vectors or TextVectors()
-        self._preparation = Preparation(self.scale, embedder, *models)
+        self._capacity, self._max_bytes, self._embedder = capacity, max_bytes, embedder
+        self._preparation = Preparation(embed_query, embed_documents, vectors or TextVectors())
         self._reached = Reached(store, "store of served queries")
         self._closed = False
         self._start_anew()
@@ -185,34 +184,62 @@ class StoreLog(Log):
         """Served queries that wait, for telemetry."""
         return [telemetry.Point("tttembed.capture.queued", self.counts.queued, {})]
 
-    def note(self, call: Logged) -> None:
-        """Put one call into the queue, with the caller's tenant and query id."""
+    def note(
+        self,
+        query: str,
+        documents: Iterable[str],
+        scores: Sequence[float | None] | None,
+        *,
+        task: str | None,
+        known: Known | None,
+        source: str,
+    ) -> None:
+        """Put a served query into the queue, with the caller's tenant and query id."""
         try:
-            at = time.time()
+            at, task = time.time(), task or DEFAULT_TASK
             if self._share < 1:  # the same answer for every tap, another one tomorrow
-                drawn = f"{at // _DAY_SECONDS}\n{call.task or DEFAULT_TASK}\n{call.query}"
+                drawn = f"{at // _DAY_SECONDS}\n{task}\n{query}"
                 if zlib.crc32(drawn.encode("utf-8", "surrogatepass")) >= self._share * 2**32:
                     self._leave_out("sampled_out")
                     return
-            tenant = self._tenant if isinstance(self._tenant, str) else said("tenant")
+            tenant = self._tenant if isinstance(self._tenant, str) else context_value("tenant")
             if not tenant and self._tenant is REQUIRED:
                 self._leave_out("without_tenant")
                 return
-            shown, scores = tuple(call.texts()), None if call.scores is None else tuple(call.scores)
-            facts = owned(call.known)
-            self.put(Call(call.query, shown, scores, call.task, tenant, at, facts, current_query_id(), call.source))
+            names = {"task": task, "query_id": current_query_id(), "source": source}
+            self.put(query, list_of(documents), scores, known, tenant=tenant, at=at, **names)
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
             _log.exception("a served query was not noted")
             self._leave_out("failed")
 
-    def put(self, call: Call) -> None:
-        """Put a call into the queue as it is, whatever the caller's `context` says, or count it as dropped."""
-        size = call.size
+    def put(
+        self,
+        query: str,
+        documents: Sequence[str],
+        scores: Sequence[float | None] | None,
+        known: Known | None,
+        *,
+        tenant: str | None,
+        at: float,
+        task: str,
+        query_id: str = "",
+        source: str = "",
+    ) -> None:
+        """Put a served query into the queue, whatever the caller's `context` says, or count it as dropped.
+
+        It was served *at* a Unix second. One that nobody named a *tenant* for is left out of a store with tenants.
+        """
+        texts, known = tuple(documents), owned(known)
+        numbers = None if scores is None else tuple(scores)
+        facts: dict[str, Any] = {"tenant": tenant or "", "at": at, "task": task, "query_id": query_id, "source": source}
+        facts |= {"scale": self.scale, "embedder": self._embedder}
+        make = partial(served_of, query, texts, numbers, known, **facts)
+        size = size_of(known, query, *texts, tenant, task, query_id, source)
         with self._changed:
             if self._closed or len(self._queue) >= self._capacity or self._held + size > self._max_bytes:
                 self._counts["dropped"] += 1
                 return
-            self._queue.append((call, size))
+            self._queue.append((make, tenant, known.vector is None, size))
             self._held += size
             self._accepted += 1
             fills = len(self._queue) >= min(_BATCH, 1 + self._capacity // 2) or 2 * self._held >= self._max_bytes
@@ -273,7 +300,7 @@ class StoreLog(Log):
     def _start_anew(self) -> None:
         # Guards the queue and the counts; told to threads that wait for calls to come to an end.
         self._changed = Condition()
-        self._queue: deque[tuple[Call, int]] = deque()
+        self._queue: deque[tuple[Callable[[], Served], str | None, bool, int]] = deque()
         # Bytes of the calls in the queue; how many calls were put there, and how many of those came to an end.
         self._held = self._accepted = self._done = 0
         # All calls by their ends: so far, and when telemetry was told last.
@@ -281,8 +308,6 @@ class StoreLog(Log):
         # Served queries that the store has not answered for yet, and how many of them are written in one transaction.
         self._batch: list[Served] = []
         self._at_once = _BATCH
-        # What made the ids in it.
-        self._text_id: TextId | None = None
         # Seconds until it is tried again; more than at first where the last try failed.
         self._retry: float = _RETRY
         self._ending = False
@@ -292,10 +317,6 @@ class StoreLog(Log):
         self._report()
         try:
             store = self._reached.store()
-            if self._batch and store.text_id != self._text_id:
-                _log.error("%d served queries have ids of a store that is there no more", len(self._batch))
-                self._settle(failed=len(self._batch))
-                self._batch = []
             if not self._batch:
                 self._batch = self._prepared(store)
             more = bool(self._queue)
@@ -317,39 +338,38 @@ class StoreLog(Log):
         return 0.0 if more else _PAUSE
 
     def _prepared(self, store: Store) -> list[Served]:
-        """The served queries of the next calls in the queue."""
+        """The next served queries in the queue."""
         if not self._queue:
             return []
         has_tenants = store.has_tenants()
         most = _EMBEDDED_BATCH if self._preparation.embeds else _BATCH
-        calls, taken, lacking = list[Call](), 0, 0
+        batch, taken, lacking = list[tuple[Callable[[], Served], str | None]](), 0, 0
         with self._changed:
-            while self._queue and len(calls) < _BATCH and lacking < most and taken < _BATCH_BYTES:
-                call, size = self._queue.popleft()
-                calls.append(call)
+            while self._queue and len(batch) < _BATCH and lacking < most and taken < _BATCH_BYTES:
+                make, tenant, lacks, size = self._queue.popleft()
+                batch.append((make, tenant))
                 taken += size
-                lacking += call.known.vector is None
+                lacking += lacks
             self._held -= taken
-        has_tenants = has_tenants or any(call.tenant for call in calls)  # it will have them a moment later
-        if has_tenants and (lost := sum(call.tenant is None for call in calls)):
+        has_tenants = has_tenants or any(tenant for _, tenant in batch)  # it will have them a moment later
+        queries = [make for make, tenant in batch if tenant is not None or not has_tenants]
+        if lost := len(batch) - len(queries):
             if not self._counts["without_tenant"]:
                 _log.warning(
                     "queries without a tenant are left out, as the store has tenants: name one by "
                     'context(..., tenant=), or make a log for the shared tenant with tenant=""'
                 )
             self._settle(without_tenant=lost)
-            calls = [call for call in calls if call.tenant is not None]
-        self._text_id = store.text_id
-        served, malformed = self._preparation.prepare(calls, self._text_id)
-        self._settle(failed=malformed)
+        served = self._preparation.prepare(queries)
+        self._settle(failed=len(queries) - len(served))
         return served
 
     def _write(self, store: Store, served: Sequence[Served]) -> None:
         """Write the first queries of the batch in one transaction; in halves where the store refuses one of them."""
         try:
-            if self.trusted is not self._told:
+            if self.trusted is not self._stored_trust:
                 store.trust(self.judge, self.trusted)
-                self._told = self.trusted
+                self._stored_trust = self.trusted
             written = store.observe(served, judge=self.judge)
         except StoreUnavailable:
             raise

@@ -6,25 +6,19 @@ from collections import defaultdict
 from pathlib import Path
 
 import click
-import numpy as np
 
 from tttembed_rag.cli.group import say
 from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.gate.audit import audit_sample
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.cli.group import in_store, of_tenant, opened
 from tttembed_store.sql.records import AUDIT
 
 
 def sample(url: str, rewards: Rewards, tenant: str, count: int) -> dict[tuple[str, str], tuple[str, str]]:
-    """Up to *count* judged pairs of a *tenant*'s own queries in the store at *url*, each with its two texts."""
+    """Up to *count* judged pairs of a *tenant*'s *rewards* in the store at *url*, each with its two texts."""
     with opened(url) as store:
-        own = store.history.tasks(tenant)
-        # A person labels the tenant's own queries, not those of tenants that share.
-        mine = np.flatnonzero([query in own for query in rewards.query_ids.tolist()])
-        if not mine.size:
-            raise click.UsageError(f"--tenant: expected rewards of queries of {tenant!r}, got those of others alone")
-        pairs = audit_sample(rewards.take(mine), count)
+        pairs = audit_sample(rewards, count)
         queries = store.history.texts(tenant)
         documents = store.history.document_texts(tenant, sorted({document for _, document in pairs}))
         return {pair: (queries.get(pair[0], ""), documents.get(pair[1], "")) for pair in pairs}

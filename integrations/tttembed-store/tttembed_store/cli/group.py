@@ -40,7 +40,7 @@ as_objects = click.option("--json", "as_json", is_flag=True, help="One JSON obje
 signed = click.option("--by", default=user, show_default="you", help="Who, for the audit.")
 
 
-# The options that the audit trail keeps: who acts and why.
+# The options that the log of changes keeps: who acts and why.
 on_record = together(signed, text("--note", "TEXT", "Why, for the audit."))
 
 

@@ -74,8 +74,7 @@ def serve(
     came.
     """
     uvicorn = require("uvicorn", "serve")
-    from tttembed_rag.serving.saved import live_of_file
-    from tttembed_store.following.follower import follow
+    from tttembed_store.following import TenantOffsets, follow
     from tttembed_store.proxy import Callers, FeedbackWriter, proxy_app
 
     if (url is None) == (path is None):
@@ -85,7 +84,7 @@ def serve(
     if own_key is not None and not keys:
         raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")
     searches = _searches(catalogs, embed, url)
-    live = follow(url, embedder=embedder) if url is not None else live_of_file(str(path), embedder=embedder)
+    live = follow(url, embedder=embedder) if url is not None else TenantOffsets.of_file(str(path), embedder=embedder)
     app = proxy_app(
         upstream,
         live,

@@ -10,7 +10,7 @@ import numpy as np
 
 from tttembed_rag.cli.learning import Found
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.cli.embedding import fill
 from tttembed_store.cli.group import opened
 from tttembed_store.cli.telling import print_versions, served_now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,15 @@ from tttembed_rag.cli.group import counted, text
 from tttembed_rag.cli.options import path_or_url
 from tttembed_rag.cli.progress import working
 from tttembed_rag.cli.rows import is_log, read_rewarded
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.rows import read_log
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.extensions import extension
 from tttembed_store.cli.embedding import fill
 from tttembed_store.cli.group import as_objects, in_store, opened, operators
 
 if TYPE_CHECKING:
-    from tttembed_rag.rewards.rows import TextReward
-    from tttembed_store.sql import Served, Store
+    from tttembed_rag.rewards.observations import Served
 
 # Queries that are imported in one transaction: others write in between.
 _AT_ONCE = 500
@@ -81,9 +81,9 @@ def import_(
     if (scores_of is None) != (scale is None) and (of_spans or of_log) and not of_answers:
         raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
     votes = [] if of_spans or of_log else read_rewarded(Path(log), scale or "probability", DEFAULT_TASK)
+    served = read_log(Path(log)) if of_log else votes
     left_out, written = 0, 0
     owner, judge = tenant or "", _VOTERS if votes or of_answers else scores_of or ""
-    served = list(_served_log(Path(log), owner)) if of_log else []
     with opened(url, create=True) as store:
         if tenant is None and store.has_tenants():
             known = len(store.tenants()) - 1
@@ -91,12 +91,10 @@ def import_(
                 f'--tenant: expected whose queries these are, as the store has tenants ({known}); "" is the shared one'
             )
         if of_spans:
-            served, left_out = _served_spans(log, store, owner, scores_of, scale, cut_at, limit, thumbs=of_answers)
-        elif votes:
-            served = _served_votes(votes, store.text_id, owner)
+            served, left_out = _served_spans(log, scores_of, scale, cut_at, limit, thumbs=of_answers)
         with working(len(served), "import") as bar:
             for part in in_parts(served, _AT_ONCE):
-                written += store.observe(part, judge=judge)
+                written += store.observe([replace(one, tenant=owner) for one in part], judge=judge)
                 bar.update(len(part))
         if scores_of is not None and not of_answers:
             store.trust(scores_of, True)
@@ -111,39 +109,14 @@ def import_(
         return
     if votes:
         written = len({(vote.task, vote.query) for vote in votes})
-    what = f"{written} queries" + (f" with {len(votes)} votes" if votes else "")
+    what = f"{written} queries" + (f" with {sum(len(vote.candidates) for vote in votes)} votes" if votes else "")
     click.echo(f"{what} of {log}" + (f"; {left_out} documents without a whole text" if left_out else ""))
     if lacking.texts:
         click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
 
 
-def _served_log(log: Path, tenant: str) -> Iterator[Served]:
-    from tttembed_rag.rewards.observations import read_log
-    from tttembed_store.sql import Candidate, Served
-
-    for one in read_log(log):
-        shown = [Candidate(name, text=text) for name, text in one.candidates]
-        yield Served(one.query_id, None, shown, one.query, one.task, tenant)
-
-
-def _served_votes(votes: Sequence[TextReward], text_id: Callable[[str], str], tenant: str) -> list[Served]:
-    """The queries that were voted on, once for each source, with its rewards of their documents."""
-    from tttembed_store.sql import Candidate, Served
-
-    given: dict[tuple[str, str, str], list[Candidate]] = {}
-    for query, document, reward, task, source in votes:
-        shown = given.setdefault((query, task, source), [])
-        shown.append(Candidate(text_id(document), text=document, reward=reward))
-    return [
-        Served(text_id(query), None, shown, query, task, tenant, source=source)
-        for (query, task, source), shown in given.items()
-    ]
-
-
 def _served_spans(
     log: Path | str,
-    store: Store,
-    tenant: str,
     scores_of: str | None,
     scale: str | None,
     cut_at: int | None,
@@ -151,26 +124,27 @@ def _served_spans(
     *,
     thumbs: bool,
 ) -> tuple[list[Served], int]:
-    """What spans show, and how many documents were left out.
+    """The queries that spans served, and how many documents were left out.
 
     Rewards are the scores of the reranker *scores_of*, or the *thumbs* on answers of that name, on a *scale*.
     """
-    from tttembed_store.spans import Reader, read_spans, retrievals_of, served_of, thumbed
+    from tttembed_store.spans import Reader, read_spans, served_in, thumbed
 
     service = _service(log)
     reader = Reader(None if thumbs else scores_of, None, cut_at)
-    on = None if scale is None and not thumbs else Scale.parse(scale or "probability")
+    declared = None if scale is None and not thumbs else Scale.parse(scale or "probability")
     if isinstance(log, str):
         brings = f"projects of {_PROJECTS[service]} are read by a part"
         spans: Any = extension("tttembed.spans", service, brings=brings)(log, limit=limit)
     else:
         spans = read_spans(log)
-    found = retrievals_of(spans, reader)
-    if thumbs and on is not None:
-        said = extension("tttembed.thumbs", service, brings=brings)(log, spans, name=scores_of)
-        found, on = thumbed(found, said, on), Scale()
-    served = [served_of(one, store.text_id, tenant=tenant, scale=on) for one in found]
-    return served, reader.left_out
+    queries = served_in(spans, reader, None if thumbs else declared)
+    served = [query for _, query in queries]
+    if thumbs and declared is not None:
+        of_answers = extension("tttembed.thumbs", service, brings=brings)(log, spans, name=scores_of)
+        served = thumbed(queries, of_answers, declared)
+    with_texts = [[candidate for candidate in query.candidates if candidate.text] for query in served]
+    return [replace(query, candidates=of) for query, of in zip(served, with_texts, strict=True)], reader.left_out
 
 
 def _service(log: Path | str) -> str:

@@ -207,7 +207,7 @@ def changes(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
     """List the newest changes: when, by whom, what."""
     with opened(url) as store:
         _check_known(store, tenant)
-        for line in store.audit.lines(tenant=tenant, limit=limit):
+        for line in store.changes.lines(tenant=tenant, limit=limit):
             tenant_name = "all tenants" if line.tenant is None else line.tenant or "shared"
             text = f"{when(line.at)}  {tenant_name:<14}  {line.by:<14}  {line.action:<10}  {line.detail}"
             say(json.dumps(asdict(line)) if as_json else text.rstrip())

@@ -1,5 +1,6 @@
-"""Live offsets that follow a store. Private: may change without notice."""
+"""Live offsets that follow a store, each tenant's own. Private: may change without notice."""
 
 from tttembed_store.following.follower import follow
+from tttembed_store.following.tenants import TenantOffsets
 
-__all__ = ["follow"]
+__all__ = ["TenantOffsets", "follow"]

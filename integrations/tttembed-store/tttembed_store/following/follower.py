@@ -18,10 +18,11 @@ from weakref import WeakMethod, WeakValueDictionary, finalize
 
 from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets.values import TextId
-from tttembed_rag.serving.live import SWITCHED_OFF, LiveOffsets, Published, Snapshot, switched_off
+from tttembed_rag.serving.live import SWITCHED_OFF, switched_off
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, checked_interval
 from tttembed_store.following.reached import Reached
+from tttembed_store.following.tenants import Published, TenantOffsets, TenantSnapshot
 
 if TYPE_CHECKING:
     from tttembed_store.sql import Serving, Store
@@ -35,10 +36,10 @@ _MOST_TENANTS = 20_000
 _SHARE, _LONGEST_REST = 0.01, 2.0
 # Seconds, and times between two looks, after which a store that says nothing is said not to answer.
 _PATIENCE, _LOOKS = 5.0, 3.0
-_NOT_READ = Snapshot(reason="not read from the store yet")
+_NOT_READ = TenantSnapshot(reason="not read from the store yet")
 # Stands for the shared snapshot, at tenants that were read and have neither a live version nor a halt of their own.
-_SHARED = Snapshot(reason="the shared offsets are served")
-_LEFT = Snapshot(reason="the store is no longer followed")
+_SHARED = TenantSnapshot(reason="the shared offsets are served")
+_LEFT = TenantSnapshot(reason="the store is no longer followed")
 
 
 def follow(
@@ -50,12 +51,12 @@ def follow(
     embedder: str = "",
     tenant_required: bool = False,
     base_share: float = 0.0,
-) -> LiveOffsets:
+) -> TenantOffsets:
     """Live offsets that *store* decides: its live versions, replaced while queries are answered.
 
     Nothing published, halted, switched off by ``TTTEMBED_OFF=1``, or learned for another embedding
     model: base vectors, bit for bit. While the store is away, or says nothing for three times *every*
-    and 5 s, the last version stays, one line is logged, and `LiveOffsets.status` has the error. A forked child
+    and 5 s, the last version stays, one line is logged, and `TenantOffsets.status` has the error. A forked child
     follows by itself, and so does another process that unpickles them, where the store was named by its URL.
 
     Args:
@@ -68,7 +69,7 @@ def follow(
             newest is read.
         embedder: Fingerprint of the embedding model that is wrapped; empty does not look.
         tenant_required: Whether a query without a tenant is served its base vector, and counted in
-            `LiveOffsets.without_tenant`, instead of the shared offsets.
+            `TenantOffsets.without_tenant`, instead of the shared offsets.
         base_share: Share of queries, in [0, 1], that are served their base vector, chosen by their text: what they find
             depends on no offset, for the price of their gain.
 
@@ -83,7 +84,7 @@ def follow(
         raise error
     follower.start()
     options: dict[str, Any] = {"tenant_required": tenant_required, "base_share": base_share}
-    return LiveOffsets.of(follower, tenant=tenant, embedder=embedder, **options)
+    return TenantOffsets.of(follower, tenant=tenant, embedder=embedder, **options)
 
 
 class Follower:
@@ -93,11 +94,11 @@ class Follower:
         self.every = every
         self._store = Reached(store, "store of live offsets")
         # Why base vectors are served to all, as a snapshot; None where they are not.
-        self._off: Snapshot | None = None
+        self._off: TenantSnapshot | None = None
         # The generations that the store says, and those that were read; none before the first look.
         self._own: Mapping[str, int] = {}
         self._read: dict[str, int] = {}
-        self._snapshots: dict[str, Snapshot] = {}
+        self._snapshots: dict[str, TenantSnapshot] = {}
         self._errors: dict[str, str] = {}
         # When each tenant asked last, by the monotonic clock.
         self._asked_at: dict[str, float] = {}
@@ -116,14 +117,16 @@ class Follower:
             raise TypeError("pickle: expected offsets that follow a store by its URL, got an open store")
         return _unpickled, (self._store.source, self.every, tuple(self._snapshots))
 
-    def snapshot(self, tenant: str) -> Snapshot:
+    def snapshot(self, tenant: str) -> TenantSnapshot:
         """What *tenant* is served now; base vectors until it was read for the first time."""
         if self._loop.asleep:
             self._loop.start()
         self._store.error()
         if self._off is not None:
             return self._off
-        if tenant in self._own:  # also where it is served what is shared, but never a name that requests invent
+        # Tenants that the store knows, also those that are served what is shared. A name that somebody made up in a
+        # request is not kept, as there may be any number of them.
+        if tenant in self._own:
             self._asked_at[tenant] = time.monotonic()
         tenant = self._key(tenant)
         now = self._snapshots.get(tenant)
@@ -146,7 +149,7 @@ class Follower:
         self._loop.start()
         self._loop.wake()
 
-    def status(self, tenant: str) -> Snapshot:
+    def status(self, tenant: str) -> TenantSnapshot:
         """What *tenant* is served now, since when that is known, and what is wrong."""
         error = self._store.error() or self._errors.get(self._key(tenant))
         return replace(self.snapshot(tenant), age=self._store.age, error=error)
@@ -156,13 +159,13 @@ class Follower:
         if self._off is not None:
             return Published({"": self._off})
         read = dict(self._snapshots)
-        return Published({"": _LEFT, **{one: read.get(self._key(one), _LEFT) for one in self._own}})
+        return Published({"": _LEFT, **{tenant: read.get(self._key(tenant), _LEFT) for tenant in self._own}})
 
     def refresh(self, tenants: Collection[str] = ()) -> TTTEmbedError | None:
         """Read what changed of the tenants that are followed, and of *tenants*; gives why that failed."""
         with self._loop.working:
             if switched_off():
-                self._off = Snapshot(reason=SWITCHED_OFF)
+                self._off = TenantSnapshot(reason=SWITCHED_OFF)
                 return None
             began = time.perf_counter()
             try:
@@ -183,7 +186,7 @@ class Follower:
                 if not self._crowded:
                     self._crowded = True
                     _log.warning("%d tenants are served: %d are followed", beyond + _MOST_TENANTS, _MOST_TENANTS)
-                longest_ago = sorted(self._snapshots.keys() - {""}, key=lambda one: self._asked_at.get(one, 0.0))
+                longest_ago = sorted(self._snapshots.keys() - {""}, key=lambda tenant: self._asked_at.get(tenant, 0.0))
                 self._leave(longest_ago[:beyond])
             telemetry.record("tttembed.refresh.duration", time.perf_counter() - began)
             return None
@@ -234,21 +237,22 @@ class Follower:
 
     def _leave(self, idle: Collection[str]) -> None:
         """Follow some tenants no longer."""
-        for one in idle:
-            for known in (self._snapshots, self._read, self._errors, self._asked_at):
-                known.pop(one, None)
+        for tenant in idle:
+            for by_tenant in (self._snapshots, self._read, self._errors, self._asked_at):
+                by_tenant.pop(tenant, None)
 
 
-def _halted(why: str) -> Snapshot:
-    return Snapshot(reason=f"halted: {why}")
+def _halted(why: str) -> TenantSnapshot:
+    return TenantSnapshot(reason=f"halted: {why}")
 
 
-def _snapshot_of(now: Serving, tenant: str, text_id: TextId) -> Snapshot:
+def _snapshot_of(now: Serving, tenant: str, text_id: TextId) -> TenantSnapshot:
     if now.halted is not None:
         return _halted(now.halted)
     if (version := now.version) is None:
-        return _SHARED if tenant else Snapshot()
-    return Snapshot(version.offsets, None, version.number, version.embedder, owner=version.tenant, text_id=text_id)
+        return _SHARED if tenant else TenantSnapshot()
+    offsets, embedder = version.offsets, version.embedder
+    return TenantSnapshot(offsets, None, version.number, embedder, owner=version.tenant, text_id=text_id)
 
 
 # One for each store, by its URL or identity; a file that is named from the current folder, by that folder too.

@@ -24,18 +24,20 @@ for _module in ("aiohttp", "orjson", "starlette"):
 import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
+from tttembed_store.following import TenantOffsets
 from tttembed_store.proxy.callers import ANONYMOUS, Caller, Callers
 from tttembed_store.proxy.catalogues import Catalogues, ToolSearch
 from tttembed_store.proxy.feedback import FeedbackWriter
 from tttembed_store.proxy.openapi import BODIES, checked_body, document
 from tttembed_store.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
-from tttembed_store.proxy.upstream import Answer, Headers, Upstream
+from tttembed_store.proxy.upstream import Answer, Headers, Upstream, raw_path
 
 ResultT = TypeVar("ResultT")
 
@@ -50,7 +52,7 @@ _LONG = 200_000
 
 def proxy_app(
     upstream: str,
-    live: LiveOffsets,
+    live: TenantOffsets,
     *,
     model: str,
     callers: Callers | None = None,
@@ -92,7 +94,30 @@ def proxy_app(
         Route("/{path:path}", own.forward, methods=_METHODS),
     ]
     handlers: dict[Any, Any] = dict.fromkeys((ClientDisconnect, HTTPException, InputError, StoreError), _refused)
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=[Middleware(_Door)])
+
+
+class _Door:
+    """Lets in requests whose path means one thing to the routes and to the service behind.
+
+    It begins with one slash, as it came and decoded, and no part of it is empty, a dot or two: it is compared once, and
+    joined once to the address of the service, whose host it cannot change.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and not (raw_path(scope).startswith(b"/") and _is_normalised(scope["path"])):
+            app = _json(_error("expected a path that begins with one slash and has no empty parts or dots"), 400)
+        await app(scope, receive, send)
+
+
+def _is_normalised(path: str) -> bool:
+    first, *parts = path.split("/")
+    inner = parts[:-1] if parts[-1:] == [""] else parts  # one slash at the end
+    return not first and bool(parts) and "\\" not in path and not {"", ".", ".."} & set(inner)
 
 
 @dataclass(frozen=True)
@@ -100,7 +125,7 @@ class _Endpoints:
     """What the application answers: what it forwards, vectors that it steers, and what it takes and finds itself."""
 
     upstream: Upstream
-    live: LiveOffsets
+    live: TenantOffsets
     steering: Steering
     model: str
     callers: Callers
@@ -125,20 +150,20 @@ class _Endpoints:
     async def _answered(self, request: Request, body: bytes, caller: Caller) -> Response:
         """The answer to an embedding request that was read as a whole."""
         path = request.url.path
-        asked = asked_of(path, request.headers.get("x-ttt-role"), body)
-        steers = asked is not None and asked.is_query and asked.model == self.model
+        embedding = asked_of(path, request.headers.get("x-ttt-role"), body)
+        steers = embedding is not None and embedding.is_query and embedding.model == self.model
         # An answer that is to be read must not be compressed.
         replaced = {b"accept-encoding": b"identity"} if steers else None
-        sent = body if asked is None else asked.body
+        sent = body if embedding is None else embedding.body
         answer = await self.upstream.ask(request, sent, known=caller.known, replaced=replaced)
-        if not steers or asked is None or answer.status != 200:
+        if not steers or embedding is None or answer.status != 200:
             return _relayed(answer, answer.parts(), _UNSTEERED)
         read, rest = await _whole(answer.parts(), self.limit)
         if rest is not None:
             _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
             return _relayed(answer, rest, _UNSTEERED)
         try:
-            steered, version = await _in_turn(len(read), partial(self._turned, path, asked, read, caller))
+            steered, version = await _in_turn(len(read), partial(self._turned, path, embedding, read, caller))
         except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out
             _log.exception("an answer of the upstream was not steered")
             steered, version = read, _BASE
@@ -147,12 +172,12 @@ class _Endpoints:
         response.raw_headers.append((_VERSION, version))
         return response
 
-    def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
+    def _turned(self, path: str, embedding: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
-        with caller.context(len(asked.texts)):
+        with caller.context(len(embedding.texts)):
 
             def turn(vector: Any, number: int) -> Any:
-                return self.steering.apply(vector, asked.texts[number] if number < len(asked.texts) else "")
+                return self.steering.apply(vector, embedding.texts[number] if number < len(embedding.texts) else "")
 
             steered, turned = steered_answer(path, body, turn)
             return steered, self._version() if turned else _BASE
@@ -221,10 +246,11 @@ class _Endpoints:
         caller = self.callers.find(request.headers)
         if not (caller.known or self.callers.anybody):
             raise HTTPException(401, "expected one of the keys that the server was given")
-        if request.headers.get("sec-fetch-site") == "cross-site":  # any page that a user opens could say anything
-            raise HTTPException(403, "expected a request of a program, got one of another site's page")
-        said, _ = await _read_json(request, self.limit)
-        body = checked_body(path, said)
+        by_page = "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
+        if by_page and not caller.known:  # any page that a user opens could say anything
+            raise HTTPException(403, "expected a key, or a request of a program, got one of a page without a key")
+        content, _ = await _read_json(request, self.limit)
+        body = checked_body(path, content)
         caller = replace(caller, source=caller.source or body.get("source") or ANONYMOUS)
         caller.check_names()
         return caller, body
@@ -296,5 +322,8 @@ async def _refused(request: Request, error: Exception) -> Response:
         return Response()  # which goes nowhere
     if not isinstance(error, HTTPException):
         error = HTTPException(400 if isinstance(error, InputError) else 503, str(error))
-    said = {"error": {"message": f"tttembed: {error.detail}", "type": "tttembed_error"}}
-    return _json(said, error.status_code, error.headers)
+    return _json(_error(error.detail), error.status_code, error.headers)
+
+
+def _error(detail: str) -> dict[str, Any]:
+    return {"error": {"message": f"tttembed: {detail}", "type": "tttembed_error"}}

@@ -8,18 +8,19 @@ import time
 from asyncio import Future, Task
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from tttembed_rag.errors import InputError, StoreReplaced, StoreUnavailable
-from tttembed_rag.rewards import DEFAULT_TASK, Event, Feedback
+from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.events import Event, Feedback
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_store.following.reached import Reached
 from tttembed_store.proxy.callers import Caller
-from tttembed_store.proxy.openapi import SAID
+from tttembed_store.proxy.openapi import VOTES
 
 if TYPE_CHECKING:
     from tttembed_store.sql import Store
@@ -36,30 +37,6 @@ _MOMENT = 0.2
 _UNKNOWN = 0.5
 
 
-class _Said(NamedTuple):
-    """What one request says of documents: its caller, its query, and for each id or text its reward."""
-
-    caller: Caller
-    query: str
-    documents: Sequence[Mapping[str, Any]]
-    rewards: Mapping[str, float]
-    size: int
-
-    def served(self, store: Store) -> Served:
-        """As a store takes it; texts without an id are known by their text."""
-        shown = {_key(one): one for one in self.documents}
-        spoken = {_key(one) for one in self.documents if one.get("click", 1)}
-        candidates = [
-            Candidate(
-                one.get("id") or store.text_id(one["text"]), None, one.get("text"), self.rewards[key], key not in spoken
-            )
-            for key, one in shown.items()
-        ]
-        caller, query_id = self.caller, self.caller.query_id or store.text_id(self.query)
-        task, tenant = caller.task or DEFAULT_TASK, caller.tenant or ""
-        return Served(query_id, None, candidates, self.query, task, tenant, source=caller.source)
-
-
 class FeedbackWriter:
     """Writes feedback into a store, which need not be reachable yet, as rewards of *judge*: with a judge, beside it.
 
@@ -71,8 +48,9 @@ class FeedbackWriter:
             raise InputError("judge: expected a name to keep feedback under, got an empty one")
         self._reached = Reached(store, "store of feedback")
         self._judge = judge
-        self._waiting: list[tuple[_Said, Future[None]]] = []
-        self._held = 0  # bytes of the requests that wait
+        # Requests that wait: who asks, what is written, its bytes, and who waits for that.
+        self._waiting: list[tuple[Caller, Served, int, Future[None]]] = []
+        self._held = 0  # bytes of all of them
         self._writing: Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "tttembed-feedback")
         # The tenants of the store, and when it was asked.
@@ -80,26 +58,25 @@ class FeedbackWriter:
 
     async def keep(self, caller: Caller, body: Mapping[str, Any]) -> int:
         """Keep what the *body* of a request says; gives of how many documents, as soon as they are in the store."""
-        rewards = rewards_of(body["query"], body["documents"], body.get("scale"))
-        said = _Said(caller, body["query"], body["documents"], rewards, _BESIDE + len(orjson.dumps(body)))
-        if self._held + said.size > _MOST_BYTES:
+        served, size = served_of(caller, body), _BESIDE + len(orjson.dumps(body))
+        if self._held + size > _MOST_BYTES:
             raise StoreUnavailable(f"expected at most {_MOST_BYTES} bytes to wait for the store, got more")
-        self._held += said.size
+        self._held += size
         done: Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((said, done))
+        self._waiting.append((caller, served, size, done))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all())
         await done
-        return len(rewards)
+        return len(served.candidates)
 
     async def _write_all(self) -> None:
         """Write until nothing waits."""
         while self._waiting:
             batch, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
-            given = [said for said, _ in batch]
-            errors = await asyncio.get_running_loop().run_in_executor(self._thread, self._written, given)
-            self._held -= sum(said.size for said in given)
-            for (_, done), error in zip(batch, errors, strict=True):
+            feedback = [(caller, served) for caller, served, _, _ in batch]
+            errors = await asyncio.get_running_loop().run_in_executor(self._thread, self._written, feedback)
+            self._held -= sum(size for _, _, size, _ in batch)
+            for (*_, done), error in zip(batch, errors, strict=True):
                 if done.cancelled():  # the caller left
                     continue
                 if error is None:
@@ -108,19 +85,19 @@ class FeedbackWriter:
                     done.set_exception(error)
         self._writing = None
 
-    def _written(self, batch: Sequence[_Said]) -> list[Exception | None]:
+    def _written(self, batch: Sequence[tuple[Caller, Served]]) -> list[Exception | None]:
         """Write a batch in one transaction, or each by itself where one is refused; gives what is wrong with each."""
         try:
             store = self._reached.store()
-            refused = [self._refusal(store, one.caller) for one in batch]
-            taken = [one.served(store) for one, error in zip(batch, refused, strict=True) if error is None]
-            store.observe(taken, judge=self._judge, fills=True)
+            refused = [self._refusal(store, caller) for caller, _ in batch]
+            accepted = [served for (_, served), error in zip(batch, refused, strict=True) if error is None]
+            store.observe(accepted, judge=self._judge, fills=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, each caller is told
             if isinstance(error, StoreReplaced):  # the next request opens the store that is there now
                 self._reached.close()
                 self._tenants = {""}
             if len(batch) > 1 and not isinstance(error, StoreUnavailable):
-                return [self._written([one])[0] for one in batch]
+                return [self._written([feedback])[0] for feedback in batch]
             return [error] * len(batch)
         return refused
 
@@ -139,21 +116,34 @@ class FeedbackWriter:
         self._reached.close()
 
 
+def served_of(caller: Caller, body: Mapping[str, Any]) -> Served:
+    """The query of a request with the documents that it is about, each once; a store makes the ids that are missing."""
+    documents = {_key(document): document for document in body["documents"]}
+    rewards = rewards_of(body["query"], body["documents"], body.get("scale"))
+    spoken = {_key(document) for document in body["documents"] if document.get("click", 1)}
+    candidates = [
+        Candidate(document.get("id", ""), None, document.get("text", ""), rewards[key], key not in spoken)
+        for key, document in documents.items()
+    ]
+    task, tenant = caller.task or DEFAULT_TASK, caller.tenant or ""
+    return Served(caller.query_id or "", None, candidates, body["query"], task, tenant, source=caller.source)
+
+
 def rewards_of(query: str, documents: Sequence[Mapping[str, Any]], scale: str | None) -> dict[str, float]:
-    """The reward of each document, by its id, or by a NUL and its text, as `Feedback` gathers what is said of it."""
-    events, rewards = [], {_key(one): _UNKNOWN for one in documents}
-    for one in documents:
-        signal = next(name for name in SAID if name in one)
-        value = float(one[signal])
+    """The reward of each document, by its id, or by a NUL and its text, as `Feedback` gathers its events."""
+    events, rewards = [], {_key(document): _UNKNOWN for document in documents}
+    for document in documents:
+        signal = next(name for name in VOTES if name in document)
+        value = float(document[signal])
         if signal == "grade" and scale is None:
             raise InputError("scale: expected one for grades, such as rubric:0,3, got none")
         if signal in ("grade", "score"):
-            on = Scale() if signal == "score" or scale is None else Scale.parse(scale)
-            value, signal = float(on.to_unit(np.array([value]))[0]), "judgment"
+            declared = Scale() if signal == "score" or scale is None else Scale.parse(scale)
+            value, signal = float(declared.to_unit(np.array([value]))[0]), "judgment"
         if (signal, value) != ("thumb", 0.0):
-            events.append(Event(query, _key(one), signal, value, one.get("position", 1)))
-    given = Feedback.of(events, scale=Scale()).scores if events else {}
-    return rewards | {document: reward for (_, document), reward in given.items()}
+            events.append(Event(query, _key(document), signal, value, document.get("position", 1)))
+    scores = Feedback.of(events, scale=Scale()).scores if events else {}
+    return rewards | {document: reward for (_, document), reward in scores.items()}
 
 
 def _key(document: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from tttembed_rag.rewards.observations import MAX_DEPTH
 
 _Schema = Mapping[str, Any]
 # What a user can say of a document: a judgment is a grade on a scale, or a score.
-SAID = (*(one for one in SIGNALS if one != "judgment"), "grade", "score")
+VOTES = (*(signal for signal in SIGNALS if signal != "judgment"), "grade", "score")
 # Characters of a text of a document, and of any other, and names that may be found, at most.
 _LONG, _LONGEST, _NAMES = 200_000, 20_000, 10_000
 
@@ -50,7 +50,7 @@ _DOCUMENT = _object(
     grade={"type": "number", "description": "a number on the scale of the request"},
     score={"type": "number", "minimum": 0, "maximum": 1, "description": "a number in [0, 1]"},
     position={"type": "integer", "minimum": 1, "description": "the place where it was shown, from 1"},
-) | {"anyOf": [{"required": [one]} for one in ("id", "text")], "oneOf": [{"required": [one]} for one in SAID]}
+) | {"anyOf": [{"required": [name]} for name in ("id", "text")], "oneOf": [{"required": [vote]} for vote in VOTES]}
 _CALL = _object(
     ("name", "succeeded"),
     "a tool that was called",
@@ -68,7 +68,7 @@ BODIES: dict[str, _Schema] = {
     "/v1/feedback": _object(
         ("query", "documents"),
         query=_text("the text of the query"),
-        documents=_list(_DOCUMENT, "a list of documents, each with one of " + ", ".join(SAID), MAX_DEPTH),
+        documents=_list(_DOCUMENT, "a list of documents, each with one of " + ", ".join(VOTES), MAX_DEPTH),
         scale=_text("the scale of grades: probability, logit or rubric:LOW,HIGH", pattern=""),
         source=_SOURCE,
     ),

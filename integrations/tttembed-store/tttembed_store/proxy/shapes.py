@@ -48,25 +48,25 @@ def asked_of(path: str, role: str | None, body: bytes) -> EmbeddingRequest | Non
         return None
     if not isinstance(fields, dict) or not isinstance(fields.get("model"), str):
         return None
-    model, said = fields["model"], None
+    model, kind = fields["model"], None
     if model.endswith(_ALIASES):
-        model, _, said = model.rpartition("@")
+        model, _, kind = model.rpartition("@")
         body = orjson.dumps(fields | {"model": model})
-    said = role or fields.get("input_type") or said
-    is_query = isinstance(said, str) and said.lower() in _QUERIES
+    kind = role or fields.get("input_type") or kind
+    is_query = isinstance(kind, str) and kind.lower() in _QUERIES
     names = ("input",) if path.endswith("/v1/embeddings") else ("texts", "inputs", "images")
-    given: Any = next((fields[name] for name in names if fields.get(name)), [])
-    return EmbeddingRequest(model, _texts(given), is_query, body)
+    texts: Any = next((fields[name] for name in names if fields.get(name)), [])
+    return EmbeddingRequest(model, _texts(texts), is_query, body)
 
 
-def _texts(given: Any) -> list[str]:
-    if isinstance(given, str):
-        return [given]
-    if not isinstance(given, list):
+def _texts(texts: Any) -> list[str]:
+    if isinstance(texts, str):
+        return [texts]
+    if not isinstance(texts, list):
         return []
-    if given and all(isinstance(one, int) for one in given):  # the tokens of one text
+    if texts and all(isinstance(one, int) for one in texts):  # the tokens of one text
         return [""]
-    return [one if isinstance(one, str) else "" for one in given]
+    return [one if isinstance(one, str) else "" for one in texts]
 
 
 def steered_answer(path: str, body: bytes, turn: Turn) -> tuple[bytes, int]:
@@ -87,13 +87,13 @@ def steered_answer(path: str, body: bytes, turn: Turn) -> tuple[bytes, int]:
 
 def _turn(holder: Any, place: Any, turn: Turn, number: int) -> bool:
     """Turn the vector that stands in *holder* at *place*; gives whether it changed."""
-    given = holder[place]
-    if isinstance(given, str):
-        vector = np.frombuffer(base64.b64decode(given, validate=True), dtype="<f4").astype(np.float64)
+    stored = holder[place]
+    if isinstance(stored, str):
+        vector = np.frombuffer(base64.b64decode(stored, validate=True), dtype="<f4").astype(np.float64)
         turned = np.asarray(turn(vector, number))
         if np.array_equal(turned, vector):
             return False
         holder[place] = base64.b64encode(turned.astype("<f4").tobytes()).decode("ascii")
         return True
-    holder[place] = turn(given, number)
-    return bool(holder[place] != given)
+    holder[place] = turn(stored, number)
+    return bool(holder[place] != stored)

@@ -9,6 +9,7 @@ from typing import Self, TypeAlias
 import aiohttp
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 from yarl import URL
 
 from tttembed_rag.clients.endpoint import Address
@@ -27,6 +28,12 @@ _CONNECT_SECONDS = 20.0
 Headers = list[tuple[bytes, bytes]]
 # What is sent: whole, in parts, or nothing.
 Body: TypeAlias = bytes | AsyncIterator[bytes] | None
+
+
+def raw_path(scope: Scope) -> bytes:
+    """The path of a request as it came, before it was decoded; it begins with one slash where the proxy lets it in."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw
 
 
 class Answer:
@@ -86,7 +93,7 @@ class Upstream:
         """
         if self._session is None:
             raise HTTPException(502, "the proxy has not started")
-        raw = request.scope.get("raw_path") or request.url.path.encode()  # begins with a slash: the routes see to that
+        raw = raw_path(request.scope)
         query = request.scope.get("query_string", b"")
         url = URL(f"{self.address}{raw.decode('latin-1')}{'?' if query else ''}{query.decode('latin-1')}", encoded=True)
         headers = self._headers(request, body, known=known) | dict(replaced or {})
@@ -96,8 +103,8 @@ class Upstream:
         while True:
             tries -= 1
             try:
-                asked = self._session.request(request.method, url, headers=decoded, data=body, allow_redirects=False)
-                return Answer(await asked)
+                answer = self._session.request(request.method, url, headers=decoded, data=body, allow_redirects=False)
+                return Answer(await answer)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if isinstance(error.__cause__, ClientDisconnect):  # while the body was sent on, its caller left
                     raise error.__cause__ from error

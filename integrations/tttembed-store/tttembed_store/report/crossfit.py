@@ -14,17 +14,18 @@ from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.merging import query_numbers
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.thresholds import FOLDS
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import Served
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # What sees the parts go by as they are worked on.
 Watch: TypeAlias = Callable[[Sequence[int]], Iterable[int]]
 
-# Parts that queries are held out in, and the least of different questions that are worth it.
-_PARTS, _LEAST = 5, 10
+# The least of different questions that are worth being held out.
+_LEAST = 10
 # Candidates of a query that count.
 _DEPTH = 50
 
@@ -91,7 +92,7 @@ def _firsts(queries: FloatArray, documents: FloatArray) -> IntArray:
 def parts_of(rewards: Rewards) -> IntArray:
     """(n,) the part that each query is held out with; queries that ask nearly the same share one."""
     questions, question = np.unique(rewards.near_queries, return_inverse=True)
-    return np.asarray(np.random.default_rng(0).permutation(len(questions))[question] % _PARTS)
+    return np.asarray(np.random.default_rng(0).permutation(len(questions))[question] % FOLDS)
 
 
 def moved_without(

@@ -18,7 +18,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset
 from tttembed_rag.rewards.observations import Served
 from tttembed_store.report.crossfit import Watch, held_out
-from tttembed_store.sql import AuditLine, Serving, Store, Version, open_store
+from tttembed_store.sql import Change, Serving, Store, Version, open_store
 from tttembed_store.sql.records import AUDIT, Day
 from tttembed_store.sql.work.states import DRIFT
 from tttembed_store.worker.tenant import prevailing_judge, read_memory, read_trial
@@ -101,7 +101,7 @@ class Live:
 class StoreReport:
     """Everything that a report tells of one tenant of a store, gathered *at* a Unix second.
 
-    *versions* are those of the tenant that the live version belongs to, newest first, as is the *audit*; *days* and
+    *versions* are those of the tenant that the live version belongs to, newest first, as are the *changes*; *days* and
     *drift*, the worker's comparisons, go from old to new. *judges* have how many rewards of theirs count here.
     *held_out* says what offsets learned from the last `LEARNED` rewarded queries do to others, and is None where there
     are too few; *today* are the shared offsets that a fit of those gives, where no version is live; *opposed* are
@@ -121,7 +121,7 @@ class StoreReport:
     today: tuple[OffsetFacts, ...]
     opposed: tuple[str, ...]
     effect: Effect
-    audit: tuple[AuditLine, ...]
+    changes: tuple[Change, ...]
 
     @property
     def name(self) -> str:
@@ -132,7 +132,7 @@ class StoreReport:
     def empty(self) -> bool:
         """Whether there is nothing to tell."""
         served = any(day.queries for day in self.days)
-        return not (self.versions or self.judges or self.audit or served)
+        return not (self.versions or self.judges or self.changes or served)
 
 
 def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch = iter) -> StoreReport:
@@ -167,7 +167,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
             today=today,
             opposed=against,
             effect=_effect(store, tenant, serving.version, offsets, judge),
-            audit=tuple(_change(line) for line in store.audit.lines(tenant=tenant, limit=_CHANGES)),
+            changes=tuple(_change(line) for line in store.changes.lines(tenant=tenant, limit=_CHANGES)),
         )
 
 
@@ -179,13 +179,13 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
         facts = _version_facts(store, version, tenant)
         live = Live(
             facts,
-            since=store.audit.last(["publish", "rollback"], [owner]) or version.at,
+            since=store.changes.last(["publish", "rollback"], [owner]) or version.at,
             shared=owner != tenant,
             trial=str(trial) if trial.version == version.number and trial.upper is not None else "",
         )
         offsets = Offsets([], width=version.width) if facts.damage else version.offsets
     if serving.halted is not None:
-        since = store.audit.last(["halt"], [tenant, owner])
+        since = store.changes.last(["halt"], [tenant, owner])
         live = replace(live, halted=shortened(serving.halted, _NOTE), halted_since=since)
     return live, offsets
 
@@ -212,7 +212,7 @@ def _learned_now(
 
     labels = store.history.verdicts(tenant, judge=AUDIT) or None
     held = held_out(rewards, details, scope=scope, judge=shortened(judge), labels=labels, watch=watch)
-    against = tuple(shortened(name) for name in opposed(rewards) if "\0" not in name)[:_SOURCES]
+    against = tuple(shortened(name) for name in opposed(rewards))[:_SOURCES]
     if version is not None:
         return held, (), against
     shared = [offset for offset in fit(rewards, audit=labels).values() if offset.query_id is None]
@@ -281,6 +281,6 @@ def _offset_facts(store: Store, tenant: str, offset: Offset) -> OffsetFacts:
     )
 
 
-def _change(line: AuditLine) -> AuditLine:
+def _change(line: Change) -> Change:
     tenant = None if line.tenant is None else shortened(line.tenant)
-    return AuditLine(line.at, tenant, shortened(line.by), shortened(line.action), shortened(line.detail, _NOTE))
+    return Change(line.at, tenant, shortened(line.by), shortened(line.action), shortened(line.detail, _NOTE))

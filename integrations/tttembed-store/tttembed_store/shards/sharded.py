@@ -15,22 +15,24 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError, RewardError, VectorError, check_count
-from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
-from tttembed_rag.fitting.scopes import lowest, recorded, solved_offset
+from tttembed_rag.fitting.optima import lowest, start_of
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.fitting.scopes import recorded, solved_offset
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
-from tttembed_rag.gate.deciding import check_asked, fit
+from tttembed_rag.gate.deciding import check_options, fit
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -50,13 +52,13 @@ def fit_sharded(
     *,
     engine: str | MapLike = "local",
     scope: AnyScope = "auto",
+    trusted: bool | None = None,
+    audit: Labels | None = None,
     gate: bool = True,
-    recipe: Recipe | None = None,
+    recipe: Recipe = Recipe(),
     scale: Scale | str = "probability",
     gate_queries: int = GATE_QUERIES,
     scratch: bool = False,
-    audit: Labels | None = None,
-    trusted: bool | None = None,
 ) -> Offsets:
     """Offsets learned from all rewards in *folder*, each published only if a sample of them supports it.
 
@@ -73,14 +75,14 @@ def fit_sharded(
             ``ray://HOST:PORT``; or a function like `map`, such as that of any `concurrent.futures.Executor`. Threads
             and Ray's actors hold their shards; a process pool reads a shard again in every round.
         scope: As for `fit`.
+        trusted: As for `fit`; a folder does not keep it.
+        audit: As for `fit`. The queries that labels name are in the sample, beside those that were drawn.
         gate: As for `fit`.
-        recipe: How offsets are learned; None for the paper's recipe. Shared offsets start from its warm start.
+        recipe: As for `fit`.
         scale: The scale of the rewards; the log doubts it by what the gate sees.
         gate_queries: Rewarded queries that the gate and local offsets see at most, beside those of *audit*; >= 1. A
             query counts once for each source that rewarded it, and is seen with all of them or not at all.
         scratch: Whether query vectors are kept in unnamed temporary files instead of memory, where a shard is held.
-        audit: As for `fit`. The queries that labels name are in the sample, beside those that were drawn.
-        trusted: As for `fit`; a folder does not keep it.
 
     Returns:
         What `fit` returns. The same shards give the same bits, on whichever engine, if the machines are alike.
@@ -90,17 +92,15 @@ def fit_sharded(
             several files.
     """
     check_engine(engine)
-    check_asked(scope, gate=gate, audit=audit, trusted=trusted)
-    recipe = recipe or Recipe()
+    check_options(scope, gate=gate, audit=audit, trusted=trusted, recipe=recipe)
     check_count("gate_queries", gate_queries)
     rows = parts(folder)
     n = sum(rows.values())
     if not n:
         raise DataError(f"{os.fspath(folder)}: expected rewarded queries, found none in {len(rows)} files")
-    options = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    options |= {"scope": scope, "gate": gate, "audit": audit, "trusted": trusted}
+    fit_sample = partial(fit, scope=scope, gate=gate, audit=audit, trusted=trusted, recipe=recipe)
     if (gate or scope == "local") and n <= gate_queries:
-        return fit(Rewards.from_parquet(folder, scale=scale), **options)
+        return fit_sample(Rewards.from_parquet(folder, scale=scale))
     if scope == "local" and not gate:
         raise InputError(
             f"gate: expected True with scope='local' and more than {gate_queries:,} rewarded queries, got False: local "
@@ -118,8 +118,8 @@ def fit_sharded(
                 _log.warning("rewards: %s", doubt)
             note = f"; asked of a sample of {len(sample):,} of {n:,} rewarded queries"
             decided = [
-                replace(one, evidence=replace(one.evidence, reason=one.evidence.reason + note))
-                for one in fit(sample, **options).values()
+                replace(offset, evidence=replace(offset.evidence, reason=offset.evidence.reason + note))
+                for offset in fit_sample(sample).values()
             ]
             recipe = gated(recipe, sample)
             plan = ShardPlan(replace(recipe, warm_start=None), gated=True)
@@ -129,7 +129,7 @@ def fit_sharded(
         else:
             tasks = [None] if scope == "global" else sorted(queries)
             keys = ["global" if task is None else f"task:{task}" for task in tasks]
-            start = np.concatenate([recipe.start(key, width) for key in keys])
+            start = np.concatenate([start_of(recipe, key, width) for key in keys])
             offsets = _shared(each, plan._replace(groups=tuple(map(ShardGroup, tasks))), start, dtype)
         return recorded(offsets, judge, width, recipe, scope, embedder)
 
@@ -142,11 +142,11 @@ def _queries(census: Sequence[Census]) -> dict[str, NamedQueries]:
         DataError: Rows of one query are in several of them.
     """
     for name, error in (("width", VectorError), ("judge", RewardError), ("embedder", VectorError)):
-        if len(got := sorted({getattr(one, name) or "no name" for one in census})) > 1:
+        if len(got := sorted({getattr(shard, name) or "no name" for shard in census})) > 1:
             raise error(f"shards: expected one {name}, got {', '.join(map(str, got))}")
     queries = {}
-    for task in sorted({task for one in census for task in one.queries}):
-        of_shards = [one.queries[task] for one in census if task in one.queries]
+    for task in sorted({task for shard in census for task in shard.queries}):
+        of_shards = [shard.queries[task] for shard in census if task in shard.queries]
         hashes, rows = (np.concatenate(column) for column in zip(*of_shards, strict=True))
         order = np.argsort(hashes)
         queries[task] = NamedQueries(hashes[order], rows[order])
@@ -180,22 +180,22 @@ def _within(sums: IntArray, most: int) -> int:
 
 def _of_all(each: Each, plan: ShardPlan, decided: Sequence[Offset], dtype: str) -> list[Offset]:
     """What a sample *decided* on, the constant and the private offsets that are served learned from all rewards."""
-    shared = [one for one in decided if one.query_id is None]
-    again = [one for one in shared if one.served and one.scope != "local"]
+    shared = [offset for offset in decided if offset.query_id is None]
+    again = [offset for offset in shared if offset.served and offset.scope != "local"]
     new: dict[str, Offset] = {}
     if again:
         constant = plan._replace(
             recipe=replace(plan.recipe, ridge=RIDGE_STEP * plan.recipe.ridge),
-            groups=tuple(_group(one.task, one.evidence) for one in again),
+            groups=tuple(_group(offset.task, offset.evidence) for offset in again),
         )
-        start = np.array([one.vector for one in again], dtype=np.float64)
-        learned = _shared(each, constant, start, dtype, [one.evidence for one in again])
-        new = {one.key: one for one in learned}
-    offsets = [new.get(one.key, one) for one in shared]
-    private = [one for one in decided if one.query_id is not None]
-    for task in dict.fromkeys(one.task for one in private):
-        mine = [one for one in private if one.task == task]
-        published = next((one.evidence for one in mine if one.served), None)
+        start = np.array([offset.vector for offset in again], dtype=np.float64)
+        learned = _shared(each, constant, start, dtype, [offset.evidence for offset in again])
+        new = {offset.key: offset for offset in learned}
+    offsets = [new.get(offset.key, offset) for offset in shared]
+    private = [offset for offset in decided if offset.query_id is not None]
+    for task in dict.fromkeys(offset.task for offset in private):
+        mine = [offset for offset in private if offset.task == task]
+        published = next((offset.evidence for offset in mine if offset.served), None)
         if published is not None:
             mine = _private(each, plan, _group(task, published), published)
         offsets += mine
@@ -209,7 +209,7 @@ def _group(task: str | None, evidence: Evidence) -> ShardGroup:
 def _private(each: Each, plan: ShardPlan, group: ShardGroup, evidence: Evidence | None = None) -> list[Offset]:
     """The private offset of each query of *group*, on *evidence*, in the order of shards."""
     parts = each("private", plan._replace(groups=(group,)), evidence)
-    return [one for part in parts for one in part]
+    return [offset for part in parts for offset in part]
 
 
 def _shared(
@@ -222,9 +222,9 @@ def _shared(
             total.update(part)
     shares = [{task: 1.0 / (len(of_one) * count) for task, count in of_one.items()} for of_one in voices]
 
-    def problem(objective: ObjectiveName) -> SharedProblem:
-        of_objective = plan._replace(recipe=replace(plan.recipe, objective=objective))
-        return SharedProblem((_OfShards(each, of_objective, shares, np.arange(len(shares))),), plan.recipe.ridge)
+    def problem(recipe: Recipe) -> SharedProblem:
+        of_recipe = plan._replace(recipe=recipe)
+        return SharedProblem((_OfShards(each, of_recipe, shares, np.arange(len(shares))),), recipe.ridge)
 
     solution = lowest(problem, plan.recipe, start)
     return [

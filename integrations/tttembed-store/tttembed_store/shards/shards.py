@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import DataError
-from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.fitting.neighbours import with_neighbours
+from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.fitting.scopes import of_task, private_offsets, private_optima
+from tttembed_rag.fitting.scopes import of_task, private_offsets
 from tttembed_rag.fitting.shared import SharedProblem
-from tttembed_rag.fitting.voices import heard
-from tttembed_rag.gate.case import Case
+from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.thresholds import MOST_CANDIDATES
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.values import Offset
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -126,13 +126,13 @@ class Shard:
         *shares* holds, of each group of the plan, the weight of one voice of each task.
         """
         if self._problems[0] != (plan, shares):
-            found = {}
+            problems = {}
             for row, (rewards, voices) in self._of_groups(plan).items():
                 tasks, task = np.unique(rewards.tasks, return_inverse=True)
                 weights = voices * np.array([shares[row][name] for name in tasks.tolist()])[task]
-                loss = plan.recipe.loss(Grid.of(rewards))
-                found[row] = SharedProblem.of(rewards, loss, weights[None], 0.0, plan.recipe.device)
-            self._problems = (plan, shares), found
+                loss = Loss.of(Grid.of(rewards), plan.recipe)
+                problems[row] = SharedProblem.of(rewards, loss, weights[None], 0.0)
+            self._problems = (plan, shares), problems
         value, gradient = np.zeros(len(rows)), np.zeros(offsets.shape)
         for place, row in enumerate(rows):
             if row in self._problems[1]:
@@ -147,8 +147,8 @@ class Shard:
         if not plan.gated or evidence is None:
             rewards = one_row_each(rewards)
             return private_offsets(rewards, private_optima(rewards, plan.recipe), plan.recipe)
-        case = Case(rewards, plan.recipe)
-        return private_offsets(case.rewards, case.optima, plan.recipe, evidence)
+        rewards = Voices.of(rewards).rewards
+        return private_offsets(rewards, private_optima(with_neighbours(rewards), plan.recipe), plan.recipe, evidence)
 
     @cached_property
     def _rewards(self) -> Rewards:
@@ -185,20 +185,20 @@ class Shard:
 
     def _of_groups(self, plan: ShardPlan) -> dict[int, tuple[Rewards, Float64]]:
         """By row of the plan what each group is learned from: rewards, and how many voices each query has."""
-        if self._learned[0] != (asked := plan[1:]):
-            found = {}
+        if self._learned[0] != (key := plan[1:]):
+            learned = {}
             for row, group in enumerate(plan.groups):
                 if (rewards := self._rewards_of(group)) is None:
                     continue
                 if plan.gated:
-                    voices = heard(rewards)
-                    found[row] = with_neighbours(voices.rewards), voices.weights
+                    voices = Voices.of(rewards)
+                    learned[row] = with_neighbours(voices.rewards), voices.weights
                 else:
-                    found[row] = rewards, np.ones(len(rewards))
-            self._learned = asked, found
+                    learned[row] = rewards, np.ones(len(rewards))
+            self._learned = key, learned
         return self._learned[1]
 
 
 def _seen(folder: str, part: str) -> tuple[int, int]:
-    found = Path(folder, "queries", part).stat()
-    return found.st_size, found.st_mtime_ns
+    status = Path(folder, "queries", part).stat()
+    return status.st_size, status.st_mtime_ns

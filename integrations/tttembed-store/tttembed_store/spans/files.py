@@ -1,23 +1,23 @@
-"""Spans from yesterday: a file of JSON lines or Parquet, and what a store is given of them."""
+"""Spans from yesterday: a file of JSON lines or Parquet, and the queries that they served."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tttembed_rag.capture.log import unit_rewards
 from tttembed_rag.errors import DataError, RewardError
-from tttembed_rag.offsets.values import TextId
-from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.rewards.observations import Candidate, Served
+from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_store.extras import require
-from tttembed_store.spans.reading import Reader, Retrieval, Span, children_first
+from tttembed_store.spans.reading import Reader, Span, children_first
 
 
 def read_spans(path: Path) -> list[Span]:
@@ -62,15 +62,15 @@ def span_of(record: Mapping[str, Any]) -> Span:
     ids: Mapping[str, Any] = context if isinstance(context, Mapping) else {}
 
     def named(name: str) -> Any:
-        found = ids.get(name, record.get(f"context.{name}", record.get(name)))
-        if not isinstance(found, str) or not found:
+        value = ids.get(name, record.get(f"context.{name}", record.get(name)))
+        if not isinstance(value, str) or not value:
             raise KeyError(name)
-        return found.removeprefix("0x")
+        return value.removeprefix("0x")
 
-    given = record.get("attributes")
-    if isinstance(given, str):
-        given = parsed_json(given)
-    attributes: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {}
+    fields = record.get("attributes")
+    if isinstance(fields, str):
+        fields = parsed_json(fields)
+    attributes: dict[str, Any] = dict(fields) if isinstance(fields, Mapping) else {}
     attributes |= {
         key.removeprefix("attributes."): value
         for key, value in record.items()
@@ -83,37 +83,29 @@ def span_of(record: Mapping[str, Any]) -> Span:
     return Span(named("span_id"), named("trace_id"), parent, attributes, _seconds(record.get("start_time")))
 
 
-def retrievals_of(spans: Iterable[Span], reader: Reader) -> list[Retrieval]:
-    """What *spans*, in any order, say was retrieved or reranked; the first served come first."""
-    found = [one for span in children_first(spans) if (one := reader.read(span)) is not None]
-    return sorted(found, key=lambda one: one.span.at or 0.0)
+def served_in(spans: Iterable[Span], reader: Reader, scale: Scale | None = None) -> list[tuple[Span, Served]]:
+    """The queries that *spans*, in any order, served, each with its span; the first served come first.
 
-
-def served_of(retrieval: Retrieval, text_id: TextId, *, tenant: str = "", scale: Scale | None = None) -> Served:
-    """*retrieval* as a store takes it; its scores become rewards by their *scale*.
-
-    A span that says no time counts as the oldest, so that it brings nothing back that was forgotten.
+    Scores of a reranker become rewards by their *scale*. A span that says no time counts as the oldest, so that it
+    brings nothing back that was forgotten.
 
     Raises:
         RewardError: A score is off the scale; the message names the span.
     """
-    rewards: list[float | None] = [None] * len(retrieval.documents)
-    if retrieval.scores is not None and scale is not None:
-        try:
-            rewards = unit_rewards(scale, retrieval.documents, retrieval.scores)
-        except RewardError as exc:
-            raise RewardError(f"span {retrieval.span.span_id}: {exc}") from exc
-    shown = zip(retrieval.documents, rewards, strict=True)
-    return Served(
-        text_id(retrieval.query),
-        retrieval.vector,
-        [Candidate(text_id(text), None, text, reward) for text, reward in shown],
-        retrieval.query,
-        retrieval.task or DEFAULT_TASK,
-        tenant,
-        retrieval.span.at or 0.0,
-        source=retrieval.source,
-    )
+    queries = []
+    for span in children_first(spans):
+        if (read := reader.read(span)) is None:
+            continue
+        served, scores = read
+        if scores is not None and scale is not None:
+            try:
+                rewards = unit_rewards(scale, scores, scores)
+            except RewardError as exc:
+                raise RewardError(f"span {span.span_id}: {exc}") from exc
+            pairs = zip(served.candidates, rewards, strict=True)
+            served = replace(served, candidates=[replace(candidate, reward=reward) for candidate, reward in pairs])
+        queries.append((span, replace(served, task=served.task or DEFAULT_TASK)))
+    return sorted(queries, key=lambda query: query[1].at or 0.0)
 
 
 def _json(text: str) -> Iterable[Any]:
@@ -156,7 +148,7 @@ def _value_of_otlp(value: Mapping[str, Any]) -> Any:
     if "intValue" in value:
         return int(value["intValue"])
     if "arrayValue" in value:
-        return [_value_of_otlp(one) for one in value["arrayValue"].get("values", ())]
+        return [_value_of_otlp(element) for element in value["arrayValue"].get("values", ())]
     if "kvlistValue" in value:
         pairs = value["kvlistValue"].get("values", ())
         return {pair["key"]: _value_of_otlp(pair.get("value", {})) for pair in pairs}

@@ -17,11 +17,12 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from tttembed_rag.capture.log import Known, Log, Logged, checked_log
+from tttembed_rag.capture.log import Known, Log, checked_log
 from tttembed_rag.errors import check_count, require
-from tttembed_rag.serving.context import context, current_query_id, said
+from tttembed_rag.rewards.observations import Served
+from tttembed_rag.serving.context import context, context_value, current_query_id
 from tttembed_rag.system import telemetry
-from tttembed_store.spans.reading import Reader, Retrieval, Span, TextsById
+from tttembed_store.spans.reading import Reader, Span, TextsById
 
 require("opentelemetry.sdk.trace", "telemetry")
 from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402 - the line above says what to install
@@ -120,7 +121,7 @@ class _Ended:
     def __init__(self, span: ReadableSpan) -> None:
         self.span, self.context = span, span.context
         # None where the caller said no tenant: the log knows what that means.
-        self.task, self.tenant, self.query_id = said("task"), said("tenant"), current_query_id()
+        self.task, self.tenant, self.query_id = context_value("task"), context_value("tenant"), current_query_id()
 
 
 class _Reading(SpanExporter):
@@ -151,10 +152,10 @@ class _Reading(SpanExporter):
         parent_id = None if parent is None else f"{parent.span_id:x}"
         # From which length on texts are cut: the caller's, or the SDK's limit for attributes.
         limits = self._cut_at, getattr(getattr(span, "_attributes", None), "max_value_len", None)
-        self.reader.cut_at = min((one for one in limits if one is not None), default=None)
+        self.reader.cut_at = min((limit for limit in limits if limit is not None), default=None)
         ids = f"{ended.context.span_id:x}", f"{ended.context.trace_id:x}"
-        found = self.reader.read(Span(*ids, parent_id, attributes, began))
-        if found is None:
+        read = self.reader.read(Span(*ids, parent_id, attributes, began))
+        if read is None:
             return
         if span.dropped_attributes and not self._warned:
             self._warned = True
@@ -162,12 +163,17 @@ class _Reading(SpanExporter):
                 "spans lose attributes, and with them documents: set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT above %d",
                 len(attributes) + span.dropped_attributes,
             )
-        Context().run(self._keep, found, ended)  # the thread may be of a caller who flushes, and the span of another
+        Context().run(self._keep, ended, *read)  # the thread may be of a caller who flushes, and the span of another
 
-    def _keep(self, found: Retrieval, ended: _Ended) -> None:
-        known = None if found.vector is None else Known(found.vector)
-        task = found.task or ended.task
+    def _keep(self, ended: _Ended, served: Served, scores: list[float | None] | None) -> None:
+        known = None if served.vector is None else Known(served.vector)
+        query, task = served.query, served.task or ended.task
+        texts = [candidate.text for candidate in served.candidates if candidate.text]
         with context(task=task, tenant=ended.tenant, query_id=ended.query_id):
-            self._log.note(Logged(found.query, found.documents, found.scores, task, known))
-        self.observed += found.scores is None
-        self.recorded += found.scores is not None
+            if scores is None:
+                self._log.observe(query, texts, known=known)
+                self.observed += 1
+            else:
+                numbers = [score for score in scores if score is not None]
+                self._log.record(query, texts, numbers, known=known, source="")
+                self.recorded += 1

@@ -1,4 +1,4 @@
-"""What a span says of retrieval: the query, the documents that were shown, a reranker's scores, a base query vector.
+"""Spans as served queries: the query, the documents that were shown, a reranker's scores, a base query vector.
 
 Read are the spans of OpenInference (kinds RETRIEVER, RERANKER and EMBEDDING), and OpenTelemetry's own
 (``gen_ai.operation.name`` is ``retrieval`` or ``search_memory``). Three rules keep what is learned honest:
@@ -22,6 +22,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from tttembed_rag.errors import VectorError, check_count
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
@@ -61,27 +62,9 @@ class Span:
     at: float | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Retrieval:
-    """A query and the whole texts of documents that a span shows for it, each with its place among all of the span's.
-
-    The scores are a reranker's, one for each document; None where a retriever found them. The base query vector (d,)
-    and the task key are None where no span has them. The *source* gave the scores; empty is the reranker.
-    """
-
-    query: str
-    documents: list[str]
-    places: list[int]
-    span: Span
-    scores: list[float] | None = None
-    vector: FloatArray | None = None
-    task: str | None = None
-    source: str = ""
-
-
 @dataclass
 class Reader:
-    """Reads retrievals from spans that are handed over children first, as they end.
+    """Reads served queries from spans that are handed over children first, as they end.
 
     Its arguments are those of `TTTSpanProcessor`, and it counts what is *nested*, *left_out* and *undeclared*, as
     `Tapped` says. About 180 MiB of the latest spans are remembered at most, however long their names and texts are.
@@ -103,8 +86,12 @@ class Reader:
         # The only text that was embedded in a trace; None where there were several.
         self._embedded: LRUCache[bytes, str | None] = LRUCache(_TEXTS_BYTES, _size)
 
-    def read(self, span: Span) -> Retrieval | None:
-        """What *span* says was retrieved or reranked; None for all other spans."""
+    def read(self, span: Span) -> tuple[Served, list[float | None] | None] | None:
+        """The query that *span* served, and a reranker's score of each candidate; None for spans that served none.
+
+        There are no scores where a retriever found the candidates. Ids are left to be made of texts, and a task that
+        the span does not name is empty. Candidates keep their places: one without a whole text is there, with none.
+        """
         fields = _flat(span.attributes)
         kind = str(fields.get("openinference.span.kind", "")).upper()
         if fields.get("gen_ai.operation.name") in _GEN_AI:
@@ -122,39 +109,40 @@ class Reader:
         if kind == "EMBEDDING":
             self._note_vectors(span, fields)
         elif kind == "RERANKER" and self.scores_of and self.scores_of in ("*", fields.get("reranker.model_name")):
-            said = fields.get("reranker.query") or _input(fields)
-            return self._found(span, fields, said, _documents(fields, _RERANKED), scored=True)
+            query = fields.get("reranker.query") or _input(fields)
+            return self._served(span, fields, query, _documents(fields, _RERANKED), scored=True)
         elif kind == "RERANKER":
             self.undeclared += 1
         elif kind == "RETRIEVER" and nested:
             self.nested += 1
         elif kind == "RETRIEVER":
-            said = next(filter(None, map(fields.get, _QUERY)), _input(fields))
-            if isinstance(said, str) and _A_VECTOR.fullmatch(said):  # then it is the trace's only embedded text
-                said = self._embedded.get(_digest(span.trace_id))
-            return self._found(span, fields, said, documents)
+            query = next(filter(None, map(fields.get, _QUERY)), _input(fields))
+            if isinstance(query, str) and _A_VECTOR.fullmatch(query):  # then it is the trace's only embedded text
+                query = self._embedded.get(_digest(span.trace_id))
+            return self._served(span, fields, query, documents)
         return None
 
-    def _found(
-        self, span: Span, fields: dict[str, Any], said: Any, documents: list[dict[str, Any]], *, scored: bool = False
-    ) -> Retrieval | None:
-        """The documents with a whole text, and where they are *scored* a number, for the query that was *said*."""
-        query = self._whole(said)
+    def _served(
+        self, span: Span, fields: dict[str, Any], raw: Any, documents: list[dict[str, Any]], *, scored: bool = False
+    ) -> tuple[Served, list[float | None] | None] | None:
+        """The query whose text may be *raw*, with its documents; those that are *scored* have a number, or no text."""
+        query = self._whole(raw)
         if query is None:
             self.left_out += len(documents)
             return None
-        kept = [
-            (place, text, score)
-            for place, (document, text) in enumerate(zip(documents, self._texts(documents), strict=True))
-            if text is not None and (score := _number(document.get("score")) if scored else 0.0) is not None
-        ]
-        if not kept:
+        texts = [text or "" for text in self._texts(documents)]
+        scores = None
+        if scored:
+            numbers = [_number(document.get("score")) for document in documents]
+            texts = [text if number is not None else "" for text, number in zip(texts, numbers, strict=True)]
+            scores = [number if text else None for text, number in zip(texts, numbers, strict=True)]
+        if not any(texts):
             return None
-        places, texts, scores = [one[0] for one in kept], [one[1] for one in kept], [one[2] for one in kept]
         vector = self._query_vectors.get(_digest(span.trace_id, query))
         task = fields.get(f"metadata.{TASK_KEY}") or fields.get(TASK_KEY)
-        task = task if isinstance(task, str) else None
-        return Retrieval(query, texts, places, span, scores if scored else None, vector, task)
+        task = task if isinstance(task, str) else ""
+        served = Served("", vector, [Candidate("", None, text) for text in texts], query, task, at=span.at or 0.0)
+        return served, scores
 
     def _note_vectors(self, span: Span, fields: dict[str, Any]) -> None:
         """Remember a trace's embedded texts with their vectors: the first of a text is the innermost model's."""
@@ -174,11 +162,15 @@ class Reader:
     def _texts(self, documents: list[dict[str, Any]]) -> list[str | None]:
         """The whole text of each document; None where it cannot be had."""
         texts = [self._whole(document.get("content")) for document in documents]
-        ids = {n: str(one["id"]) for n, one in enumerate(documents) if texts[n] is None and "id" in one}
+        ids = {
+            place: str(document["id"])
+            for place, document in enumerate(documents)
+            if texts[place] is None and "id" in document
+        }
         if self.texts is not None and ids:
-            found = self.texts(sorted(set(ids.values())))
+            whole = self.texts(sorted(set(ids.values())))
             for place, key in ids.items():
-                texts[place] = found.get(key)
+                texts[place] = whole.get(key)
         self.left_out += texts.count(None)
         return texts
 
@@ -205,7 +197,7 @@ def children_first(spans: Iterable[Span]) -> list[Span]:
     Levels below the 500th of a trace are one, as are those of parents that go round in a circle.
     """
     every = list(spans)
-    by_id = {(one.trace_id, one.span_id): one for one in every}
+    by_id = {(span.trace_id, span.span_id): span for span in every}
 
     def depth(span: Span) -> int:
         above: Span | None = span
@@ -215,7 +207,7 @@ def children_first(spans: Iterable[Span]) -> list[Span]:
             above = by_id.get((above.trace_id, above.parent_id))
         return _LEVELS
 
-    return sorted(every, key=lambda one: (-depth(one), one.at or 0.0))
+    return sorted(every, key=lambda span: (-depth(span), span.at or 0.0))
 
 
 def _flat(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,7 +222,7 @@ def _flat(attributes: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping) and depth < _DEEPEST:
             for key, below in value.items():
                 add(f"{name}.{key}" if name else str(key), below, depth + 1)
-        elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value) and depth < _DEEPEST:
+        elif isinstance(value, list | tuple) and any(isinstance(part, Mapping) for part in value) and depth < _DEEPEST:
             for number, below in enumerate(value):
                 add(f"{name}.{number}", below, depth + 1)
         else:
@@ -253,19 +245,19 @@ def _documents(fields: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
 
 def _input(fields: Mapping[str, Any]) -> Any:
     """The query of a span's input: a text, or one of the usual names in JSON."""
-    said = fields.get("input.value")
-    if not isinstance(said, str) or "json" not in str(fields.get("input.mime_type", "")):
-        return said
-    parsed = _parsed(said)
+    written = fields.get("input.value")
+    if not isinstance(written, str) or "json" not in str(fields.get("input.mime_type", "")):
+        return written
+    parsed = _parsed(written)
     if isinstance(parsed, dict):
         texts = {key: value for key, value in parsed.items() if isinstance(value, str)}
         named = next((texts[key] for key in ("query", "text", "question", "input") if key in texts), None)
         return named if named is not None or len(texts) != 1 else next(iter(texts.values()))
-    return said if parsed is None else parsed
+    return written if parsed is None else parsed
 
 
 def _parsed(text: str) -> Any:
-    """What *text* says in JSON; None where it is cut, too deep, or no JSON."""
+    """What *text* holds in JSON; None where it is cut, too deep, or no JSON."""
     try:
         return parsed_json(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What people said of an answer, as weak rewards of the documents that were retrieved for it.
+"""What people say of an answer, as weak rewards of the documents that were retrieved for it.
 
 A thumb is one event, and the answer stands on all documents of its trace. Each of k documents is credited with a part
 of the event: the posterior mean is (k/2 + value) / (k + 1), with the value in [0, 1]. Nobody vouches for such rewards.
@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
-from tttembed_store.spans.reading import Retrieval
+from tttembed_store.spans.reading import Span
 
 
 class Thumb(NamedTuple):
@@ -26,27 +27,28 @@ class Thumb(NamedTuple):
     at: float
 
 
-def thumbed(retrievals: Sequence[Retrieval], thumbs: Iterable[Thumb], scale: Scale) -> list[Retrieval]:
-    """Each of *retrievals* once for every source that said something of its trace, with the rewards that it gives.
+def thumbed(queries: Sequence[tuple[Span, Served]], thumbs: Iterable[Thumb], scale: Scale) -> list[Served]:
+    """Each of the *queries*, which spans served, once for every source with a thumb for its trace, with its rewards.
 
-    A retrieval without a thumb stays as it is. Of what a source says several times of a trace, the last counts.
+    A query without a thumb stays as it is. Of several thumbs of a source for a trace, the last counts.
 
     Raises:
         RewardError: A value lies off the *scale*.
     """
-    said: dict[str, dict[str, Thumb]] = defaultdict(dict)
-    for thumb in sorted(thumbs, key=lambda one: one.at):
-        said[thumb.trace_id][thumb.source] = thumb
-    shown: Counter[str] = Counter()
-    for one in retrievals:
-        shown[one.span.trace_id] += len(one.documents)
-    found: list[Retrieval] = []
-    for one in retrievals:
-        count, given = shown[one.span.trace_id], said[one.span.trace_id]
-        for thumb in given.values():
+    by_trace: dict[str, dict[str, Thumb]] = defaultdict(dict)
+    for thumb in sorted(thumbs, key=lambda thumb: thumb.at):
+        by_trace[thumb.trace_id][thumb.source] = thumb
+    counts: Counter[str] = Counter()
+    for span, served in queries:
+        counts[span.trace_id] += sum(bool(candidate.text) for candidate in served.candidates)
+    rewarded: list[Served] = []
+    for span, served in queries:
+        count, of_trace = counts[span.trace_id], by_trace[span.trace_id]
+        for thumb in of_trace.values():
             value = float(scale.to_unit(np.array([thumb.value]))[0]) if type(thumb.value) is not bool else thumb.value
             reward = (count / 2 + value) / (count + 1)
-            found.append(replace(one, scores=[reward] * len(one.documents), source=thumb.source))
-        if not given:
-            found.append(one)
-    return found
+            candidates = [replace(candidate, reward=reward) for candidate in served.candidates]
+            rewarded.append(replace(served, candidates=candidates, source=thumb.source))
+        if not of_trace:
+            rewarded.append(served)
+    return rewarded

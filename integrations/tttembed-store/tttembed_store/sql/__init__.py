@@ -9,12 +9,12 @@ Private: may change without notice.
 
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_store.sql.database import checked_url
-from tttembed_store.sql.records import AuditLine, Counts, Forgotten, Lease, Serving, Spend, Version
-from tttembed_store.sql.store import Store, open_store
+from tttembed_store.sql.records import Change, Counts, Forgotten, Lease, Serving, Spend, Version
+from tttembed_store.sql.store import Store, memory_store, open_store
 
 __all__ = [
-    "AuditLine",
     "Candidate",
+    "Change",
     "Counts",
     "Forgotten",
     "Lease",
@@ -24,5 +24,6 @@ __all__ = [
     "Store",
     "Version",
     "checked_url",
+    "memory_store",
     "open_store",
 ]

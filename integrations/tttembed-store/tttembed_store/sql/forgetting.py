@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -18,11 +17,11 @@ from tttembed_store.sql.log.observing import EVERYTHING, Kind, forgotten_id, upd
 from tttembed_store.sql.log.sources import take_back
 from tttembed_store.sql.records import Forgotten
 from tttembed_store.sql.rows import ids_of, in_parts, insert_all
-from tttembed_store.sql.versions.audittrail import write_line
+from tttembed_store.sql.versions.changes import write_line
 from tttembed_store.sql.versions.registry import announce
 from tttembed_store.sql.work.states import DERIVED, MEMORY, REMEMBERED
 
-# The action of an expiry in the audit trail.
+# The action of an expiry in the log of changes.
 _EXPIRE = "expire"
 # Names of sources that a name without rewards is compared with, at most.
 _COMPARED = 10_000
@@ -64,11 +63,8 @@ def forget(
     insert_all(connection, f, [{"tenant": owner, "query": key, "at": now} for key in keys], replace=True)
     # Versions may have learned from rewards of an unseen source that were dropped since: nothing tells of these now.
     learned_from = kind is None or gone.queries or gone.rewards or (kind == "source" and unseen)
-    # Every shared version went where sharing ended, but one that was learned before may be published after that.
-    shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
-    learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
-    if learned_from or _has_expired(connection, learners):
-        gone = replace(gone, versions=unlearn(connection, learners))
+    if learned_from or _has_expired(connection, owner):
+        gone = replace(gone, versions=_unlearn(connection, tenant, owner))
     what = f"a {kind}" if kind else "all of the tenant"
     count = f"{gone.rewards} rewards" if kind in ("source", "document") else f"{gone.queries} queries"
     write_line(connection, by, "forget", f"{what}: {count}, {gone.versions} versions", tenant)
@@ -113,28 +109,25 @@ def _near(connection: Connection, owner: int, name: str) -> str:
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
-def unlearn(connection: Connection, learners: AbstractSet[str]) -> int:
-    """Delete what was learned for *learners*, and stop what is being learned; gives how many versions.
+def _unlearn(connection: Connection, tenant: str, owner: int) -> int:
+    """Delete what was learned for *tenant*, and stop what is being learned; gives how many versions.
 
-    With the versions go the states that were derived from rewards, and the details of the audit lines.
+    With the versions go the states that were derived from rewards, and the details of its changes.
     """
-    tenants, states, lines, versions = schema.tenants, schema.states, schema.audit, schema.versions
-    owners = ids_of(connection, tenants, learners)
-    count = 0
-    for tenant, owner in owners.items():
-        connection.execute(tenants.update().where(tenants.c.id == owner).values(live=None))
-        connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))
-        memory = (states.c.tenant == owner) & (states.c.name == MEMORY)
-        if (text := connection.execute(select(states.c.value).where(memory)).scalar()) is not None:
-            kept = {name: value for name, value in json.loads(text).items() if name in REMEMBERED}
-            connection.execute(states.update().where(memory).values(value=json.dumps(kept)))
-        # Details say why versions were published, and name tasks and queries.
-        connection.execute(lines.update().where(lines.c.tenant == tenant).values(detail=""))
-        count += connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount
-        announce(connection, tenant)
-    # Without its lease, what is being learned for a tenant now can no longer be published.
-    connection.execute(schema.leases.delete().where(schema.leases.c.name.in_(sorted(learners))))
-    mark_due(connection, owners.values())
+    tenants, states, changes, versions = schema.tenants, schema.states, schema.changes, schema.versions
+    connection.execute(tenants.update().where(tenants.c.id == owner).values(live=None))
+    connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))
+    memory = (states.c.tenant == owner) & (states.c.name == MEMORY)
+    if (text := connection.execute(select(states.c.value).where(memory)).scalar()) is not None:
+        kept = {name: value for name, value in json.loads(text).items() if name in REMEMBERED}
+        connection.execute(states.update().where(memory).values(value=json.dumps(kept)))
+    # Details say why versions were published, and name tasks and queries.
+    connection.execute(changes.update().where(changes.c.tenant == tenant).values(detail=""))
+    count = connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount
+    announce(connection, tenant)
+    # Without its lease, what is being learned for the tenant now can no longer be published.
+    connection.execute(schema.leases.delete().where(schema.leases.c.name == tenant))
+    mark_due(connection, [owner])
     return count
 
 
@@ -156,15 +149,15 @@ def expire_queries(connection: Connection, before: float, *, by: str) -> int:
 
 def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int, int, set[int]]:
     """Delete queries by id; gives how many pairs and rewards went with them, and the documents that they were shown."""
-    pairs, given = schema.pairs, schema.rewards.c
+    pairs, r = schema.pairs, schema.rewards.c
     gone = rewards = 0
     shown = set[int]()
     for part in in_parts(numbers):
         for table in (schema.progress, schema.query_vectors, schema.source_rewards):
             connection.execute(table.delete().where(table.c.query.in_(part)))
-        spoken = select(func.count(given.value)).where(given.query.in_(part))
+        spoken = select(func.count(r.value)).where(r.query.in_(part))
         rewards += connection.execute(spoken).scalar_one()
-        connection.execute(schema.rewards.delete().where(given.query.in_(part)))
+        connection.execute(schema.rewards.delete().where(r.query.in_(part)))
         shown.update(connection.execute(select(pairs.c.document).where(pairs.c.query.in_(part)).distinct()).scalars())
         gone += connection.execute(pairs.delete().where(pairs.c.query.in_(part))).rowcount
         connection.execute(schema.queries.delete().where(schema.queries.c.id.in_(part)))
@@ -182,9 +175,9 @@ def _delete_documents(connection: Connection, which: ColumnElement[bool]) -> int
     return connection.execute(d.delete().where(which)).rowcount
 
 
-def _has_expired(connection: Connection, learners: AbstractSet[str]) -> bool:
-    """Whether versions of *learners* may have learned from queries that have expired since: nothing tells which."""
-    v, t, a = schema.versions.c, schema.tenants.c, schema.audit.c
-    oldest = select(func.min(v.at)).join(schema.tenants, t.id == v.tenant).where(t.name.in_(learners)).scalar_subquery()
-    expired = exists().where(a.action == _EXPIRE, a.tenant.is_(None), a.at >= oldest)
+def _has_expired(connection: Connection, owner: int) -> bool:
+    """Whether versions of a tenant may have learned from queries that have expired since: nothing tells which."""
+    v, changes = schema.versions.c, schema.changes.c
+    oldest = select(func.min(v.at)).where(v.tenant == owner).scalar_subquery()
+    expired = exists().where(changes.action == _EXPIRE, changes.tenant.is_(None), changes.at >= oldest)
     return bool(connection.execute(select(expired)).scalar())

@@ -12,12 +12,11 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import TEXT_ID, Database
-from tttembed_store.sql.log.reading import in_turns, owners_of
-from tttembed_store.sql.log.sources import Pair, Said, all_of, said_of
+from tttembed_store.sql.log.reading import in_turns
+from tttembed_store.sql.log.sources import BySource, Pair, all_of, by_source_of
 from tttembed_store.sql.records import Day
 from tttembed_store.sql.rows import id_of, in_parts
 from tttembed_store.sql.work.answers import spent_on
@@ -36,38 +35,36 @@ class History:
         self._database = database
 
     def visible(self, offsets: Offsets, *, owner: str, tenant: str) -> Offsets:
-        """The *offsets* of *owner* that *tenant* may know of: its own tasks' and queries', and those of all tasks."""
+        """The *offsets* of *owner* that *tenant* may know of: of another those of its own tasks and of all."""
         if owner == tenant or not tenant:
             return offsets
         q, t = schema.queries, schema.tenants
         with self._database.read() as connection:
             own = select(q.c.task).join(t, t.c.id == q.c.tenant).where(t.c.name == tenant).distinct()
             tasks = set(connection.execute(own).scalars())
-        mine = named_for(owner, tenant, "")
         kept = [
             offset
             for offset in offsets.values()
-            if (offset.query_id is None or offset.query_id.startswith(mine))
-            and (offset.task is None or offset.task in tasks)
+            if offset.query_id is None and (offset.task is None or offset.task in tasks)
         ]
         return Offsets(kept, width=offsets.width)
 
     def days(self, tenant: str, *, last: date, count: int) -> list[Day]:
-        """The *count* days up to *last*, oldest first; those of the shared tenant include tenants that share."""
+        """The *count* days up to *last*, oldest first."""
         q, progress = schema.queries, schema.progress
         served = select(func.count()).select_from(q)
         rewarded = select(func.coalesce(func.sum(progress.c.rewards), 0))
         days = []
         with self._database.read() as connection:
-            owners = connection.execute(owners_of(tenant)).scalars().all()
+            number = id_of(connection, schema.tenants, tenant)
             # Named one by one, judges let the index by age be used.
             judges = connection.execute(select(schema.judges.c.id)).scalars().all()
-            mine = rewarded.where(progress.c.tenant.in_(owners), progress.c.judge.in_(judges))
+            mine = rewarded.where(progress.c.tenant == number, progress.c.judge.in_(judges))
             for day in (last - timedelta(days=ago) for ago in reversed(range(count))):
                 start = datetime.combine(day, time(), UTC).timestamp()
                 queries, rewards = (
                     connection.execute(chosen.where(at >= start, at < start + _DAY_SECONDS)).scalar_one()
-                    for chosen, at in ((served.where(q.c.tenant.in_(owners)), q.c.last_at), (mine, progress.c.at))
+                    for chosen, at in ((served.where(q.c.tenant == number), q.c.last_at), (mine, progress.c.at))
                 )
                 days.append(Day(day, int(queries), int(rewards), spent_on(connection, day)))
         return days
@@ -77,7 +74,7 @@ class History:
     ) -> dict[tuple[str, str], float]:
         """The rewards that *judge* gave to documents of *tenant*, by (query id, document id); None is all queries."""
         q, d, r = schema.queries, schema.documents, schema.rewards
-        given = (
+        rewarded = (
             select(q.c.name, d.c.name, r.c.value)
             .join(r, r.c.query == q.c.id)
             .join(d, d.c.id == r.c.document)
@@ -85,26 +82,26 @@ class History:
             .order_by(q.c.id, r.c.document)
         )
         with self._database.read() as connection:
-            given = given.where(
+            rewarded = rewarded.where(
                 q.c.tenant == id_of(connection, schema.tenants, tenant),
                 r.c.judge == id_of(connection, schema.judges, judge),
             )
             if query_ids is None:
-                rows = list(connection.execute(given))
+                rows = list(connection.execute(rewarded))
             else:
-                parts = (given.where(q.c.name.in_(part)) for part in in_parts(query_ids))
+                parts = (rewarded.where(q.c.name.in_(part)) for part in in_parts(query_ids))
                 rows = [row for part in parts for row in connection.execute(part)]
         return {(query, document): float(value) for query, document, value in rows}
 
     def tasks(self, tenant: str) -> dict[str, list[str]]:
         """The tasks of each query of *tenant* by its id."""
         q = schema.queries
-        found: dict[str, list[str]] = defaultdict(list)
+        tasks: dict[str, list[str]] = defaultdict(list)
         with self._database.read() as connection:
             owner = id_of(connection, schema.tenants, tenant)
             for name, task in connection.execute(select(q.c.name, q.c.task).where(q.c.tenant == owner)):
-                found[name].append(task)
-        return dict(found)
+                tasks[name].append(task)
+        return dict(tasks)
 
     def document_texts(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
         """The texts of documents of *tenant* by their ids, where texts are kept."""
@@ -181,20 +178,24 @@ class History:
             newest = newest.order_by(q.c.last_at.desc(), q.c.id.desc())
             rows = connection.execute(newest.limit(limit)).all()
             shown = _candidates(connection, [row.id for row in rows], number, depth)
-            said = said_of(connection, number, [row.id for row in rows]) if by_source else {}
+            rewards = by_source_of(connection, number, [row.id for row in rows]) if by_source else {}
         return [
-            Served(row.name, _vector(row.vector), candidates, row.text, row.task, tenant, row.last_at, source=source)
+            Served(
+                row.name, _vector(row.vector), candidates, row.text or "", row.task, tenant, row.last_at, source=source
+            )
             for row in rows
-            for source, candidates in _by_source(row.id, shown[row.id], said).items()
+            for source, candidates in _by_source(row.id, shown[row.id], rewards).items()
         ]
 
 
-def _by_source(query: int, shown: Mapping[int, Candidate], said: Mapping[Pair, Said]) -> dict[str, list[Candidate]]:
+def _by_source(
+    query: int, shown: Mapping[int, Candidate], rewards: Mapping[Pair, BySource]
+) -> dict[str, list[Candidate]]:
     """The candidates *shown* for a query with the rewards of each source; the empty source is the judge itself."""
     of_pair = {
-        document: all_of(candidate.reward, said.get((query, document), {})) for document, candidate in shown.items()
+        document: all_of(candidate.reward, rewards.get((query, document), {})) for document, candidate in shown.items()
     }
-    sources = sorted({source for one in of_pair.values() for source in one}) or [""]
+    sources = sorted({source for by_source in of_pair.values() for source in by_source}) or [""]
     return {
         source: [
             replace(candidate, reward=of_pair[document][source][0] if source in of_pair[document] else None)
@@ -221,7 +222,7 @@ def _candidates(
             .order_by(p.c.query, p.c.place, d.c.id)
         )
         for query, document, name, text, vector, value in rows:
-            shown[query][document] = Candidate(name, _vector(vector), text, value)
+            shown[query][document] = Candidate(name, _vector(vector), text or "", value)
     return shown
 
 

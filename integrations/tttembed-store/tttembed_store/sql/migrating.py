@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from pathlib import Path
 from threading import Lock
 
@@ -69,6 +70,14 @@ def _is_ready(connection: Connection, name: str, *, create: bool) -> bool:
             "upgrade tttembed-rag"
         )
     return True
+
+
+def make(connection: Connection) -> None:
+    """Make the tables as they are now, the key of a store's hashes and the shared tenant."""
+    schema.metadata.create_all(connection)
+    facts = [{"name": "salt", "value": secrets.token_hex(32)}, {"name": _OLDEST, "value": schema.HEAD}]
+    connection.execute(schema.facts.insert(), facts)
+    connection.execute(schema.tenants.insert().values(name=""))
 
 
 def _upgrade(connection: Connection) -> None:

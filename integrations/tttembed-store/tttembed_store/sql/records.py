@@ -18,6 +18,10 @@ from tttembed_rag.vectors.checks import as_floats, checked_norms
 
 # The judge whose rewards are trusted labels: nothing is learned from them, they confirm or refuse what was learned.
 AUDIT = "audit"
+# The judge whose rewards are for calls of tools: `tttembed_tools` alone learns from them.
+TOOL_CALLS = "tool use"
+# The setting of offsets of a search over tools that holds the weight of BM25.
+KEYWORD_WEIGHT = "bm25_weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,7 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditLine:
+class Change:
     """One change.
 
     Attributes:

@@ -56,9 +56,6 @@ tenants = _table(
     "tenants",
     _key(),
     _name(unique=True),
-    # Whether the shared scope learns from it, and whether it ever did.
-    Column("shares", Boolean, nullable=False, server_default=text("false")),
-    Column("shared_once", Boolean, nullable=False, server_default=text("false")),
     Column("generation", BigInteger, nullable=False, server_default="0"),
     # Why it is halted and by whom; null where it is not.
     Column("halted", Text),
@@ -170,15 +167,15 @@ progress = _table(
 
 # How many rewards of each judge were ever written that were new or differed from those before: it tells what is new, as
 # the number of rewards does not.
-changes = _table(
-    "changes",
+due = _table(
+    "due",
     _of("tenants", primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     Column("rewards", BigInteger, nullable=False),
-    # How often there was something for a worker to look at, and how much of that a worker has looked at: see `due`.
+    # How often there was something for a worker to look at, and how much of that a worker has looked at: see `log.due`.
     Column("marks", BigInteger, nullable=False),
     Column("looked", BigInteger, nullable=False),
-    _index("changes_due", "tenant", "judge", only="marks > looked"),
+    _index("due_marked", "tenant", "judge", only="marks > looked"),
 )
 
 # Queries that a judge failed at although it is well: how often, when it is asked again, and why it failed last.
@@ -284,15 +281,15 @@ forgotten = _table(
 )
 
 # One line for each change; a line outlives its tenant, so it holds the name, not the id.
-audit = _table(
-    "audit",
+changes = _table(
+    "changes",
     _key(),
     Column("at", Double, nullable=False),
     Column("tenant", String(MAX_NAME)),
     Column("by", Text, nullable=False),
     Column("action", String(MAX_NAME), nullable=False),
     Column("detail", Text, nullable=False),
-    Index("audit_by_tenant", "tenant", "id"),
+    Index("changes_by_tenant", "tenant", "id"),
 )
 
 states = _table(

@@ -6,26 +6,27 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from uuid import uuid4
 
-from sqlalchemy import Connection, func, select, text, true
+from sqlalchemy import Connection, func, select, text
 
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.judges.examination import has_passed
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.names import checked_name, is_name
 from tttembed_rag.rewards.observations import Served
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import forgetting, rows, schema
 from tttembed_store.sql.database import Database, TextIds
 from tttembed_store.sql.history import History
 from tttembed_store.sql.leasing import Leases
 from tttembed_store.sql.log import observing, reading
-from tttembed_store.sql.log.due import Due, mark_due
+from tttembed_store.sql.log.due import Due
 from tttembed_store.sql.log.entries import Entries, QueryKey, with_text_ids
 from tttembed_store.sql.log.observing import Kind
 from tttembed_store.sql.log.vectors import StoredVectors
-from tttembed_store.sql.migrating import migrate
+from tttembed_store.sql.migrating import make, migrate
 from tttembed_store.sql.records import Counts, Forgotten, Generations, Serving, checked_reward
-from tttembed_store.sql.versions.audittrail import AuditTrail, write_line
+from tttembed_store.sql.versions.changes import Changes
 from tttembed_store.sql.versions.registry import Registry
 from tttembed_store.sql.work.judgequeue import JudgeQueue
 from tttembed_store.sql.work.openbatches import OpenBatches
@@ -58,6 +59,14 @@ def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
         raise
 
 
+def memory_store() -> Store:
+    """A new store in the memory of this process: nothing of it is in a file, and all of it goes when it is closed."""
+    database = Database(f"sqlite:///file:/{uuid4().hex}?vfs=memdb&uri=true")
+    with database.write("migrating") as connection:
+        make(connection)
+    return Store(database)
+
+
 class Store(AbstractContextManager["Store"]):
     """Observations, rewards and published offsets in one database; from any thread and process.
 
@@ -76,7 +85,7 @@ class Store(AbstractContextManager["Store"]):
         registry: The published versions: publishing and taking back, which one is live, and whether it is halted.
         judge_queue: The pairs that wait for a judge, and what judges were paid.
         open_batches: What was sent to batch services and has no results yet.
-        audit: Who changed what, and when.
+        changes: Who changed what, and when.
         leases: The right to do something alone, for workers.
         due: The tenants with something new to learn from, for workers.
         states: What a worker keeps between rounds.
@@ -93,7 +102,7 @@ class Store(AbstractContextManager["Store"]):
         self.registry = Registry(database)
         self.judge_queue = JudgeQueue(database)
         self.open_batches = OpenBatches(database)
-        self.audit = AuditTrail(database)
+        self.changes = Changes(database)
         self.leases = Leases(database)
         self.due = Due(database)
         self.states = States(database)
@@ -114,8 +123,9 @@ class Store(AbstractContextManager["Store"]):
         """Write served queries, all or nothing; gives how many of *served* were written.
 
         A query seen before (the same tenant, task and id) is merged: new values replace old ones, and its last 200
-        candidates stay. Without texts, an id that is the text, or has blanks or letters beyond ASCII, becomes its
-        `text_id`, and so does a task that is the text. Queries served before they were forgotten are left out.
+        candidates stay. An empty id is the `text_id` of its text. Without texts, an id that is the text, or has blanks
+        or letters beyond ASCII, becomes its `text_id`, and so does a task that is the text. Queries served before they
+        were forgotten are left out.
 
         Args:
             served: Queries with their candidates.
@@ -125,8 +135,8 @@ class Store(AbstractContextManager["Store"]):
         Raises:
             InputError: A name, vector or reward is not what was expected; nothing was written.
         """
-        text_id = None if self.texts else self.text_id
-        entries = Entries(served, checked_name("judge", judge, empty=True), fills=fills, text_id=text_id)
+        judge = checked_name("judge", judge, empty=True)
+        entries = Entries(served, judge, self.text_id, keeps_texts=self.texts, fills=fills)
         with self._database.write("observing") as connection:
             return observing.write_entries(connection, entries, self._database.salt, self._database.now(connection))
 
@@ -142,14 +152,14 @@ class Store(AbstractContextManager["Store"]):
         """
         checked_name("judge", judge)
         checked_name("source", source, empty=True)
-        given: Mapping[QueryKey, Mapping[str, float]] = {
+        checked: Mapping[QueryKey, Mapping[str, float]] = {
             query: {document: checked_reward("rewards", value) for document, value in shown.items()}
             for query, shown in rewards.items()
         }
         if not self.texts:
-            given, source = with_text_ids(given, self.text_id), source and self.text_id(source)
+            checked, source = with_text_ids(checked, self.text_id), source and self.text_id(source)
         with self._database.write("observing") as connection:
-            return observing.reward_named(connection, judge, given, source, self._database.now(connection))
+            return observing.reward_named(connection, judge, checked, source, self._database.now(connection))
 
     def trust(self, judge: str, trusted: bool | None) -> None:
         """Say whether *judge* is vouched for, to all who learn from its rewards; see `tttembed_rag.Rewards`.
@@ -164,9 +174,9 @@ class Store(AbstractContextManager["Store"]):
 
     def trusted(self, judge: str) -> bool | None:
         """Whether *judge* is vouched for: what was said, else True if it passed its examination, and None if not."""
-        said = select(schema.judges.c.trusted).where(schema.judges.c.name == checked_name("judge", judge))
+        declared = select(schema.judges.c.trusted).where(schema.judges.c.name == checked_name("judge", judge))
         with self._database.read() as connection:
-            trusted: bool | None = connection.execute(said).scalar()
+            trusted: bool | None = connection.execute(declared).scalar()
         return (has_passed(judge, self.judge_queue.answers().get) or None) if trusted is None else trusted
 
     def rewards(
@@ -184,8 +194,7 @@ class Store(AbstractContextManager["Store"]):
 
         Args:
             judge: Fingerprint of the judge.
-            tenant: The tenant that was served; "" also learns from tenants that share. The query ids of these begin
-                with their tenant, a colon and a NUL, which no other id can have.
+            tenant: The tenant that was served; "" is the shared tenant.
             embedder: Fingerprint of the embedding model; None is the model of the newest rewarded query.
             last: The number of queries, the last served ones of each source; None is all.
             since: Only queries last served at this Unix second or later.
@@ -214,14 +223,13 @@ class Store(AbstractContextManager["Store"]):
         with self._database.read() as connection:
             return reading.judge_of_most(connection, tenant, last=last, since=since)
 
-    def changes(self, judge: str, *, tenant: str = "", own: bool = False) -> int:
+    def written(self, judge: str, *, tenant: str = "") -> int:
         """How many rewards of *judge* for *tenant* were ever written that were new, or differed from those before.
 
-        It rises with corrections too. Those of the shared tenant are also those of
-        tenants that share, unless only its *own* are asked for.
+        It rises with corrections too.
         """
         with self._database.read() as connection:
-            return reading.count_changes(connection, judge, tenant, own=own)
+            return reading.count_written(connection, judge, tenant)
 
     def judges(self, *, tenant: str | None = "") -> list[tuple[str, int]]:
         """Fingerprints of judges, the busiest first, with how many rewards of theirs a fit for *tenant* may read.
@@ -250,34 +258,16 @@ class Store(AbstractContextManager["Store"]):
         checked_name("tenant", tenant, empty=True)
         return self.registry.serving(tenant, own=own)
 
-    def tenants(self, *, sharing: bool = False) -> list[str]:
-        """Every tenant that was ever named, sorted, the shared tenant, "", among them; or only those that share."""
-        named = select(schema.tenants.c.name).where(schema.tenants.c.shares if sharing else true())
+    def tenants(self) -> list[str]:
+        """Every tenant that was ever named, sorted, the shared tenant, "", among them."""
         with self._database.read() as connection:
-            return sorted(connection.execute(named).scalars())
+            return sorted(connection.execute(select(schema.tenants.c.name)).scalars())
 
     def has_tenants(self) -> bool:
         """Whether any tenant but the shared one was ever named."""
         with self._database.read() as connection:
             named = select(schema.tenants.c.id).where(schema.tenants.c.name > "").limit(1)
             return connection.execute(named).scalar() is not None
-
-    def share(self, tenant: str, allowed: bool, *, by: str) -> None:
-        """Allow the shared scope to learn from *tenant*, or end that; nothing flows up until it is allowed.
-
-        Where sharing ends, every shared version goes, and what is being learned is not published.
-        """
-        checked_name("tenant", tenant)
-        checked_name("by", by)
-        values = {"shares": True, "shared_once": True} if allowed else {"shares": False}
-        with self._database.write("forgetting") as connection:
-            ids = rows.ids_of(connection, schema.tenants, [tenant, ""])
-            mark_due(connection, [ids[""]])
-            t = schema.tenants
-            changed = t.update().where(t.c.name == tenant, t.c.shares.is_not(allowed)).values(**values)
-            if connection.execute(changed).rowcount and not allowed:
-                forgetting.unlearn(connection, {""})
-            write_line(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
 
     def forget(
         self,
@@ -291,11 +281,11 @@ class Store(AbstractContextManager["Store"]):
     ) -> Forgotten:
         """Delete a query, what a source said, a document, or all of a tenant, and all that was learned from it.
 
-        Every version of the tenant goes, and of the shared tenant if this one ever shared; the next fit is what it
-        would be had the deleted never been seen. The audit trail goes on saying when, who and what, without details of
-        these tenants. Nothing comes back late, neither what was served before and is written later, nor a judge's
-        answer, nor what a worker is learning; the clocks of hosts and database must agree on what is late. On SQLite no
-        byte of it stays in the file, which is written anew in its own size; PostgreSQL may overwrite its space.
+        Every version of the tenant goes; the next fit is what it would be had the deleted never been seen. The log of
+        changes goes on saying when, who and what, without details of the tenant. Nothing comes back late, neither what
+        was served before and is written later, nor a judge's answer, nor what a worker is learning; the clocks of hosts
+        and database must agree on what is late. On SQLite no byte of it stays in the file, which is written anew in its
+        own size; PostgreSQL may overwrite its space.
 
         Args:
             tenant: The tenant that was served; "" is the shared tenant.
@@ -314,12 +304,12 @@ class Store(AbstractContextManager["Store"]):
         checked_name("by", by)
         checked_name("tenant", tenant, empty=True)
         checked_name("source", source or "-")
-        asked: dict[Kind, str | None] = {"query": query_id, "source": source, "document": document_id}
-        given = [(kind, name) for kind, name in asked.items() if name is not None]
-        if len(given) > 1:
-            raise InputError(f"source: expected a query, a source or a document, got {len(given)} of them")
-        kind, one = given[0] if given else (None, "")
-        names = [name for name in (one, self.text_id(one)) if is_name(name)]  # an id may stand for the text
+        things: dict[Kind, str | None] = {"query": query_id, "source": source, "document": document_id}
+        named = [(kind, name) for kind, name in things.items() if name is not None]
+        if len(named) > 1:
+            raise InputError(f"source: expected a query, a source or a document, got {len(named)} of them")
+        kind, thing = named[0] if named else (None, "")
+        names = [name for name in (thing, self.text_id(thing)) if is_name(name)]  # an id may stand for the text
         with self._database.write("forgetting") as connection:
             now, salt = self._database.now(connection), self._database.salt
             gone = forgetting.forget(connection, salt, kind, names, tenant=tenant, unseen=unseen, by=by, now=now)

@@ -14,6 +14,8 @@ A round goes over the tenants of a store with something to do. Its steps, by the
                   it withholds all, and nothing speaks against what is live ──► kept
                   evidence speaks against what is live ────► withdrawn
 
+A `Learner` takes the place of the last step where lists are made in another way, as those of a search over tools.
+
 Any number of workers share a store: one works for a tenant at a time, and a worker is on standby where others work for
 all tenants with something to do. A tenant with something broken has failed; the others go on.
 
@@ -23,5 +25,6 @@ Private: may change without notice.
 from tttembed_store.worker.probe import Probe
 from tttembed_store.worker.rounds import Worker
 from tttembed_store.worker.steps import Action, Step
+from tttembed_store.worker.tenant import GROWTH, Findings, Learner, Tenant
 
-__all__ = ["Action", "Probe", "Step", "Worker"]
+__all__ = ["GROWTH", "Action", "Findings", "Learner", "Probe", "Step", "Tenant", "Worker"]

@@ -24,9 +24,8 @@ from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import Plan
 from tttembed_rag.judging.running import Run
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import MAX_DEPTH, Observation
+from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.sql import Lease, Store
-from tttembed_store.worker.tenant import is_of_tools
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16
@@ -91,8 +90,6 @@ class Asking:
         Queries that a worker with a batch service asks about by now are left to it. No further call begins once *stop*
         is set, nor under a *lease* that is lost.
         """
-        if is_of_tools(self.store, tenant):
-            return Asked()
         asked = self.store.open_batches.asked_about(self.fingerprint, tenant)
         observations = self.queue.waiting(
             self.fingerprint, tenant=tenant, limit=_QUERIES, due=True, without=asked, covering=True
@@ -115,15 +112,14 @@ class Asking:
             # One query on which it hangs is enough; those behind it must not come first again either.
             reasons = dict.fromkeys(ids, verdicts.stopped)
         elif not scored and verdicts.progress.cached == sum(len(one.candidates) for one in observations):
-            reasons = dict.fromkeys(ids, "nothing of it can be asked")  # they wait by mistake
+            # All of it was answered before, and no answer became a reward: asking again would change nothing.
+            reasons = dict.fromkeys(ids, "nothing of it can be asked")
         if reasons:
             self.queue.failed(self.fingerprint, reasons, tenant=tenant)
         more = len(observations) == _QUERIES and bool(came.scored or came.refused) and not came.stopped
         return replace(came, more=more)
 
-    def run(
-        self, about: Sequence[Observation], lease: Lease, stop: Event, *, depths: Sequence[int] = (MAX_DEPTH,)
-    ) -> Run:
+    def run(self, about: Sequence[Served], lease: Lease, stop: Event, *, depths: Sequence[int] = (MAX_DEPTH,)) -> Run:
         """A run of the judge *about* queries of the store, paid for from what is left of the day.
 
         *depths* are those of a `Plan`; no query exceeds the default.

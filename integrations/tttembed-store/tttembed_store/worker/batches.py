@@ -1,6 +1,6 @@
 """Judging by batches: what waits is sent to a batch service, and results are read in later rounds.
 
-The steps of a batch are those of `judging.batching.exchange`. A judge passes its examination by single requests
+The steps of a batch are those of `batches.exchange`. A judge passes its examination by single requests
 before something is sent for the first time, and answers its first question well before each later time. Answers are
 kept as paid before they are written as rewards, and a batch is struck off behind that. What has no answer in its
 results is set aside and sent again later, with longer waits from time to time; so is what a refused batch asks about.
@@ -21,15 +21,14 @@ from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import MAX_DEPTH, Observation
+from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.batches.exchange import Exchange, NeverMadeError
-from tttembed_store.batches.openbatch import Books, OpenBatch
 from tttembed_store.batches.requests import answered, collect, pack
 from tttembed_store.batches.service import BatchService, ServiceBatch
 from tttembed_store.sql import Lease
 from tttembed_store.sql.records import Spend
+from tttembed_store.sql.work.openbatches import OpenBatch, TenantBooks
 from tttembed_store.worker.asking import Asked, Asking
-from tttembed_store.worker.tenant import is_of_tools
 
 # Queries that are sent at a time.
 _QUERIES = 1000
@@ -58,64 +57,66 @@ class BatchAsking:
 
         Nothing further is sent once *stop* is set, or under a *lease* that is lost.
         """
-        told = Asked()
+        outcome = Asked()
         books = self._open.books(tenant, self.fingerprint, caps=self._singly.budget, lease=lease)
         exchange = Exchange(self._service, books, self._singly.price, seconds=self._singly.seconds, stop=stop)
         try:
             for batch in books.open():
                 if not stop.is_set():
-                    told += self._looked_at(batch, exchange, tenant)
-            if not stop.is_set() and not is_of_tools(self._singly.store, tenant):
-                told += self._send_what_waits(books, exchange, tenant, stop, lease)
+                    outcome += self._looked_at(batch, exchange, tenant)
+            if not stop.is_set():
+                outcome += self._send_what_waits(books, exchange, tenant, stop, lease)
         except StoreError:
             raise
         except TTTEmbedError as exc:
-            told += Asked(stopped=exc.brief, broken=True)
-        return told
+            outcome += Asked(stopped=exc.brief, broken=True)
+        return outcome
 
     def _looked_at(self, batch: OpenBatch, exchange: Exchange, tenant: str) -> Asked:
         """What came of a look; a service that refuses to tell of one batch alone is not broken."""
         try:
-            found = exchange.look(batch)
-            return Asked() if found is None else self._read(batch, found, exchange, tenant)
+            service_batch = exchange.look(batch)
+            return Asked() if service_batch is None else self._read(batch, service_batch, exchange, tenant)
         except (BusyError, LateError):
             raise
         except JudgeError as exc:
             return Asked(refused=batch.pairs, why=exc.brief)
 
-    def _read(self, batch: OpenBatch, found: ServiceBatch, exchange: Exchange, tenant: str) -> Asked:
+    def _read(self, batch: OpenBatch, service_batch: ServiceBatch, exchange: Exchange, tenant: str) -> Asked:
         """Keep the answers of a batch that has ended, write them as rewards, and strike it off."""
-        contents = exchange.download(found)
+        contents = exchange.download(service_batch)
         waiting = self._queue.waiting(self.fingerprint, queries=batch.queries, tenant=tenant)
         answers = self._queue.answers(waiting, day=batch.date)
-        asked = {pair_key(self.fingerprint, one.query, text) for one in waiting for _, text in one.candidates}
-        collected = collect(contents, batch, self._lines, answers, asked)
+        pairs = {
+            pair_key(self.fingerprint, served.query, shown.text) for served in waiting for shown in served.candidates
+        }
+        collected = collect(contents, batch, self._lines, answers, pairs)
         scored = self._write(waiting, answers, tenant)
         left = self._queue.waiting(self.fingerprint, queries=batch.queries, tenant=tenant)
-        why = f"batch {found.state}"
+        why = f"batch {service_batch.state}"
         if left:
-            said = f"{why}: {next(iter(collected.failures), found.why or 'not in its results')}"
-            self._queue.failed(self.fingerprint, {one.query_id: said for one in left}, tenant=tenant)
-        exchange.close(batch, found, lost=collected.lost)
-        missing = sum(len(one.candidates) for one in left)
+            reason = f"{why}: {next(iter(collected.failures), service_batch.why or 'not in its results')}"
+            self._queue.failed(self.fingerprint, {observation.query_id: reason for observation in left}, tenant=tenant)
+        exchange.close(batch, service_batch, lost=collected.lost)
+        missing = sum(len(observation.candidates) for observation in left)
         usd = Price(*batch.price).share(self._lines.price).of(collected.usage)
         return Asked(scored, missing, why if missing else "", usage=collected.usage, usd=usd)
 
-    def _write(self, observations: Sequence[Observation], answers: Answers, tenant: str) -> int:
+    def _write(self, observations: Sequence[Served], answers: Answers, tenant: str) -> int:
         """Write the kept answers about *observations* as rewards; gives how many."""
-        rewards = answered(Plan(observations, (MAX_DEPTH,)), self._lines, answers).rewards
+        rewards = answered(observations, self._lines, answers)
         return self._queue.judged(self.fingerprint, rewards, tenant=tenant) if rewards else 0
 
-    def _send_what_waits(self, books: Books, exchange: Exchange, tenant: str, stop: Event, lease: Lease) -> Asked:
+    def _send_what_waits(self, books: TenantBooks, exchange: Exchange, tenant: str, stop: Event, lease: Lease) -> Asked:
         """Send what waits of `_QUERIES` queries that no open batch asks about, as far as the day's budget goes."""
-        ours = books.open()
-        if any(not one.full and books.now() - one.at < _NEXT for one in ours):
+        open_batches = books.open()
+        if any(not open_batch.full and books.now() - open_batch.at < _NEXT for open_batch in open_batches):
             return Asked()
-        sent = {query for one in ours for query in one.queries}
-        find = partial(self._queue.waiting, self.fingerprint, tenant=tenant, limit=_QUERIES, due=True, without=sent)
-        observations = find()
+        sent = {query for open_batch in open_batches for query in open_batch.queries}
+        waiting = partial(self._queue.waiting, self.fingerprint, tenant=tenant, limit=_QUERIES, due=True, without=sent)
+        observations = waiting()
         if scored := self._write(observations, self._queue.answers(observations), tenant):
-            observations = find()
+            observations = waiting()
         if not observations:
             return Asked(scored)
         left = self._left()
@@ -125,13 +126,13 @@ class BatchAsking:
         full = len(observations) == _QUERIES
         price = self._singly.price.share(self._lines.price)
         packed, walk = pack(Plan(observations, (MAX_DEPTH,), left, price), self._lines, answers)
-        told = Asked(scored, stopped=walk.stopped)
+        outcome = Asked(scored, stopped=walk.stopped)
         if packed:
             run = self._singly.run((), lease, stop)
             examined = run.examined()
-            told = replace(told, usage=run.usage, usd=run.usd)
+            outcome = replace(outcome, usage=run.usage, usd=run.usd)
             if examined.stopped:
-                return replace(told, stopped=examined.stopped, broken=examined.broken)
+                return replace(outcome, stopped=examined.stopped, broken=examined.broken)
         pairs, usd = 0, 0.0
         for requests in packed:
             try:
@@ -143,13 +144,13 @@ class BatchAsking:
                 break
             pairs, usd = pairs + batch.pairs, usd + batch.usd
         if not pairs:
-            return told
+            return outcome
         stopped = "; ".join(filter(None, (f"{pairs} pairs sent as a batch, at most ${usd:.4f}", walk.stopped)))
-        return replace(told, stopped=stopped, more=full and not walk.stopped)
+        return replace(outcome, stopped=stopped, more=full and not walk.stopped)
 
     def _left(self) -> Budget:
         """What is left of the day's budget behind the examination of the judge."""
-        asked = questions()[: 1 if has_passed(self.fingerprint, self._queue.answers().get) else None]
-        usage = forecast_of_questions(self._lines.single, asked)
-        spent = self._queue.spent() + Spend(2 * len(asked), usage.tokens, self._singly.price.of(usage))
+        examination = questions()[: 1 if has_passed(self.fingerprint, self._queue.answers().get) else None]
+        usage = forecast_of_questions(self._lines.single, examination)
+        spent = self._queue.spent() + Spend(2 * len(examination), usage.tokens, self._singly.price.of(usage))
         return self._singly.budget.without(pairs=spent.pairs, tokens=spent.tokens, usd=spent.usd)

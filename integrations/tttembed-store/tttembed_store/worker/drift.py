@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, unit
 
 # Vectors of each side that are compared at most: bounds time (a tenth of a second) and memory (8 MB).

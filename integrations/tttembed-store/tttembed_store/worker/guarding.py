@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 from tttembed_store.sql import Version
 from tttembed_store.sql.work.states import DRIFT, PROBE
@@ -34,7 +34,7 @@ _DRIFTS = 200
 def recognise(tenant: Tenant, probe: Probe, changes: int) -> Iterator[Step]:
     """Halt if the live version was learned for another embedding model than *probe*, resume if it was learned for it.
 
-    Where the model has changed, the rewards so far, after which `Store.changes` is *changes*, are learned from no more.
+    Where the model has changed, the rewards so far, after which `Store.written` is *changes*, are learned from no more.
     """
     live = tenant.live
     kept = tenant.store.states.get(PROBE, tenant=tenant.name)
@@ -104,7 +104,7 @@ def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:
     tenant.keep(DRIFT, [*(tenant.store.states.get(DRIFT, tenant=tenant.name) or []), comparison][-_DRIFTS:])
     for drift in drifts.values():
         if drift.seen():
-            tenant.store.audit.note(BY, "drift", str(drift), tenant=tenant.name)
+            tenant.store.changes.note(BY, "drift", str(drift), tenant=tenant.name)
             yield tenant.step("drifted", str(drift))
 
 

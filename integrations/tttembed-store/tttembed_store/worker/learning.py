@@ -15,19 +15,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, RewardError
+from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.gate.thresholds import AUDITED
+from tttembed_rag.offsets.codes import AUDITED
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards import Rewards
-from tttembed_rag.rewards.observations import TOOL_CALLS
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.system import telemetry
 from tttembed_rag.vectors.rows import Float64
-from tttembed_store.sql.records import AUDIT
+from tttembed_store.sql.records import AUDIT, TOOL_CALLS
 from tttembed_store.worker.guarding import guard, recognise
 from tttembed_store.worker.probe import Probe
-from tttembed_store.worker.steps import Step
-from tttembed_store.worker.tenant import BY, Tenant, is_of_tools
+from tttembed_store.worker.steps import Action, Step
+from tttembed_store.worker.tenant import BY, Learner, Memory, Tenant
 
 # Shared offsets that the note of a version explains, at most.
 _EXPLAINED = 3
@@ -37,7 +37,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     """Guard what is live, and learn, step by step; *probe* is of the embedding model, None where it is not probed."""
     judge, count = tenant.judge()
     # What calls of tools support is seen on lists that only a search with the catalogue can make.
-    if judge == TOOL_CALLS or is_of_tools(tenant.store, tenant.name):
+    if TOOL_CALLS in (judge, tenant.memory.judge):
         yield tenant.step("learned nothing", "these are calls of tools: `tttembed tools learn` learns from them")
         tenant.settle()
         return
@@ -45,7 +45,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         yield tenant.step("learned nothing", "no rewards yet")
         tenant.settle()
         return
-    changes, labelled = tenant.store.changes(judge, tenant=tenant.name), tenant.labelled()
+    changes, labelled = tenant.store.written(judge, tenant=tenant.name), tenant.labelled()
     if probe is not None:
         yield from recognise(tenant, probe, changes)
     memory = tenant.memory
@@ -80,6 +80,33 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     tenant.settle()
 
 
+def learner_pass(tenant: Tenant, learner: Learner) -> Iterator[Step]:
+    """Have a *learner* learn where enough is new of the rewards that it learns from, and publish what it found."""
+    _, count = tenant.judge()
+    changes, memory = tenant.store.written(learner.judge, tenant=tenant.name), tenant.memory
+    tenant.memory = memory if memory.judge == learner.judge else Memory(judge=learner.judge, since=memory.since)
+    new, needed = min(changes - tenant.memory.learned, count), tenant.needed
+    if new < needed:
+        yield tenant.step("learned nothing", f"{new} rewards are new, {needed} are needed" if new else "nothing is new")
+        tenant.settle()
+        return
+    try:
+        with telemetry.step("fit", tenant=tenant.name) as note:
+            findings = learner.learn(tenant)
+            note(rewarded=findings.queries)
+    except RewardError as exc:
+        yield tenant.step("learned nothing", str(exc))
+        return
+    if findings.serves or tenant.live is not None:
+        now = tenant.publish(findings.offsets, findings.why, rewarded=findings.queries)
+        action: Action = "published" if findings.serves else "withdrawn"
+        yield tenant.step(action, f"version {now.number}: {findings.why}", now)
+    else:
+        yield tenant.abstain(findings.why)
+    tenant.remember(rewards=findings.rewards, learned=changes, changes=changes)
+    tenant.settle()
+
+
 def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None) -> Iterator[Step]:
     """Fit, and publish what the gate supports."""
     live = tenant.live
@@ -87,7 +114,7 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
     try:
         with telemetry.step("fit", tenant=tenant.name) as note:
             labels = tenant.store.history.verdicts(tenant.name, judge=AUDIT) or None if tenant.labelled() else None
-            found = fit(rewards, scope=tenant.habits.scope, warm_start=own, audit=labels)
+            found = fit(rewards, scope=tenant.habits.scope, audit=labels, recipe=Recipe(warm_start=own))
             offsets = staying(found, own)
             note(rewarded=len(rewards))
     except InputError as exc:
@@ -100,11 +127,10 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
         yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=bool(left))
     elif live_ones:
         summary = f"version {tenant.live_number} stays, nothing speaks against it; {summary}"
-        tenant.store.audit.note(BY, "kept", summary, tenant=tenant.name)
+        tenant.store.changes.note(BY, "kept", summary, tenant=tenant.name)
         yield tenant.step("kept", summary)
     else:
-        tenant.store.audit.note(BY, "abstained", summary, tenant=tenant.name)
-        yield tenant.step("abstained", summary)
+        yield tenant.abstain(summary)
 
 
 def staying(found: Offsets, live: Offsets | None) -> Offsets:
@@ -128,19 +154,8 @@ def _publish(
 ) -> Iterator[Step]:
     """Publish *offsets*; the trial of the live version goes on under them if both belong to one embedding model."""
     live, trial = tenant.live, tenant.trial()
-    now = tenant.store.registry.publish(
-        offsets,
-        by=BY,
-        tenant=tenant.name,
-        note=why,
-        embedder=tenant.embedder or "",
-        probe="" if probe is None else probe.to_json(),
-        rewarded=len(rewards),
-        lease=tenant.lease,
-        instead_of=tenant.live_number,
-    )
+    now = tenant.publish(offsets, why, rewarded=len(rewards), probe="" if probe is None else probe.to_json())
     goes_on = live is not None and trial.version == live.number and tenant.is_for(live, rewards) and serves
-    tenant.live = now
     tenant.begin_trial(now, rewards, trial.followed_by(now.number, gains) if goes_on else None)
     yield tenant.step("published" if serves else "withdrawn", f"version {now.number}: {why}", now)
     yield from tenant.resume("a version for this embedding model was published")

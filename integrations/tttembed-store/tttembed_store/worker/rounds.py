@@ -28,10 +28,10 @@ from tttembed_store.sql import Lease, Store
 from tttembed_store.sql.work.states import BASIS
 from tttembed_store.worker.asking import Asked, Asking
 from tttembed_store.worker.batches import BatchAsking
-from tttembed_store.worker.learning import one_pass
+from tttembed_store.worker.learning import learner_pass, one_pass
 from tttembed_store.worker.probe import Probe
 from tttembed_store.worker.steps import DECISIONS, Step
-from tttembed_store.worker.tenant import Habits, Tenant
+from tttembed_store.worker.tenant import GROWTH, Habits, Learner, Tenant
 
 _log = logging.getLogger(__name__)
 
@@ -64,9 +64,13 @@ class Worker:
         scope: What is fitted: ``auto``, ``global``, ``local``, ``task`` or ``query``.
         budget: Caps on what judging may cost in a day (UTC), over all judges, workers and restarts of the store.
         price: What the judge's usage costs; needed where the budget caps money.
-        min_new: Rewards that must be new before something is learned again, >= 1; but never fewer than a tenth of
+        min_new: Rewards that must be new before something is learned again, >= 1; but never fewer than *growth* of
             those learned from before.
         last: Queries learned from at most, the last served ones.
+        growth: The share by which rewards must have grown before something is learned again, >= 0: every fit may take
+            chance for a gain, so there should be few.
+        learner: Learns in its own way from the rewards of its own judge, such as a search over tools from calls; None
+            fits offsets of *scope* to rewards.
         embedder: Fingerprint of the embedding model that made the vectors to learn from; None is the model of most
             of the last 100 rewarded queries.
         probe: Probes the embedding model, once a round: ``lambda: Probe.of(embed_query)``. Where it is
@@ -94,6 +98,8 @@ class Worker:
         price: Price | None = None,
         min_new: int = 50,
         last: int = 10_000,
+        growth: float = GROWTH,
+        learner: Learner | None = None,
         embedder: str | None = None,
         probe: Callable[[], Probe] | None = None,
         batches: BatchService | None = None,
@@ -102,9 +108,9 @@ class Worker:
         lease_seconds: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if min_new < 1 or last < 2 or not lease_seconds > 0:
-            got = f"{min_new}, {last} and {lease_seconds:g}"
-            raise InputError(f"worker: expected min_new >= 1, last >= 2 and lease_seconds > 0, got {got}")
+        if min_new < 1 or last < 2 or not lease_seconds > 0 or not growth >= 0:
+            got = f"{min_new}, {last}, {lease_seconds:g} and {growth:g}"
+            raise InputError(f"worker: expected min_new >= 1, last >= 2, lease_seconds > 0 and growth >= 0, got {got}")
         check_scope(scope)
         if isinstance(tenants, str):
             raise InputError(f"tenants: expected a list of names, got the string {tenants!r}")
@@ -118,7 +124,10 @@ class Worker:
             singly = Asking(store, judge, budget=caps, price=cost, concurrency=concurrency, seconds=judge_seconds)
             self._asking = singly if batches is None else BatchAsking(singly, batches)
         learned = rewards_of or (judge.fingerprint if judge else None)
-        self._habits = Habits(judge=learned, embedder=embedder, scope=scope, min_new=min_new, last=last)
+        if learner is not None:
+            learned, embedder = learner.judge, learner.embedder
+        self._habits = Habits(judge=learned, embedder=embedder, scope=scope, min_new=min_new, last=last, growth=growth)
+        self._learner = learner
         self._probe = probe
         self._judge_seconds = judge_seconds
         self._clock = clock
@@ -161,6 +170,18 @@ class Worker:
                 tell(Step("learned nothing", "nothing is new"))
         return steps
 
+    def learn(self, tenant: str) -> list[Step]:
+        """One pass over *tenant* alone, whether or not it is due; gives what was done, step by step.
+
+        Raises:
+            StoreUnavailable: The store is out of order; what was done stays done.
+        """
+        steps = list[Step]()
+        for step in self._learned(tenant, None, steps.append):
+            steps.append(step)
+            _announce(None, step)
+        return steps or [Step("standby", "another worker is at work for it", tenant)]
+
     def run(
         self, *, every: float = 60.0, stop: Event | None = None, watch: Callable[[Step], None] | None = None
     ) -> None:
@@ -198,32 +219,34 @@ class Worker:
         waiting = self._ours("judging", asking.tenants() - left_out)
         # They begin after the one that was judged for last; a new process begins anywhere.
         last = self._judged_last if self._judged_last is not None or not waiting else random.choice(waiting)
-        turns = deque(sorted(waiting, key=lambda one: (one <= (last or ""), one)))
+        turns = deque(sorted(waiting, key=lambda name: (name <= (last or ""), name)))
         done: dict[str, Asked] = {}
         begun, broken = self._clock(), False
         while turns and not broken and not stop.is_set() and self._clock() - begun < max(_TURNS, self._learning):
-            tenant, asked = turns.popleft(), None
+            tenant, outcome = turns.popleft(), None
             with self._alone("judging", tenant, tell) as lease:
                 if lease is not None:
                     with telemetry.step("judge", tenant=tenant) as note:
-                        asked = asking.judge(tenant, stop, lease)
-                        note(pairs=asked.scored)
+                        outcome = asking.judge(tenant, stop, lease)
+                        note(pairs=outcome.scored)
             self._judged_last = tenant
-            if asked is None:
+            if outcome is None:
                 left_out.add(tenant)
                 continue
-            telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=asked.usage.tokens, usd=asked.usd)
-            done[tenant], broken = done.get(tenant, Asked()) + asked, asked.broken
-            if asked.more:
+            telemetry.judged(asking.fingerprint, pairs=outcome.scored, tokens=outcome.usage.tokens, usd=outcome.usd)
+            done[tenant], broken = done.get(tenant, Asked()) + outcome, outcome.broken
+            if outcome.more:
                 turns.append(tenant)
-        for tenant, asked in done.items():
-            if asked.scored or asked.refused or asked.stopped:
-                tell(Step("not judged" if asked.broken or asked.refused else "judged", str(asked), tenant))
+        for tenant, outcome in done.items():
+            if outcome.scored or outcome.refused or outcome.stopped:
+                tell(Step("not judged" if outcome.broken or outcome.refused else "judged", str(outcome), tenant))
         if broken:
             self._judge_wait.wait()
             return False
         self._judge_wait.over()
-        left_out.update(one for one, asked in done.items() if asked.stopped or not (asked.scored or asked.more))
+        left_out.update(
+            name for name, outcome in done.items() if outcome.stopped or not (outcome.scored or outcome.more)
+        )
         return bool(turns)
 
     def _learn(self, stop: Event, tell: Tell) -> None:
@@ -235,7 +258,8 @@ class Worker:
             except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
                 tell(Step("not probed", f"{in_brief(exc)}; nothing is learned until the embedding model answers"))
                 return
-        self._look_anew(probe)
+        if self._learner is None:
+            self._look_anew(probe)
         for tenant in self._ours("learning", self._store.due.tenants(self._habits.judge)):
             if stop.is_set():
                 return
@@ -249,7 +273,8 @@ class Worker:
         """The steps of one pass over *tenant*; its lease is held until they end, or are closed."""
         with self._alone("learning", tenant, tell) as lease:
             if lease is not None:
-                yield from one_pass(Tenant(self._store, tenant, self._habits, lease), probe)
+                held, learner = Tenant(self._store, tenant, self._habits, lease), self._learner
+                yield from one_pass(held, probe) if learner is None else learner_pass(held, learner)
 
     def _look_anew(self, probe: Probe | None) -> None:
         """Let all tenants be due where another judge is learned from than before, or the embedding model is another.
@@ -269,9 +294,9 @@ class Worker:
 
     def _ours(self, doing: str, tenants: Iterable[str]) -> list[str]:
         """Those of *tenants* that this worker works for, and that no error of their own leaves out for now."""
-        ours = [one for one in tenants if self._tenants is None or one in self._tenants]
-        troubles = [self._troubles.get((doing, one)) for one in ours]
-        return [one for one, trouble in zip(ours, troubles, strict=True) if trouble is None or trouble.left <= 0]
+        ours = [name for name in tenants if self._tenants is None or name in self._tenants]
+        troubles = [self._troubles.get((doing, name)) for name in ours]
+        return [name for name, trouble in zip(ours, troubles, strict=True) if trouble is None or trouble.left <= 0]
 
     @contextmanager
     def _alone(self, doing: str, tenant: str, tell: Tell) -> Iterator[Lease | None]:

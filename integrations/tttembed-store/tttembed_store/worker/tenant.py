@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from zlib import crc32
 
 import numpy as np
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from tttembed_rag.errors import RewardError, StoreError, StoreUnavailable
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
-from tttembed_rag.rewards import Rewards
-from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import Lease, Store, Version
 from tttembed_store.sql.records import AUDIT
 from tttembed_store.sql.work.states import LEARNED, MEMORY, TRIAL
@@ -36,7 +35,45 @@ BY = "worker"
 PREVAILING = 100
 # The share by which rewards must have grown before something is learned again: every fit may take chance for a gain,
 # so there should be few.
-_GROWTH = 0.1
+GROWTH = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a learner makes of the rewards of a tenant.
+
+    Attributes:
+        offsets: What is served from now on, where anything is published.
+        serves: Whether they serve anything.
+        queries: How many queries they were learned from.
+        rewards: How many rewards of the store that were.
+        why: The verdict in words a person understands.
+    """
+
+    offsets: Offsets
+    serves: bool
+    queries: int
+    rewards: int
+    why: str
+
+
+class Learner(Protocol):
+    """Learns in its own way, within the rounds of a worker: under its lease, by its growth rule, published by it."""
+
+    @property
+    def judge(self) -> str:
+        """Fingerprint of the judge from whose rewards it learns."""
+
+    @property
+    def embedder(self) -> str:
+        """Fingerprint of the embedding model whose vectors it learns from."""
+
+    def learn(self, tenant: Tenant) -> Findings:
+        """What the rewards of *tenant* support.
+
+        Raises:
+            RewardError: There are too few that this process can learn from; the tenant stays due.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +85,7 @@ class Habits:
     scope: AnyScope
     min_new: int
     last: int
+    growth: float = GROWTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +95,7 @@ class Memory:
     Attributes:
         judge: Fingerprint of the judge that gave the rewards learned from last.
         rewards: How many something was learned from last; 0 where that was taken back.
-        learned: `Store.changes` of that judge then: what was written later is new.
+        learned: `Store.written` of that judge then: what was written later is new.
         changes: The same at the last pass; below 0 before the first.
         since: Nothing served before this Unix second is learned from: its vectors are of another model, or what was
             learned from it was taken back.
@@ -117,7 +155,7 @@ class Tenant:
     @property
     def needed(self) -> int:
         """How many rewards must be new: a share of those learned from before."""
-        return max(self.habits.min_new, math.ceil(_GROWTH * self.memory.rewards))
+        return max(self.habits.min_new, math.ceil(self.habits.growth * self.memory.rewards))
 
     def rewards(self, judge: str, embedder: str | None, since: float = 0.0, last: int | None = None) -> Rewards | None:
         """The rewards of *judge* for vectors of a model, served at *since* or later and by the present model.
@@ -131,8 +169,8 @@ class Tenant:
             return None
 
     def labelled(self) -> int:
-        """How many trusted labels of its own queries were ever written that were new, or others than before."""
-        return self.store.changes(AUDIT, tenant=self.name, own=True)
+        """How many trusted labels were ever written that were new, or others than before."""
+        return self.store.written(AUDIT, tenant=self.name)
 
     def is_for(self, version: Version, rewards: Rewards) -> bool:
         """Whether a version belongs to the embedding model of *rewards*, those that are learned from."""
@@ -184,6 +222,30 @@ class Tenant:
         """Note that the tenant was looked at: until something new comes, no worker looks at it again."""
         self.store.due.settle(self._marks, tenant=self.name, lease=self.lease)
 
+    def publish(self, offsets: Offsets, why: str, *, rewarded: int, probe: str = "") -> Version:
+        """Publish *offsets* in place of what was live when the pass began.
+
+        Raises:
+            Superseded: Something else is live by now.
+        """
+        self.live = self.store.registry.publish(
+            offsets,
+            by=BY,
+            tenant=self.name,
+            note=why,
+            embedder=self.embedder or "",
+            probe=probe,
+            rewarded=rewarded,
+            lease=self.lease,
+            instead_of=self.live_number,
+        )
+        return self.live
+
+    def abstain(self, why: str) -> Step:
+        """Note in the log of changes that nothing is served, and was not before."""
+        self.store.changes.note(BY, "abstained", why, tenant=self.name)
+        return self.step("abstained", why)
+
     def step(self, action: Action, detail: str, version: Version | None = None) -> Step:
         """A step of this tenant."""
         return Step(action, detail, self.name, None if version is None else version.number)
@@ -220,22 +282,3 @@ def prevailing_judge(store: Store, tenant: str, memory: Memory, last: int = PREV
 def read_trial(store: Store, tenant: str) -> Trial:
     """The trial of what is live for *tenant*; version 0 before the first."""
     return Trial(**(store.states.get(TRIAL, tenant=tenant) or {"version": 0}))
-
-
-def is_of_tools(store: Store, tenant: str) -> bool:
-    """Whether all rewards of *tenant* are calls of tools, or its live version is one of a search over tools.
-
-    Trusted labels do not count as rewards here; a live version that is damaged is none of tools.
-
-    Raises:
-        StoreUnavailable: The store is away.
-    """
-    judges = {judge for judge, _ in store.judges(tenant=tenant)} - {AUDIT}
-    if judges == {TOOL_CALLS}:
-        return True
-    try:
-        return KEYWORD_WEIGHT in store.registry.settings(tenant=tenant)
-    except StoreUnavailable:
-        raise
-    except StoreError:  # told of by who serves it, or guards it
-        return False

@@ -12,11 +12,10 @@ from numpy.typing import ArrayLike
 
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
-from tttembed_rag.fitting.voices import heard
+from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import FOREIGN
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
@@ -54,7 +53,7 @@ def live_gains(offsets: Offsets, fresh: Rewards) -> LiveGains:
     Queries that no offset serves are left out. The candidates are those that the served vectors found: documents
     that an offset pushed out of sight are not among them, documents that it pushed in are.
     """
-    voices = heard(fresh)
+    voices = Voices.of(fresh)
     rewards = voices.rewards
     names = list(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
     rows = np.array([row for row, name in enumerate(names) if offsets.find(*name) is not None], dtype=np.intp)
@@ -74,7 +73,7 @@ def without_risen(offsets: Offsets, fresh: Rewards) -> Rewards | None:
     A document that a judge overrates hides what its rise costs others: they are compared among themselves.
     """
     evidence = [offset.evidence for offset in offsets.values() if offset.served]
-    names = {name for one in evidence for name in one.withheld} - {FOREIGN}
+    names = {name for item in evidence for name in item.withheld}
     named = np.isin(fresh.doc_ids, list(names))[fresh.candidates]
     kept = ~np.isin(fresh.same_documents, fresh.same_documents[named])
     if kept.all() or not kept.any():

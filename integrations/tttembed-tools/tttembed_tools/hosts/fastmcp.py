@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tttembed_tools import LearnedToolSearch, Turns, is_outage, sent_by
+from tttembed_tools import LearnedToolSearch, Turns, is_outage
 from tttembed_tools.hosts.extras import require
+from tttembed_tools.tools import sent_by
 
 if TYPE_CHECKING:
     from fastmcp import FastMCP

@@ -22,7 +22,7 @@ from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, SearchItem, SearchOp
 
 from tttembed_rag import context
-from tttembed_rag.serving import current_tenant
+from tttembed_rag.serving.context import current_tenant
 from tttembed_tools import LearnedRecall
 from tttembed_tools.hosts.langchain_tools import asked_of
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tttembed_rag.errors import DataError, TTTEmbedError
+from tttembed_rag.errors import DataError
+from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.system.jsontext import parsed_json
-from tttembed_tools import GROWTH, SERVER_META, LearnedToolSearch
+from tttembed_tools import LearnedToolSearch
+from tttembed_tools.catalog import SERVER_META
 from tttembed_tools.hosts.extras import require
 from tttembed_tools.hosts.fastmcp import learned_search
 
@@ -103,22 +104,11 @@ async def serve(server: FastMCP[Any], search: LearnedToolSearch, *, every: float
     Args:
         server: The server.
         search: Its search.
-        every: Seconds between two passes of learning.
+        every: Seconds between two rounds of learning.
         transport: As ``FastMCP.run_async`` takes it.
     """
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_learn, search, every)
+    with search.learning(every, tenants=[current_tenant()]):
         await server.run_async(show_banner=False, **transport)
-        tasks.cancel_scope.cancel()
-
-
-async def _learn(search: LearnedToolSearch, every: float) -> None:
-    while True:
-        await anyio.sleep(every)
-        try:
-            _log.info("%s", await asyncio.to_thread(search.learn, grown=GROWTH))
-        except TTTEmbedError as exc:
-            _log.warning("nothing was learned: %s", exc)
 
 
 class _Listing(Middleware):

@@ -14,7 +14,7 @@ What to know before wrapping:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
@@ -23,9 +23,8 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.embeddings import MultiModalEmbedding
 from numpy.typing import NDArray
 
-from tttembed_rag import InputError, LiveOffsets, Offsets, Rewards
-from tttembed_rag.capture import RewardLog, TextVectors
-from tttembed_rag.serving import Steering, TaskSource
+from tttembed_rag import InputError, Offsets, RewardLog, Rewards, Steering, TextVectors
+from tttembed_rag.adapting import OffsetSupplier, Request, TaskSource
 
 
 class TTTEmbedding(BaseEmbedding):
@@ -38,7 +37,7 @@ class TTTEmbedding(BaseEmbedding):
 
     Args:
         embed_model: The model to wrap; its name, batch size and number of workers are taken over.
-        offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
+        offsets: Learned offsets; `LiveOffsets`, or a store that is followed, where they are replaced while serving.
         task: The task of every query, or a function from query text to task. Without a fixed task,
             the caller's ``with tttembed_rag.context(...)`` comes first. A query that nothing gives a
             task looks up the default task; that and an unknown task fall back to the global
@@ -60,7 +59,7 @@ class TTTEmbedding(BaseEmbedding):
         self,
         embed_model: BaseEmbedding,
         *,
-        offsets: Offsets | LiveOffsets,
+        offsets: Offsets | OffsetSupplier,
         task: TaskSource = None,
         vectors: TextVectors | None = None,
         callback_manager: CallbackManager | None = None,
@@ -101,18 +100,17 @@ class TTTEmbedding(BaseEmbedding):
         """The base query vector, exactly as the wrapped model gives it."""
         return await self._embed_model.aget_query_embedding(query)
 
-    def steered(self, query: str, vector: Sequence[float]) -> Embedding:
-        """The vector to search *query* with, made of its base *vector* (d,)."""
-        turned: Embedding = self._steering.apply(vector, query)
-        return turned
+    def request(self, query: str, found_by: object = None) -> Request:
+        """*query* with what is live now: its vector, and the order of what a search with that finds.
 
-    def needs_scores(self, query: str) -> bool:
-        """Whether `order` makes anything of the scores of a list for *query*; else they need not be worked out."""
-        return self._steering.needs_scores(query)
-
-    def order(self, query: str, texts: Sequence[str], scores: Sequence[float | None]) -> list[int]:
-        """Places of what a search with this model found, best first, by shared words too: `RescoringPostprocessor`."""
-        return self._steering.order(query, texts, scores)
+        Args:
+            query: Its text.
+            found_by: The vector that this model gave for a search, as it stands in the search's ``QueryBundle``: the
+                request is that of this vector then.
+        """
+        if isinstance(found_by, SteeredVector) and found_by.request.serves(query):
+            return found_by.request
+        return self._steering.request(query)
 
     def task_of(self, query: str) -> str | None:
         """The task that gives *query* its offset; None where no task is named."""
@@ -148,11 +146,25 @@ class TTTEmbedding(BaseEmbedding):
         """
         return {**super().to_dict(**kwargs), "embed_model": self._embed_model.to_dict(**kwargs)}
 
+    def get_agg_embedding_from_queries(self, queries: list[str], agg_fn: Callable[..., Embedding] | None = None) -> Any:
+        """The vector of one query as it is; of several, what *agg_fn* makes of theirs, which is their mean."""
+        if len(queries) == 1 and agg_fn is None:
+            return self.get_query_embedding(queries[0])
+        return super().get_agg_embedding_from_queries(queries, agg_fn)
+
+    async def aget_agg_embedding_from_queries(
+        self, queries: list[str], agg_fn: Callable[..., Embedding] | None = None
+    ) -> Any:
+        """The same, awaiting the model."""
+        if len(queries) == 1 and agg_fn is None:
+            return await self.aget_query_embedding(queries[0])
+        return await super().aget_agg_embedding_from_queries(queries, agg_fn)
+
     def _get_query_embedding(self, query: str) -> Embedding:
-        return self.steered(query, self._embed_model.get_query_embedding(query))
+        return SteeredVector(self.request(query), self._embed_model.get_query_embedding(query))
 
     async def _aget_query_embedding(self, query: str) -> Embedding:
-        return self.steered(query, await self._embed_model.aget_query_embedding(query))
+        return SteeredVector(self.request(query), await self._embed_model.aget_query_embedding(query))
 
     def _get_text_embedding(self, text: str) -> Embedding:
         return self._embed_model.get_text_embedding(text)
@@ -183,6 +195,18 @@ class TTTEmbedding(BaseEmbedding):
     def __getstate__(self) -> dict[str, Any]:
         state = BaseModel.__getstate__(self)
         return {**state, "__dict__": {**state["__dict__"], "callback_manager": CallbackManager()}}
+
+
+class SteeredVector(list[float]):
+    """The vector that a query is searched with. It carries the request that steered it, which sorts what it finds."""
+
+    def __init__(self, request: Request, base: Sequence[float]) -> None:
+        super().__init__(request.vector(base))
+        self.request = request
+
+    def __reduce__(self) -> tuple[type[list[float]], tuple[list[float]]]:
+        """In another process, or a copy, the numbers alone."""
+        return list, (list(self),)
 
 
 def _check_model(embed_model: BaseEmbedding) -> None:

@@ -30,7 +30,7 @@ def stored_vectors(index: VectorStoreIndex) -> Callable[[list[str]], Mapping[str
 
 def ids_of(nodes: Sequence[NodeWithScore]) -> list[tuple[str, str | None]]:
     """(embedded text, id) of *nodes*, for `TextVectors.note`."""
-    return [(one.node.get_content(metadata_mode=MetadataMode.EMBED), one.node.node_id) for one in nodes]
+    return [(node.node.get_content(metadata_mode=MetadataMode.EMBED), node.node.node_id) for node in nodes]
 
 
 def _simple(index: Any, ids: list[str]) -> dict[str, Any]:

@@ -13,11 +13,23 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.embeddings.tttembed.resolvers import ids_of
 
-from tttembed_rag import InputError
-from tttembed_rag.capture import Log, TextVectors, checked_log
+from tttembed_rag import InputError, Judge, TextVectors
+from tttembed_rag.adapting import (
+    FailureLog,
+    Log,
+    Request,
+    TaskSource,
+    ascored,
+    checked_judge,
+    checked_log,
+    checked_rewards,
+    checked_task,
+    in_reward_order,
+    resolve_task,
+    scored,
+)
 from tttembed_rag.errors import check_count
-from tttembed_rag.judges import Judge, Scores, ascored, checked_judge, checked_rewards, scored
-from tttembed_rag.serving import Cascade, FailureLog, FirstPass, TaskSource, checked_task, resolve_task
+from tttembed_rag.serving import Cascade
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +124,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
             return nodes[: self._top_n]
 
     def _kept(
-        self, nodes: list[NodeWithScore], query: str, texts: list[str], scores: Scores | None
+        self, nodes: list[NodeWithScore], query: str, texts: list[str], scores: Sequence[float | None] | None
     ) -> list[NodeWithScore]:
         task = resolve_task(self._task, query)
         if self._vectors is not None:
@@ -129,7 +141,10 @@ class RescoringPostprocessor(BaseNodePostprocessor):
     """Nodes sorted by what verdicts taught of similarity and shared words; no judge is asked but by a *cascade*.
 
     Retrieve 20 to 100 nodes for it (``similarity_top_k=50``) from a store whose scores are cosine similarities. Where
-    no rescorer is published for the task they stand as they came. Scores are not changed.
+    no rescorer is published for the task they stand as they came. Scores are not changed. Where the ``QueryBundle`` of
+    the search comes with them, as in a query engine, the version that found the nodes sorts them, also where another
+    one is published meanwhile. LlamaIndex's retrievers write no vector into the bundle of an asynchronous search: its
+    nodes are sorted by what is live when they come.
 
     Args:
         embed_model: The wrapped model of the index.
@@ -164,8 +179,11 @@ class RescoringPostprocessor(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        sort = self._embed_model.order if self._cascade is None else self._cascade.order
-        order = sort(text_of(query_bundle), read_texts(nodes), [node.score for node in nodes])
+        request, scores = self._request(query_bundle), [node.score for node in nodes]
+        if self._cascade is None:
+            order = request.order(read_texts(nodes), scores)
+        else:
+            order = self._cascade.order(request, read_texts(nodes), scores)
         return [nodes[place] for place in order[: self._top_n]]
 
     async def _apostprocess_nodes(
@@ -173,8 +191,13 @@ class RescoringPostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if self._cascade is None:
             return self._postprocess_nodes(nodes, query_bundle)
-        order = await self._cascade.aorder(text_of(query_bundle), read_texts(nodes), [node.score for node in nodes])
+        request, scores = self._request(query_bundle), [node.score for node in nodes]
+        order = await self._cascade.aorder(request, read_texts(nodes), scores)
         return [nodes[place] for place in order[: self._top_n]]
+
+    def _request(self, query: QueryBundle | None) -> Request:
+        """That of the vector that found the nodes, where the bundle has it; else one by what is live now."""
+        return self._embed_model.request(text_of(query), getattr(query, "embedding", None))
 
 
 def text_of(query: QueryBundle | str | None) -> Any:
@@ -195,7 +218,8 @@ def read_texts(nodes: Sequence[NodeWithScore]) -> list[str]:
 def rewarded(nodes: Sequence[NodeWithScore], rewards: Sequence[float]) -> list[NodeWithScore]:
     """New nodes with their rewards as scores, in the order of these; unjudged ones keep place and score."""
     scored = [
-        one if math.isnan(reward) else NodeWithScore(node=one.node, score=reward)
-        for one, reward in zip(nodes, rewards, strict=True)
+        node if math.isnan(reward) else NodeWithScore(node=node.node, score=reward)
+        for node, reward in zip(nodes, rewards, strict=True)
     ]
-    return FirstPass(scored, rewards, key=lambda one: one.node_id).reranked()
+    judged = {place: reward for place, reward in enumerate(rewards) if not math.isnan(reward)}
+    return [scored[place] for place in in_reward_order(range(len(nodes)), judged)]

@@ -13,8 +13,8 @@ from llama_index.core.schema import QueryBundle
 from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_texts
 
-from tttembed_rag.capture import Log, TextVectors, checked_log
-from tttembed_rag.serving import FailureLog, TaskSource, checked_task, resolve_task
+from tttembed_rag import TextVectors
+from tttembed_rag.adapting import FailureLog, Log, TaskSource, checked_log, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ class RewardEventHandler(BaseEventHandler):
         if not self.enabled or not isinstance(event, RetrievalEndEvent):
             return
         try:
-            asked = event.str_or_query_bundle
-            query = asked.query_str if isinstance(asked, QueryBundle) else asked
+            bundle = event.str_or_query_bundle
+            query = bundle.query_str if isinstance(bundle, QueryBundle) else bundle
             named = (event.tags or {}).get(TASK_TAG)
             task = named if isinstance(named, str) else resolve_task(self._task, query)
             self._log.observe(query, read_texts(event.nodes), task=task)

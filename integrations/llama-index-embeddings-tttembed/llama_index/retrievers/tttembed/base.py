@@ -15,10 +15,21 @@ from llama_index.embeddings.tttembed import TTTEmbedding, stored_vectors
 from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_text, read_texts
 
-from tttembed_rag.capture import Known, Log, TextVectors, checked_log
+from tttembed_rag import Judge, Known, TextVectors, TwoPass
+from tttembed_rag.adapting import (
+    FailureLog,
+    Handlers,
+    Log,
+    Request,
+    adrive,
+    ascored,
+    checked_judge,
+    checked_log,
+    checked_rewards,
+    drive,
+    scored,
+)
 from tttembed_rag.errors import check_count
-from tttembed_rag.judges import Judge, ascored, checked_judge, checked_rewards, scored
-from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
 
@@ -107,14 +118,14 @@ class RewardRetriever(BaseRetriever):
     @property
     def _loop(self) -> TwoPass[NodeWithScore]:
         return TwoPass(
-            steer=self._embed_model.steered,
+            request=self._embed_model.request,
             read=read_text,
             rewards=partial(checked_rewards, self._judge),
             key=lambda node: node.node_id,
             record=self._record,
             logger=self._failures,
             depth=self._depth,
-            words=self._embed_model if self._depth else None,
+            sorts=self._depth is not None,
         )
 
     def _noted(self, nodes: Sequence[NodeWithScore]) -> list[str]:
@@ -123,11 +134,11 @@ class RewardRetriever(BaseRetriever):
         return read_texts(nodes)
 
     def _record(
-        self, query: str, base: list[float], nodes: list[NodeWithScore], scores: Sequence[float | None]
+        self, request: Request, base: list[float], nodes: list[NodeWithScore], scores: Sequence[float | None]
     ) -> None:
         if self._log is not None:
-            task = self._embed_model.task_of(query)
-            self._log.record(query, read_texts(nodes), scores, task=task, known=Known(base), source=self._source)
+            texts, known = read_texts(nodes), Known(base)
+            self._log.record(request.query, texts, scores, task=request.task, known=known, source=self._source)
 
 
 def _bundle(query: str, vector: list[float]) -> QueryBundle:

@@ -1,6 +1,6 @@
 """The tenants with something new that no worker has looked at, found without looking at any other tenant.
 
-`schema.changes` has a row for each tenant and judge. Every transaction that writes rewards adds to its marks, as does
+`schema.due` has a row for each tenant and judge. Every transaction that writes rewards adds to its marks, as does
 anything else after which a worker has to look at a tenant again. A worker reads the marks, looks, and writes down how
 many marks it has looked at: a tenant with more marks than that is due, whatever came meanwhile.
 
@@ -21,9 +21,9 @@ from sqlalchemy import ColumnElement, Connection, select, true
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database
 from tttembed_store.sql.records import Lease
-from tttembed_store.sql.rows import id_of, ids_of, in_parts, insert_in
+from tttembed_store.sql.rows import id_of, ids_of, insert_in
 
-_table = schema.changes
+_table = schema.due
 _is_due = _table.c.marks > _table.c.looked
 
 
@@ -34,19 +34,14 @@ class Due:
         self._database = database
 
     def tenants(self, judge: str | None = None) -> list[str]:
-        """The tenants with something new, sorted, the shared one last: it learns from those that share.
+        """The tenants with something new, sorted.
 
         With *judge* only what is new for workers that learn from its rewards counts.
         """
         t = schema.tenants
-        names, shares = set[str](), False
+        due = select(t.c.name).join(_table, _table.c.tenant == t.c.id).distinct()
         with self._database.read() as connection:
-            due = connection.execute(select(_table.c.tenant).where(_is_due, _of_judge(connection, judge)).distinct())
-            for numbers in in_parts(due.scalars().all()):
-                rows = connection.execute(select(t.c.name, t.c.shares).where(t.c.id.in_(numbers))).all()
-                names.update(row.name for row in rows)
-                shares |= any(row.shares for row in rows)
-        return sorted(names - {""}) + [""] * (shares or "" in names)
+            return sorted(connection.execute(due.where(_is_due, _of_judge(connection, judge))).scalars())
 
     def marks(self, tenant: str, judge: str | None = None) -> dict[int, int]:
         """What makes *tenant* due, to be handed to `settle` by a worker that has looked at it since.
@@ -59,7 +54,7 @@ class Due:
             return {row.judge: row.marks for row in connection.execute(marks.where(_of_judge(connection, judge)))}
 
     def settle(self, marks: Mapping[int, int], *, tenant: str, lease: Lease) -> None:
-        """Let *tenant* be due no more for its *marks*; one that shares marks the shared tenant.
+        """Let *tenant* be due no more for its *marks*.
 
         Raises:
             LeaseLost: Another owner has taken over the *lease*; nothing was changed.
@@ -67,12 +62,9 @@ class Due:
         if not marks:
             return
         with self._database.write("observing", lease) as connection:
-            t = schema.tenants
-            own = connection.execute(select(t.c.id, t.c.shares).where(t.c.name == tenant)).one()
-            if tenant and own.shares:  # first, as writers lock the rows of the shared tenant first
-                mark_due(connection, ids_of(connection, t, [""]).values(), marks)
+            number = id_of(connection, schema.tenants, tenant)
             for judge, looked in sorted(marks.items()):
-                of_judge = _table.update().where(_table.c.tenant == own.id, _table.c.judge == judge)
+                of_judge = _table.update().where(_table.c.tenant == number, _table.c.judge == judge)
                 connection.execute(of_judge.values(looked=looked))
 
     def restart(self, judge: str | None = None) -> None:
@@ -92,10 +84,10 @@ def mark_due(connection: Connection, tenants: Iterable[int], judges: Iterable[in
     j = schema.judges
     if judges is None:  # where there is none, one that no judge can be: no reward is counted
         judges = connection.execute(select(j.c.id)).scalars().all() or ids_of(connection, j, [""]).values()
-    count_changes(connection, dict.fromkeys(product(tenants, judges), 0))
+    count_written(connection, dict.fromkeys(product(tenants, judges), 0))
 
 
-def count_changes(connection: Connection, rewards: Mapping[tuple[int, int], int]) -> None:
+def count_written(connection: Connection, rewards: Mapping[tuple[int, int], int]) -> None:
     """Add to how many rewards are new or others than before, by the ids of tenant and judge, and mark these as due.
 
     Other writers of the same tenant and judge wait from here until the transaction ends.

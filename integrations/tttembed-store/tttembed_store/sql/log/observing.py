@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal
 
 from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, case, collate, func, or_, select, true
 
-from tttembed_rag.rewards.observations import MAX_DEPTH
+from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import keyed_digest
-from tttembed_store.sql.log.due import count_changes, mark_due
-from tttembed_store.sql.log.entries import DocumentEntry, DocumentKey, Entries, QueryKey
-from tttembed_store.sql.log.sources import Given, write_rewards
+from tttembed_store.sql.log.due import count_written, mark_due
+from tttembed_store.sql.log.entries import DocumentKey, Entries, QueryKey, merged
+from tttembed_store.sql.log.sources import Row, write_rewards
 from tttembed_store.sql.records import AUDIT, checksum
 from tttembed_store.sql.rows import embedder_id, id_of, ids_of, in_parts, insert_all, insert_in
 
@@ -52,36 +54,36 @@ def forgotten_id(salt: bytes, kind: Kind, name: str) -> bytes:
 def write_entries(connection: Connection, entries: Entries, salt: bytes, now: float) -> int:
     """Write entries, but for what was forgotten since it was served; gives how often its queries were served."""
     tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in entries.queries))
-    for query in entries.queries.values():  # the clock of the host that served it may be ahead
-        query.at = min(query.at, now + _AHEAD)
     _leave_out_forgotten(connection, entries, tenants, salt)
     if not entries.queries:
         return 0
-    embedders = _embedders(connection, entries)
-    rewarded = any(query.rewards for query in entries.queries.values())
+    shown = {key: merged(servings, fills=entries.fills) for key, servings in entries.queries.items()}
+    keys = sorted({(key[0], doc_id) for key, (places, _) in shown.items() for doc_id in places})
+    embedders = _embedders(connection, entries, keys)
+    rewarded = any(rewards for _, rewards in shown.values())
     judges = ids_of(connection, schema.judges, [entries.judge] if rewarded else [])
-    documents = _write_documents(connection, entries, tenants, embedders)
-    queries = _write_queries(connection, entries, tenants, embedders)
+    documents = _write_documents(connection, entries, keys, tenants, embedders)
+    queries = _write_queries(connection, entries, tenants, embedders, now)
     pairs = [
         {"query": queries[key], "document": documents[key[0], doc_id], "place": place}
-        for key, query in entries.queries.items()
-        for doc_id, place in query.places.items()
+        for key, (places, _) in shown.items()
+        for doc_id, place in places.items()
     ]
     pairs = _with_room(connection, pairs, fills=entries.fills)
     insert_all(connection, schema.pairs, pairs)
     there = {(pair["query"], pair["document"]) for pair in pairs}
-    rewards = [
-        Given(queries[key], documents[key[0], doc_id], reward, source, (doc_id, source) in query.silent)
-        for key, query in entries.queries.items()
-        for (doc_id, source), reward in query.rewards.items()
+    rows = [
+        (queries[key], documents[key[0], doc_id], reward, source, silent)
+        for key, (_, rewards) in shown.items()
+        for (doc_id, source), (reward, silent) in rewards.items()
         if (queries[key], documents[key[0], doc_id]) in there
     ]
     touched = sorted(queries.values())
-    if rewards:
-        _write_rewards(connection, judges[entries.judge], rewards, touched, now)
+    if rows:
+        _write_rewards(connection, judges[entries.judge], rows, touched, now)
     else:
         update_progress(connection, touched)
-    return sum(query.seen for query in entries.queries.values())
+    return sum(map(len, entries.queries.values()))
 
 
 def _with_room(connection: Connection, shown: Sequence[dict[str, int]], *, fills: bool) -> list[dict[str, int]]:
@@ -116,11 +118,11 @@ def reward_named(
     shown = select(p.c.query, p.c.document, d.c.name).join(q, q.c.id == p.c.query).join(t, t.c.id == q.c.tenant)
     shown = shown.join(d, d.c.id == p.c.document)
     there: dict[int, dict[int, float | None]] = defaultdict(dict)
-    for (tenant, task, name), given in sorted(rewards.items(), key=itemgetter(0)):
+    for (tenant, task, name), of_documents in sorted(rewards.items(), key=itemgetter(0)):
         of_query = shown.where(t.c.name == tenant, q.c.task == task, q.c.name == name)
-        for names in in_parts(list(given)):
-            for query, document, named in connection.execute(of_query.where(d.c.name.in_(names))):
-                there[query][document] = given[named]
+        for names in in_parts(list(of_documents)):
+            for query, document, doc_id in connection.execute(of_query.where(d.c.name.in_(names))):
+                there[query][document] = of_documents[doc_id]
     return reward_rows(connection, judge, there, source=source, now=now)
 
 
@@ -136,13 +138,13 @@ def reward_rows(
     """The same by the ids of rows, of queries *among* some; None is the reward of a pair that the judge declined."""
     number = ids_of(connection, schema.judges, [judge])[judge]
     q, p = schema.queries, schema.pairs
-    there: list[Given] = []
+    there: list[Row] = []
     queries: list[int] = []
     for numbers in in_parts(list(rewards)):
         locked = _locked_queries(connection, q.c.id.in_(numbers) & (true() if among is None else among))
         queries += locked
         there += [
-            Given(query, document, rewards[query][document], source)
+            (query, document, rewards[query][document], source, False)
             for query, document in connection.execute(select(p.c.query, p.c.document).where(p.c.query.in_(locked)))
             if document in rewards[query]
         ]
@@ -151,7 +153,7 @@ def reward_rows(
 
 
 def _write_rewards(
-    connection: Connection, judge: int, rewards: Sequence[Given], queries: Sequence[int], now: float
+    connection: Connection, judge: int, rewards: Sequence[Row], queries: Sequence[int], now: float
 ) -> None:
     """Write rewards that came *now*, and count again the progress of *queries*.
 
@@ -160,14 +162,14 @@ def _write_rewards(
     """
     old: dict[tuple[int, int], Any] = {}
     tenants: dict[int, int] = {}
-    for numbers in in_parts(sorted({one.query for one in rewards})):
+    for numbers in in_parts(sorted({query for query, *_ in rewards})):
         which = {"one_judge": judge, "some_queries": numbers}
         old |= {(query, document): value for query, document, value in connection.execute(_REWARDS, which)}
         tenants |= {row.id: row.tenant for row in connection.execute(_OWNERS, {"some_queries": numbers})}
     changed = write_rewards(connection, judge, rewards, old, now)
     changes = Counter(tenants[query] for query in changed)
     update_progress(connection, queries)
-    count_changes(connection, {(tenant, judge): count for tenant, count in changes.items()})  # last, as others wait
+    count_written(connection, {(tenant, judge): count for tenant, count in changes.items()})  # last, as others wait
     if changes and judge == id_of(connection, schema.judges, AUDIT):  # every worker asks trusted labels
         mark_due(connection, changes)
 
@@ -206,64 +208,74 @@ def _leave_out_forgotten(connection: Connection, entries: Entries, tenants: Mapp
     Of the others, documents that were forgotten since are dropped, and rewards by such sources.
     """
     table = schema.forgotten
-    first = min((query.first for query in entries.queries.values()), default=0.0)
+    first = {key: min(_times(servings)) for key, servings in entries.queries.items()}
+    least = min(first.values(), default=0.0)
     names = {number: name for name, number in tenants.items()}
     when: dict[tuple[str, bytes], float] = {}
     for numbers in in_parts(list(names)):
-        since = select(table.c.tenant, table.c.query, table.c.at).where(table.c.at >= first)
+        since = select(table.c.tenant, table.c.query, table.c.at).where(table.c.at >= least)
         rows = connection.execute(since.where(table.c.tenant.in_(numbers)))
         when |= {(names[tenant], bytes(query)): at for tenant, query, at in rows}
 
+    if not when:
+        return
+
     def is_late(kind: Kind, tenant: str, name: str, at: float) -> bool:
-        ids = (EVERYTHING, forgotten_id(salt, kind, name)) if when else ()
-        return any(at <= when.get((tenant, one), -math.inf) for one in ids)
+        ids = EVERYTHING, forgotten_id(salt, kind, name)
+        return any(at <= when.get((tenant, digest), -math.inf) for digest in ids)
+
+    def kept(served: Served, at: float) -> Served:
+        candidates = [
+            candidate for candidate in served.candidates if not is_late("document", served.tenant, candidate.doc_id, at)
+        ]
+        if served.source and is_late("source", served.tenant, served.source, at):
+            candidates = [replace(candidate, reward=None) for candidate in candidates]
+        return replace(served, candidates=candidates)
 
     entries.queries = {
-        key: query for key, query in entries.queries.items() if not is_late("query", key[0], key[2], query.first)
+        key: [kept(served, first[key]) for served in servings]
+        for key, servings in entries.queries.items()
+        if not is_late("query", key[0], key[2], first[key])
     }
-    for (tenant, _, _), query in entries.queries.items():
-        late = {document for document in query.places if is_late("document", tenant, document, query.first)}
-        query.places = {document: place for document, place in query.places.items() if document not in late}
-        query.rewards = {
-            (document, source): reward
-            for (document, source), reward in query.rewards.items()
-            if document not in late and not (source and is_late("source", tenant, source, query.first))
-        }
-    shown = {(tenant, name) for (tenant, _, _), query in entries.queries.items() for name in query.places}
-    entries.documents = {key: document for key, document in entries.documents.items() if key in shown}
 
 
-def _embedders(connection: Connection, entries: Entries) -> dict[str, int]:
-    """The embedders of *entries* with their ids; vectors of one embedder have one width."""
-    of_entries = [query.vectors for query in entries.queries.values()]
-    of_entries += [document.vectors for document in entries.documents.values()]
-    widths = {(embedder, len(vector) // 4) for vectors in of_entries for embedder, vector in vectors.items()}
+def _times(servings: Sequence[Served]) -> list[float]:
+    return [served.at for served in servings if served.at is not None]
+
+
+def _embedders(connection: Connection, entries: Entries, keys: Collection[DocumentKey]) -> dict[str, int]:
+    """The embedders of queries, and of documents with some *keys*, with their ids; vectors of each have one width."""
+    shown, queries = set(keys), entries.queries
+    widths = {(name, len(vector) // 4) for (key, name), vector in entries.query_vectors.items() if key in queries}
+    widths |= {(name, len(vector) // 4) for (key, name), vector in entries.document_vectors.items() if key in shown}
     return {embedder: embedder_id(connection, embedder, width) for embedder, width in sorted(widths)}
 
 
 def _write_queries(
-    connection: Connection, entries: Entries, tenants: Mapping[str, int], embedders: Mapping[str, int]
+    connection: Connection, entries: Entries, tenants: Mapping[str, int], embedders: Mapping[str, int], now: float
 ) -> dict[QueryKey, int]:
     """The queries with their ids; they stay locked until the transaction ends."""
-    rows = [
-        {
-            "tenant": tenants[tenant],
-            "task": task,
-            "name": name,
-            "text": query.text,
-            "embedder": embedders.get(query.embedder),
-            "seen": query.seen,
-            "last_at": query.at,
-        }
-        for (tenant, task, name), query in sorted(entries.queries.items(), key=itemgetter(0))
-    ]
+    rows = []
+    for (tenant, task, name), servings in sorted(entries.queries.items(), key=itemgetter(0)):
+        last = max(_times(servings))
+        rows.append(
+            {
+                "tenant": tenants[tenant],
+                "task": task,
+                "name": name,
+                "text": next((served.query for served in reversed(servings) if served.query), None),
+                "embedder": embedders.get([served.embedder for served in servings if served.at == last][-1]),
+                "seen": len(servings),
+                "last_at": min(last, now + _AHEAD),  # the clock of the host that served it may be ahead
+            }
+        )
     names = {number: name for name, number in tenants.items()}
     written = connection.execute(_query_upsert(connection.dialect.name, fills=entries.fills), rows)
     ids = {(names[tenant], task, name): number for number, tenant, task, name in written}
     own = [
         {"query": ids[key], "embedder": embedders[embedder], "vector": vector, "checksum": checksum(vector)}
-        for key, query in entries.queries.items()
-        for embedder, vector in query.vectors.items()
+        for (key, embedder), vector in entries.query_vectors.items()
+        if key in ids
     ]
     insert_all(connection, schema.query_vectors, own, replace=True)
     return ids
@@ -290,25 +302,26 @@ def _query_upsert(dialect: str, *, fills: bool) -> Any:
 
 
 def _write_documents(
-    connection: Connection, entries: Entries, tenants: Mapping[str, int], embedders: Mapping[str, int]
+    connection: Connection,
+    entries: Entries,
+    keys: Sequence[DocumentKey],
+    tenants: Mapping[str, int],
+    embedders: Mapping[str, int],
 ) -> dict[DocumentKey, int]:
-    """The documents with their ids. Most are there already and unchanged; these cost no write."""
+    """The documents with their ids, in order. Most are there already and unchanged; these cost no write."""
     table = schema.documents
     ids: dict[DocumentKey, int] = {}
-    of_tenants: dict[str, dict[str, DocumentEntry]] = defaultdict(dict)
-    for (tenant, name), document in sorted(entries.documents.items(), key=itemgetter(0)):
-        of_tenants[tenant][name] = document
-    for tenant, documents in of_tenants.items():
-        owner = tenants[tenant]
-        stored = _stored_documents(connection, owner, list(documents))
-        if missing := [name for name in documents if name not in stored]:
-            rows = [{"tenant": owner, "name": name, "text": documents[name].text} for name in missing]
+    for tenant, of_tenant in groupby(keys, key=itemgetter(0)):
+        owner, names = tenants[tenant], [name for _, name in of_tenant]
+        stored = _stored_documents(connection, owner, names)
+        if missing := [name for name in names if name not in stored]:
+            rows = [{"tenant": owner, "name": name, "text": entries.texts.get((tenant, name))} for name in missing]
             insert_all(connection, table, rows)
             stored |= _stored_documents(connection, owner, missing)
-        for name, document in documents.items():
+        for name in names:
             ids[tenant, name], text = stored[name]
-            if document.text not in (None, text):
-                new = table.update().where(table.c.id == ids[tenant, name]).values(text=document.text)
+            if (came := entries.texts.get((tenant, name))) not in (None, text):
+                new = table.update().where(table.c.id == ids[tenant, name]).values(text=came)
                 connection.execute(new.where(table.c.text.is_(None)) if entries.fills else new)
     _write_document_vectors(connection, entries, ids, embedders)
     return ids
@@ -324,8 +337,8 @@ def _write_document_vectors(
     table = schema.document_vectors
     new = {
         (ids[key], embedders[embedder]): (vector, checksum(vector))
-        for key, document in entries.documents.items()
-        for embedder, vector in document.vectors.items()
+        for (key, embedder), vector in entries.document_vectors.items()
+        if key in ids
     }
     for numbers in in_parts(sorted({document for document, _ in new})):
         for old in connection.execute(table.select().where(table.c.document.in_(numbers))):

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, or_, select, true
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, select, true
 
 from tttembed_rag.errors import InputError, RewardError, StoreError
-from tttembed_rag.offsets.values import FOREIGN, named_for
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import schema
-from tttembed_store.sql.log.sources import Given, all_of, said_of
+from tttembed_store.sql.log.sources import Row, all_of, by_source_of
 from tttembed_store.sql.records import AUDIT, Counts, checksum
 from tttembed_store.sql.rows import id_of, in_parts
 
@@ -38,9 +37,7 @@ def selected_rewards(
     q, r, own, of_documents = schema.queries, schema.rewards, schema.query_vectors, schema.document_vectors
     with_vectors = (
         _rewarded_queries(number, since)
-        .add_columns(schema.tenants.c.name.label("tenant"), q.c.task, q.c.name, q.c.text)
-        .add_columns(own.c.vector, own.c.checksum)
-        .join(schema.tenants, schema.tenants.c.id == q.c.tenant)
+        .add_columns(q.c.task, q.c.name, q.c.text, own.c.vector, own.c.checksum)
         .join(own, and_(own.c.query == q.c.id, own.c.embedder == model))
         .where(
             exists()
@@ -59,8 +56,8 @@ def selected_rewards(
     rows = [(row, source) for row in sound for source in given.get(row.id, ())]
     if not rows:
         raise RewardError(f"rewards: expected rewards of judge {judge!r} and vectors for tenant {tenant!r}, got none")
-    rows.sort(key=lambda one: (one[0].tenant, one[0].task, one[0].name, one[1]))
-    in_order = sorted(documents.values(), key=lambda one: (one.tenant, one.name))
+    rows.sort(key=lambda pair: (pair[0].task, pair[0].name, pair[1]))
+    in_order = sorted(documents.values(), key=lambda document: document.name)
     places = {document.id: place for place, document in enumerate(in_order)}
     pairs = [sorted((places[one], value) for one, value in given[row.id][source]) for row, source in rows]
     return Rewards.from_indexed(
@@ -69,28 +66,24 @@ def selected_rewards(
         candidates=[[place for place, _ in of_query] for of_query in pairs],
         rewards=[[value for _, value in of_query] for of_query in pairs],
         tasks=[row.task for row, _ in rows],
-        query_ids=[named_for(tenant, row.tenant, row.name) for row, _ in rows],
+        query_ids=[row.name for row, _ in rows],
         judge=judge,
-        sources=[source and named_for(tenant, row.tenant, source) for row, source in rows],
-        doc_ids=[document.name if document.tenant == tenant else FOREIGN for document in in_order],
-        query_texts=[_own_text(row, tenant) for row, _ in rows],
-        doc_texts=[_own_text(document, tenant) for document in in_order],
+        sources=[source for _, source in rows],
+        doc_ids=[document.name for document in in_order],
+        query_texts=[row.text or "" for row, _ in rows],
+        doc_texts=[document.text or "" for document in in_order],
         embedder=embedder or "",
     )
-
-
-def _own_text(row: Any, tenant: str) -> str:
-    """A text of *tenant* itself: what is learned of words is not shared, as digests tell whether a word is there."""
-    return (row.text or "") if row.tenant == tenant else ""
 
 
 def judge_of_most(connection: Connection, tenant: str, *, last: int, since: float | None) -> str | None:
     """As `Store.judge`."""
     progress, j = schema.progress, schema.judges
+    number = id_of(connection, schema.tenants, tenant)
     spoken = (j.c.name != AUDIT) & exists().where(
-        progress.c.judge == j.c.id, progress.c.tenant.in_(owners_of(tenant)), progress.c.rewards > 0
+        progress.c.judge == j.c.id, progress.c.tenant == number, progress.c.rewards > 0
     )
-    # One judge at a time, for the same reason as one tenant at a time in `_last_served`.
+    # One judge at a time: an index has the order then, and older queries are not looked at.
     rows = sorted(
         (
             (at, query, judge)
@@ -102,8 +95,8 @@ def judge_of_most(connection: Connection, tenant: str, *, last: int, since: floa
     own = _judges_themselves(connection, sorted({query for _, query, _ in rows}))
     rows = [row for row in rows if row[2] in own] or rows
     newest = set(list(dict.fromkeys(query for _, query, _ in rows))[:last])
-    number = _most_common([judge for _, query, judge in rows if query in newest])
-    return connection.execute(select(j.c.name).where(j.c.id == number)).scalar()
+    most = _most_common([judge for _, query, judge in rows if query in newest])
+    return connection.execute(select(j.c.name).where(j.c.id == most)).scalar()
 
 
 def _judges_themselves(connection: Connection, queries: Sequence[int]) -> set[int]:
@@ -133,24 +126,25 @@ def judges_of(connection: Connection, tenant: str | None) -> list[tuple[str, int
     """As `Store.judges`."""
     progress, j = schema.progress, schema.judges
     total = func.sum(progress.c.rewards)
+    mine = true() if tenant is None else progress.c.tenant == id_of(connection, schema.tenants, tenant)
     rows = connection.execute(
         select(j.c.name, total)
         .join(progress, progress.c.judge == j.c.id)
-        .where(progress.c.rewards > 0, true() if tenant is None else progress.c.tenant.in_(owners_of(tenant)))
+        .where(progress.c.rewards > 0, mine)
         .group_by(j.c.name)
         .order_by(total.desc(), j.c.name)
     )
     return [(name, int(count)) for name, count in rows]
 
 
-def count_changes(connection: Connection, judge: str, tenant: str, *, own: bool) -> int:
-    """As `Store.changes`."""
-    table, t = schema.changes, schema.tenants
-    owners = select(t.c.id).where(t.c.name == tenant) if own else owners_of(tenant)
-    written = select(func.coalesce(func.sum(table.c.rewards), 0)).where(
-        table.c.judge == id_of(connection, schema.judges, judge), table.c.tenant.in_(owners)
+def count_written(connection: Connection, judge: str, tenant: str) -> int:
+    """As `Store.written`."""
+    table = schema.due
+    written = select(table.c.rewards).where(
+        table.c.judge == id_of(connection, schema.judges, judge),
+        table.c.tenant == id_of(connection, schema.tenants, tenant),
     )
-    return int(connection.execute(written).scalar_one())
+    return int(connection.execute(written).scalar() or 0)
 
 
 def counts_of(connection: Connection, tenant: str | None, size: int) -> Counts:
@@ -176,13 +170,6 @@ def counts_of(connection: Connection, tenant: str | None, size: int) -> Counts:
     return Counts(queries, documents, pairs, rewards, pairs - answered, size, dropped)
 
 
-def owners_of(tenant: str) -> Select[Any]:
-    """The statement that reads the ids of the tenants that *tenant* learns from: "" also from those that share."""
-    t = schema.tenants
-    named = t.c.name == tenant
-    return select(t.c.id).where(named if tenant else or_(named, t.c.shares))
-
-
 def _rewarded_queries(judge: int | None, since: float | None) -> Select[Any]:
     """The ids of queries that *judge* has rewarded, last served since then, of all tenants."""
     q, progress = schema.queries, schema.progress
@@ -196,18 +183,14 @@ def _rewarded_queries(judge: int | None, since: float | None) -> Select[Any]:
 def _last_served(
     connection: Connection, tenant: str, queries: Select[Any], count: int | None, *columns: ColumnElement[Any]
 ) -> list[tuple[Any, ...]]:
-    """Time, id and *columns* of the last served *queries* that *tenant* learns from, newest first.
-
-    One tenant at a time: an index has the order then, and older queries are not looked at.
-    """
+    """Time, id and *columns* of the last served *queries* of *tenant*, newest first."""
     if count is not None and count < 1:
         raise InputError(f"last: expected at least 1 query, got {count}")
     q, progress = schema.queries, schema.progress
     chosen = queries.with_only_columns(progress.c.at, q.c.id, *columns)
     newest = chosen.order_by(progress.c.at.desc(), progress.c.query.desc()).limit(count)
-    owners = connection.execute(owners_of(tenant)).scalars().all()
-    rows = [tuple(row) for owner in owners for row in connection.execute(newest.where(progress.c.tenant == owner))]
-    return sorted(rows, reverse=True)[:count]
+    mine = newest.where(progress.c.tenant == id_of(connection, schema.tenants, tenant))
+    return [tuple(row) for row in connection.execute(mine)]
 
 
 def _last_of_each_source(
@@ -225,7 +208,7 @@ def _last_of_each_source(
     if not any(connection.execute(named.where(s.c.query.in_(part))).first() for part in in_parts(last)):
         return last
     served = queries.with_only_columns(progress.c.at, schema.queries.c.id)
-    served = served.where(progress.c.tenant.in_(owners_of(tenant)))
+    served = served.where(progress.c.tenant == id_of(connection, schema.tenants, tenant))
     return list(connection.execute(in_turns(served, judge, count)).scalars())
 
 
@@ -256,27 +239,25 @@ def _judged_documents(
 
     The empty source is the judge. Damaged vectors and rewards are left out, and counted by what they are.
     """
-    r, d, v, t = schema.rewards, schema.documents, schema.document_vectors, schema.tenants
-    stored: list[Given] = []
+    r, d, v = schema.rewards, schema.documents, schema.document_vectors
+    stored: list[Row] = []
     for numbers in in_parts(queries):
         rows = connection.execute(
             select(r.c.query, r.c.document, r.c.value)
             .join(v, and_(v.c.document == r.c.document, v.c.embedder == embedder))
             .where(r.c.query.in_(numbers), r.c.judge == judge, r.c.value.is_not(None))
         ).all()
-        said = said_of(connection, judge, numbers)
+        by_source = by_source_of(connection, judge, numbers)
         stored += [
-            Given(query, document, reward, source)
+            (query, document, reward, source, False)
             for query, document, value in rows
-            for source, (reward, _) in all_of(value, said.get((query, document), {})).items()
+            for source, (reward, _) in all_of(value, by_source.get((query, document), {})).items()
         ]
     # SQLite keeps any text in a column of numbers: damage.
-    sound = [one for one in stored if isinstance(one.value, float) and 0.0 <= one.value <= 1.0]
-    rewarded = sorted({one.document for one in sound})
-    with_vectors = (
-        select(d.c.id, t.c.name.label("tenant"), d.c.name, d.c.text, v.c.vector, v.c.checksum)
-        .join(t, t.c.id == d.c.tenant)
-        .join(v, and_(v.c.document == d.c.id, v.c.embedder == embedder))
+    sound = [row for row in stored if isinstance(row[2], float) and 0.0 <= row[2] <= 1.0]
+    rewarded = sorted({document for _, document, *_ in sound})
+    with_vectors = select(d.c.id, d.c.name, d.c.text, v.c.vector, v.c.checksum).join(
+        v, and_(v.c.document == d.c.id, v.c.embedder == embedder)
     )
     documents = {
         row.id: row

@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, case, func, or_, select
+from sqlalchemy import Connection, Select, and_, bindparam, case, or_, select
 
 from tttembed_rag.errors import OffsetFileError, StoreError, Superseded
-from tttembed_rag.offsets import file
-from tttembed_rag.offsets.file import Settings
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_store.sql import schema
@@ -19,7 +17,7 @@ from tttembed_store.sql.database import Database
 from tttembed_store.sql.log.due import mark_due
 from tttembed_store.sql.records import Generations, Lease, Serving, Version
 from tttembed_store.sql.rows import fact, ids_of, set_fact
-from tttembed_store.sql.versions.audittrail import write_line
+from tttembed_store.sql.versions.changes import write_line
 
 # Names of the facts that say why all tenants are halted, and who halted them.
 _HALTED, _HALTED_BY = "halted", "halted_by"
@@ -46,7 +44,7 @@ class Registry:
     """The versions of offsets in a store: what was published for each tenant, what is live, and what is halted.
 
     A version never changes. Two aliases stand for versions of a tenant: ``live`` is served, and ``previous`` is what it
-    replaced. Every change leaves a line in the audit trail.
+    replaced. Every change leaves a line in the log of changes.
     """
 
     def __init__(self, database: Database) -> None:
@@ -145,20 +143,6 @@ class Registry:
             row = connection.execute(_versions(tenant).where(_v.c.number == number)).first()
         return None if row is None else self._version(row)
 
-    def settings(self, *, tenant: str = "") -> Settings:
-        """How the live version of a tenant was learned, read without its vectors; empty where there is none.
-
-        Raises:
-            StoreError: They are damaged.
-        """
-        head = select(_v.c.number, func.substr(_v.c.content, 1, 8 + file.MAX_HEADER_BYTES, type_=LargeBinary))
-        with self._database.read() as connection:
-            row = connection.execute(head.join(_t, _IS_LIVE).where(_t.c.name == tenant)).first()
-        try:
-            return {} if row is None else file.settings_of(bytes(row[1]), f"version {row.number}")
-        except OffsetFileError as exc:
-            raise StoreError(str(exc)) from exc
-
     def versions(self, *, tenant: str = "", limit: int = 50) -> list[Version]:
         """The newest versions of a tenant, newest first."""
         with self._database.read() as connection:
@@ -203,13 +187,13 @@ class Registry:
         """See `Store.serving`."""
         with self._database.read() as connection:
             rows = {row.tenant: row for row in connection.execute(_SERVING, {"tenant": tenant})}
-        asked = [rows[name] for name in dict.fromkeys([tenant] if own else [tenant, ""]) if name in rows]
-        generation = sum(row.generation for row in asked)
-        if asked and asked[0].number is not None:
-            asked = asked[:1]
-        reasons = [*(row.everywhere for row in asked if not own), *(row.halted for row in asked)]
+        chosen = [rows[name] for name in dict.fromkeys([tenant] if own else [tenant, ""]) if name in rows]
+        generation = sum(row.generation for row in chosen)
+        if chosen and chosen[0].number is not None:
+            chosen = chosen[:1]
+        reasons = [*(row.everywhere for row in chosen if not own), *(row.halted for row in chosen)]
         why = next((reason for reason in reasons if reason is not None), None)
-        live = next((self._version(row) for row in asked if row.number is not None), None)
+        live = next((self._version(row) for row in chosen if row.number is not None), None)
         return Serving(generation, live, why)
 
     def _version(self, row: Any) -> Version:

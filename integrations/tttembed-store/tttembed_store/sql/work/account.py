@@ -19,7 +19,7 @@ from tttembed_rag.judging.accounts import Charge
 from tttembed_rag.judging.cache import Paid
 from tttembed_rag.judging.plan import BUDGET_ENDED
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database, keyed_digest
 from tttembed_store.sql.records import Lease, Spend
@@ -34,7 +34,7 @@ class DailyAccount:
     """
 
     def __init__(
-        self, database: Database, judge: str, about: Sequence[Observation], *, caps: Budget, price: Price, lease: Lease
+        self, database: Database, judge: str, about: Sequence[Served], *, caps: Budget, price: Price, lease: Lease
     ) -> None:
         self._database, self._judge = database, judge
         self._answers = StoredAnswers(database, about)

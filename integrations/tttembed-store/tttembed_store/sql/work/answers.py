@@ -17,7 +17,7 @@ from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.cache import Paid
 from tttembed_rag.judging.spending import Budget
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database, keyed_digest
 from tttembed_store.sql.records import Spend, row_of
@@ -51,7 +51,7 @@ class StoredAnswers:
     Its arguments are those of `JudgeQueue.answers`.
     """
 
-    def __init__(self, database: Database, about: Sequence[Observation] = (), *, day: date | None = None) -> None:
+    def __init__(self, database: Database, about: Sequence[Served] = (), *, day: date | None = None) -> None:
         self._database = database
         self._about = about
         self._day = day
@@ -75,7 +75,7 @@ class StoredAnswers:
             paid = [answers[pair] for pair in answers.keys() - self.keep(connection, judge, answers)]
             number = ids_of(connection, schema.judges, [judge])[judge]
             day = self._day or self._database.today(connection)
-            spend = Spend(len(paid), sum(one.tokens for one in paid), sum(one.usd for one in paid))
+            spend = Spend(len(paid), sum(answer.tokens for answer in paid), sum(answer.usd for answer in paid))
             count_spending(connection, number, day, spend)
 
     def keep(self, connection: Connection, judge: str, answers: Mapping[bytes, Paid]) -> AbstractSet[bytes]:
@@ -102,11 +102,11 @@ class StoredAnswers:
     def owners(self, connection: Connection, judge: str, pairs: Sequence[bytes]) -> dict[bytes, int | None]:
         """Those of *pairs* that may be kept, each with a query that it is about; None for its examination."""
         if judge not in self._asked:
-            asked: dict[bytes, list[int]] = {}
-            for one in self._about:
-                for _, text in one.candidates:
-                    asked.setdefault(pair_key(judge, one.query, text), []).append(row_of(one.query_id))
-            self._asked[judge] = asked
+            queries_of: dict[bytes, list[int]] = {}
+            for served in self._about:
+                for shown in served.candidates:
+                    queries_of.setdefault(pair_key(judge, served.query, shown.text), []).append(row_of(served.query_id))
+            self._asked[judge] = queries_of
         about = {pair: self._asked[judge][pair] for pair in pairs if pair in self._asked[judge]}
         q = schema.queries.c.id  # none is forgotten while the connection's transaction writes
         parts = in_parts(sorted({query for queries in about.values() for query in queries}))

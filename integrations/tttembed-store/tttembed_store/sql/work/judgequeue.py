@@ -15,13 +15,13 @@ from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.judging.covering import MOST_COMPARED
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.names import checked_name, cleaned
-from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.observations import Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database
 from tttembed_store.sql.log.observing import reward_rows, update_progress
-from tttembed_store.sql.records import Lease, Spend, checked_reward, row_of
+from tttembed_store.sql.records import TOOL_CALLS, Lease, Spend, checked_reward, row_of
 from tttembed_store.sql.rows import id_of, ids_of, in_parts, insert_all
-from tttembed_store.sql.versions.audittrail import write_line
+from tttembed_store.sql.versions.changes import write_line
 from tttembed_store.sql.work.account import DailyAccount
 from tttembed_store.sql.work.answers import StoredAnswers, paid_answers, spent_on
 from tttembed_store.sql.work.choosing import most_telling
@@ -51,7 +51,8 @@ class JudgeQueue:
         without: Collection[str] = (),
         covering: bool = False,
         queries: Collection[str] | None = None,
-    ) -> list[Observation]:
+        called: bool = False,
+    ) -> list[Served]:
         """Pairs of *tenant* with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
         A document's first text makes the pairs wait of those queries that are served from then on.
@@ -62,6 +63,9 @@ class JudgeQueue:
 
         With *covering* those of the newest come first of which verdicts say most about what is asked. Where *queries*
         are named by the ids that this method gave, they alone are looked at, all of them.
+
+        Queries with rewards of calls of tools wait for no judge: the others are given, or, where they are *called*,
+        these alone.
         """
         number = self._number(judge)
         left_out = {row_of(query) for query in without}
@@ -72,7 +76,7 @@ class JudgeQueue:
                 if named is None:
                     now = self._database.now(connection) if due else math.inf
                     choose = partial(most_telling, connection, self._database.salt, owner, number) if covering else None
-                    rows = _waiting(connection, number, owner, limit, now, left_out, choose)
+                    rows = _waiting(connection, number, owner, limit, now, left_out, choose, called=called)
                 else:
                     of_them = _of_progress(number, owner)
                     parts = (of_them.where(schema.queries.c.id.in_(numbers)) for numbers in in_parts(named))
@@ -173,7 +177,7 @@ class JudgeQueue:
             write_line(connection, by, "ask again", f"{count} declined pairs of {judge}", tenant)
         return count
 
-    def answers(self, about: Sequence[Observation] = (), *, day: date | None = None) -> StoredAnswers:
+    def answers(self, about: Sequence[Served] = (), *, day: date | None = None) -> StoredAnswers:
         """A place that keeps the paid answers of judges *about* what `waiting` gave, as long as its queries are there.
 
         One about a query that was forgotten, or about anything else but a judge's examination, counts as spent and is
@@ -181,9 +185,7 @@ class JudgeQueue:
         """
         return StoredAnswers(self._database, about, day=day)
 
-    def account(
-        self, judge: str, about: Sequence[Observation], *, caps: Budget, price: Price, lease: Lease
-    ) -> DailyAccount:
+    def account(self, judge: str, about: Sequence[Served], *, caps: Budget, price: Price, lease: Lease) -> DailyAccount:
         """The account of a run that asks *judge* *about* what `waiting` gave, as far as the *caps* of a day (UTC) go.
 
         What is asked about under the *lease*, nobody else asks about while it is held.
@@ -221,13 +223,13 @@ class JudgeQueue:
             return written
 
     def _declined(
-        self, connection: Connection, judge: str, observations: Iterable[Observation]
+        self, connection: Connection, judge: str, observations: Iterable[Served]
     ) -> dict[int, dict[int, float | None]]:
         """The pairs that *judge* answered without a score, by the ids of rows."""
         pairs = {
-            pair_key(judge, one.query, text): (row_of(one.query_id), row_of(document))
-            for one in observations
-            for document, text in one.candidates
+            pair_key(judge, served.query, candidate.text): (row_of(served.query_id), row_of(candidate.doc_id))
+            for served in observations
+            for candidate in served.candidates
         }
         declined: dict[int, dict[int, float | None]] = {}
         for key, paid in paid_answers(connection, self._database.salt, list(pairs)).items():
@@ -245,6 +247,8 @@ def _waiting(
     now: float,
     left_out: Collection[int],
     choose: Callable[[Sequence[Any], int], Sequence[Any]] | None,
+    *,
+    called: bool,
 ) -> list[Any]:
     """The newest queries with pairs that *judge* has not answered, both texts known, or those that *choose* takes.
 
@@ -252,7 +256,9 @@ def _waiting(
     """
     q, progress, failures = schema.queries, schema.progress, schema.failures
     failed = and_(failures.c.query == progress.c.query, failures.c.judge == judge)
-    waiting = _of_progress(judge, tenant)
+    tools = select(schema.judges.c.id).where(schema.judges.c.name == TOOL_CALLS).scalar_subquery()
+    calls = exists().where(schema.rewards.c.query == q.c.id, schema.rewards.c.judge == tools)
+    waiting = _of_progress(judge, tenant).where(calls if called else ~calls)
     newest = waiting.where(~exists().where(failed)).order_by(progress.c.at.desc(), progress.c.query.desc())
     due = waiting.join(failures, failed).where(failures.c.due_at <= now).order_by(failures.c.due_at, failures.c.query)
     parts = [select(q.c.text).where(q.c.id.in_(numbers)) for numbers in in_parts(sorted(left_out))]
@@ -275,7 +281,7 @@ def _of_progress(judge: int, tenant: int | None) -> Select[Any]:
     return waiting.where(progress.c.tenant == tenant, progress.c.judge == judge, progress.c.waiting > 0)
 
 
-def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> list[Observation]:
+def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> list[Served]:
     """*queries* with the documents that *judge* has not answered about."""
     p, d, r = schema.pairs, schema.documents, schema.rewards
     texts: dict[int, list[tuple[str, str]]] = defaultdict(list)
@@ -289,4 +295,4 @@ def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> l
         )
         for query, document, text in rows:
             texts[query].append((f"d{document}", text))
-    return [Observation(f"q{one.id}", one.text, texts[one.id], one.task) for one in queries]
+    return [Served.of_texts(f"q{query.id}", query.text, texts[query.id], query.task) for query in queries]

@@ -8,12 +8,14 @@ between any two steps leaves a batch that the next one finds here.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import date
+from typing import Any, Self
 
 from sqlalchemy import select
 
 from tttembed_rag.judging.spending import Budget
-from tttembed_store.batches.openbatch import GIVEN_UP, OpenBatch
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database
 from tttembed_store.sql.records import Lease, Spend
@@ -21,6 +23,49 @@ from tttembed_store.sql.rows import ids_of
 from tttembed_store.sql.work.answers import count_spending, count_within
 
 _table = schema.batches
+
+# Seconds after which a batch without an end is given up: services take a day at most, and keep results for a month.
+GIVEN_UP = 3 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBatch:
+    """A batch that was sent, or is about to be: what it asks about, and what it may use and cost at most.
+
+    Attributes:
+        key: Our own name for it, which the service keeps too.
+        at: When it was written down, and then when the service was about to be asked for it, in Unix seconds.
+        price: Price of single requests: per million tokens read and written, and per request.
+        full: Whether more waited than it holds.
+        file: The service's name for the file of its requests; empty before that is uploaded.
+        number: The service's name for the batch; empty before that is known.
+        day: The day by UTC on which it counts, as ``2026-01-31``; empty before it is written down.
+    """
+
+    key: str
+    judge: str
+    at: float
+    queries: tuple[str, ...]
+    pairs: int
+    tokens: float
+    usd: float
+    price: tuple[float, float, float]
+    full: bool = False
+    file: str = ""
+    number: str = ""
+    day: str = ""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """The batch that `asdict` made a *record* of, as JSON gives it back."""
+        known = {field.name for field in fields(cls)}
+        values = {name: value for name, value in record.items() if name in known}
+        return cls(**values | {"queries": tuple(values["queries"]), "price": tuple(values["price"])})
+
+    @property
+    def date(self) -> date:
+        """The day on which it counts."""
+        return date.fromisoformat(self.day)
 
 
 class OpenBatches:
@@ -35,7 +80,7 @@ class OpenBatches:
         with self._database.read() as connection:
             records = select(_table.c.record).join(t, t.c.id == _table.c.tenant).where(t.c.name == tenant)
             batches = [OpenBatch.of(json.loads(record)) for record in connection.execute(records).scalars()]
-        return sorted((one for one in batches if judge in (None, one.judge)), key=lambda one: one.at)
+        return sorted((batch for batch in batches if judge in (None, batch.judge)), key=lambda batch: batch.at)
 
     def tenants(self, judge: str) -> set[str]:
         """Tenants with an open batch that *judge* is asked by."""
@@ -50,7 +95,7 @@ class OpenBatches:
             return set()
         with self._database.read() as connection:
             now = self._database.now(connection)
-        return {query for one in batches if now - one.at < GIVEN_UP for query in one.queries}
+        return {query for batch in batches if now - batch.at < GIVEN_UP for query in batch.queries}
 
     def books(self, tenant: str, judge: str, *, caps: Budget, lease: Lease) -> TenantBooks:
         """The open batches of a tenant that *judge* is asked by, written under a *lease* and the *caps* of a day."""
@@ -58,7 +103,7 @@ class OpenBatches:
 
 
 class TenantBooks:
-    """The open batches of a tenant and a judge: `Books` in a store, under the caps of a day.
+    """Where the open batches of a tenant and a judge are written down, under the caps of a day.
 
     Each method that writes raises `LeaseLost` where another owner has taken over the lease; nothing was changed then.
     """

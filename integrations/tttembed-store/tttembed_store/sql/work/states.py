@@ -26,11 +26,9 @@ DRIFT = "drift"
 PROBE = "probe"
 # What workers look with, of no tenant: the judge that is learned from, and the probe of the embedding model.
 BASIS = "looked with"
-# The requests that a search over tools has learned from.
-TOOLS = "tools"
 
 # States that are derived from rewards: forgetting deletes them.
-DERIVED = (LEARNED, TRIAL, DRIFT, TOOLS)
+DERIVED = (LEARNED, TRIAL, DRIFT)
 # Fields of `MEMORY` that outlive forgetting: since when what was served is learned from.
 REMEMBERED = ("since",)
 

@@ -7,9 +7,8 @@ from typing import Any
 from haystack import Document, component, default_from_dict, default_to_dict
 from tttembed_store import StoreLog
 
-from tttembed_rag import context, current_task
-from tttembed_rag.capture import Known
-from tttembed_rag.serving.saved import checked_store, url_of
+from tttembed_rag import Known, context
+from tttembed_rag.adapting import checked_store, url_of
 
 __all__ = ["TTTRecorder"]
 
@@ -70,7 +69,7 @@ class TTTRecorder:
             source: Who gave the scores, such as a user who rated the documents; empty is the judge itself, None the
                 source of the caller's ``with tttembed_rag.context(..., source=...)``.
         """
-        self._note(query, documents, task or self.task or current_task(), tenant, embedding, source)
+        self._note(query, documents, task or self.task, tenant, embedding, source)
         return {"documents": documents}
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,13 +99,13 @@ class TTTRecorder:
         embedding: list[float] | None,
         source: str | None,
     ) -> None:
-        shown = [one for one in documents if one.content and (not self.judge or one.score is not None)]
-        texts = [one.content or "" for one in shown]
-        known = Known(vector=embedding, document_vectors=[one.embedding for one in shown])
+        shown = [doc for doc in documents if doc.content and (not self.judge or doc.score is not None)]
+        texts = [doc.content or "" for doc in shown]
+        known = Known(vector=embedding, document_vectors=[doc.embedding for doc in shown])
         with context(task=task, tenant=tenant):
             if self.judge:
                 if source == "":
                     self.log.declare()
-                self.log.record(query, texts, [one.score for one in shown], task=task, known=known, source=source)
+                self.log.record(query, texts, [doc.score for doc in shown], task=task, known=known, source=source)
             else:
                 self.log.observe(query, texts, task=task, known=known)

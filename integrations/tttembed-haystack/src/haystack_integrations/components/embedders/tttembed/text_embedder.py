@@ -7,9 +7,8 @@ from typing import Any
 from haystack import component, default_from_dict, default_to_dict
 from haystack.components.embedders.types import TextEmbedder
 
-from tttembed_rag import InputError, context
-from tttembed_rag.serving import Steering
-from tttembed_rag.serving.saved import checked_store, steering_of
+from tttembed_rag import InputError, Steering, context
+from tttembed_rag.adapting import checked_store, steering_of
 
 __all__ = ["TTTTextEmbedder"]
 

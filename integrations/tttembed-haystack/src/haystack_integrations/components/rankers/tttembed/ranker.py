@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict, logging
@@ -10,11 +10,11 @@ from haystack.core.serialization import component_to_dict
 from haystack.utils import deserialize_component_inplace
 from tttembed_store import StoreLog
 
-from tttembed_rag import InputError, Scale, context
+from tttembed_rag import InputError, Scale, Steering, context
+from tttembed_rag.adapting import checked_store, steering_of, url_of
 from tttembed_rag.errors import check_count
-from tttembed_rag.judges import Blocking, Scores
-from tttembed_rag.serving import Cascade, Steering
-from tttembed_rag.serving.saved import checked_store, steering_of, url_of
+from tttembed_rag.judges import Blocking
+from tttembed_rag.serving import Cascade
 
 __all__ = ["TTTRanker"]
 
@@ -72,7 +72,8 @@ class TTTRanker:
         self.task = task
         self.tenant = tenant
         self.fingerprint = fingerprint
-        self._sorts: Steering | Cascade | None = None
+        self._steering: Steering | None = None
+        self._cascade: Cascade | None = None
 
     def warm_up(self) -> None:
         """Load the ranker, and read what was learned."""
@@ -98,11 +99,15 @@ class TTTRanker:
             tenant: Whose it is; None is that of the component.
             top_k: Documents kept; None is that of the component.
         """
-        sort = self._ready()
+        steering = self._ready()
         if top_k is not None:
             check_count("top_k", top_k)
         with context(task=self.task if task is None else task, tenant=self.tenant if tenant is None else tenant):
-            order = sort(query, [one.content or "" for one in documents], [one.score for one in documents])
+            request = steering.request(query)
+            texts, scores = [doc.content or "" for doc in documents], [doc.score for doc in documents]
+            order = (
+                request.order(texts, scores) if self._cascade is None else self._cascade.order(request, texts, scores)
+            )
         return {"documents": [documents[place] for place in order[: top_k or self.top_k]]}
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,18 +126,16 @@ class TTTRanker:
         made: TTTRanker = default_from_dict(cls, data)
         return made
 
-    def _ready(self) -> Callable[[str, list[str], list[float | None]], list[int]]:
-        """What sorts a list."""
-        if self._sorts is None:
-            steering = steering_of(self.store, tenant=self.tenant, embedder=self.fingerprint)
-            cascade = None
+    def _ready(self) -> Steering:
+        """What knows how lists are sorted, with the cascade made where there is a ranker."""
+        if self._steering is None:
             if self._judge is not None:
                 url, log = url_of(self.store), None
                 if "://" in url:
                     log = StoreLog(url, self.judge, scale=self.scale, embedder=self.fingerprint)
-                cascade = Cascade(steering, self._judge, log=log)
-            self._sorts = cascade or steering
-        return self._sorts.order
+                self._cascade = Cascade(self._judge, log=log)
+            self._steering = steering_of(self.store, tenant=self.tenant, embedder=self.fingerprint)
+        return self._steering
 
 
 class _Ranking(Blocking):
@@ -142,15 +145,15 @@ class _Ranking(Blocking):
         self.fingerprint = name
         self.scale = Scale.parse(scale)
         self._ranker = ranker
-        self._told = False
+        self._warned = False
 
-    def score(self, query: str, documents: Sequence[str]) -> Scores:
+    def score(self, query: str, documents: Sequence[str]) -> list[float | None]:
         """One score per document; None for one that the ranker left out."""
-        asked = [Document(id=str(place), content=text) for place, text in enumerate(documents)]
-        scores = {one.id: one.score for one in self._ranker.run(query=query, documents=asked)["documents"]}
-        if 0 < len(scores) < len(asked) and not self._told:
-            self._told = True
+        shown = [Document(id=str(place), content=text) for place, text in enumerate(documents)]
+        scores = {doc.id: doc.score for doc in self._ranker.run(query=query, documents=shown)["documents"]}
+        if 0 < len(scores) < len(shown) and not self._warned:
+            self._warned = True
             logger.warning(
-                "ranker: expected {asked} documents, got {got}: raise its top_k", asked=len(asked), got=len(scores)
+                "ranker: expected {shown} documents, got {got}: raise its top_k", shown=len(shown), got=len(scores)
             )
-        return [scores.get(one.id) for one in asked]
+        return [scores.get(doc.id) for doc in shown]

@@ -1,4 +1,4 @@
-"""The audit trail: one line for each change of a store, written in the transaction of the change."""
+"""The log of changes: one line for each change of a store, written in the transaction of the change."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from sqlalchemy import ColumnElement, Connection, or_, select
 from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database
-from tttembed_store.sql.records import AuditLine
+from tttembed_store.sql.records import Change
 
-_table = schema.audit
+_table = schema.changes
 
 
-class AuditTrail:
+class Changes:
     """Who changed what in a store, and when."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def lines(self, *, tenant: str | None = None, limit: int = 100) -> list[AuditLine]:
+    def lines(self, *, tenant: str | None = None, limit: int = 100) -> list[Change]:
         """The newest changes, newest first: those of all tenants, or those that concern one tenant."""
         chosen = select(_table.c.at, _table.c.tenant, _table.c.by, _table.c.action, _table.c.detail)
         if tenant is not None:
             chosen = chosen.where(_concerns([checked_name("tenant", tenant, empty=True)]))
         with self._database.read() as connection:
-            return [AuditLine(*row) for row in connection.execute(chosen.order_by(_table.c.id.desc()).limit(limit))]
+            return [Change(*row) for row in connection.execute(chosen.order_by(_table.c.id.desc()).limit(limit))]
 
     def note(self, by: str, action: str, detail: str = "", *, tenant: str = "") -> None:
         """Write a line of the caller's own."""

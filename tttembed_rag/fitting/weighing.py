@@ -11,7 +11,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.objectives import PADDING, log_softmax, softmax
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.offsets.rescorer import FEATURES, Vocabulary, features
-from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -74,13 +74,13 @@ class Weighing:
 
         weights = self.weights if queries is None else self.weights * queries
         bounds = [(self.start[COSINE], None), (0.0, None), (0.0, None), (None, None)]
-        found = minimize(self._objective, self.start, args=(weights,), jac=True, method="L-BFGS-B", bounds=bounds)
-        return np.asarray(found.x)
+        solution = minimize(self._objective, self.start, args=(weights,), jac=True, method="L-BFGS-B", bounds=bounds)
+        return np.asarray(solution.x)
 
     def held_out(self, fold: IntArray) -> Float64:
         """(n, 4) the optimum without the *fold* (n,) of each query."""
         numbers, own = np.unique(fold, return_inverse=True)
-        return np.array([self.solved(fold != one) for one in numbers])[own]
+        return np.array([self.solved(fold != number) for number in numbers])[own]
 
     def losses(self, theta: Float64) -> Float64:
         """(n,) KL under weights (4,), or under those of each query (n, 4)."""

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.fitting.measures import judged_ndcg
-from tttembed_rag.fitting.words import COSINE, Weighing
-from tttembed_rag.gate.case import Case, withheld
+from tttembed_rag.fitting.weighing import COSINE, Weighing
+from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.depth import lost_by_depth, skips_of
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Proposal
-from tttembed_rag.gate.thresholds import AGREEMENT, AUDIT_LEVEL, AUDITED, BELIEVERS, FALLS, LEVEL, MEANS, TYPICAL_FALL
+from tttembed_rag.gate.thresholds import AGREEMENT, AUDIT_LEVEL, BELIEVERS, LEVEL, TYPICAL_FALL
+from tttembed_rag.offsets.codes import AUDITED, FALLS, MEANS
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.rescorer import FEATURES, Rescorer
 from tttembed_rag.offsets.values import Offset
@@ -28,7 +29,7 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
     not known, the lists that are served are looked through: how deep, and which of them, a reranker must see.
     """
     case, rewards = proposal.case, proposal.case.rewards
-    if offset.task is None or case.named.any():
+    if offset.task is None or case.by_sources.any():
         return offset
     known = all(rewards.query_texts) and all(rewards.doc_texts[np.unique(case.widened.candidates)])
     sorts = offset.scope == "local" and not offset.evidence.against and known
@@ -44,14 +45,14 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
         if rescorer.served:
             rescorer = replace(rescorer, evidence=_certified(case, rescorer.evidence, sorted_by))
             offset, scores = replace(offset, rescorer=rescorer), sorted_by
-    looked_through = offset.in_use and case.search is None
+    looked_through = offset.in_use and case.terms.search is None
     return replace(offset, skips=skips_of(case, scores)) if looked_through else offset
 
 
 def _certified(case: Case, evidence: Evidence, scores: Float64) -> Evidence:
     """The *evidence* of an order by *scores* (n, k), with how deep a reranker must see its lists."""
     judged = scores[:, : case.judged.present.shape[1]]  # those that were judged come before their neighbours
-    return replace(evidence, lost=lost_by_depth(case, judged)) if case.search is None else evidence
+    return replace(evidence, lost=lost_by_depth(case, judged)) if case.terms.search is None else evidence
 
 
 def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Float64]:
@@ -75,12 +76,12 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
     evidence = case.evidence(f"words beside vectors, {case.questions} held-out queries: ", change, vouched=voucher)
     believed = voucher in BELIEVERS
     if not believed and (agreement := weighing.agreement) < AGREEMENT:
-        found = f"words and vectors agree by {agreement:.2f}, and nobody says that the judge is better than they are"
-        evidence = withheld(evidence, MEANS, found)
+        weak = f"words and vectors agree by {agreement:.2f}, and nobody says that the judge is better than they are"
+        evidence = evidence.denied_by(MEANS, weak)
     elif doubt := fall.doubt(believed=believed):
-        evidence = withheld(evidence, FALLS, doubt)
+        evidence = evidence.denied_by(FALLS, doubt)
     elif audited is not None and audited.refutes(AUDIT_LEVEL):
-        evidence = withheld(evidence, AUDITED, AUDITED.answer.format(found=audited))
+        evidence = evidence.denied_by(AUDITED, AUDITED.answer.format(found=audited))
     else:
         proven = "" if believed else f" (p < {LEVEL:g})"
         reason = f"{evidence.reason}their loss falls{proven}; vouched for by {voucher}"

@@ -1,0 +1,32 @@
+"""The adapters that the laws of this folder are told of; one that is not installed is skipped."""
+
+from importlib import import_module
+
+import pytest
+
+# The module of each adapter, without which its driver cannot be imported.
+MODULES = {
+    "langchain": "langchain_tttembed",
+    "llama_index": "llama_index.embeddings.tttembed",
+    "haystack": "haystack_integrations.components.embedders.tttembed",
+}
+
+
+def driver_of(name, folder):
+    """The driver of an adapter, which keeps its files in *folder*."""
+    try:
+        return import_module(f"tests.adapters.{name}_driver").Driver(folder)
+    except ModuleNotFoundError as exc:
+        pytest.skip(f"{MODULES[name]} cannot be imported: {exc}")
+
+
+@pytest.fixture(params=MODULES)
+def embedder(request, tmp_path):
+    """An adapter that turns query vectors."""
+    return driver_of(request.param, tmp_path)
+
+
+@pytest.fixture(params=["langchain", "llama_index"])
+def adapter(request, tmp_path):
+    """An adapter whose wrapper is a model of its framework, which searches, records and judges."""
+    return driver_of(request.param, tmp_path)

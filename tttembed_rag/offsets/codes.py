@@ -1,0 +1,49 @@
+"""Every verdict by its stable code, and the questions that the gate asks, in the order of the codes.
+
+`docs/generate.py` makes a page of each: how it is answered, and what the owner of an offset can do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question that the gate, or the solver, asks of an offset.
+
+    Attributes:
+        code: Stable name of the answer that decides against an offset.
+        asks: The question.
+        answer: What the offset's evidence says where the question decides against it.
+    """
+
+    code: str
+    asks: str
+    answer: str
+
+
+PUBLISHED = "TTT-G00"
+COMPARE = Question("TTT-G01", "Is there something to compare?", "there is nothing to compare")
+MEANS = Question(
+    "TTT-G02", "Do the rewards mean something?", "nobody vouches for the rewards, or they contradict the retriever"
+)
+FALLS = Question(
+    "TTT-G03", "Does the loss of held-out queries fall?", "held-out queries are not ranked better, or not surely"
+)
+EXPOSED = Question(
+    "TTT-G04",
+    "Does no document rise or fall in everybody's list by the word of sources?",
+    "documents move in too many lists by the word of sources",
+)
+AUDITED = Question("TTT-G05", "Do trusted labels confirm the gain?", "trusted labels do not confirm it: {found}")
+UNSOLVED = Question(
+    "TTT-G06",
+    "Did the solver reach an optimum?",
+    "the solver stopped at gradient norm {norm}, not at an optimum",
+)
+# What the gate asks, and whatever decides against an offset.
+QUESTIONS = (COMPARE, MEANS, FALLS, EXPOSED, AUDITED)
+ANSWERS = (*QUESTIONS, UNSOLVED)
+# Why a cascade asks its reranker about every list although something was certified: what it lost, and another judge.
+LOST, OTHER_JUDGE = "TTT-C01", "TTT-C02"

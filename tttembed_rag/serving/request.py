@@ -1,0 +1,156 @@
+"""One query from its base vector to its sorted list, by one version of the offsets."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.errors import InputError, VectorError, in_brief
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.rescorer import check_list
+from tttembed_rag.offsets.skips import Skips
+from tttembed_rag.offsets.values import Offset
+from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.system import telemetry
+
+_log = logging.getLogger(__name__)
+# The largest cosine in float16, and by how much one of equal rank may rise.
+_LARGEST, _TIES = 1.01, 1e-3
+
+# Score to cosine similarity; None where scores are cosines.
+Similarity: TypeAlias = Callable[[float], float] | None
+
+
+@dataclass(slots=True)
+class Ranked:
+    """What a search found, as it is served: the *places* in its list, best first.
+
+    In the scores that sort it, the first leads by *lead*, which is not a number where the list stays as it came. Which
+    lists of the task need no reranker, *skips* says by the verdicts of the *judge*. What is no query with texts and
+    scores is *refused*, as nobody can sort it.
+    """
+
+    places: list[int]
+    lead: float = math.nan
+    skips: Skips | None = None
+    judge: str = ""
+    refused: bool = False
+
+
+class Request:
+    """One query, as `Steering.request` makes it: steered and sorted by the version that was live at that moment.
+
+    A version that is published before the list is sorted serves the next request.
+
+    Attributes:
+        query: Its text.
+        task: Its task; None where nothing named one.
+        tenant: Whose it is by the caller's `context`; empty outside any.
+    """
+
+    __slots__ = ("_logged", "_offset", "_offsets", "query", "task", "tenant")
+
+    def __init__(
+        self,
+        query: str,
+        task: str | None,
+        offsets: Offsets | None,
+        offset: Offset | None,
+        logged: set[tuple[str, str | None]],
+    ) -> None:
+        self.query, self.task, self.tenant = query, task, current_tenant()
+        self._offsets, self._offset, self._logged = offsets, offset, logged
+
+    def vector(self, base: Any) -> Any:
+        """The vector to search with: *base* (d,) with its offset, as a list of Python floats.
+
+        A vector that the offsets refuse (NaN, zero, another width) is handed back; the first
+        refusal of a task is logged.
+        """
+        # Some providers hand out numpy arrays; stores expect Python floats.
+        base = base.tolist() if isinstance(base, np.ndarray) else base
+        steered, served = base, False
+        try:
+            if self._offsets is not None:
+                steered, served = self._offsets.apply_found(base, self._offset), self._offset is not None
+        except VectorError as error:
+            if self._is_first("vector", self.task):
+                _log.warning("task=%r: base vectors are served where the offsets refuse them: %s", self.task, error)
+        telemetry.applied.add((self.task, served))
+        if served:  # a vector that a trace keeps must not be taken for a base vector
+            telemetry.mark(steered=True)
+        return steered
+
+    def serves(self, query: str) -> bool:
+        """Whether *query* is the one of this request: the same text, asked for the same tenant."""
+        return query == self.query and current_tenant() == self.tenant
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether `order` or a cascade makes anything of the scores of a list; else none need be known."""
+        offsets = self._offsets
+        return offsets is not None and not (offsets.rescorer(self.task) is None and offsets.skips(self.task) is None)
+
+    def order(
+        self, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
+    ) -> list[int]:
+        """Places of what a search with `vector` found, best first, by the words shared with the query too.
+
+        They stay as they came where no rescorer of the task is published, where the scores are no cosines, and whatever
+        goes wrong; the first time is logged.
+
+        Args:
+            texts: Texts of the k candidates, in the order of the search: 20 to 100, before the list is cut.
+            scores: Their scores, as the search gives them.
+            similarity: Score to cosine similarity; None where scores are cosines.
+        """
+        return self.ranked(texts, scores, similarity=similarity).places
+
+    def ranked(self, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None) -> Ranked:
+        """The same as `order`, with what is known of how sure the list is of its first place."""
+        ranked = Ranked(list(range(len(texts))), refused=True)
+        try:
+            check_list(self.query, texts, scores)
+            ranked.refused = False
+            offsets, offset = self._offsets, self._offset
+            if offsets is None:
+                return ranked
+            ranked.judge = str(offsets.settings.get("judge", ""))
+            if offset is None or offset.query_id is None:  # of lists under private offsets nothing is certified
+                ranked.skips = offsets.skips(self.task)
+            rescorer = offsets.rescorer(self.task)
+            if rescorer is None and ranked.skips is None:
+                return ranked
+            sorting = _cosines(scores, similarity)
+            if rescorer is not None:
+                sorting = rescorer.scores(self.query, texts, sorting)
+                ranked.places = np.argsort(-sorting, kind="stable").tolist()
+            first = sorting[ranked.places[:2]]
+            ranked.lead = float(first[0] - first[1]) if len(first) > 1 else math.inf
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
+            _log.debug("not sorted by words", exc_info=True)
+            if self._is_first("list", None):
+                _log.warning("task=%r: not sorted by words: %s", self.task, in_brief(error))
+        return ranked
+
+    def _is_first(self, what: str, task: str | None) -> bool:
+        """Whether this is the first time that it is to be logged."""
+        is_first = (what, task) not in self._logged
+        self._logged.add((what, task))
+        return is_first
+
+
+def _cosines(scores: Sequence[float | None], similarity: Similarity) -> NDArray[np.float64]:
+    """The *scores* of a list as cosines that fall from its first document to its last."""
+    numbers = (np.nan if score is None else float(score) for score in scores)
+    cosines = np.array([n if similarity is None else similarity(n) for n in numbers], dtype=np.float64)
+    if (abs(cosines) <= _LARGEST).all() and (np.diff(cosines) <= _TIES).all():
+        return cosines
+    shown = ", ".join("none" if score is None else f"{score:.3g}" for score in scores[:3])
+    raise InputError(f"scores: expected falling cosine similarities, got {shown}")

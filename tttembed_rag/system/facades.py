@@ -1,0 +1,29 @@
+"""Packages that list public names and import nothing: each name is loaded from its own module when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def facade(package: str, names: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and ``__dir__`` (PEP 562) of a *package* whose *names* come from these modules.
+
+    The package lists the same names in its ``__all__``, and imports them where ``TYPE_CHECKING`` holds, for those who
+    read types.
+    """
+    module_of = {name: module for module, listed in names.items() for name in listed}
+
+    def load(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(module_of[name]), name)
+        setattr(sys.modules[package], name, value)  # the next look-up finds it without asking here
+        return value
+
+    def listed() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *module_of})
+
+    return load, listed
