@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tttembed_rag.clients.retrying import RefusedTextsError
+from tttembed_rag.clients.retrying import RefusedError, RefusedTextsError
 from tttembed_rag.errors import check_count
 
 ResultT = TypeVar("ResultT")
@@ -29,7 +29,7 @@ class Portions:
         A text that is refused alone has its error. Where both halves are taken as they are, their number was too large.
 
         Raises:
-            RefusedTextsError: Text after text is refused, and none is taken.
+            RefusedError: Text after text is refused, and none is taken.
         """
         return self._halved(texts, ask, [])
 
@@ -51,6 +51,6 @@ class Portions:
                 return results
             taken.append(False)
             if len(taken) == _ENOUGH and not any(taken):
-                raise
+                raise RefusedError(exc.brief, exc.said) from exc
             return [exc]
         return results

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.clients.retrying import RefusedTextsError
+from tttembed_rag.clients.retrying import RefusedError, RefusedTextsError
 from tttembed_rag.clients.usage import Usage, estimated_tokens
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.rewards.scales import Scale
@@ -119,11 +119,12 @@ def unless_refused(name: str, answers: Sequence[float | RefusedTextsError | None
     """The scores in *answers* of the service *name*, None for a document that it refuses.
 
     Raises:
-        RefusedTextsError: It refuses all of them.
+        RefusedTextsError: It refuses the only one.
+        RefusedError: It refuses every one of several.
     """
     refused = [answer for answer in answers if isinstance(answer, RefusedTextsError)]
     if refused and len(refused) == len(answers):
-        raise refused[0]
+        raise refused[0] if len(answers) == 1 else RefusedError(refused[0].brief, refused[0].said)
     if refused:
         _log.warning(
             "%s: %d of %d documents are refused, not judged: %s", name, len(refused), len(answers), refused[0].brief
