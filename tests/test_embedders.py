@@ -410,10 +410,8 @@ class TestFrameworks:
 
 
 @pytest.fixture
-def gemini(serve, monkeypatch):
+def gemini(serve):
     """Starts a server that embeds as *answer* says, or by length, and an embedder that asks it."""
-    monkeypatch.setenv("GEMINI_API_KEY", "k")
-    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
 
     def by_length(path, body, _):
         texts = [request["content"]["parts"][0]["text"] for request in body["requests"]]
@@ -421,7 +419,9 @@ def gemini(serve, monkeypatch):
 
     def start(model, answer=by_length, **options):
         server = serve(answer)
-        embedder = GeminiEmbedder(model, url=server.url, patience=Patience(attempts=3, first_wait=0.01), **options)
+        embedder = GeminiEmbedder(
+            model, url=server.url, key="k", patience=Patience(attempts=3, first_wait=0.01), **options
+        )
         return embedder, server
 
     return start

@@ -50,8 +50,8 @@ def by_type(_path, body, _n):
 def test_vectors_come_in_the_order_of_the_texts(serve, monkeypatch, spec, answer, path, kinds):
     """Each protocol says what is a query and what a document, at unit length, with the key of its variable."""
     server = serve(answer)
-    monkeypatch.setenv(f"{spec.partition(':')[0].upper()}_API_KEY", "secret")
-    model = open_embedder(f"{spec}?url={server.url}/v1")
+    monkeypatch.setenv("MY_KEY", "secret")
+    model = open_embedder(f"{spec}?url={server.url}/v1&key=MY_KEY")
 
     assert_allclose(model.embed_queries(TEXTS), unit(TEXTS), rtol=1e-6)
     assert_allclose(model.embed_documents(TEXTS), unit(TEXTS), rtol=1e-6)
@@ -106,7 +106,7 @@ def test_a_refusal_is_one_line(serve):
     ("vectors", "message"),
     [
         ([[1.0, 2.0]], "expected one vector for each of 2 texts"),
-        ([[1.0, 2.0], [1.0]], "expected vectors of one width, got several"),
+        ([[1.0, 2.0], [1.0]], "expected vectors of one width, got rows of different lengths; see row 1: 'b'"),
         ([[], []], r"expected one vector for each of 2 texts, got shape \(2, 0\)"),
         ([[1e300, 1.0], [1.0, 1.0]], "expected finite, non-zero vectors, got infinity"),
     ],
@@ -148,3 +148,50 @@ def test_the_namesake_needs_a_key(monkeypatch):
     monkeypatch.delenv("VOYAGE_API_KEY", raising=False)
     with pytest.raises(InputError, match="key: expected one in the environment variable VOYAGE_API_KEY, found none"):
         open_embedder("voyage:m")
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda place: {"index": place} if place else {},  # as protobuf writes a 0
+        lambda _: {},
+        lambda _: {"index": None},
+        lambda _: {"index": 0},
+        lambda place: {"index": place + 1},
+    ],
+)
+def test_vectors_without_a_usable_index_are_in_order(serve, index):
+    """Where an index says nothing, the list is in the order of the texts."""
+
+    def answer(_path, body, _number):
+        return 200, {}, {"data": [{**index(i), "embedding": vector(text)} for i, text in enumerate(body["input"])]}
+
+    model = EmbeddingService("openai", "m", url=serve(answer).url, patience=ONCE)
+
+    assert_allclose(model.embed_documents(TEXTS), unit(TEXTS), rtol=1e-6)
+    assert_allclose(model.embed_queries(TEXTS[3:4]), unit(TEXTS[3:4]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("places", [[0, 0, 1], [0, 2, 3], [0, 1, 5], ["0", "1", "2"]])
+def test_an_index_that_is_no_order_is_an_error(serve, places):
+    """Vectors are never given to a text by chance."""
+    said = {"data": [{"index": place, "embedding": [1.0, 2.0]} for place in places]}
+    with pytest.raises(EmbedderError, match="expected a vector for each text"):
+        EmbeddingService("openai", "m", url=serve(lambda *_: (200, {}, said)).url).embed_documents(["a", "b", "c"])
+
+
+def test_half_an_emoji_costs_one_character(serve):
+    """And both halves beside each other are the emoji."""
+    server = serve(listed)
+    EmbeddingService("openai", "m", url=server.url).embed_queries(["what a day \ud83d", "\ud83d\ude00!"])
+
+    assert server.asked[0][2]["input"] == ["what a day \ufffd", "\N{GRINNING FACE}!"]
+
+
+@pytest.mark.parametrize("answer", [{"error": {"message": "busy", "code": 429}}, {"error": {"code": "503"}}])
+def test_an_error_within_a_success_is_asked_again(serve, answer):
+    """Gateways say 200 and mean the service behind them."""
+    server = serve(lambda path, body, n: (200, {}, answer) if n == 1 else listed(path, body, n))
+    model = EmbeddingService("openai", "m", url=server.url, patience=Patience(attempts=2, first_wait=0.01))
+
+    assert_allclose(model.embed_queries(TEXTS), unit(TEXTS), rtol=1e-6)

@@ -58,6 +58,13 @@ class TestNorms:
         assert norms(np.empty((0, 4))).shape == (0,)
 
 
+class Raising:
+    """An object of another library that cannot be read."""
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("not here")
+
+
 class TestAsFloats:
     """What counts as vectors."""
 
@@ -82,6 +89,19 @@ class TestAsFloats:
         """Lists and integers become float64, half precision float32."""
         assert np.dtype(dtype) == as_floats("X", value).dtype
 
+    @pytest.mark.parametrize("inside", [lambda one: one, lambda one: [one, one], lambda one: [list(one), list(one)]])
+    @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "int8"])
+    @pytest.mark.parametrize("grad", [False, True])
+    def test_tensors_are_vectors(self, inside, dtype, grad):
+        """In any precision, with a gradient, in lists."""
+        torch = pytest.importorskip("torch")
+        is_float = "float" in dtype
+        tensor = torch.tensor([1, 2, -3], dtype=getattr(torch, dtype), requires_grad=grad and is_float)
+        floats = as_floats("X", inside(tensor))
+
+        assert floats.dtype in (np.float32, np.float64)
+        assert np.array_equal(np.broadcast_to([1, 2, -3], floats.shape), floats)
+
     @pytest.mark.parametrize(
         ("value", "got"),
         [
@@ -93,8 +113,9 @@ class TestAsFloats:
             ([1.0, "2"], "dtype <U32"),
             ([True, False], "dtype bool"),
             (np.ones(2, complex), "dtype complex128"),
+            (Raising(), "Raising"),
         ],
-        ids=["ragged", "strings", "None", "a gap", "a number too large", "a string", "booleans", "complex"],
+        ids=["ragged", "strings", "None", "a gap", "a number too large", "a string", "booleans", "complex", "raising"],
     )
     def test_rejects_what_is_not_numbers(self, value, got):
         """What is no matrix of real numbers is an error that names the argument and what came."""

@@ -114,6 +114,134 @@ def test_a_temperature_is_sent_and_told_apart(serve):
     assert service.settings != OpenAIChat("m", url=server.url).settings
 
 
+def said_by_openai(content, reason):
+    """An answer of chat completions."""
+    return {"choices": [{"message": {"content": content}, "finish_reason": reason}]}
+
+
+@pytest.mark.parametrize(
+    "reason", ["stop", "eos", "eos_token", "end_turn", "STOP", "stop_sequence", "COMPLETE", "", None]
+)
+def test_an_answer_that_ended_by_itself_is_read(serve, reason):
+    """By whatever name a server calls it."""
+    server = serve(lambda *_: (200, {}, said_by_openai("Fine.\nScore: 4", reason)))
+
+    assert open_judge(f"openai:m?url={server.url}").score("q", ["d"]) == [4.0]
+
+
+@pytest.mark.parametrize("reason", ["length", "LENGTH", "max_tokens", "content_filter", "tool_calls", "SAFETY"])
+def test_an_answer_that_did_not_is_none(serve, reason):
+    """Its last line need not be a verdict."""
+    server = serve(lambda *_: (200, {}, said_by_openai("Score: 1", reason)))
+
+    assert open_judge(f"openai:m?url={server.url}").score("q", ["d"]) == [None]
+
+
+def test_an_answer_in_parts_is_read(serve):
+    """As Mistral and gateways write it; a thought is no part of it."""
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm.\nScore: 0"}]},
+        {"type": "text", "text": "Score: 4"},
+    ]
+    server = serve(lambda *_: (200, {}, said_by_openai(parts, "stop")))
+
+    assert open_judge(f"openai:m?url={server.url}").score("q", ["d"]) == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (
+            said_by_openai("", "length"),
+            "48 of 48 documents have no score: an answer has no text, and ended by 'length': .*tokens",
+        ),
+        (said_by_openai(None, "content_filter"), "no text, and ended by 'content_filter'"),
+        (
+            said_by_openai("Fine. Score: 4/5", "stop"),
+            r"last line of an answer is no 'Score: X'.*\('Fine. Score: 4/5'\)",
+        ),
+    ],
+)
+def test_the_examination_says_why_there_is_no_verdict(serve, caplog, answer, why):
+    """And the log does once, without words of the answer."""
+    judge = open_judge(f"openai:m?url={serve(lambda *_: (200, {}, answer)).url}")
+    with pytest.raises(JudgeError, match=why):
+        check_judge(judge)
+
+    assert caplog.text.count("no verdict: ") == 1
+    assert "4/5" not in caplog.text
+
+
+EMPTY = {"choices": [], "usage": {}}
+
+
+@pytest.mark.parametrize(
+    "answer", [{"error": {"message": "busy", "code": 429}}, {"error": {"code": "502"}}, EMPTY, {"choices": None}]
+)
+@pytest.mark.parametrize(("kind", "well"), [("openai", openai), ("anthropic", anthropic)])
+def test_an_error_within_a_success_is_asked_again(serve, kind, well, answer):
+    """Gateways say 200 and mean the service behind them."""
+    server = serve(lambda path, body, n: (200, {}, answer) if n == 1 else well(path, body, n))
+    chat = {"openai": OpenAIChat, "anthropic": AnthropicChat}[kind]
+
+    assert chat("m", url=server.url, patience=Patience(attempts=2, first_wait=0.01))("p") is not None
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        *(
+            (url, "max_completion_tokens")
+            for url in (None, "https://api.openai.com/v1", "https://eu.api.openai.com/v1")
+        ),
+        *(
+            (f"https://x.{host}/openai/v1", "max_completion_tokens")
+            for host in ("openai.azure.us", "services.ai.azure.com")
+        ),
+        *(
+            (url, "max_tokens")
+            for url in ("https://gateway.example.com/openai/v1", "https://openai.com.example.org/v1")
+        ),
+    ],
+)
+def test_openai_is_told_of_tokens_by_its_own_name(url, name):
+    """At every address of its own."""
+    assert [key for key in OpenAIChat("m", url=url, key="k").request("p") if "tokens" in key] == [name]
+
+
+def test_a_model_that_refuses_the_older_name_is_told_the_newer(serve):
+    """As reasoning models behind a gateway do; from then on at once."""
+    refusal = {"error": {"message": "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."}}
+    server = serve(lambda path, body, n: (400, {}, refusal) if "max_tokens" in body else openai(path, body, n))
+    judge = open_judge(f"openai:m?url={server.url}/v1&tokens=77")
+    judge.score("q", ["d"])
+    judge.score("q", ["e"])
+
+    assert [body.get("max_completion_tokens") for _, _, body in server.asked] == [None, 77, 77]
+
+
+@pytest.mark.parametrize(
+    ("model", "option", "level"),
+    [
+        ("gemini-3-pro", "", "LOW"),
+        ("gemini-10-flash", "", "LOW"),
+        ("gemini-flash-latest", "", "LOW"),
+        ("gemini-2.5-flash", "", None),
+        ("gemma-3-27b-it", "", None),
+        ("gemini-3-pro", "&thinking=high", "HIGH"),
+        ("gemini-3-pro", "&thinking=", None),
+    ],
+)
+def test_gemini_thinks_as_its_generation_can(serve, model, option, level):
+    """By a level where it knows levels, and as it is told."""
+    said = {"candidates": [{"content": {"parts": [{"text": "Score: 4"}]}, "finishReason": "STOP"}]}
+    server = serve(lambda *_: (200, {}, said))
+
+    assert open_judge(f"gemini:{model}?url={server.url}{option}").score("q", ["d"]) == [4.0]
+    thinking = server.asked[0][2]["generationConfig"].get("thinkingConfig", {})
+    assert [value.upper() for value in thinking.values()] == ([level] if level else [])
+
+
 @pytest.mark.parametrize(
     ("chat", "said"),
     [

@@ -114,6 +114,7 @@ NO_RANKING = r"expected (an index and a score per document|every index)"
         *(({"results": ranked(), "usage": usage}, NO_RANKING) for usage in ("much", [1])),
         (b"[" * 200_000, NO_RANKING),
         (results((0, "high"), (1, 0.2), (2, 0.3)), "expected a number as score, got 'high'"),
+        ({"results": [{"index": i, "relevanceScore": 0.5} for i in range(3)]}, NO_RANKING),
     ],
 )
 def test_another_answer_is_an_error(serve, said, message):
@@ -122,6 +123,13 @@ def test_another_answer_is_an_error(serve, said, message):
 
     with pytest.raises(JudgeError, match=message):
         judge_at(server).score("q", DOCUMENTS)
+
+
+def test_an_index_of_0_may_be_left_out(serve):
+    """As protobuf writes it; that of one document at most."""
+    items = [{"index": 2, "relevance_score": 0.9}, {"relevance_score": 0.5}, {"index": 1, "relevance_score": 0.1}]
+
+    assert judge_at(serve(lambda *_: (200, {}, {"results": items}))).score("q", DOCUMENTS) == [0.5, 0.1, 0.9]
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"null"])

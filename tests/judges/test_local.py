@@ -285,7 +285,7 @@ class TestBatches:
         ("raised", "expected", "message"),
         [
             (torch.OutOfMemoryError("CUDA out of memory"), JudgeError, "expected 12 tokens to fit in memory"),
-            (RuntimeError("shape mismatch"), RuntimeError, "shape mismatch"),
+            (RuntimeError("shape mismatch"), JudgeError, r"^judge: expected 1 scores .* RuntimeError .*shape mismatch"),
         ],
     )
     def test_what_halving_does_not_help_is_an_error(self, raised, expected, message):

@@ -89,6 +89,18 @@ def test_async_models_answer_side_by_side():
     assert most == 2
 
 
+async def test_an_async_model_works_in_a_notebook():
+    """Where an event loop is running, the plain method waits for a loop of its own, and counts what is used."""
+
+    async def complete(_):
+        await asyncio.sleep(0)
+        return "Score: 4"
+
+    with metered() as meter:
+        assert RubricJudge(complete, model="m").score("q", ["a", "b"]) == [4.0, 4.0]
+    assert meter.usage.requests == 2
+
+
 async def test_plain_models_work_from_async_code():
     """A plain function is run in threads."""
     assert await RubricJudge(careful, model="careful").ascore("capital?", ["Paris", "rust"]) == [5.0, 0.0]
@@ -244,13 +256,12 @@ def reply(text="Good.\nScore: 4", reason="STOP", **more):
 
 
 @pytest.fixture
-def gemini(serve, monkeypatch):
+def gemini(serve):
     """Starts a server that answers as given and connects to it: (judge, server)."""
-    monkeypatch.setenv("GEMINI_API_KEY", "k")
 
     def start(answer, **patience):
         server = serve(answer)
-        model = Gemini("gemini-3.5-flash", url=server.url, patience=Patience(first_wait=0.01, **patience))
+        model = Gemini("gemini-3.5-flash", url=server.url, key="k", patience=Patience(first_wait=0.01, **patience))
         return RubricJudge(model, model=model.name, settings=model.settings), server
 
     return start

@@ -26,11 +26,11 @@ def test_opens_local_models(reranker_folder, classifier_folder):
 
 def test_opens_http(cohere, monkeypatch):
     """The shape stands in the scheme, the key in the environment."""
-    monkeypatch.setenv("COHERE_API_KEY", "k1")
+    monkeypatch.setenv("HERS", "k1")
     monkeypatch.setenv("MINE", "k2")
     address = cohere.url.removeprefix("http:")
     for spec in (
-        f"http+cohere:{address}?model=m",
+        f"http+cohere:{address}?model=m&key=HERS",
         f"http+cohere:{address}/other?key=MINE&per_minute=100&characters=3",
     ):
         judge = open_judge(spec)
@@ -58,7 +58,7 @@ def test_opens_rerankers_of_vendors(serve, monkeypatch, vendor, path, answer, ad
     """The vendor's name says address, path, key and answer; only the model is named."""
     monkeypatch.setenv(f"{vendor.upper()}_API_KEY", "k")
     server = serve(lambda *_: (200, {}, {answer: [{"index": 0, "relevance_score": 0.25}]}))
-    judge = open_judge(f"{vendor}:rerank-1?url={server.url}&scale=probability")
+    judge = open_judge(f"{vendor}:rerank-1?url={server.url}&scale=probability&key={vendor.upper()}_API_KEY")
     at_home = open_judge(f"{vendor}:rerank-1?scale=probability")
 
     assert (judge.score("q", ["document"]), at_home.endpoint.url) == ([0.25], address)

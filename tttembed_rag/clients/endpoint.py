@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -16,6 +18,19 @@ ResultT = TypeVar("ResultT")
 
 # Hosts that a key may be sent to over plain HTTP: this machine, to which no proxy leads.
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# The environment variables that vendors' keys stand in, and the domains of those vendors.
+_AZURE = tuple(f"{name}.azure.{end}" for name in ("openai", "cognitiveservices", "ai") for end in ("com", "us", "cn"))
+DOMAINS = {
+    "ANTHROPIC_API_KEY": ("anthropic.com",),
+    "COHERE_API_KEY": ("cohere.com", "cohere.ai"),
+    "GEMINI_API_KEY": ("googleapis.com",),
+    "JINA_API_KEY": ("jina.ai",),
+    "OPENAI_API_KEY": ("openai.com", *_AZURE),
+    "VOYAGE_API_KEY": ("voyageai.com",),
+    "ZEROENTROPY_API_KEY": ("zeroentropy.dev",),
+}
+# Bytes of an answer at most that may be an error's.
+_SMALL = 10_000
 # Characters of an answer that an error shows.
 _SHOWN = 200
 # What reading an answer of another form raises.
@@ -27,6 +42,12 @@ def with_path(url: str, path: str) -> str:
     bare, mark, query = url.partition("?")
     bare = bare.rstrip("/")
     return (bare if bare.endswith(path) else bare + path) + mark + query
+
+
+def is_of(url: str | None, domains: Iterable[str]) -> bool:
+    """Whether *url* lies in one of *domains*; one of None is the service's own, and does."""
+    host = "" if url is None else urlsplit(url).hostname or ""
+    return url is None or any(f".{host}".endswith(f".{domain}") for domain in domains)
 
 
 def shown(answer: bytes) -> str:
@@ -75,26 +96,47 @@ class Address:
     @property
     def is_azure(self) -> bool:
         """Whether it is one of Azure, which takes keys in a header of its own."""
-        return ".azure.com" in self.netloc
+        return is_of(self.url, _AZURE)
 
 
-def client_options(patience: Patience) -> dict[str, Any]:
-    """Options of an `httpx.Client`: no redirects, which could carry a key away, and no proxy to this machine.
+# Every client of this process, and the options that it is made anew with in a forked child.
+_clients = weakref.WeakKeyDictionary[Any, Callable[[], dict[str, Any]]]()
 
-    What stands behind the question mark of an address may be a secret, and is in no log of httpx. Of the *patience* it
-    keeps to the timeout and to the number of requests a minute.
+
+def http_client(make: Callable[..., Any], patience: Patience, *, without: str = "", **more: Any) -> Any:
+    """A client of httpx that *make* makes, by our options and *more*, with connections of its own in a forked child.
+
+    No redirects, which could carry a key away, and no proxy to this machine. What stands behind the question mark of an
+    address may be a secret, and is in no log of httpx. Of the *patience* it keeps to the timeout and to the number of
+    requests a minute. It sends no header that is called *without*.
     """
-    hooks: list[Callable[[Any], object]] = [_hide_query]
-    if patience.per_minute is not None:
-        pyrate = require("pyrate_limiter", EXTRA)
-        limiter = pyrate.Limiter(pyrate.Rate(patience.per_minute, pyrate.Duration.MINUTE))
-        hooks.append(lambda _: limiter.try_acquire("request", blocking=True))
-    return {
-        "timeout": patience.timeout,
-        "follow_redirects": False,
-        "mounts": {f"all://{f'[{host}]' if ':' in host else host}": None for host in _LOOPBACK},
-        "event_hooks": {"request": hooks},
-    }
+
+    def options() -> dict[str, Any]:
+        hooks: list[Callable[[Any], object]] = [_hide_query, lambda request: request.headers.pop(without, None)]
+        if patience.per_minute is not None:
+            pyrate = require("pyrate_limiter", EXTRA)
+            limiter = pyrate.Limiter(pyrate.Rate(patience.per_minute, pyrate.Duration.MINUTE))
+            hooks.append(lambda _: limiter.try_acquire("request", blocking=True))
+        return {
+            "timeout": patience.timeout,
+            "follow_redirects": False,
+            "mounts": {f"all://{f'[{host}]' if ':' in host else host}": None for host in _LOOPBACK},
+            "event_hooks": {"request": hooks, "response": [_unwrap]},
+            **more,
+        }
+
+    client = make(**options())
+    _clients[client] = options
+    return client
+
+
+def _in_child() -> None:
+    for client, options in list(_clients.items()):
+        client.__init__(**options())  # the connections that it had are its parent's
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def _hide_query(request: Any) -> None:
@@ -102,6 +144,17 @@ def _hide_query(request: Any) -> None:
     if request.url.query:
         request.extensions = {**request.extensions, "target": request.url.raw_path}
         request.url = request.url.copy_with(query=None)
+
+
+def _unwrap(response: Any) -> None:
+    """Give an answer of 200 the status of the error in it, as gateways send one; a chat without any choice is a 502."""
+    size = response.headers.get("content-length", "0")
+    if response.status_code == 200 and "json" in response.headers.get("content-type", "") and int(size) <= _SMALL:
+        body = response.read()
+        with suppress(*UNREADABLE):
+            answer = json.loads(body) if len(body) <= _SMALL else {}
+            code = int((answer.get("error") or {}).get("code") or 502 * ("choices" in answer and not answer["choices"]))
+            response.status_code = code if 400 <= code < 600 else 200
 
 
 class Endpoint:
@@ -133,7 +186,7 @@ class Endpoint:
             self._httpx.URL(self.url)
         except self._httpx.InvalidURL as exc:
             raise InputError(f"url: expected http(s)://HOST, got an address that no request can have: {exc}") from exc
-        self._client = self._httpx.Client(headers=sent, **client_options(patience))
+        self._client = http_client(self._httpx.Client, patience, headers=sent)
         weakref.finalize(self, self._client.close)
         self._retrying = patience.caller()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from tttembed_rag.clients.endpoint import Address, client_options
+from tttembed_rag.clients.endpoint import DOMAINS, Address, http_client, is_of
 from tttembed_rag.clients.retrying import BusyError, Patience, check_status
 from tttembed_rag.errors import JudgeError, require
 
@@ -19,24 +19,28 @@ EXTRA = "gemini"
 class GoogleModel:
     """The model of Google with that *name*, whose key is in GEMINI_API_KEY or GOOGLE_API_KEY.
 
-    *url* is another server that speaks the protocol. Its `client` is a `google.genai.Client`.
+    *url* is another server that speaks the protocol, to which *key* is sent alone. Its `client` is a
+    `google.genai.Client`.
 
     Raises:
         InputError: The address would send the key in the clear to another machine.
         JudgeError: There is no key; the message names the model.
     """
 
-    def __init__(self, name: str, *, url: str | None, patience: Patience | None) -> None:
+    def __init__(self, name: str, *, url: str | None, key: str | None, patience: Patience | None) -> None:
+        is_own = is_of(url, DOMAINS["GEMINI_API_KEY"])
         if url is not None:
-            Address.of(url, "a key")  # of the environment; the address may be one that no key is sent to
+            Address.of(url, "that of the environment" if is_own else key)
         self.name, patience = name, patience or Patience()
+        given = {"api_key": key} if key or is_own else {"api_key": "none", "vertexai": False}
         genai = require("google.genai", EXTRA)
-        http = require("httpx", EXTRA).Client(**client_options(patience))
+        without = "" if key or is_own else "x-goog-api-key"  # google-genai refuses to have none
+        http = http_client(require("httpx", EXTRA).Client, patience, without=without)
         options = require("google.genai.types", EXTRA).HttpOptions(
             base_url=url, timeout=int(patience.timeout * 1000), httpx_client=http
         )
         try:
-            self.client = genai.Client(http_options=options)
+            self.client = genai.Client(http_options=options, **given)
         except ValueError as exc:
             raise JudgeError(f"{name}: expected an API key in GEMINI_API_KEY ({exc})") from exc
         weakref.finalize(self.client, http.close)

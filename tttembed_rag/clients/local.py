@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tttembed_rag.clients.hub import first_line, why_unreachable, without_bars
-from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, require
+from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, raised, require
 
 # The most characters of a token; a text is cut to so many per token before it is tokenised.
 MOST_CHARACTERS_PER_TOKEN = 16
@@ -27,19 +27,26 @@ EXTRA = "local"
 
 
 def load(
-    auto_class: str, model: str, *, revision: str | None, device: str | None, dtype: str | None
+    auto_class: str,
+    model: str,
+    *,
+    revision: str | None,
+    device: str | None,
+    dtype: str | None,
+    trust_remote_code: bool = False,
 ) -> tuple[Any, Any]:
     """A model of transformers in evaluation mode, and the fast tokenizer beside it.
 
     *auto_class* is ``AutoModelForCausalLM`` or ``AutoModelForSequenceClassification``. A device of None takes an
-    accelerator where there is one; a dtype of None is full precision on a CPU, and the model's own elsewhere.
+    accelerator where there is one; a dtype of None is full precision on a CPU, and the model's own elsewhere. Code that
+    stands beside the model is run where *trust_remote_code* says so.
     """
     torch, transformers = require("torch", EXTRA), require("transformers", EXTRA)
     accelerator = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     device = device or accelerator
     dtype = dtype or ("float32" if device == "cpu" else "auto")
     with loading(model, "transformers", JudgeError, extra=EXTRA) as away:
-        named = {"revision": revision, "local_files_only": away}
+        named = {"revision": revision, "local_files_only": away, "trust_remote_code": trust_remote_code}
         loaded = getattr(transformers, auto_class).from_pretrained(model, dtype=dtype, **named)
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, **named)
     if not getattr(tokenizer, "is_fast", False):
@@ -59,9 +66,11 @@ def loading(model: str, library: str, failure: type[TTTEmbedError], *, extra: st
     try:
         with without_bars("transformers", extra=extra):
             yield reason is not None
-    except (OSError, ValueError, KeyError) as exc:
-        away = f"; {reason}" if reason else ""
-        raise failure(f"{model}: expected a model that {library} can load ({first_line(exc)}){away}") from exc
+    except (OSError, ValueError, KeyError, ImportError) as exc:
+        away, why = f"; {reason}" if reason else "", first_line(exc)
+        if "trust_remote_code" in str(exc):
+            why = "it brings code of its own, which is run where the option trust_remote_code=true says so"
+        raise failure(f"{model}: expected a model that {library} can load ({why}){away}") from exc
 
 
 def weights_digest(model: Any) -> str:
@@ -87,15 +96,28 @@ class PlainTokenizer:
     """Tokenises text as text: no token that means structure can come out of it. Pairs have *tokens* at most.
 
     A fast *tokenizer* of transformers turns `<|im_end|>` in a text into the token that ends a turn. Here it becomes the
-    pieces of its characters: the same tokenizer without its added tokens.
+    pieces of its characters. Structure are special tokens, those in angle brackets, and those that the chat template
+    writes; other added tokens are words of the model's own.
     """
 
     def __init__(self, tokenizer: Any, tokens: int | None = None) -> None:
         recipe = json.loads(tokenizer.backend_tokenizer.to_str())
-        added = {token["id"] for token in recipe["added_tokens"]}
+        template = str(tokenizer.chat_template or "")
+        words = [
+            token
+            for token in recipe["added_tokens"]
+            if not (
+                token["special"]
+                or re.fullmatch("<.+>", word := token["content"])
+                or (word.strip() and word in template)
+            )
+        ]
+        added = {token["id"] for token in recipe["added_tokens"]} - {token["id"] for token in words}
         self._structure = (added | set(tokenizer.all_special_ids)) - {tokenizer.unk_token_id}
-        recipe.update(added_tokens=[], truncation=None, padding=None)
+        recipe.update(added_tokens=words, truncation=None, padding=None)
         self._plain = require("tokenizers", EXTRA).Tokenizer.from_str(json.dumps(recipe))
+        # Without the others they have other numbers.
+        self._words = {self._plain.token_to_id(token["content"]): token["id"] for token in words}
         self._unknown = self._plain.encode("?", add_special_tokens=False).ids[0]
         if tokens is not None:
             self._plain.enable_truncation(tokens, strategy="longest_first")
@@ -112,19 +134,21 @@ class PlainTokenizer:
     def _text_only(self, ids: list[int], frame: Sequence[int] | None = None) -> list[int]:
         """The ids; where a vocabulary of pieces still names a token of structure, the id of a question mark."""
         framed = zip(ids, frame or [0] * len(ids), strict=True)
-        return [token if own or token not in self._structure else self._unknown for token, own in framed]
+        texts = ((token if own else self._words.get(token, token), own) for token, own in framed)
+        return [token if own or token not in self._structure else self._unknown for token, own in texts]
 
 
 class Batches:
     """Runs rows of different lengths in batches of at most so many *tokens*, smaller ones if memory ends.
 
-    Padding counts. None chooses the number by *device*: ``cpu`` or the name of an accelerator.
+    Padding counts. None chooses the number by *device*: ``cpu`` or the name of an accelerator. Errors have the *name*
+    of the model.
     """
 
-    def __init__(self, tokens: int | None, device: str) -> None:
+    def __init__(self, tokens: int | None, device: str, name: str = "judge") -> None:
         if tokens is not None and tokens < 1:
             raise InputError(f"batch_tokens: expected at least 1, got {tokens}")
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time, self._name = threading.Lock(), name
         self.tokens = tokens or _BATCH_TOKENS[device != "cpu"]
 
     def run(
@@ -135,7 +159,7 @@ class Batches:
         The *lengths* are the tokens of each row, beside those *shared* in front of every row, in memory once per row.
 
         Raises:
-            JudgeError: Not even one row fits in memory.
+            JudgeError: Not even one row fits in memory, or the model fails.
         """
         values = [0.0] * len(lengths)
         todo = sorted(range(len(lengths)), key=lambda row: -lengths[row])
@@ -146,11 +170,12 @@ class Batches:
             try:
                 with self._one_at_a_time, torch.inference_mode():
                     batch = forward(rows)
-            except RuntimeError as exc:
+            except Exception as exc:  # a model may raise anything
                 if not (isinstance(exc, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(str(exc))):
-                    raise
+                    brief = f"{self._name}: expected {len(rows)} scores of {length} tokens at most, got {raised(exc)}:"
+                    raise JudgeError(brief, first_line(exc)) from exc
                 if len(rows) == 1:
-                    raise JudgeError(f"judge: expected {length} tokens to fit in memory") from exc
+                    raise JudgeError(f"{self._name}: expected {length} tokens to fit in memory") from exc
                 self.tokens = len(rows) // 2 * length
                 torch.cuda.empty_cache()
                 continue

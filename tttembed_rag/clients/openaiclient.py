@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl
 
-from tttembed_rag.clients.endpoint import UNREADABLE, Address, client_options, shown
+from tttembed_rag.clients.endpoint import UNREADABLE, Address, http_client, shown
 from tttembed_rag.clients.retrying import EXTRA, BusyError, Patience, check_status
 from tttembed_rag.errors import JudgeError, require
 
@@ -24,11 +24,9 @@ def openai_client(address: Address, *, path: str = "", patience: Patience | None
     # httpx unpacks the first part alone of what is compressed part by part, and each line of results was paid for.
     headers: dict[str, Any] = {"accept-encoding": "identity"}
     headers |= {"OpenAI-Organization": absent, "OpenAI-Project": absent}
-    options = client_options(patience)
     if address.is_azure:
         headers["api-key"] = address.key
-    if address.is_azure or not address.key:  # openai refuses to have no bearer token
-        options["event_hooks"]["request"].append(lambda request: request.headers.pop("authorization", None))
+    without = "authorization" if address.is_azure or not address.key else ""  # openai refuses to have no bearer token
     return openai.OpenAI(
         base_url=bare.rstrip("/").removesuffix(path),
         api_key=address.key or "none",
@@ -36,7 +34,7 @@ def openai_client(address: Address, *, path: str = "", patience: Patience | None
         default_headers=headers,
         timeout=patience.timeout,
         max_retries=patience.attempts - 1,
-        http_client=openai.DefaultHttpxClient(**options),
+        http_client=http_client(openai.DefaultHttpxClient, patience, without=without),
     )
 
 

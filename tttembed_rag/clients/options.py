@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from tttembed_rag.clients.endpoint import DOMAINS, is_of
 from tttembed_rag.clients.retrying import Patience
 from tttembed_rag.errors import InputError
 
@@ -40,6 +41,11 @@ class Options:
         self._known.append(name)
         return self._left.pop(name, default)
 
+    def maybe(self, name: str) -> str | None:
+        """The text of an option, which may be empty; None without it."""
+        self._known.append(name)
+        return self._left.pop(name, None)
+
     def number(self, name: str, default: float) -> float:
         """The number of an option, or *default*."""
         text = self.take(name, str(default))
@@ -55,18 +61,24 @@ class Options:
             raise InputError(f"{self._what}: expected a whole number for {name} in {self.spec!r}, got {value:g}")
         return int(value)
 
-    def key(self, default: str | None) -> str | None:
-        """The key in the environment variable that the option ``key`` names, else in *default*; None without one."""
+    def key(self, default: str | None, url: str | None) -> str | None:
+        """The key in the environment variable that the option ``key`` names; None where it names none.
+
+        Without the option it is a vendor's, in *default*, where *url* is that vendor's or None.
+        """
+        if "key" not in self._left and default is not None and is_of(url, DOMAINS[default]):
+            return os.environ.get(default)
         named = self.take("key", "")
         if named and named not in os.environ:
             raise InputError(
                 f"{self._what}: expected key=NAME with an environment variable that is set, found none of that name"
             )
-        return os.environ.get(named or default or "")
+        return os.environ.get(named)
 
     def machine(self) -> dict[str, Any]:
         """The options of a model on this machine."""
-        return {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
+        options = {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
+        return {**options, "trust_remote_code": self.take("trust_remote_code", "").lower() in ("true", "yes", "1")}
 
     def patience(self) -> Patience:
         """The patience with a service."""

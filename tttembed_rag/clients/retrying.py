@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any
 
 from tttembed_rag.errors import InputError, JudgeError, require
@@ -29,8 +28,21 @@ class RefusedError(JudgeError):
     """A request that a service refuses for good: nothing was done."""
 
 
-class TooLargeError(RefusedError):
+class RefusedTextsError(RefusedError):
+    """A request that a service refuses for what stands in it: one of its texts, their number or their size."""
+
+
+class TooLargeError(RefusedTextsError):
     """A request that a service, or a proxy before it, refuses for its size."""
+
+
+# The statuses of requests that are refused for what stands in them.
+_REFUSED = {400: RefusedTextsError, 413: TooLargeError, 422: RefusedTextsError}
+
+
+def refusal(status: object) -> type[JudgeError]:
+    """The error for a *status* of a client that is the user's own."""
+    return _REFUSED.get(status, JudgeError) if isinstance(status, int) else JudgeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ def check_status(status: int, headers: Mapping[str, str], brief: str, said: str)
     if status in _PASSING:
         raise BusyError(brief, said, _seconds(headers.get("retry-after", "").strip()))
     if 400 <= status < 500:
-        raise (TooLargeError if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else RefusedError)(brief, said)
+        raise _REFUSED.get(status, RefusedError)(brief, said)
     if not 200 <= status < 300:
         raise JudgeError(brief, said)
 

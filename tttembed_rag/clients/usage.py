@@ -60,12 +60,16 @@ def estimated_tokens(*texts: str) -> int:
 
 
 class Meter:
-    """A running total of usage that threads may share; `heard` is whether a judge reported any."""
+    """A running total of usage that threads may share; `heard` is whether a judge reported any.
+
+    `ended` is how the last answer ended, in the words of its service.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.usage = Usage()
         self.heard = False
+        self.ended = ""
 
     def add(self, usage: Usage) -> None:
         """Add *usage* to the total."""
@@ -88,7 +92,12 @@ def metered() -> Iterator[Meter]:
         _METER.reset(token)
 
 
-def report_usage(usage: Usage | None) -> None:
-    """Report *usage*, if it is known, to the meter around this call, if there is one. Judges call this."""
-    if usage is not None and (meter := _METER.get()) is not None:
-        meter.add(usage)
+def report_usage(usage: Usage | None, *, ended: str = "") -> None:
+    """Report *usage*, if it is known, to the meter around this call, if there is one. Judges call this.
+
+    *ended* is how the answer ended, in the words of its service.
+    """
+    if (meter := _METER.get()) is not None:
+        meter.ended = ended
+        if usage is not None:
+            meter.add(usage)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from itertools import accumulate
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from tttembed_rag.errors import EmbedderError, JudgeError
+from tttembed_rag.clients.portions import Portions
+from tttembed_rag.clients.retrying import RefusedTextsError
+from tttembed_rag.errors import EmbedderError, JudgeError, VectorError
+from tttembed_rag.rewards.names import whole
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
 # Characters in a request, as many as every service takes: about 20,000 tokens of 3.
@@ -36,60 +39,89 @@ class RoleEmbedder(ABC):
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of queries, as float32."""
-        return self._embed(texts, 0)
+        return self._embed(list(map(whole, texts)), 0)
 
     def embed_documents(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of documents, as float32."""
-        return self._embed(texts, 1)
+        return self._embed(list(map(whole, texts)), 1)
 
     @abstractmethod
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
         """The vectors of queries where *place* is 0, of documents where it is 1."""
 
 
-def unit_vectors(name: str, vectors: ArrayLike, count: int) -> FloatArray:
-    """The *vectors* (count, d) of a model for so many texts, of any norm, checked, at unit length, as float32.
+def unit_vectors(name: str, vectors: Any, texts: Sequence[str], *, first: int = 0) -> FloatArray:
+    """The *vectors* (n, d) of a model for n *texts*, of any norm, checked, at unit length, as float32.
 
     Raises:
-        EmbedderError: There are more or fewer vectors than texts, or vectors of several widths.
-        VectorError: A vector is NaN, infinite or zero.
+        EmbedderError: There are more or fewer vectors than texts.
+        VectorError: A vector is NaN, infinite or zero, or of another width; the message has its row, counted from
+            *first*, and its text.
     """
-    if not count:
+    if not len(texts):
         return np.empty((0, 0), dtype=np.float32)
     try:
-        given = np.asarray(vectors)
-    except ValueError as exc:
-        raise EmbedderError(f"{name}: expected vectors of one width, got several") from exc
-    with np.errstate(over="ignore"):  # becomes infinite, and is refused below
-        floats = as_floats(name, given).astype(np.float32)
-    if floats.ndim != 2 or len(floats) != count or not floats.shape[1]:
-        raise EmbedderError(f"{name}: expected one vector for each of {count} texts, got shape {floats.shape}")
-    return floats / checked_norms(name, floats)[:, None]
+        with np.errstate(over="ignore"):  # becomes infinite, and is refused below
+            floats = as_floats(name, vectors).astype(np.float32)
+        if floats.ndim != 2 or len(floats) != len(texts) or not floats.shape[1]:
+            raise EmbedderError(f"{name}: expected one vector for each of {len(texts)} texts, got shape {floats.shape}")
+        return floats / checked_norms(name, floats, first=first)[:, None]
+    except (EmbedderError, VectorError) as exc:
+        if len(vectors) != len(texts):
+            raise
+        widths = [_width(vector) for vector in vectors]
+        usual = max(widths, key=widths.count)
+        row = next((row for row, width in enumerate(widths) if width != usual or not width), 0)
+        raise type(exc)(f"{exc.brief}; see row {first + row}:", f"{texts[row]!r:.80}") from exc
+
+
+def _width(vector: Any) -> int:
+    """The width of a *vector*; 0 where it is none that can be served."""
+    try:
+        floats = as_floats("", vector)
+        if floats.ndim != 1 or not floats.size:
+            return 0
+        with np.errstate(over="ignore"):
+            checked_norms("", floats.astype(np.float32))
+    except VectorError:
+        return 0
+    return floats.size
 
 
 def embedded(
-    name: str, texts: Sequence[str], ask: Callable[[list[str]], ArrayLike], *, at_once: int, dimensions: int | None
+    name: str,
+    texts: Sequence[str],
+    ask: Callable[[Sequence[str]], Sequence[Any]],
+    *,
+    portions: Portions,
+    dimensions: int | None,
 ) -> FloatArray:
-    """Unit vectors (len(texts), d) of what *ask* gives for each group of at most *at_once* of the *texts*.
+    """Unit vectors (len(texts), d) of what *ask* gives for some of the *texts* at a time, as the *portions* say.
 
     Their width is *dimensions*, or that of the first ones.
 
     Raises:
-        EmbedderError: The service refused a request, stayed busy or answered something else; it has the model's *name*.
+        EmbedderError: The service refused a text, which is named, stayed busy or answered something else; it has the
+            model's *name*.
     """
-    groups: list[list[str]] = []
-    for text in texts:
-        if not groups or len(groups[-1]) == at_once or sum(map(len, groups[-1])) + len(text) > _CHARACTERS:
-            groups.append([])
-        groups[-1].append(text)
     parts: list[FloatArray] = []
+    first = 0
     try:
-        for group in groups:
-            parts.append(unit_vectors(name, ask(group), len(group)))
+        while first < len(texts):
+            some = texts[first : first + portions.most]
+            lengths = accumulate(map(len, some))
+            group = some[: max(1, sum(length <= _CHARACTERS for length in lengths))]
+            vectors = portions.ask(group, ask)
+            for row, refused in enumerate(vectors, first):
+                if isinstance(refused, RefusedTextsError):
+                    brief = f"{refused.brief} for the text in row {row}:"
+                    raise EmbedderError(brief, f"{texts[row]!r:.80} {refused.said}") from refused
+            parts.append(unit_vectors(name, vectors, group, first=first))
             check_width(name, parts[-1], dimensions or parts[0].shape[1])
+            first += len(group)
     except JudgeError as exc:
         raise EmbedderError(exc.brief, exc.said) from exc
-    return np.concatenate(parts) if parts else unit_vectors(name, [], 0)
+    return np.concatenate(parts) if parts else unit_vectors(name, [], [])
 
 
 def check_width(name: str, vectors: FloatArray, width: int) -> None:

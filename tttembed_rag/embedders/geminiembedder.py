@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tttembed_rag.clients.fingerprints import fingerprint_of
 from tttembed_rag.clients.googleclient import EXTRA, GoogleModel
+from tttembed_rag.clients.portions import Portions
 from tttembed_rag.clients.retrying import Patience
 from tttembed_rag.embedders.contract import RoleEmbedder, embedded
 from tttembed_rag.errors import EmbedderError, JudgeError, check_count, require
@@ -29,9 +30,11 @@ class GeminiEmbedder(RoleEmbedder):
     Args:
         model: Its name; its key is in GEMINI_API_KEY or GOOGLE_API_KEY.
         url: Another server that speaks the protocol; None is Google.
+        key: Its key; None is that of the environment, which Google alone is sent.
         dimensions: Width asked for (Matryoshka); None is the model's own.
         query_prefix: Before every query, from the second generation on.
         document_prefix: Before every document, from the second generation on.
+        batch_size: Texts in a request at most; None is 100.
         patience: How often and how fast the service is asked.
     """
 
@@ -40,18 +43,20 @@ class GeminiEmbedder(RoleEmbedder):
         model: str,
         *,
         url: str | None = None,
+        key: str | None = None,
         dimensions: int | None = None,
         query_prefix: str = QUERY_PREFIX,
         document_prefix: str = DOCUMENT_PREFIX,
+        batch_size: int | None = None,
         patience: Patience | None = None,
     ) -> None:
         if dimensions is not None:
             check_count("dimensions", dimensions)
         try:
-            self._google = GoogleModel(model, url=url, patience=patience)
+            self._google = GoogleModel(model, url=url, key=key, patience=patience)
         except JudgeError as exc:
             raise EmbedderError(exc.brief, exc.said) from exc
-        self._dimensions = dimensions
+        self._dimensions, self._portions = dimensions, Portions(batch_size or _AT_ONCE)
         generation = re.search(r"gemini-embedding-0*(\d+)", model)
         self._by_prefix = generation is not None and int(generation[1]) >= 2
         task_types = "RETRIEVAL_QUERY", "RETRIEVAL_DOCUMENT"
@@ -66,11 +71,11 @@ class GeminiEmbedder(RoleEmbedder):
             task_type=None if self._by_prefix else prompt, output_dimensionality=self._dimensions
         )
 
-        def ask(group: list[str]) -> list[list[float]]:
+        def ask(group: Sequence[str]) -> list[list[float]]:
             # One content per text: strings would become one aggregated vector in the second generation.
             contents = [{"parts": [{"text": text}]} for text in group]
             answer = self._google.ask(lambda: embed(model=model, contents=contents, config=config))
             return [item.values or [] for item in answer.embeddings or []]
 
         prefixed = [prompt + text for text in texts] if self._by_prefix else texts
-        return embedded(model, prefixed, ask, at_once=_AT_ONCE, dimensions=self._dimensions)
+        return embedded(model, prefixed, ask, portions=self._portions, dimensions=self._dimensions)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -18,6 +20,7 @@ Kind: TypeAlias = Literal["sentence-transformers", "qwen3", "embeddinggemma"]
 GEMMA_QUERY = "task: search result | query: "
 GEMMA_DOCUMENT = "title: none | text: "
 
+_log = logging.getLogger(__name__)
 # Two tokenizers that cut this text alike count as the same.
 _SAMPLE = "Tokenisers, 2 of them: naïve CAFÉ (don't)!"
 
@@ -60,7 +63,7 @@ class LocalEmbedder(RoleEmbedder):
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
         encode, prompt = (self._model.encode_query, self._model.encode_document)[place], self._prompts[place]
         vectors = encode(list(texts), prompt=prompt, batch_size=self._batch_size, show_progress_bar=False)
-        return unit_vectors(self._name, vectors, len(texts))
+        return unit_vectors(self._name, vectors, texts)
 
 
 def local_model(
@@ -73,6 +76,9 @@ def local_model(
     dtype: str | None = None,
     max_tokens: int | None = None,
     batch_size: int = 32,
+    query_prefix: str | None = None,
+    document_prefix: str | None = None,
+    trust_remote_code: bool = False,
 ) -> LocalEmbedder:
     """A model of sentence-transformers, by the recipe of its kind.
 
@@ -89,6 +95,9 @@ def local_model(
             ``bfloat16`` for ``embeddinggemma``.
         max_tokens: Tokens read of each text; None is the model's own limit.
         batch_size: Texts at once.
+        query_prefix: Before every query, of ``sentence-transformers``; None is the prompt stored with the model.
+        document_prefix: Before every document.
+        trust_remote_code: Whether code that stands beside the model is run.
     """
     if kind == "embeddinggemma" and dtype == "float16":
         raise InputError("dtype: expected float32 or bfloat16, whose range EmbeddingGemma needs, got float16")
@@ -101,12 +110,17 @@ def local_model(
             revision=revision,
             local_files_only=away,
             device=device,
+            trust_remote_code=trust_remote_code,
             model_kwargs={"dtype": dtype or ("float32" if device == "cpu" else accelerated)},
             processor_kwargs={"padding_side": "left"} if kind == "qwen3" else None,
         ).eval()
     if max_tokens is not None:
         loaded.max_seq_length = max_tokens
-    prompts: tuple[str | None, str | None] = (None, None)
+    prompts = query_prefix, document_prefix
+    if re.search(r"(?<![^\W_])e5(?![^\W_])", model, re.IGNORECASE) and not any((*prompts, *loaded.prompts.values())):
+        _log.warning(
+            "%s: E5 reads 'query: ' and 'passage: ' before texts: give query_prefix and document_prefix", model
+        )
     if kind == "qwen3":
         loaded = _qwen3(model, loaded)
         prompts = f"Instruct: {instruction}\nQuery:", ""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tttembed_rag.clients.endpoint import Endpoint, with_path
+from tttembed_rag.clients.endpoint import Address, Endpoint, with_path
 from tttembed_rag.clients.fingerprints import fingerprint_of
+from tttembed_rag.clients.portions import Portions
 from tttembed_rag.clients.retrying import Patience
 from tttembed_rag.embedders.contract import RoleEmbedder, embedded
 from tttembed_rag.errors import InputError
@@ -33,8 +34,14 @@ class Protocol:
 
 
 def _by_index(answer: Any) -> list[Any]:
-    vectors = {item["index"]: item["embedding"] for item in answer["data"]}
-    return [vectors[place] for place in range(len(vectors))]
+    items = answer["data"]
+    places = [item.get("index") or 0 for item in items]  # a 0 may be left out
+    if any(places):  # else they are in order
+        order = sorted(range(len(items)), key=places.__getitem__)
+        if [places[row] - places[order[0]] for row in order] != list(range(len(items))):
+            raise ValueError("expected every index once")
+        items = [items[row] for row in order]
+    return [item["embedding"] for item in items]
 
 
 PROTOCOLS = {
@@ -72,6 +79,7 @@ class EmbeddingService(RoleEmbedder):
         dimensions: Width asked for; None is the model's own.
         query_prefix: Before every query, for models that read one.
         document_prefix: Before every document.
+        batch_size: Texts in a request at most; None is as many as its namesake takes.
         patience: How often and how fast it is asked.
     """
 
@@ -85,6 +93,7 @@ class EmbeddingService(RoleEmbedder):
         dimensions: int | None = None,
         query_prefix: str = "",
         document_prefix: str = "",
+        batch_size: int | None = None,
         patience: Patience | None = None,
     ) -> None:
         if protocol not in PROTOCOLS:
@@ -92,11 +101,12 @@ class EmbeddingService(RoleEmbedder):
         self._protocol = PROTOCOLS[protocol]
         if url is None and not key:
             raise InputError(f"key: expected one in the environment variable {self._protocol.key}, found none")
+        self._portions = Portions(batch_size or self._protocol.at_once)
         base = url or self._protocol.url
         self._endpoint = Endpoint(
             with_path(base, self._protocol.path),
             key=key,
-            header="api-key" if ".azure.com" in base else "authorization",
+            header="api-key" if Address.of(base).is_azure else "authorization",
             patience=patience,
         )
         self._body = {"model": model} | ({} if dimensions is None else {self._protocol.width: dimensions})
@@ -108,9 +118,9 @@ class EmbeddingService(RoleEmbedder):
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
         protocol, said = self._protocol, self._body | self._protocol.kinds[place]
 
-        def ask(group: list[str]) -> Any:
-            body = said | {protocol.texts: group}
+        def ask(group: Sequence[str]) -> Any:
+            body = said | {protocol.texts: list(group)}
             return self._endpoint.ask(body, protocol.vectors, expected="a vector for each text")
 
         prefixed = [self._prefixes[place] + text for text in texts]
-        return embedded(self.fingerprint, prefixed, ask, at_once=protocol.at_once, dimensions=self._dimensions)
+        return embedded(self.fingerprint, prefixed, ask, portions=self._portions, dimensions=self._dimensions)

@@ -54,19 +54,23 @@ def name_of(spec: str) -> str:
 
 
 def _service(kind: str, model: str, dimensions: int | None, options: Options) -> Embedder:
-    url, patience = options.take("url", "") or None, options.patience()
+    url = options.take("url", "") or None
+    more: dict[str, Any] = {
+        "url": url,
+        "dimensions": dimensions,
+        "batch_size": options.whole("batch", 0) or None,
+        "patience": options.patience(),
+    }
     if kind == "gemini":
-        prefix = options.take("query_prefix", QUERY_PREFIX)
-        return GeminiEmbedder(model, url=url, dimensions=dimensions, query_prefix=prefix, patience=patience)
+        prefix, key = options.take("query_prefix", QUERY_PREFIX), options.key("GEMINI_API_KEY", url)
+        return GeminiEmbedder(model, key=key, query_prefix=prefix, **more)
     return EmbeddingService(
         kind,
         model,
-        url=url,
-        key=options.key(PROTOCOLS[kind].key),
-        dimensions=dimensions,
+        key=options.key(PROTOCOLS[kind].key, url),
         query_prefix=options.take("query_prefix", ""),
         document_prefix=options.take("document_prefix", ""),
-        patience=patience,
+        **more,
     )
 
 
@@ -82,6 +86,8 @@ def _here(kind: Any, target: str, options: Options) -> Embedder:
     machine["batch_size"] = options.whole("batch", 32)
     if kind == "qwen3":
         machine["instruction"] = options.take("instruction", INSTRUCTION)
+    if kind == "sentence-transformers":
+        machine |= {name: options.maybe(name) for name in ("query_prefix", "document_prefix")}
     return local_model(target, kind, **machine)
 
 

@@ -53,7 +53,7 @@ class FrameworkEmbedder(RoleEmbedder):
         name = getattr(method, "__qualname__", type(method).__name__)
         if place or not self._one_by_one:
             return _of_batch(self.fingerprint, name, method, texts)
-        return unit_vectors(self.fingerprint, [vectors_from(name, method, text) for text in texts], len(texts))
+        return unit_vectors(self.fingerprint, [vectors_from(name, method, text) for text in texts], texts)
 
 
 class FunctionEmbedder(RoleEmbedder):
@@ -73,7 +73,7 @@ class FunctionEmbedder(RoleEmbedder):
 
 
 def _of_batch(model: str, name: str, embed: Callable[[list[str]], Any], texts: Sequence[str]) -> FloatArray:
-    return unit_vectors(model, vectors_from(name, embed, list(texts)) if texts else (), len(texts))
+    return unit_vectors(model, vectors_from(name, embed, list(texts)) if texts else (), texts)
 
 
 def _methods_of(model: Any) -> tuple[str, str] | None:
@@ -99,4 +99,4 @@ class Truncated(RoleEmbedder):
         vectors = (self._embedder.embed_documents if place else self._embedder.embed_queries)(texts)
         if len(vectors) and vectors.shape[1] < self._dimensions:
             raise InputError(f"dimensions: expected at most {vectors.shape[1]}, got {self._dimensions}")
-        return unit_vectors(self.fingerprint, vectors[:, : self._dimensions], len(vectors))
+        return unit_vectors(self.fingerprint, vectors[:, : self._dimensions], texts)

@@ -66,10 +66,11 @@ class LocalChat:
                 max_new_tokens=self._new_tokens,
                 pad_token_id=self._tokenizer.eos_token_id,
             )[0, ids.shape[1] :]
-        report_usage(Usage(1, ids.shape[1], len(written)))
         ends = self._model.generation_config.eos_token_id
         ends = {self._tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
-        if not len(written) or int(written[-1]) not in ends:
+        is_whole = len(written) and int(written[-1]) in ends
+        report_usage(Usage(1, ids.shape[1], len(written)), ended="" if is_whole else "length")
+        if not is_whole:
             return None
         answer: str = self._tokenizer.decode(written, skip_special_tokens=True)
         return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from tttembed_rag.clients.retrying import RefusedError, RefusedTextsError
 from tttembed_rag.clients.usage import Usage, estimated_tokens
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.rewards.scales import Scale
@@ -24,6 +26,7 @@ Scores = list[float | None]
 AskedT = TypeVar("AskedT")
 ResultT = TypeVar("ResultT")
 
+_log = logging.getLogger(__name__)
 # Documents in a call to a judge that names no number.
 _AT_ONCE = 32
 
@@ -110,6 +113,23 @@ def side_by_side(ask: Callable[[AskedT], ResultT], about: Sequence[AskedT], conc
         return list(map(ask, about))
     with ThreadPoolExecutor(min(concurrency, len(about)), "tttembed-judge") as pool:
         return list(pool.map(Context.run, [copy_context() for _ in about], repeat(ask), about))
+
+
+def unless_refused(name: str, answers: Sequence[float | RefusedTextsError | None]) -> Scores:
+    """The scores in *answers* of the service *name*, None for a document that it refuses.
+
+    Raises:
+        RefusedTextsError: It refuses the only one.
+        RefusedError: It refuses every one of several.
+    """
+    refused = [answer for answer in answers if isinstance(answer, RefusedTextsError)]
+    if refused and len(refused) == len(answers):
+        raise refused[0] if len(answers) == 1 else RefusedError(refused[0].brief, refused[0].said)
+    if refused:
+        _log.warning(
+            "%s: %d of %d documents are refused, not judged: %s", name, len(refused), len(answers), refused[0].brief
+        )
+    return [None if isinstance(answer, RefusedTextsError) else answer for answer in answers]
 
 
 def scored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -47,13 +48,16 @@ class CrossEncoderJudge(Blocking):
             raise InputError(f"{name}: expected a classifier with one label, got {model.config.num_labels}")
         if scale not in ("probability", "logit"):
             raise InputError(f"scale: expected probability or logit for a cross-encoder, got {scale!r}")
-        room = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _DEFAULT_LENGTH))
-        self._tokens = max_tokens or room
+        config = model.config.get_text_config()
+        self._tokens = max_tokens or min(tokenizer.model_max_length, _places(model))
         self._model = model
         self._text = PlainTokenizer(tokenizer, self._tokens)
-        self._segmented = "token_type_ids" in tokenizer.model_input_names
-        self._pad = tokenizer.pad_token_id or 0
-        self._batches = Batches(batch_tokens, model.device.type)
+        names = inspect.signature(model.forward).parameters
+        self._segmented = "token_type_ids" in tokenizer.model_input_names and "token_type_ids" in names
+        if config.pad_token_id is None:  # by which a causal model finds the last token of each row
+            config.pad_token_id = tokenizer.pad_token_id
+        self._pad = config.pad_token_id or 0
+        self._batches = Batches(1 if config.pad_token_id is None else batch_tokens, model.device.type, name)
         self.scale = Scale(scale)
         self.fingerprint = fingerprint_of(
             "cross-encoder", name, weights=weights_digest(model), scale=scale, tokens=self._tokens
@@ -92,3 +96,13 @@ class CrossEncoderJudge(Blocking):
         ]
         scores: list[float] = (logits.sigmoid() if self.scale.kind == "probability" else logits).tolist()
         return scores
+
+
+def _places(model: Any) -> int:
+    """The tokens that *model* has places for; those of RoBERTa's family begin behind that of the padding."""
+    for name, module in model.named_modules():
+        padding = getattr(module, "padding_idx", None)
+        if name.endswith("position_embeddings") and padding is not None:
+            return int(module.num_embeddings) - int(padding) - 1
+    places = int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 0)
+    return places if places > 0 else _DEFAULT_LENGTH

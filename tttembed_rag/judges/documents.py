@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from tttembed_rag.judges.contract import Scores
+from tttembed_rag.rewards.names import whole
 
 # Control characters become blanks. Characters that only hide or reorder text are dropped, those that Unicode calls
 # formats (Cf) or lets be ignored (Default_Ignorable_Code_Point): zero-width and bidirectional marks, fillers, tags,
@@ -27,9 +28,7 @@ _FIT = {**dict.fromkeys(_CONTROLS, " "), **dict.fromkeys(_HIDDEN), 0x09: "\t", 0
 def readable(text: str, limit: int) -> str:
     """*text* as a judge may read it: at most *limit* characters, no lone surrogates, nothing hidden."""
     cut = (text if len(text) <= limit else text.lstrip()[:limit]).replace("\r\n", "\n")
-    if not cut.isascii():
-        cut = cut.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return cut.translate(_FIT)
+    return whole(cut).translate(_FIT)
 
 
 def fence_of(query: str, document: str) -> str:

@@ -83,11 +83,13 @@ def check_answers(judge: Judge, scores: Scores) -> None:
     right, of = rewards[:, 0] > rewards[:, 1], len(rewards)  # NaN is never right
     if right.sum() >= min(_NEEDED, of):
         return
-    wrong = int(right.argmin())
+    wrong, silent = int(right.argmin()), sum(score is None for score in scores)
+    why = "is it a reranker, does its server apply the model's prompt template, and is more better on its scale?"
+    if silent and (silence := str(getattr(judge, "silence", ""))):
+        why = f"{silent} of {len(scores)} documents have no score: {silence}"
     reversed_ = (rewards[:, 0] < rewards[:, 1]).sum()
     raise JudgeError(
         f"{judge.fingerprint}: expected to pass its examination, got {right.sum()} of {of} questions right and "
         f"{reversed_} reversed; to {questions()[wrong][0]!r} the right document has the reward "
-        f"{rewards[wrong, 0]:.3f}, a plainly wrong one {rewards[wrong, 1]:.3f} (is it a reranker, does its server "
-        "apply the model's prompt template, and is more better on its scale?)"
+        f"{rewards[wrong, 0]:.3f}, a plainly wrong one {rewards[wrong, 1]:.3f} ({why})"
     )

@@ -11,10 +11,11 @@ from typing import Any
 
 from tttembed_rag.clients.endpoint import Endpoint
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.clients.portions import Portions
 from tttembed_rag.clients.retrying import Patience, TooLargeError
 from tttembed_rag.clients.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
 from tttembed_rag.errors import InputError, JudgeError, check_count
-from tttembed_rag.judges.contract import Blocking, Scores, side_by_side
+from tttembed_rag.judges.contract import Blocking, Scores, side_by_side, unless_refused
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.rewards.scales import Scale
 
@@ -107,6 +108,7 @@ class HttpJudge(Blocking):
         key: Secret sent as a bearer token or as the shape has it, never over plain HTTP to another machine.
         instruction: What counts as relevant, for shapes that take one.
         longest_document: Characters of a document that are sent.
+        batch_size: Documents in a request at most; None is as many as servers of the shape take.
         patience: How often and how fast it is asked.
     """
 
@@ -120,6 +122,7 @@ class HttpJudge(Blocking):
         key: str | None = None,
         instruction: str = INSTRUCTION,
         longest_document: int = 32_000,
+        batch_size: int | None = None,
         patience: Patience | None = None,
     ) -> None:
         if shape not in SHAPES:
@@ -133,7 +136,7 @@ class HttpJudge(Blocking):
         self.model = model
         self._instruction = instruction
         self.longest_document = longest_document
-        self.documents_per_call = self._shape.at_once
+        self._portions = Portions(min(batch_size or told.at_once, told.at_once))
         self.scale = Scale.parse(declared)
         self.fingerprint = fingerprint_of(
             f"http+{shape}",
@@ -144,26 +147,32 @@ class HttpJudge(Blocking):
             cut=longest_document,
         )
 
+    @property
+    def documents_per_call(self) -> int:
+        """Documents that the server takes at once."""
+        return self._portions.most
+
     def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """One score per document, as the server gave it; None for a document without text.
+        """One score per document, as the server gave it; None for one without text, and for one that is refused alone.
 
         Whoever asks a judge checks that the scores are on its scale: `checked_rewards`.
 
-        Documents that the server refuses for their size are sent in smaller requests; one that is refused alone is cut.
+        Documents that the server refuses are sent in smaller requests; one that is too large by itself is cut.
 
         Raises:
             JudgeError: The server refused, stayed busy, or left a document out.
         """
         screened = Screened.of(documents, self.longest_document)
-        size = self._shape.at_once
+        size, ask = self._portions.most, partial(self._scores, query)
         batches = [screened.texts[start : start + size] for start in range(0, len(screened.texts), size)]
-        answers = side_by_side(partial(self._scores, query), batches, _AT_ONCE)
-        return screened.spread([score for scores in answers for score in scores])
+        answers = side_by_side(lambda batch: self._portions.ask(batch, ask), batches, _AT_ONCE)
+        name = self.endpoint.where.name
+        return screened.spread(unless_refused(name, [score for scores in answers for score in scores]))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""
         read = sum(estimated_tokens(query, text[: self.longest_document]) for text in documents)
-        return Usage(-(-len(documents) // self._shape.at_once), read)
+        return Usage(-(-len(documents) // self._portions.most), read)
 
     def request(self, query: str, documents: list[str]) -> dict[str, Any]:
         """The JSON that is sent to ask about *documents*, which are read as they are."""
@@ -175,8 +184,8 @@ class HttpJudge(Blocking):
         used = answer.get("usage") or {}
         return _by_index(self.fingerprint, answer, 1)[0], plausible(used.get("total_tokens"), 0)
 
-    def _scores(self, query: str, documents: list[str]) -> Scores:
-        """Scores of *documents*, in two halves where the server refuses their size; a single one is cut in half."""
+    def _scores(self, query: str, documents: Sequence[str]) -> Scores:
+        """Scores of *documents*; a single one that is too large is cut in half."""
 
         def read(answer: Any) -> tuple[Scores, Usage]:
             scores = _by_index(self.endpoint.where.name, answer, len(documents))
@@ -184,12 +193,10 @@ class HttpJudge(Blocking):
 
         expected = "an index and a score per document"
         try:
-            scores, used = self.endpoint.ask(self.request(query, documents), read, expected=expected)
+            scores, used = self.endpoint.ask(self.request(query, list(documents)), read, expected=expected)
         except TooLargeError as exc:
-            if half := len(documents) // 2:
-                return self._scores(query, documents[:half]) + self._scores(query, documents[half:])
-            (text,) = documents
-            if len(text) <= _SHORT_DOCUMENT:
+            text = documents[0]
+            if len(documents) > 1 or len(text) <= _SHORT_DOCUMENT:
                 raise
             _log.warning("%s; a document of %d characters is cut in half", exc, len(text))
             return self._scores(query, [readable(text, len(text) // 2)])
@@ -205,13 +212,13 @@ def _by_index(name: str, answer: Any, count: int) -> Scores:
         else:
             answer = answer["results"] if "results" in answer else answer["data"]
     scores = {}
-    places = [item["index"] for item in answer]
+    places = [0 if (place := item.get("index")) is None else place for item in answer]  # a 0 may be left out
     if any(type(place) is not int for place in places) or sorted(places) != list(range(count)):
         raise JudgeError(
             f"{name}: expected every index from 0 to {count - 1} once, got {sorted(map(str, places))[:20]}"
         )
     for place, item in zip(places, answer, strict=True):
-        score = item.get("relevance_score", item.get("score"))
+        score = item["relevance_score" if "relevance_score" in item else "score"]
         if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
             raise JudgeError(f"{name}: expected a number as score, got {score!r}")
         scores[place] = score

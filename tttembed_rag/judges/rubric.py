@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from types import SimpleNamespace
 from typing import Any
 
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.clients.retrying import RefusedTextsError, refusal
 from tttembed_rag.clients.usage import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, check_count
-from tttembed_rag.judges.contract import Scores, side_by_side
+from tttembed_rag.judges.contract import Scores, side_by_side, unless_refused
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.rewards.scales import Scale
 
@@ -52,8 +56,11 @@ with X one digit from 0 to 5."""
 
 # The verdict on the last line of an answer, which a chat model may set in bold.
 _VERDICT = re.compile(r"[*_]{0,3}Score:[*_]{0,3} ?[*_]{0,3}([0-5])[*_]{0,3}\.?")
+# Characters of an answer without a verdict that are shown, at its end.
+_SHOWN = 80
 # Characters of a query that are shown.
 _LONGEST_QUERY = 4_000
+_log = logging.getLogger(__name__)
 
 
 def grade_of(answer: str | None) -> float | None:
@@ -74,6 +81,9 @@ class RubricJudge:
         longest_document: Characters of a document that are shown.
         output_tokens: Tokens an answer may have; for the forecast.
         concurrency: Prompts in flight at once within one call.
+
+    Attributes:
+        silence: Why the last answer without a verdict had none; empty where every one had its own.
     """
 
     documents_per_call = 1
@@ -103,25 +113,25 @@ class RubricJudge:
         self.longest_document = longest_document
         self._output_tokens = output_tokens
         self._concurrency = concurrency
+        self.silence = JudgeError()
+        self._silences: set[str] = set()
         self.fingerprint = fingerprint_of(
             "rubric", model, prompt=RUBRIC, instruction=instruction, settings=settings, cut=longest_document
         )
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """One grade per document, several prompts at once in threads; None where the answer has no verdict.
-
-        Not inside a running event loop if the model is async.
-        """
-        if self._async:
-            return asyncio.run(self.ascore(query, documents))
+        """One grade per document, several prompts at once in threads; None where the answer has no verdict."""
+        if self._async:  # in a thread, for this one may have a running event loop
+            with ThreadPoolExecutor(1, "tttembed-judge") as pool:
+                return pool.submit(copy_context().run, asyncio.run, self.ascore(query, documents)).result()
         screened = Screened.of(documents, self.longest_document)
 
-        def grade(text: str) -> float | None:
+        def grade(text: str) -> float | RefusedTextsError | None:
             with self._asking(self.prompt(query, text)) as asked:
                 asked.answer = self.complete(asked.prompt)
-            return grade_of(asked.answer)
+            return asked.refused or self._grade(asked.answer, asked.ended)
 
-        return screened.spread(side_by_side(grade, screened.texts, self._concurrency))
+        return self._spread(screened, side_by_side(grade, screened.texts, self._concurrency))
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, without blocking; a plain function runs in threads."""
@@ -130,13 +140,28 @@ class RubricJudge:
         screened = Screened.of(documents, self.longest_document)
         slots = asyncio.Semaphore(self._concurrency)
 
-        async def grade(text: str) -> float | None:
+        async def grade(text: str) -> float | RefusedTextsError | None:
             async with slots:
                 with self._asking(self.prompt(query, text)) as asked:
                     asked.answer = await self.complete(asked.prompt)
-            return grade_of(asked.answer)
+            return asked.refused or self._grade(asked.answer, asked.ended)
 
-        return screened.spread(await asyncio.gather(*(grade(text) for text in screened.texts)))
+        return self._spread(screened, await asyncio.gather(*(grade(text) for text in screened.texts)))
+
+    def _grade(self, answer: str | None, ended: str) -> float | None:
+        """The grade of an *answer* that *ended* so; where it has none, the log says why, once."""
+        if (grade := grade_of(answer)) is None:
+            brief = "the last line of an answer is no 'Score: X'" if answer else "an answer has no text"
+            brief += f", and ended by {ended!r}" if ended else ""
+            brief += f": more than {self._output_tokens} tokens may be needed, thoughts count" if not answer else ""
+            self.silence = JudgeError(brief, f"({answer[-_SHOWN:]!r})" if answer else "")
+            if brief not in self._silences:
+                self._silences.add(brief)
+                _log.warning("%s: no verdict: %s", self._model, brief)
+        return grade
+
+    def _spread(self, screened: Screened, answers: Sequence[float | RefusedTextsError | None]) -> Scores:
+        return screened.spread(unless_refused(self._model, answers))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request a document, its prompt, and an answer of full length."""
@@ -148,18 +173,28 @@ class RubricJudge:
     def _asking(self, prompt: str) -> Iterator[SimpleNamespace]:
         """A place for the answer to *prompt*; its usage is recorded, estimated where the model reports none.
 
+        A prompt that is refused for what stands in it has no answer, and the error instead.
+
         Raises:
-            JudgeError: The model raised an error, or its answer is no text.
+            JudgeError: The model raised another error, or its answer is no text.
         """
-        asked = SimpleNamespace(prompt=prompt, answer=None)
+        asked = SimpleNamespace(prompt=prompt, answer=None, refused=None, ended="")
         with metered() as meter:
             try:
                 yield asked
+            except RefusedTextsError as exc:
+                asked.refused = exc
             except TTTEmbedError:
                 raise
             except Exception as exc:  # the client of a model may raise anything
                 brief = f"{self._model}: expected an answer, got {type(exc).__name__}:"
-                raise JudgeError(brief, f"{exc}".partition("\n")[0]) from exc
+                error = refusal(getattr(exc, "status_code", None))(brief, f"{exc}".partition("\n")[0])
+                if not isinstance(error, RefusedTextsError):
+                    raise error from exc
+                asked.refused = error
+        asked.ended = meter.ended
+        if asked.refused:  # nothing was used
+            return
         if asked.answer is not None and not isinstance(asked.answer, str):
             raise JudgeError(f"{self._model}: expected an answer as text, got {type(asked.answer).__name__}")
         estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(asked.answer or ""))
@@ -173,8 +208,8 @@ class RubricJudge:
 
     def read(self, answer: Any) -> tuple[float | None, Usage | None]:
         """The grade in an *answer* to such JSON, and its usage; None where there is none."""
-        text, usage = self.complete.read(answer)
-        return grade_of(text), usage
+        text, usage, ended = self.complete.read(answer)
+        return self._grade(text, ended), usage
 
     def prompt(self, query: str, document: str) -> str:
         """The prompt of the model: the rubric around both texts, fenced by a hash of them."""

@@ -81,10 +81,12 @@ def _chat(kind: str, model: str, options: Options) -> tuple[LocalChat | Gemini |
         parts = load("AutoModelForCausalLM", model, **options.machine())
         return LocalChat(*parts, name=short_name(model)), NEW_TOKENS
     url, patience = options.take("url", "") or None, options.patience()
+    key = options.key(f"{kind.upper()}_API_KEY", url)
     if kind == "gemini":
-        return Gemini(model, url=url, patience=patience), GEMINI_TOKENS
+        thinking = options.maybe("thinking")
+        return Gemini(model, url=url, key=key, thinking=thinking, patience=patience), GEMINI_TOKENS
     tokens = options.whole("tokens", OUTPUT_TOKENS)
-    key, temperature = options.key(f"{kind.upper()}_API_KEY"), options.number("temperature", nan)
+    temperature = options.number("temperature", nan)
     made = OpenAIChat if kind == "openai" else AnthropicChat
     return made(model, url=url, key=key, tokens=tokens, temperature=temperature, patience=patience), tokens
 
@@ -97,7 +99,7 @@ def _http(kind: str, target: str, options: Options) -> Judge:
     else:
         url, model, shape = options.take("url", ""), target, kind
     told = SHAPES.get(shape)
-    key = options.key(told.key if told else None)
+    key = options.key(told.key if told else None, url or None)
     if told and not url:
         if key is None:
             raise InputError(f"key: expected one in the environment variable {told.key}, found none")
@@ -110,5 +112,6 @@ def _http(kind: str, target: str, options: Options) -> Judge:
         key=key,
         instruction=options.take("instruction", INSTRUCTION),
         longest_document=options.whole("characters", 32_000),
+        batch_size=options.whole("batch", 0) or None,
         patience=options.patience(),
     )

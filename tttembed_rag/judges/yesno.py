@@ -68,7 +68,7 @@ class YesNoJudge(Blocking):
             raise JudgeError(f"{name}: expected {texts} to be one token each, as in Qwen3-Reranker (is it one?)")
         self._answers = [token for (token,) in ids[:2]]
         self._instruction = instruction
-        self._batches = Batches(batch_tokens, model.device.type)
+        self._batches = Batches(batch_tokens, model.device.type, name)
         weights, prompt = weights_digest(model), [PREFIX, BODY, SUFFIX]
         self.fingerprint = fingerprint_of(
             "yesno", name, weights=weights, prompt=prompt, instruction=instruction, tokens=max_tokens

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tttembed_rag.clients.retrying import RefusedTextsError
 from tttembed_rag.clients.usage import Meter, Usage, metered
 from tttembed_rag.errors import JudgeError, RewardError, check_count
 from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_rewards, scored
@@ -33,6 +34,8 @@ from tttembed_rag.judging.walk import JudgeCall, Walk
 _log = logging.getLogger(__name__)
 # Calls that fail one after the other before the judge is in doubt.
 _FAILURES = 3
+# Calls that are refused for what stands in them, one after the other, before that is not believed.
+_REFUSALS = 100
 # How often a judge in doubt may show by the first question of its examination that it is well.
 _CHANCES = 10
 # Seconds between looks at whether others, who examine the judge now, have an answer.
@@ -108,7 +111,7 @@ class Run:
         # Whether the judge is being examined, how often it may be again, and why it is.
         self._examining, self._chances = False, _CHANCES if examine else 0
         self._why: str | None = None
-        self._failures = 0
+        self._failures = self._refusals = 0
         self._failed: dict[bytes, JudgeError] = {}
         self.usage, self.usd = Usage(), 0.0
         # Why the judge is asked no more: it broke down, or a cap has no room for its examination.
@@ -188,7 +191,7 @@ class Run:
             if call.examines:
                 self._examining = False
             else:
-                self._failures = 0
+                self._failures = self._refusals = 0
             self._pay(call, used, answers)
 
     def _scores(self, future: Future[Scores]) -> Scores:
@@ -211,11 +214,13 @@ class Run:
         self.usd += self.account.price.of(used)
 
     def _fail(self, call: JudgeCall, error: JudgeError) -> None:
-        """Note a call that failed; several in a row put the judge in doubt."""
+        """Note a call that failed; several in a row put the judge in doubt, and many about texts that are refused."""
         _log.warning("not judged: %s", error.brief)
         self._failed |= dict.fromkeys(call.charge.pairs, error)
-        self._failures += 1
-        if self._failures < _FAILURES or self._examining or self._stopped or self._capped:
+        is_refused = isinstance(error, RefusedTextsError)
+        self._failures, self._refusals = self._failures + (not is_refused), self._refusals + is_refused
+        well = self._failures < _FAILURES and self._refusals < _REFUSALS
+        if well or self._examining or self._stopped or self._capped:
             return
         if self._chances and not isinstance(error, LateError):
             self._doubt(error.brief)
@@ -224,7 +229,7 @@ class Run:
 
     def _doubt(self, why: str) -> None:
         """Examine the judge again, and ask nothing else before its answer."""
-        self._why, self._failures, self._chances = why, 0, self._chances - 1
+        self._why, self._failures, self._refusals, self._chances = why, 0, 0, self._chances - 1
         call = self._walk.examination()
         if call is None:
             self._capped = self.account.ended

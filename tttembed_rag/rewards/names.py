@@ -36,6 +36,11 @@ def cleaned(text: str) -> str:
     return text if text.isascii() and "\0" not in text else _UNKEPT.sub("\ufffd", text)
 
 
+def whole(text: str) -> str:
+    """*text* with each half of a character, which no service and no tokenizer takes, replaced by U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def numbered(names: Iterable[str]) -> list[str]:
     """*names* in order, each with a number where it came before."""
     came, distinct = Counter[str](), list[str]()

@@ -21,19 +21,37 @@ _SAFE_SQUARES = (1e-30, 1e30)
 def as_floats(name: str, value: ArrayLike) -> FloatArray:
     """*value* as a float32 or float64 array; no copy where it already is one.
 
-    Lists become float64, half precision becomes float32, anything else is a VectorError.
+    Lists become float64, half precision becomes float32, anything else is a VectorError. Tensors of torch, or lists of
+    them, are read wherever they are.
     """
     try:
+        value = _off_device(value)
         floats = _flat(value) if isinstance(value, list) else np.asarray(value)
-        if floats.dtype == np.float16:
+        if floats.dtype.name in ("float16", "bfloat16"):
             return floats.astype(np.float32)
         if floats.dtype.kind in "iu":
             return floats.astype(np.float64)
     except ValueError as exc:
         raise VectorError(f"{name}: expected vectors of one width, got rows of different lengths") from exc
+    except (TypeError, RuntimeError) as exc:  # of another library
+        raise VectorError(f"{name}: expected float32 or float64 numbers, got {type(value).__name__}") from exc
     if floats.dtype not in (np.float32, np.float64):
         raise VectorError(f"{name}: expected float32 or float64 numbers, got dtype {floats.dtype}")
     return floats
+
+
+def _off_device(value: Any) -> Any:
+    """A tensor, or lists of them, as numpy has it: without a gradient, in the memory of the CPU, no bfloat16."""
+    if hasattr(value, "detach"):
+        tensor = value.detach().cpu()
+        return (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy()
+    if (
+        isinstance(value, list | tuple)
+        and len(value)
+        and (hasattr(value[0], "detach") or isinstance(value[0], list | tuple))
+    ):
+        return [_off_device(item) for item in value]
+    return value
 
 
 def _flat(values: list[Any]) -> NDArray[Any]:

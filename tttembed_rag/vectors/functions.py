@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from tttembed_rag.errors import EmbedderError, TTTEmbedError, VectorError, raised
+from tttembed_rag.errors import EmbedderError, TTTEmbedError, raised
 from tttembed_rag.vectors.checks import FloatArray, as_floats
 
 
@@ -31,10 +31,12 @@ def vectors_from(name: str, function: Callable[[Any], Any], texts: str | list[st
     if answer is None or isinstance(answer, str):
         raise EmbedderError(f"{name}: expected {expected}, got {'a text' if isinstance(answer, str) else None}")
     try:
-        vectors = as_floats(name, answer)
-    except (VectorError, TypeError, ValueError) as exc:
-        reason = str(exc).removeprefix(f"{name}: ").rpartition("got ")[2] or type(exc).__name__
+        vectors = as_floats(name, list(answer) if isinstance(answer, Iterator) else answer)
+    except TTTEmbedError as exc:
+        reason = exc.brief.rpartition(", got ")[2].replace("dtype object", type(answer).__name__)
         raise EmbedderError(f"{name}: expected {expected}, got {reason}") from exc
+    except Exception as exc:  # of a generator of the user's own
+        raise EmbedderError(f"{name}: expected {expected}, got {raised(exc)}:", f"{exc}".partition("\n")[0]) from exc
     if vectors.shape[:-1] != (() if count is None else (count,)) or not vectors.size:
         raise EmbedderError(f"{name}: expected {expected}, got shape {vectors.shape}")
     return vectors

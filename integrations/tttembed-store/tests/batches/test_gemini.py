@@ -129,23 +129,21 @@ def test_errors_are_one_line(gemini, tmp_path):
         service.get("batches/1")
 
 
-def test_a_redirect_does_not_get_the_key(serve, monkeypatch):
+def test_a_redirect_does_not_get_the_key(serve):
     """google-genai's own client would follow it, with the key in a header of Google's."""
-    monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
     other = serve(lambda *_: (200, {}, {}))
     server = serve(lambda *_: (307, {"location": other.url.replace("127.0.0.1", "localhost")}, {}))
     with pytest.raises(JudgeError, match="tiny: expected an answer, got 307"):
-        Gemini("tiny", url=server.url, patience=Patience(attempts=1))("hello")
+        Gemini("tiny", url=server.url, key="s3cret", patience=Patience(attempts=1))("hello")
 
     assert server.asked[0][1]["x-goog-api-key"] == "s3cret"
     assert other.asked == []
 
 
-def test_the_key_is_not_sent_in_the_clear(monkeypatch):
+def test_the_key_is_not_sent_in_the_clear():
     """As for every other service."""
-    monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
     with pytest.raises(InputError, match=r"^url: expected https where a key is sent, got 'http://example\.com/v1'$"):
-        Gemini("tiny", url="http://example.com/v1?token=t")
+        Gemini("tiny", url="http://example.com/v1?token=t", key="s3cret")
 
 
 @pytest.mark.parametrize("error", ["boom", {"code": 429, "message": "m", "details": 5}])
