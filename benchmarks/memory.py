@@ -35,7 +35,7 @@ from tttembed_tools.learning import weight_of
 from benchmarks.tools import StoredVectors, unit
 from tttembed_rag import context
 from tttembed_rag.evaluate.files import load_beir, load_vectors
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 
 SETS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf", "chroma-chunks", "cranfield", "hotpotqa-dev500")
 SETS += ("scifact",)

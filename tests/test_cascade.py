@@ -20,7 +20,7 @@ from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
 from tttembed_rag.judges import Blocking
 from tttembed_rag.offsets.codes import LOST, OTHER_JUDGE
-from tttembed_rag.offsets.skips import SHARES, Skips
+from tttembed_rag.offsets.rerankskips import SHARES, Skips
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving import Cascade
 from tttembed_rag.serving.cascade import WATCHED

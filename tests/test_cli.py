@@ -23,7 +23,7 @@ from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.summary import conclusions
 from tttembed_rag.offsets.kernel import KernelMap
-from tttembed_rag.offsets.skips import Skips
+from tttembed_rag.offsets.rerankskips import Skips
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 MEANS = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction")

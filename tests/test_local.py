@@ -14,7 +14,7 @@ from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.kernel import KernelMap
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.offset import Offset
 
 UNGATED = Evidence(3, None, None, "ungated", "learned without a gate")
 

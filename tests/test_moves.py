@@ -9,7 +9,7 @@ import numpy as np
 from tttembed_rag.evaluate.explaining import Explanation, Move, moves_between
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.offset import Offset
 
 NAMES = "abcdefghijkl"
 

@@ -21,7 +21,7 @@ from safetensors.numpy import save as to_safetensors
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
 from tttembed_rag.errors import OffsetFileError, VectorError
 from tttembed_rag.offsets.kernel import KernelMap
-from tttembed_rag.offsets.values import Certificate
+from tttembed_rag.offsets.offset import Certificate
 from tttembed_rag.rewards.observations import Candidate, Served
 
 WIDTH = 6

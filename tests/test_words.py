@@ -27,7 +27,7 @@ from tttembed_rag.evaluate.explaining import explain
 from tttembed_rag.fitting.objectives import softmax
 from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.fitting.weighing import Weighing
+from tttembed_rag.fitting.wordweights import Weighing
 from tttembed_rag.gate.audit import audit_sample
 from tttembed_rag.gate.case import Case, Terms, gated
 from tttembed_rag.gate.deciding import nothing

@@ -9,7 +9,7 @@ import numpy as np
 from tttembed_store import Candidate, Served, Store
 
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 
 JUDGE = "judge-a"
 

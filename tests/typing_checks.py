@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Recipe, Rewards, Scale, TTTEmbedError, fit
 from tttembed_rag.errors import DataError, MissingExtraError, OffsetFileError, RewardError, VectorError
 from tttembed_rag.fitting import KD, ReverseKL
-from tttembed_rag.offsets.values import Certificate
+from tttembed_rag.offsets.offset import Certificate
 
 
 def build(queries: NDArray[np.float32], documents: NDArray[np.float32], scores: NDArray[np.float64]) -> Rewards:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tttembed_rag.judging.running import judge_all
     from tttembed_rag.judging.spending import Budget, Price
     from tttembed_rag.offsets.evidence import Evidence
-    from tttembed_rag.offsets.lookup import Offsets
-    from tttembed_rag.offsets.values import Offset
+    from tttembed_rag.offsets.offset import Offset
+    from tttembed_rag.offsets.offsets import Offsets
     from tttembed_rag.rewards.events import Event, Feedback
     from tttembed_rag.rewards.rewards import Rewards
     from tttembed_rag.rewards.scales import Scale
@@ -90,8 +90,8 @@ if not TYPE_CHECKING:
             "tttembed_rag.judging.running": ["judge_all"],
             "tttembed_rag.judging.spending": ["Budget", "Price"],
             "tttembed_rag.offsets.evidence": ["Evidence"],
-            "tttembed_rag.offsets.lookup": ["Offsets"],
-            "tttembed_rag.offsets.values": ["Offset"],
+            "tttembed_rag.offsets.offsets": ["Offsets"],
+            "tttembed_rag.offsets.offset": ["Offset"],
             "tttembed_rag.rewards.events": ["Event", "Feedback"],
             "tttembed_rag.rewards.rewards": ["Rewards"],
             "tttembed_rag.rewards.scales": ["Scale"],

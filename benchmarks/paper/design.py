@@ -18,8 +18,8 @@ from tttembed_rag.evaluate.experiment import LEAST_GAIN
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.recipe import Recipe, Solver
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.offsets.offset import AnyScope
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.vectors.rows import Float64
 
 # Everything that serves offsets, then what does not; `auto` is gated, the others are published without evidence.

@@ -11,7 +11,7 @@ from benchmarks.paper.cells import Columns
 from benchmarks.paper.design import INTERVALS, Design, Study, StudyOptions, curves
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Judged, Workload
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 
 # Rewarded queries per task, then all of them.
 BREADTHS = (1, 16, 128)

@@ -20,7 +20,7 @@ from benchmarks.paper.workload import Judged, Workload
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 from tttembed_rag.vectors.rows import Float64
 

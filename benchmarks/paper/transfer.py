@@ -22,7 +22,7 @@ from benchmarks.paper.estimates import task_means
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Workload
 from tttembed_rag.evaluate.collection import split
-from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.offsets.offset import AnyScope
 
 HOLDOUT = 0.2
 # Rewarded queries per task at each point; the last is the whole pool of 80 %.

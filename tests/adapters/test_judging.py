@@ -11,7 +11,7 @@ import pytest
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, knowing, likeness, of_task, of_words
 from tttembed_rag import InputError, LiveOffsets, Offsets, RewardLog, context, fit
 from tttembed_rag.judges import RubricJudge
-from tttembed_rag.offsets.skips import Skips
+from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeLog
 

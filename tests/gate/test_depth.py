@@ -15,7 +15,7 @@ from tttembed_rag.gate.depth import lost_by_depth
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.serving.live import LiveOffsets
 
 

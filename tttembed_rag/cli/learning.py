@@ -17,8 +17,8 @@ from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.options import path_or_url, told, whether_trusted
 from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.offsets.offset import AnyScope
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale

@@ -15,7 +15,7 @@ from tttembed_rag.cli.group import main, say, text
 from tttembed_rag.cli.options import path_alone, path_or_url, told
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder, tasks_of, vectors_of
 from tttembed_rag.cli.telling import offset_facts, offset_lines, tell
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.system.extensions import of_store
 

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import Any
 
 from tttembed_rag.cli.group import say
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.offset import Offset
+from tttembed_rag.offsets.offsets import Offsets
 
 # Tasks that have a line of their own.
 _TASKS = 10

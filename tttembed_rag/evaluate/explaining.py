@@ -13,9 +13,9 @@ from tttembed_rag.evaluate.collection import LISTED
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offset import Offset
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.offsets.rescorer import Rescorer
-from tttembed_rag.offsets.values import Offset
 from tttembed_rag.vectors.checks import FloatArray, unit
 
 # Cosine above which two query vectors are one query's.

@@ -14,7 +14,7 @@ from tttembed_rag.fitting.private import PrivateProblems
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import Problem, Solution, adam, exact
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64

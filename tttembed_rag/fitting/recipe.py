@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.objectives import KD, Objective
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.offset import Offset
 
 Solver: TypeAlias = Literal["exact", "adam"]
 

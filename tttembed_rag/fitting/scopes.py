@@ -15,8 +15,8 @@ from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.solver import Solution
 from tttembed_rag.offsets.codes import UNSOLVED
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Certificate, Offset, Scope
+from tttembed_rag.offsets.offset import Certificate, Offset, Scope
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.rows import Float64

@@ -47,8 +47,8 @@ from tttembed_rag.gate.thresholds import (
 )
 from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, Question
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope, Offset, Scope, check_scope
+from tttembed_rag.offsets.offset import AnyScope, Offset, Scope, check_scope
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 

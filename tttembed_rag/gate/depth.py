@@ -18,7 +18,7 @@ from tttembed_rag.fitting.measures import dcg
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, DEEPEST, FEWEST_CERTIFIED, MOST_LOST, TYPICAL_LOST
-from tttembed_rag.offsets.skips import SHARES, Skips
+from tttembed_rag.offsets.rerankskips import SHARES, Skips
 from tttembed_rag.vectors.rows import Float64
 
 # Least discounted gain that is divided by, and minus the score of a candidate that is not there.

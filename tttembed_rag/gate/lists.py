@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.fitting.measures import judged_ndcg
-from tttembed_rag.fitting.weighing import COSINE, Weighing
+from tttembed_rag.fitting.wordweights import COSINE, Weighing
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.depth import lost_by_depth, skips_of
 from tttembed_rag.gate.gains import Gain
@@ -15,8 +15,8 @@ from tttembed_rag.gate.proposals import Proposal
 from tttembed_rag.gate.thresholds import AGREEMENT, AUDIT_LEVEL, BELIEVERS, LEVEL, TYPICAL_FALL
 from tttembed_rag.offsets.codes import AUDITED, FALLS, MEANS
 from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.offsets.rescorer import FEATURES, Rescorer
-from tttembed_rag.offsets.values import Offset
 from tttembed_rag.vectors.rows import Float64
 
 

@@ -17,7 +17,7 @@ from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import LEVEL, LOOSER, RIDGE_STEP, TYPICAL_FALL
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
-    from tttembed_rag.offsets.values import AnyScope, check_scope
+    from tttembed_rag.offsets.offset import AnyScope, check_scope
 
 __all__ = [
     "AnyScope",
@@ -19,6 +19,6 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = facade(
         __name__,
         {
-            "tttembed_rag.offsets.values": ["AnyScope", "check_scope"],
+            "tttembed_rag.offsets.offset": ["AnyScope", "check_scope"],
         },
     )

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from tttembed_rag.errors import InputError, OffsetFileError, VectorError
 from tttembed_rag.offsets.evidence import Evidence, Verdict
 from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.offsets.offset import Certificate, Offset
+from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
-from tttembed_rag.offsets.skips import Skips
-from tttembed_rag.offsets.values import Certificate, Offset
 from tttembed_rag.vectors.checks import FloatArray
 
 ToldT = TypeVar("ToldT")

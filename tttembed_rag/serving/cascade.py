@@ -1,6 +1,6 @@
 """A reranker behind a search with offsets, asked only about the lists whose order its answer may change.
 
-How much that may cost was certified when the offsets were learned (`tttembed_rag.offsets.skips`). A tenth of all texts,
+How much that may cost was certified when the offsets were learned (`tttembed_rag.offsets.rerankskips`). A tenth of all texts,
 drawn before anything is known of them, is reranked as ever. Once some lists are served as they are, verdicts on this
 tenth alone go to the log, so that whatever is kept there stays a fair sample of what is asked: else what is learned
 next, and every certificate, would rest on the queries that are hard. By the same tenth a cascade watches itself.
@@ -27,7 +27,7 @@ from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_judge, 
 from tttembed_rag.offsets.codes import LOST, OTHER_JUDGE
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.orders import in_reward_order
-from tttembed_rag.offsets.skips import Skips
+from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.serving.request import Ranked, Request, Similarity
 from tttembed_rag.serving.twopass import Handlers, Question, adrive, drive
 from tttembed_rag.system.failures import FailureLog

@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, few
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.offset import Offset
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import current_query_id, current_tenant
 

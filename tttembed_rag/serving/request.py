@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, VectorError, in_brief
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offset import Offset
+from tttembed_rag.offsets.offsets import Offsets
+from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import check_list
-from tttembed_rag.offsets.skips import Skips
-from tttembed_rag.offsets.values import Offset
 from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.system import telemetry
 

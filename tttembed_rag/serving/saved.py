@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from tttembed_rag.errors import InputError, TTTEmbedError
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
 from tttembed_rag.system.extensions import of_store

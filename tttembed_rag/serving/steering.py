@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.serving.live import LiveOffsets, OffsetSupplier, checked_offsets
 from tttembed_rag.serving.request import Request
 from tttembed_rag.serving.tasks import TaskSource, checked_task, resolve_task

@@ -19,7 +19,7 @@ from langchain_tttembed import (
 from tests.adapters.langchain_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, drawn, knowing, likeness, of_task, of_words
 from tttembed_rag import Offsets, RewardLog, TextVectors
-from tttembed_rag.offsets.skips import Skips
+from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeLog
 

@@ -19,8 +19,8 @@ from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa:
 from tttembed_store.sql import open_store  # noqa: E402
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context  # noqa: E402
+from tttembed_rag.offsets.rerankskips import Skips  # noqa: E402
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary  # noqa: E402
-from tttembed_rag.offsets.skips import Skips  # noqa: E402
 
 WIDTH = 16
 TEXTS = ["wash wool cold", "boil the kettle", "river past the mill"]

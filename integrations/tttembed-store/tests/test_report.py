@@ -32,8 +32,8 @@ from tttembed_rag.evaluate.page.drawing import Mark
 from tttembed_rag.evaluate.page.heldout import Traffic, traffic_of
 from tttembed_rag.evaluate.page.moving import effect_of, lists_of
 from tttembed_rag.judging import Paid
+from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
-from tttembed_rag.offsets.skips import Skips
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC).timestamp()
 DAY = 86_400.0

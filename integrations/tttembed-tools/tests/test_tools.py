@@ -22,7 +22,7 @@ import tttembed_rag
 from tests.catalogues import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, suits, teach
 from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
 from tttembed_rag.vectors.bm25 import words
 

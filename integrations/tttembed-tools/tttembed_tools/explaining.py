@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.index import WEIGHT, Index, best

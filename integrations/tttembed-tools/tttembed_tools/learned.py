@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tttembed_store.worker import Step, Worker
 
     from tttembed_rag.judges import Judge
-    from tttembed_rag.offsets.lookup import Offsets
+    from tttembed_rag.offsets.offsets import Offsets
 
 _log = logging.getLogger(__name__)
 # Vectors of the last requests, which outcomes are kept with.

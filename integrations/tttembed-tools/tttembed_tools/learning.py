@@ -17,8 +17,8 @@ from tttembed_store.sql.records import TOOL_CALLS
 from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.tuning import tune
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.offsets.offset import AnyScope
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_tools.index import WEIGHT, WEIGHTS, Index, best, fused

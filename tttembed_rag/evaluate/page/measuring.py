@@ -15,7 +15,7 @@ from tttembed_rag.evaluate.page.moving import lists_of
 from tttembed_rag.evaluate.page.rendering import held_out_drawings, rendered
 from tttembed_rag.evaluate.summary import Cells, conclusions, mean_of
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tttembed_rag.evaluate.page.heldout import Listed, Lists
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.vectors.checks import FloatArray, unit

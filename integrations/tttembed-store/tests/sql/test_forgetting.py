@@ -9,7 +9,7 @@ from tests.traffic import JUDGE, facts, learned, traffic, unrewarded
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.errors import InputError
 from tttembed_rag.judging.cache import Paid
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 
 
 def test_answers_about_the_forgotten_are_gone(store):

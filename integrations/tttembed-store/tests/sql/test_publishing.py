@@ -4,7 +4,7 @@ import pytest
 
 from tests.traffic import JUDGE, facts, learned, traffic
 from tttembed_rag.errors import LeaseLost, StoreError, Superseded
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 
 # Versions
 

@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from tttembed_rag.cli.learning import Found
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.cli.embedding import fill
 from tttembed_store.cli.group import opened

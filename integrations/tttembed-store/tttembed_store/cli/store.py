@@ -11,7 +11,7 @@ import click
 
 from tttembed_rag.cli.group import counted, say, target, text
 from tttembed_rag.cli.telling import with_origin
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_store.cli.group import as_objects, in_store, of_tenant, on_record, opened, operators, signed
 from tttembed_store.cli.telling import named, print_versions, served_now, version_facts, when
 

@@ -14,7 +14,7 @@ import click
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import counted, say, text
-from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.offsets.offset import AnyScope
 from tttembed_rag.system.failures import FailureLog
 from tttembed_store.cli.embedding import check_has_vectors, fill
 

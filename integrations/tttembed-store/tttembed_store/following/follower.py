@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
 from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
-from tttembed_rag.offsets.values import TextId
+from tttembed_rag.offsets.offset import TextId
 from tttembed_rag.serving.live import SWITCHED_OFF, switched_off
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, checked_interval

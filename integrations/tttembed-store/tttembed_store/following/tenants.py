@@ -12,8 +12,8 @@ from zlib import crc32
 
 from tttembed_rag.errors import InputError, check_text
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset, TextId
+from tttembed_rag.offsets.offset import Offset, TextId
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.serving.context import current_query_id, current_tenant
 from tttembed_rag.serving.live import SWITCHED_OFF, Lookup, check_same_width, checked_offsets, switched_off
 from tttembed_rag.system import telemetry

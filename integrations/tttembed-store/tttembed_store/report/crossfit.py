@@ -15,7 +15,7 @@ from tttembed_rag.fitting.merging import query_numbers
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.thresholds import FOLDS
-from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.offsets.offset import AnyScope
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray

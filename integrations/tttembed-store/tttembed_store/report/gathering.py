@@ -14,8 +14,8 @@ from tttembed_rag.evaluate.page.heldout import HeldOut
 from tttembed_rag.evaluate.page.moving import Effect, effect_of, shortened
 from tttembed_rag.gate.belief import opposed
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope, Offset
+from tttembed_rag.offsets.offset import AnyScope, Offset
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.observations import Served
 from tttembed_store.report.crossfit import Watch, held_out
 from tttembed_store.sql import Change, Serving, Store, Version, open_store

@@ -30,8 +30,8 @@ from tttembed_rag.gate.case import gated
 from tttembed_rag.gate.deciding import check_options, fit
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope, Offset
+from tttembed_rag.offsets.offset import AnyScope, Offset
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import IntArray

@@ -22,7 +22,7 @@ from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.thresholds import MOST_CANDIDATES
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import IntArray

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import TEXT_ID, Database

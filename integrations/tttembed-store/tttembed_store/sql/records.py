@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.vectors.checks import as_floats, checked_norms
 
 # The judge whose rewards are trusted labels: nothing is learned from them, they confirm or refuse what was learned.

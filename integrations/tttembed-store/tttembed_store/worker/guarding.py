@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 from tttembed_store.sql import Version

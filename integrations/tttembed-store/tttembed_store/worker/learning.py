@@ -19,7 +19,7 @@ from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.codes import AUDITED
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.system import telemetry
 from tttembed_rag.vectors.rows import Float64

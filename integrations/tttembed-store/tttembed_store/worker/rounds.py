@@ -19,7 +19,7 @@ from tttembed_rag.errors import InputError, LeaseLost, StoreTooSlow, StoreUnavai
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judging.calls import in_time
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.offsets.values import AnyScope, check_scope
+from tttembed_rag.offsets.offset import AnyScope, check_scope
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.system.terminal import printable

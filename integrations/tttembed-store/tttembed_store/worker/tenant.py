@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import RewardError, StoreError, StoreUnavailable
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.offsets.offset import AnyScope
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import Lease, Store, Version
 from tttembed_store.sql.records import AUDIT

@@ -14,7 +14,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows

@@ -21,7 +21,7 @@ from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.page import drawing
 from tttembed_rag.evaluate.page.rendering import rendered
 from tttembed_rag.fitting.measures import dcg
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.vectors.rows import Float64
 from tttembed_tools.catalog import Card
 from tttembed_tools.demo.office import office

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Select, and_, bindparam, case, or_, select
 
 from tttembed_rag.errors import OffsetFileError, StoreError, Superseded
-from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database

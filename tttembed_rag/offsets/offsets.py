@@ -29,9 +29,9 @@ from tttembed_rag.errors import (
 )
 from tttembed_rag.offsets import file
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
+from tttembed_rag.offsets.offset import Offset, Scope
+from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import Rescorer
-from tttembed_rag.offsets.skips import Skips
-from tttembed_rag.offsets.values import Offset, Scope
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.system.files import write_whole
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, norms, safe_square, shift, shift_one

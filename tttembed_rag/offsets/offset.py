@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias, get_args
 from tttembed_rag.errors import InputError
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence
 from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import Rescorer
-from tttembed_rag.offsets.skips import Skips
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import psycopg
 import pytest
-from tttembed_hosts.stored import from_chroma, from_elasticsearch, from_pgvector, from_qdrant, from_weaviate
+from tttembed_hosts.stored_vectors import from_chroma, from_elasticsearch, from_pgvector, from_qdrant, from_weaviate
 
 from tttembed_rag import TextVectors
 
