@@ -1,9 +1,10 @@
 """A reranker behind a search with offsets, asked only about the lists whose order its answer may change.
 
 How much that may cost was certified when the offsets were learned (`tttembed_rag.offsets.rerankskips`). A tenth of all
-texts, drawn before anything is known of them, is reranked as ever. Once some lists are served as they are, verdicts on this
-tenth alone go to the log, so that whatever is kept there stays a fair sample of what is asked: else what is learned
-next, and every certificate, would rest on the queries that are hard. By the same tenth a cascade watches itself.
+texts, drawn before anything is known of them, is reranked as ever. Once some lists are served as they are, verdicts on
+this tenth alone go to the log, so that whatever is kept there stays a fair sample of what is asked: else what is
+learned next, and every certificate, would rest on the queries that are hard. By the same tenth a cascade watches
+itself.
 """
 
 from __future__ import annotations
