@@ -10,6 +10,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from ground import PER_USER, Ground
 from tttembed_tools import LearnedToolSearch
+from tttembed_tools.learned import LAST
 
 Grounds: TypeAlias = Callable[..., Iterator[tuple[str, Ground]]]
 # Requests of honest users before a flood, and calls of the flood; rounds of a tool that calls itself.
@@ -54,7 +55,7 @@ class Agents:
         catalog = [
             {"name": f"t{row}", "description": text or "-"} for row, text in enumerate(dataset.documents.values())
         ]
-        return cls(ground, LearnedToolSearch(catalog, Stored(ground)), list(dataset.queries.values()))
+        return cls(ground, LearnedToolSearch(catalog, Stored(ground), last=LAST), list(dataset.queries.values()))
 
     def wanted(self, query: int) -> set[str]:
         """The tools that serve a query."""

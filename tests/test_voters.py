@@ -57,9 +57,8 @@ def test_callers_of_tools_print_their_rows(voters, monkeypatch, part, settings):
     """A row for each setting; callers of tools share one search, in which a flood is longer than its window."""
     _, ground = voters
     callers = importlib.import_module("callers")
-    for name, value in {"HONEST": 24, "FLOOD": 30, "ROUNDS": 1}.items():
+    for name, value in {"HONEST": 24, "FLOOD": 30, "ROUNDS": 1, "LAST": 40}.items():
         monkeypatch.setattr(callers, name, value)
-    monkeypatch.setattr("tttembed_tools.outcomes.LAST", 40)
     rows = list(callers.PARTS[part](lambda: [("small", ground)]))
 
     assert len({tuple(row[name] for name in callers.GROUPS[part]) for row in rows}) == settings
