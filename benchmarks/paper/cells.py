@@ -68,10 +68,10 @@ class CellStore:
             raise DataError(f"{self._path}: expected a file of measured cells ({exc})") from exc
 
     def put(self, key: bytes, columns: Columns) -> None:
-        """Keep the columns of a finished cell; those that it had stay."""
+        """Keep the columns of a finished cell, in place of those it had."""
         data = io.BytesIO()
         np.savez_compressed(data, allow_pickle=False, **columns)
-        self._rows.put([(key, data.getvalue())])
+        self._rows.put([(key, data.getvalue())], replace=True)
 
     def close(self) -> None:
         """Close the file."""

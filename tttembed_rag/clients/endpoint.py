@@ -46,7 +46,9 @@ def with_path(url: str, path: str) -> str:
 
 def is_of(url: str | None, domains: Iterable[str]) -> bool:
     """Whether *url* lies in one of *domains*; one of None is the service's own, and does."""
-    host = "" if url is None else urlsplit(url).hostname or ""
+    host = ""
+    with suppress(ValueError):  # an address that cannot be read lies in none, and is refused where it is used
+        host = urlsplit(url or "").hostname or ""
     return url is None or any(f".{host}".endswith(f".{domain}") for domain in domains)
 
 

@@ -54,13 +54,13 @@ class KeyedRows:
                 rows = cursor.fetchall()
             yield from rows
 
-    def put(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Keep *rows*, all or none; the first row of a key stays."""
-        marks = ",".join("?" * len(self._columns))
+    def put(self, rows: Iterable[tuple[Any, ...]], *, replace: bool = False) -> None:
+        """Keep *rows*, all or none; the first row of a key stays, or with *replace* the last."""
+        marks, what = ",".join("?" * len(self._columns)), "REPLACE" if replace else "IGNORE"
         with self._checked():
             self._connection.execute("BEGIN IMMEDIATE")
             with self._connection:
-                self._connection.executemany(f"INSERT OR IGNORE INTO {self._table} VALUES ({marks})", rows)  # noqa: S608
+                self._connection.executemany(f"INSERT OR {what} INTO {self._table} VALUES ({marks})", rows)  # noqa: S608
 
     @contextmanager
     def _checked(self) -> Iterator[None]:
