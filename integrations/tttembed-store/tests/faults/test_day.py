@@ -52,7 +52,7 @@ class Day:
                 except StoreError as error:
                     tell("refused", str(error))
                 self._clock = self.began + (hour + 1) * HOUR
-                live._source.refresh([""])
+                live._reader.refresh([""])
             live.close()
 
     @staticmethod

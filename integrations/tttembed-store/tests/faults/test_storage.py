@@ -123,7 +123,7 @@ def test_a_damaged_version(store, rng, seed, stamps):
     stamped, _, one_stamp = stamps
     live = follow(store, every=60.0)
     steering = Steering(live)
-    follower = live._source
+    follower = live._reader
     for number in (1, 2):
         store.registry.publish(stamped(number), by="test", note=str(number))
     follower.refresh([""])
@@ -260,7 +260,7 @@ def test_a_damaged_file(sqlite_url, rng, stamps):
         ]
         surprises = []
         for place in rng.permutation(len(calls)).tolist():
-            live._source.refresh([""])
+            live._reader.refresh([""])
             if steering.apply(BASE, "q") not in (BASE, stamped(1).apply(BASE), stamped(2).apply(BASE)):
                 surprises.append("a damaged vector was served")
             try:

@@ -436,9 +436,9 @@ def test_one_generation_is_one_state(child, store, store_url, rng, stamps):
         state = (None if now.version is None else now.version.number, now.halted)
         if known.setdefault(now.generation, state) != state:
             wrong.append((now.generation, known[now.generation], state))
-        live._source.refresh([""])
+        live._reader.refresh([""])
     codes = [one.wait() for one in changers]
-    live._source.refresh([""])
+    live._reader.refresh([""])
     last = store.serving()
 
     assert codes == [0] * len(plans)
@@ -480,7 +480,7 @@ def test_forgetting(child, store, store_url, rng, stamps, unsound):
             in_time(lambda one=one: store.forget(tenant="", query_id=one, by="test"))
             gone.add(one)
     codes = [one.wait() for one in writers]
-    live._source.refresh([""])
+    live._reader.refresh([""])
 
     assert codes == [0] * 4
     assert written() - gone == set(store.rewards(JUDGE).query_ids.tolist())
