@@ -19,13 +19,14 @@ TABLE = (REPO / "docs" / "how-to" / "hosts.md").read_text(encoding="utf-8").part
 WIDTH = 16
 
 LANGCHAIN, LLAMA = "integrations/langchain-tttembed/tests", "integrations/llama-index-embeddings-tttembed/tests"
+SEARCHING, TOOLS = "tests/adapters/test_searching.py", "integrations/tttembed-tools/tests"
 HAYSTACK, HOSTS, PROXY = (
     "integrations/tttembed-haystack/tests/test_components.py",
     "integrations/tttembed-hosts/tests",
-    "tests/proxy",
+    "integrations/tttembed-store/tests/proxy",
 )
 FRAMEWORKS, PHOENIX, TAPS = (f"{HOSTS}/test_{name}.py" for name in ("frameworks", "phoenix", "instrumentations"))
-ANSWERS, FRONT = f"{HOSTS}/test_answers.py", f"{HOSTS}/test_mcp_front.py"
+ANSWERS, FRONT = f"{HOSTS}/test_answers.py", f"{TOOLS}/test_mcp_front.py"
 BY_HAND, SPANS, SPAN_FILES = (
     "tests/test_capture.py",
     "integrations/tttembed-store/tests/spans/test_processor.py",
@@ -36,12 +37,12 @@ BY_HAND, SPANS, SPAN_FILES = (
 PROOF = {
     "LangChain": (
         (f"{LANGCHAIN}/test_capture.py", "TestRewardCallbackHandler"),
-        (f"{LANGCHAIN}/test_stores.py", "test_an_offset_moves_the_search_and_nothing_in_the_store"),
+        (SEARCHING, "test_an_offset_moves_the_search_and_nothing_in_the_store"),
         (f"{LANGCHAIN}/test_retrievers.py", "test_a_store_without_vector_search_is_refused"),
     ),
     "LlamaIndex": (
         (f"{LLAMA}/test_rewards.py", "TestRewardEventHandler"),
-        (f"{LLAMA}/test_stores.py", "test_an_offset_moves_the_search_and_nothing_in_the_index"),
+        (SEARCHING, "test_an_offset_moves_the_search_and_nothing_in_the_store"),
         (f"{LLAMA}/test_embedding.py", "test_a_retriever_that_embeds_its_query_as_a_text_is_not_steered"),
     ),
     "Haystack": (
@@ -120,9 +121,9 @@ PROOF = {
         (f"{HOSTS}/test_judgments.py", "test_ratings_of_quepid_are_read"),
     ),
     "LangGraph, deepagents": (
-        (f"{LANGCHAIN}/test_memory.py", "test_cited_memories_helped"),
-        (f"{LANGCHAIN}/test_memory.py", "test_a_store_is_searched_by_namespace"),
-        (f"{LANGCHAIN}/test_memory.py", "test_a_store_is_searched_by_namespace"),
+        (f"{TOOLS}/test_langchain_memory.py", "test_cited_memories_helped"),
+        (f"{TOOLS}/test_langchain_memory.py", "test_a_store_is_searched_by_namespace"),
+        (f"{TOOLS}/test_langchain_memory.py", "test_a_store_is_searched_by_namespace"),
     ),
     "mem0": (
         (SPANS, "test_memories_that_were_recalled_are_retrieved_documents"),
@@ -132,7 +133,7 @@ PROOF = {
     "any MCP client": (
         (FRONT, "test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end"),
         (FRONT, "test_a_client_gains_without_code"),
-        ("integrations/tttembed-tools/tests/test_tools.py", "test_calls_before_any_search_say_nothing"),
+        (f"{TOOLS}/test_tools.py", "test_calls_before_any_search_say_nothing"),
     ),
 }
 
