@@ -245,7 +245,7 @@ class StoreMachine(RuleBasedStateMachine):
         old = {key for key, query in self.model.queries.items() if query.at < step}
         self.model.drop(old)
         self.model.due |= {tenant for tenant, _, _ in old}
-        self.model.expired |= {tenant for tenant in self.model.versions if old}
+        self.model.expired |= {tenant for tenant, versions in self.model.versions.items() if old and versions}
 
         assert self.store.expire(float(step), by="me") == len(old)
 
@@ -409,7 +409,12 @@ def test_a_store_says_what_its_model_says(store, request):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples, stateful_step_count=25, deadline=None, suppress_health_check=checks, database=None
+            max_examples=examples,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=checks,
+            database=None,
+            derandomize=True,  # what fails here fails everywhere
         ),
     )
 
