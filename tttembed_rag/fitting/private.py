@@ -65,13 +65,18 @@ class PrivateProblems:
     ridge: float
 
     @classmethod
-    def of(cls, rewards: Rewards, loss: Loss, ridge: float) -> PrivateProblems:
-        """The private problems of all queries of *rewards*, in one batch."""
+    def of(cls, rewards: Rewards, loss: Loss, ridge: float, spread: float = 1.0) -> PrivateProblems:
+        """The private problems of all queries of *rewards*, in one batch.
+
+        Vectors are replaced by others whose cosines are 1 - (1 - cosine) / *spread*: what all have in common, which
+        ranks nothing, is taken away, and what is left has the length that it has where cosines spread. The base of
+        *loss*, its temperature and the *ridge* are those of the other vectors.
+        """
         grid = loss.grid
         n, k = grid.slots.shape
         gram = np.empty((n, k + 1, k + 1))
         gram[:, 0, 1:] = gram[:, 1:, 0] = grid.base
-        gram[:, 1:, 1:] = rewards.documents.gram(grid.slots)
+        gram[:, 1:, 1:] = 1.0 - (1.0 - rewards.documents.gram(grid.slots)) / spread
         if grid.padding is not None:
             gram[:, 1:, 1:] *= grid.present[:, :, None] & grid.present[:, None, :]
         _diagonal(gram)[:] = 1.0

@@ -16,7 +16,7 @@ from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.audit import Audited, Labels, audited, audited_orders, confirmed_order, labels_on
 from tttembed_rag.gate.belief import Signal, Voucher
 from tttembed_rag.gate.gains import UNMEASURED, Gain
-from tttembed_rag.gate.thresholds import FOLDS, LEVEL, SHARPNESS, STUDENT_STEP, TEACHER_STEP
+from tttembed_rag.gate.thresholds import FOLDS, LEVEL, PRIVATE_STEP, SHARPNESS, STUDENT_STEP, TEACHER_STEP
 from tttembed_rag.offsets.codes import PUBLISHED
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.rewards.rewards import Rewards
@@ -168,10 +168,10 @@ class Case:
     def falls(self, offsets: Float64) -> Float64:
         """(n,) by how many nats the KL loss of each query falls when *offsets* (n, d) move it.
 
-        By this fall every objective is measured.
+        By this fall every objective is measured. The length of x + v, which changes no order, is left out.
         """
-        loss = Loss.of(self.grid, replace(self.recipe, objective=KD()))
-        return loss(np.ones(len(self.rewards)), self.grid.base).losses - loss(*self.moved(offsets)).losses
+        loss, length = Loss.of(self.grid, replace(self.recipe, objective=KD())), np.ones(len(self.rewards))
+        return loss(length, self.grid.base).losses - loss(length, self.moved(offsets)[1]).losses
 
     def moved(self, offsets: Float64) -> tuple[Float64, Float64]:
         """||x + v||^2 (n,) and (x + v) · z (n, k) of the candidates of `grid`, with v the *offsets* (n, d)."""
@@ -197,12 +197,16 @@ def folds_of(rewards: Rewards) -> IntArray:
 
 
 def gated(recipe: Recipe, rewards: Rewards) -> Recipe:
-    """The recipe by which the gate learns offsets from *rewards*: smoother than the paper's.
+    """The recipe by which the gate learns offsets from *rewards*: smoother than the paper's, in their spread of cosines.
 
-    The teacher's temperature is at most a `SHARPNESS`-th of how far the rewards of a query reach on average.
+    Where every cosine c is a c + b, the spread and the student's temperature are a times as large and the ridge a times
+    as small: the same order of documents is learned. The teacher's temperature is at most a `SHARPNESS`-th of how far the rewards of a query reach on average.
     """
     teacher = TEACHER_STEP * recipe.teacher_temperature
     if (reach := rewards.reach[rewards.reach > 0]).size:
         teacher = min(teacher, max(float(reach.mean()) / SHARPNESS, SMALLEST))
-    student = STUDENT_STEP * recipe.student_temperature
-    return replace(recipe, teacher_temperature=teacher, student_temperature=student)
+    student = max(STUDENT_STEP * recipe.student_temperature * rewards.spread, SMALLEST)
+    ridge = max(PRIVATE_STEP * recipe.ridge / rewards.spread, SMALLEST)
+    return replace(
+        recipe, teacher_temperature=teacher, student_temperature=student, ridge=ridge, spread=rewards.spread
+    )
