@@ -23,6 +23,9 @@ from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, shift
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
+# Least of ||x + v||^2, which nears zero where v is all but -x.
+_SHORTEST = 0.01
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
@@ -168,10 +171,16 @@ class Case:
     def falls(self, offsets: Float64) -> Float64:
         """(n,) by how many nats the KL loss of each query falls when *offsets* (n, d) move it.
 
-        By this fall every objective is measured. The length of x + v, which changes no order, is left out.
+        By this fall every objective is measured. The length of x + v is that where cosines are measured in their
+        spread: what moves x along the mean of all documents changes it as little as it changes their order.
         """
-        loss, length = Loss.of(self.grid, replace(self.recipe, objective=KD())), np.ones(len(self.rewards))
-        return loss(length, self.grid.base).losses - loss(length, self.moved(offsets)[1]).losses
+        loss, mean = Loss.of(self.grid, replace(self.recipe, objective=KD())), self.rewards.means[1]
+        along = offsets @ mean
+        across = np.vecdot(offsets, offsets) - along**2 / max(float(mean @ mean), SMALLEST)
+        longer = (2.0 * (np.vecdot(self.rewards.queries.unit, offsets) - along) + across) / self.recipe.spread
+        products = self.grid.base + self._along(offsets, self.grid)
+        before = loss(np.ones(len(self.rewards)), self.grid.base).losses
+        return before - loss(np.maximum(1.0 + longer, _SHORTEST), products).losses
 
     def moved(self, offsets: Float64) -> tuple[Float64, Float64]:
         """||x + v||^2 (n,) and (x + v) · z (n, k) of the candidates of `grid`, with v the *offsets* (n, d)."""
@@ -187,13 +196,19 @@ class Case:
 
 
 def folds_of(rewards: Rewards) -> IntArray:
-    """(n,) fold of each query: every task is dealt over the `FOLDS`, the queries of one question to one fold."""
+    """(n,) fold of each query: every task is dealt over the `FOLDS`, the queries of one question to one fold.
+
+    They are dealt by how near a question lies to the mean of all: whatever vectors have in common changes no fold.
+    """
     tasks, task = np.unique(rewards.tasks, return_inverse=True)
-    first_task = np.full(int(rewards.near_queries.max()) + 1, len(tasks))
-    np.minimum.at(first_task, rewards.near_queries, task)
+    groups = rewards.near_queries
+    first_task = np.full(int(groups.max()) + 1, len(tasks))
+    np.minimum.at(first_task, groups, task)
+    nearest = np.full(len(first_task), -np.inf)
+    np.maximum.at(nearest, groups, rewards.queries.unit @ rewards.means[0])
     fold = np.empty_like(first_task)
-    fold[np.argsort(first_task, kind="stable")] = np.arange(len(fold)) % FOLDS
-    return fold[rewards.near_queries]
+    fold[np.lexsort((nearest, first_task))] = np.arange(len(fold)) % FOLDS
+    return fold[groups]
 
 
 def gated(recipe: Recipe, rewards: Rewards) -> Recipe:

@@ -67,12 +67,12 @@ LOOSER = 30.0
 
 # How far the fall of the loss of one query lies from the mean fall, in nats (median of 200 fits on development), and
 # how many observations that knowledge is worth: a few queries that agree by luck are no certainty.
-TYPICAL_FALL = 0.2
+TYPICAL_FALL = 0.13
 TYPICAL_WEIGHT = 4.0
 # The fall that is expected of a judge that somebody vouches for before anything was measured, worth one observation. On
-# development with MiniLM, 1 to 8 rewarded queries, .2 gains other queries +.003, .004, .007 and .010, and 0 gains them
+# development with MiniLM, 1 to 8 rewarded queries, .1 gains other queries +.003, .004, .007 and .010, and 0 gains them
 # 0, .003, .006 and .009; no mean of twelve splits of a collection is below -.003.
-EXPECTED_FALL = 0.2
+EXPECTED_FALL = 0.1
 
 # How far the loss of one query by reranking less deep lies from the mean loss, in nDCG@10, worth as many observations;
 # the one-sided level of the bound; and the depths that are looked at.

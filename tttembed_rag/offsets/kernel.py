@@ -73,7 +73,7 @@ class KernelMap:
             raise VectorError(f"weights: expected norms of at most {_LARGEST_WEIGHT:g} in {where}, got {longest:g}")
 
 
-def bandwidth_of(unit: Float64, voices: Float64, alone: float) -> float:
+def bandwidth_of(unit: Float64, voices: Float64, alone: float = 1.0) -> float:
     """The mean of 1 - cosine over pairs of different queries, each weighing its voice; *alone* where there is none."""
     total = voices @ unit
     pairs = float(voices.sum()) ** 2 - float(voices @ voices)

@@ -268,17 +268,22 @@ class Rewards:
         """(n,) a number for each group of queries that ask nearly the same: see `near_copies`."""
         return near_copies(self.queries, self.spread)
 
-    @cached_property
+    @property
     def spread(self) -> float:
         """How far cosines spread under the embedder: the mean of 1 - cosine of every query and every judged document.
 
         It is .8 to .95 with all-MiniLM-L6-v2 and .2 with multilingual-e5-small: the unit of all that is compared with a
-        cosine. Each text counts once.
+        cosine.
         """
+        return max(_LEAST_SPREAD, 1.0 - float(np.vecdot(*self.means)))
+
+    @cached_property
+    def means(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The mean (d,) of the unit query vectors, and that of the judged documents, each text once."""
         query, pair = (np.unique(same, return_index=True)[1] for same in (self.same_queries, self.same_documents))
         sides = self.queries.rows(query), self.documents.rows(self.candidates[pair])
-        means = (rows.weighted_sum(np.full((1, len(rows)), 1.0 / len(rows)))[0] for rows in sides)
-        return max(_LEAST_SPREAD, 1.0 - float(np.vecdot(*means)))
+        queries, documents = (rows.weighted_sum(np.full((1, len(rows)), 1.0 / len(rows)))[0] for rows in sides)
+        return queries, documents
 
     @cached_property
     def reach(self) -> NDArray[np.float64]:
