@@ -113,9 +113,9 @@ def _minimum(problem: Problem, start: FloatArray, recipe: Recipe) -> Solution:
 def _optima_of_batch(batch: Rewards, recipe: Recipe) -> Solution:
     """The private offsets of the queries of *batch*, in their order, searched in the basis that the solver wants."""
     grid = Grid.of(batch)
-    in_span = recipe.solver != "adam"
+    spread = recipe.spread
+    in_span = recipe.solver != "adam" or spread != 1.0
     if in_span:
-        spread = recipe.spread
         grid = replace(grid, base=np.where(grid.present, 1.0 - (1.0 - grid.base) / spread, 0.0))
         recipe = replace(recipe, student_temperature=recipe.student_temperature / spread, ridge=recipe.ridge * spread)
         problems = PrivateProblems.of(batch, Loss.of(grid, recipe), recipe.ridge, spread)

@@ -16,7 +16,7 @@ from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.audit import Audited, Labels, audited, audited_orders, confirmed_order, labels_on
 from tttembed_rag.gate.belief import Signal, Voucher
 from tttembed_rag.gate.gains import UNMEASURED, Gain
-from tttembed_rag.gate.thresholds import FOLDS, LEVEL, PRIVATE_STEP, SHARPNESS, STUDENT_STEP, TEACHER_STEP
+from tttembed_rag.gate.thresholds import FOLDS, LEVEL, SHARPNESS, STUDENT_STEP, TEACHER_STEP
 from tttembed_rag.offsets.codes import PUBLISHED
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.rewards.rewards import Rewards
@@ -221,7 +221,7 @@ def gated(recipe: Recipe, rewards: Rewards) -> Recipe:
     if (reach := rewards.reach[rewards.reach > 0]).size:
         teacher = min(teacher, max(float(reach.mean()) / SHARPNESS, SMALLEST))
     student = max(STUDENT_STEP * recipe.student_temperature * rewards.spread, SMALLEST)
-    ridge = max(PRIVATE_STEP * recipe.ridge / rewards.spread, SMALLEST)
+    ridge = max(recipe.ridge / rewards.spread, SMALLEST)
     return replace(
         recipe, teacher_temperature=teacher, student_temperature=student, ridge=ridge, spread=rewards.spread
     )
