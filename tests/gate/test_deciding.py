@@ -380,9 +380,7 @@ class TestEvidence:
             loss = Loss.of(Grid.of(tried), recipe)
             v = learned.alpha * learned.vector
             unit = tried.queries.unit
-            mean = rewards.documents.unit.mean(axis=0)
-            across = v @ v - (v @ mean) ** 2 / (mean @ mean)
-            moved = 1 + (2 * (unit - mean) @ v + across) / rewards.spread
+            moved = np.sum((unit + v) ** 2, axis=1)
             products = np.matvec(tried.documents.unit[loss.grid.slots], unit + v)
             falls[rows] = loss(np.ones(len(rows)), loss.grid.base).losses - loss(moved, products).losses
             grid = Grid.of(rewards.take(rows))

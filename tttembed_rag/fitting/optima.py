@@ -127,5 +127,5 @@ def _optima_of_batch(batch: Rewards, recipe: Recipe) -> Solution:
         return replace(problems, loss=Loss.of(grid, recipe))
 
     solution = lowest(problem, recipe, np.zeros((n, width)))
-    vectors = problems.lift(batch, solution.offsets) if in_span else solution.offsets
-    return solution._replace(offsets=vectors.astype(batch.query_vectors.dtype, copy=False))
+    vectors, shares = problems.lift(batch, solution.offsets) if in_span else (solution.offsets, solution.shares)
+    return solution._replace(offsets=vectors.astype(batch.query_vectors.dtype, copy=False), shares=shares)

@@ -143,15 +143,18 @@ class PrivateProblems:
         """The private problems of some of the queries."""
         return replace(self, loss=self.loss.take(rows), coordinates=self.coordinates[rows])
 
-    def lift(self, rewards: Rewards, offsets: FloatArray) -> FloatArray:
-        """The offsets (n, p) in the span as vectors (n, d) over the query and candidates of *rewards*."""
+    def lift(self, rewards: Rewards, offsets: FloatArray) -> tuple[FloatArray, Float64]:
+        """The offsets (n, p) in the span as vectors (n, d) over the query and candidates of *rewards*.
+
+        Beside them stands the sum (n,) of the shares that these have in each.
+        """
         grid = self.loss.grid
         weights = _weights(self.coordinates, offsets)
         of_candidates = np.where(grid.present, weights[:, 1:], 0.0)
         lifted = rewards.documents.combined(of_candidates, grid.slots)
         of_queries = (weights[:, 0] / rewards.query_norms).astype(lifted.dtype)
         lifted += of_queries[:, None] * rewards.query_vectors
-        return lifted
+        return lifted, weights[:, 0] + of_candidates.sum(axis=1)
 
 
 def _dots(a: Float64, b: Float64) -> Float64:

@@ -168,19 +168,19 @@ class Case:
         """(n, k) products of the judged candidates and the queries that *offsets* (n, d) move."""
         return np.asarray(self.judged.base + self._along(offsets, self.judged))
 
-    def falls(self, offsets: Float64) -> Float64:
+    def falls(self, offsets: Float64, shares: Float64 | None = None) -> Float64:
         """(n,) by how many nats the KL loss of each query falls when *offsets* (n, d) move it.
 
-        By this fall every objective is measured. The length of x + v is that where cosines are measured in their
-        spread: what moves x along the mean of all documents changes it as little as it changes their order.
+        By this fall every objective is measured. Where the sums (n,) of the *shares* that vectors have in the offsets are
+        known, the length of x + v is that where cosines are measured in their spread.
         """
-        loss, mean = Loss.of(self.grid, replace(self.recipe, objective=KD())), self.rewards.means[1]
-        along = offsets @ mean
-        across = np.vecdot(offsets, offsets) - along**2 / max(float(mean @ mean), SMALLEST)
-        longer = (2.0 * (np.vecdot(self.rewards.queries.unit, offsets) - along) + across) / self.recipe.spread
-        products = self.grid.base + self._along(offsets, self.grid)
-        before = loss(np.ones(len(self.rewards)), self.grid.base).losses
-        return before - loss(np.maximum(1.0 + longer, _SHORTEST), products).losses
+        loss = Loss.of(self.grid, replace(self.recipe, objective=KD()))
+        squares, products = self.moved(offsets)
+        if shares is not None:
+            spread, common = self.recipe.spread, 1.0 - self.recipe.spread
+            longer = squares - 1.0 - common * shares * (2.0 + shares)
+            squares = np.maximum(1.0 + longer / spread, _SHORTEST)
+        return loss(np.ones(len(self.rewards)), self.grid.base).losses - loss(squares, products).losses
 
     def moved(self, offsets: Float64) -> tuple[Float64, Float64]:
         """||x + v||^2 (n,) and (x + v) · z (n, k) of the candidates of `grid`, with v the *offsets* (n, d)."""
