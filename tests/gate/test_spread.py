@@ -24,7 +24,10 @@ def squeezed(rewards, common):
     queries, documents = with_common(rewards.queries), with_common(rewards.documents)
     norms = (np.ones(len(rows), rows.dtype) for rows in (queries, documents))
     return replace(
-        rewards, query_vectors=queries, doc_vectors=documents, **dict(zip(("query_norms", "doc_norms"), norms, strict=True))
+        rewards,
+        query_vectors=queries,
+        doc_vectors=documents,
+        **dict(zip(("query_norms", "doc_norms"), norms, strict=True)),
     )
 
 
@@ -106,7 +109,9 @@ def test_a_rotation_changes_nothing(planted):
 def test_rounding_changes_no_gain(planted, dtype):
     """Vectors that were kept in half precision teach as much."""
     rewards = planted(40, strength=0.6)
-    queries, documents = (rows.astype(dtype).astype(np.float32) for rows in (rewards.query_vectors, rewards.doc_vectors))
+    queries, documents = (
+        rows.astype(dtype).astype(np.float32) for rows in (rewards.query_vectors, rewards.doc_vectors)
+    )
     rounded = replace(rewards, query_vectors=queries, doc_vectors=documents)
     before, after = (fit(one)["local:default"].evidence for one in (rewards, rounded))
 

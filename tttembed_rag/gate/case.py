@@ -171,8 +171,8 @@ class Case:
     def falls(self, offsets: Float64, shares: Float64 | None = None) -> Float64:
         """(n,) by how many nats the KL loss of each query falls when *offsets* (n, d) move it.
 
-        By this fall every objective is measured. Where the sums (n,) of the *shares* that vectors have in the offsets are
-        known, the length of x + v is that where cosines are measured in their spread.
+        By this fall every objective is measured. Where the sums (n,) of the *shares* that vectors have in the offsets
+        are known, the length of x + v is that where cosines are measured in their spread.
         """
         loss = Loss.of(self.grid, replace(self.recipe, objective=KD()))
         squares, products = self.moved(offsets)
@@ -212,16 +212,15 @@ def folds_of(rewards: Rewards) -> IntArray:
 
 
 def gated(recipe: Recipe, rewards: Rewards) -> Recipe:
-    """The recipe by which the gate learns offsets from *rewards*: smoother than the paper's, in their spread of cosines.
+    """The recipe by which the gate learns offsets from *rewards*: smoother than the paper's, in spreads of cosines.
 
     Where every cosine c is a c + b, the spread and the student's temperature are a times as large and the ridge a times
-    as small: the same order of documents is learned. The teacher's temperature is at most a `SHARPNESS`-th of how far the rewards of a query reach on average.
+    as small: the same order of documents is learned. The teacher's temperature is at most a `SHARPNESS`-th of how far
+    the rewards of a query reach on average.
     """
     teacher = TEACHER_STEP * recipe.teacher_temperature
     if (reach := rewards.reach[rewards.reach > 0]).size:
         teacher = min(teacher, max(float(reach.mean()) / SHARPNESS, SMALLEST))
     student = max(STUDENT_STEP * recipe.student_temperature * rewards.spread, SMALLEST)
     ridge = max(recipe.ridge / rewards.spread, SMALLEST)
-    return replace(
-        recipe, teacher_temperature=teacher, student_temperature=student, ridge=ridge, spread=rewards.spread
-    )
+    return replace(recipe, teacher_temperature=teacher, student_temperature=student, ridge=ridge, spread=rewards.spread)
