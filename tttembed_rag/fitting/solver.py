@@ -47,7 +47,8 @@ class Solution(NamedTuple):
 
     def take(self, rows: NDArray[np.bool_]) -> Solution:
         """The solutions of some of the problems."""
-        return Solution(*(column[rows] for column in self))
+        certificates = self.objective[rows], self.gradient_norm[rows], self.evaluations[rows], self.converged[rows]
+        return Solution(self.offsets[rows], *certificates, self.shares[rows])
 
 
 class Evaluation(NamedTuple):
