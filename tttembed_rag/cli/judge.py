@@ -144,7 +144,7 @@ def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> 
     if dataset is None:
         return read_log(source)
     docs, queries = load_vectors(source, vectors, dataset)
-    base = FaissIndex.from_vectors(docs).search(queries, depth)[1]
+    base = FaissIndex.from_vectors(docs).search(queries, depth, own=dataset.own)[1]
     documents = list(dataset.documents.items())
     return [
         Served.of_texts(query, text, [documents[row] for row in rows], dataset.name)

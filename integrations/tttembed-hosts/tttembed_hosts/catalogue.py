@@ -135,8 +135,6 @@ def from_task(task: Any, *, split: str | None = None, subset: str | None = None)
         "revision": place["revision"],
         "split": split,
         "subset": subset,
-        # A query that is a document of the corpus must not find itself.
-        "ignore_identical_ids": bool(task.ignore_identical_ids),
     }
     return SourceCollection(_documents(data["corpus"]), _queries(data["queries"], task, qrels), qrels, origin)
 
