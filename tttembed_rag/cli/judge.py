@@ -95,8 +95,8 @@ def judge(
     if source.suffix.lower() in (".csv", ".tsv"):
         raise click.UsageError(f"{source}: expected a folder or a log; votes need no judge: tttembed fit {source}")
     target = out or _default_target(source, spec)
-    if target.is_dir():
-        raise click.UsageError(f"{target}: expected a file, got a folder")
+    if target.is_dir() or str(target) == "-":
+        raise click.UsageError(f"{target}: expected a file, got {'a folder' if target.is_dir() else 'a dash'}")
     caps = Budget.parse(budget)
     feedback = spec.startswith("feedback:")
     if not price and (feedback or spec.partition(":")[0] in FREE):

@@ -14,7 +14,7 @@ import numpy as np
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.rewards.rows import json_lines
-from tttembed_rag.system.files import whole_file
+from tttembed_rag.system.files import PUBLIC, whole_file
 from tttembed_rag.vectors.checks import FloatArray
 
 _log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def write_vectors(
     """
     path = folder / "vectors" / f"{name}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
+    with whole_file(path, mode=PUBLIC) as file:
         np.savez(
             file,
             doc_ids=np.array(list(dataset.documents)),
@@ -144,7 +144,7 @@ def _names_beside(path: Path) -> str:
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with whole_file(path) as file:
+    with whole_file(path, mode=PUBLIC) as file:
         file.writelines(f"{line}\n".encode() for line in lines)
 
 

@@ -201,7 +201,7 @@ def _readable(name: str, path: str) -> Iterator[None]:
     if not Path(path).exists() and (reason := why_unreachable(extra=EXTRA)):
         raise DataError(f"{name}: expected its data at {path}; {reason}; HF_HUB_OFFLINE=1 reads what was downloaded")
     try:
-        with nullcontext() if sys.stderr.isatty() else without_bars("datasets", extra=EXTRA):
+        with nullcontext() if sys.stderr and sys.stderr.isatty() else without_bars("datasets", extra=EXTRA):
             yield
     except (OSError, ValueError, KeyError, RuntimeError) as exc:
         raise DataError(f"{name}: expected its data at {path} ({type(exc).__name__}: {first_line(exc)})") from exc
