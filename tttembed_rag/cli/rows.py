@@ -121,7 +121,7 @@ def read_embedded(file: Path, *, embed: str | None, rewards: str | None, scale: 
         of_documents = dict(zip(documents, model.embed_documents(documents), strict=True))
         return Rewards.from_texts(
             served,
-            embed_query=of_queries.__getitem__,
+            embed_query=lambda text: of_queries[text] if text in of_queries else model.embed_queries([text])[0],
             embed_documents=lambda texts: [of_documents[text] for text in texts],
             judge=rewards if rewards and is_log(file) else file.name,
             embedder=model.fingerprint,
