@@ -881,5 +881,6 @@ class TestPlaces:
         monkeypatch.setenv("TTTEMBED_STORE", "sqlite:///s.db")
 
         assert run("worker", "--once").exit_code == 0
+        assert run("worker", "env:MINE", "--once").exit_code == 0
         assert run("show", "env:MINE").exit_code == 0
         assert "expected the URL of a store in the environment variable NONE" in run("show", "env:NONE").output

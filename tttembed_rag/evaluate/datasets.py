@@ -41,15 +41,9 @@ class Dataset:
         It has the query's id and holds its text: ids of queries and documents may be the same numbers. A document
         with a label for the query is one that it should find.
         """
-        row = {document: row for row, document in enumerate(self.documents)}
-        return np.array(
-            [
-                row[query]
-                if query in row and text.strip() in self.documents[query] and query not in self.qrels.get(query, ())
-                else -1
-                for query, text in self.queries.items()
-            ]
-        )
+        held = {query for query, text in self.queries.items() if text.strip() in self.documents.get(query, ())}
+        rows = {name: row for row, name in enumerate(self.documents) if name in held - self.qrels.get(name, {}).keys()}
+        return np.array([rows.get(query, -1) for query in self.queries])
 
     def only(self, queries: Container[str]) -> Dataset:
         """The same collection with only some of its queries."""

@@ -27,8 +27,8 @@ _DOCUMENT = ("document", "text", "passage", "doc")
 _REWARD = ("reward", "score", "rating")
 _BEHAVIOUR = tuple(signal for signal in SIGNALS if signal != "judgment")
 COLUMNS = f"query, document (or text), and one of reward, {', '.join(_BEHAVIOUR)}; task, source where several"
-# The line by which a spreadsheet names the delimiter, and lines before the titles in which nothing stands.
-_SEPARATOR, _EMPTY = re.compile('"?sep=(.)"?', re.IGNORECASE), ' ",;|\t\r\n'
+# A line before the titles: an empty one, or that by which a spreadsheet names the delimiter.
+_BEFORE = re.compile(r'[\s",;|]*("?sep=.*)?', re.IGNORECASE | re.DOTALL)
 # Lines of a row that may be several, after a quote that is left open, where no other has half as many.
 _LONG = 8
 # The columns of events by id, those of Quepid's ratings and what it calls them in exports, those of BEIR's judgments.
@@ -153,14 +153,13 @@ def _expected(path: Path, line: int, what: str) -> Iterator[None]:
 def table(path: Path, text: str) -> tuple[list[str], list[_Row]]:
     """The titles of a table in small letters, and its rows by them, as spreadsheets and databases write it.
 
-    Its delimiter is the one that a first line ``sep=`` names, or that divides its titles. Between tabs a quote is a
-    character like others, unless the titles stand in quotes. Columns without a title and empty rows are left out.
+    Its delimiter is the one that divides its titles. Between tabs a quote is a character like others, unless the titles
+    stand in quotes. Columns without a title and empty rows are left out.
     """
     lines = list(io.StringIO(text, newline=""))
-    titled = (number for number, line in enumerate(lines) if line.strip(_EMPTY) and not _SEPARATOR.match(line))
-    first = next(titled, len(lines))
-    named, head = next(filter(None, map(_SEPARATOR.match, lines[:first])), None), "".join(lines[first : first + 1])
-    delimiter = named[1] if named else max(",\t;|", key=head.count)
+    first = next((number for number, line in enumerate(lines) if not _BEFORE.fullmatch(line)), len(lines))
+    head = "".join(lines[first : first + 1])
+    delimiter = max(",\t;|", key=head.count)
     quoting = csv.QUOTE_NONE if delimiter == "\t" and not head.startswith('"') else csv.QUOTE_MINIMAL
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     reader = csv.reader(lines[first:], delimiter=delimiter, quoting=quoting, strict=True)

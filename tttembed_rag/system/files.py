@@ -9,8 +9,8 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import BinaryIO
 
 __all__ = ["PUBLIC", "make_private", "whole_file", "write_whole"]
@@ -30,11 +30,9 @@ def whole_file(path: str | os.PathLike[str], *, mode: int = _PRIVATE) -> Iterato
     if not target.absolute().parent.is_dir():
         raise FileNotFoundError(f"{target}: expected a file in an existing folder, found no {target.parent}")
     if not (is_new := not target.exists()) and not _is_replaceable(target):
-        with TemporaryFile() as file:
-            yield file
-            file.seek(0)
-            with target.open("wb") as there:
-                shutil.copyfileobj(file, there)
+        buffer = BytesIO()
+        yield buffer
+        target.write_bytes(buffer.getbuffer())
         return
     target = target.resolve()
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
