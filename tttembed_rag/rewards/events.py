@@ -127,8 +127,7 @@ def value_of(signal: str, value: Any, *, column: str = "") -> float:
     try:
         return -1.0 if signal == "thumb" and known is False else float(known)
     except (TypeError, ValueError):
-        hint = " (a thumb is up, down, 1 or -1)" if signal == "thumb" else ""
-        raise InputError(f"{column or signal}: expected a number, got {value!r:.40}{hint}") from None
+        raise InputError(f"{column or signal}: expected a number, got {value!r:.40}") from None
 
 
 def check_thumbs(events: Sequence[Event]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -160,8 +160,9 @@ def table(path: Path, text: str) -> tuple[list[str], list[_Row]]:
     first = next((number for number, line in enumerate(lines) if not _BEFORE.fullmatch(line)), len(lines))
     head = "".join(lines[first : first + 1])
     delimiter = max(",\t;|", key=head.count)
-    quoting = csv.QUOTE_NONE if delimiter == "\t" and not head.startswith('"') else csv.QUOTE_MINIMAL
+    plain = delimiter == "\t" and not head.startswith('"')
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL
     reader = csv.reader(lines[first:], delimiter=delimiter, quoting=quoting, strict=True)
     try:
         every = [(first + reader.line_num, cells) for cells in reader]
