@@ -159,3 +159,14 @@ def test_a_null_is_a_blank(read):
     row = {"document": "d", "click": 1, "position": None, "task": None, "source": None}
 
     assert read("votes.jsonl", lines_of(row)) == {("d", ""): 0.75}
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("v.csv.gz", b"\x1f\x8b\x08"), ("v.xlsx", b"PK\x03\x04\xff"), ("v.csv", b"\xff\xfeq")]
+)
+def test_another_kind_of_file_is_told_what_is_read(tmp_path, name, data):
+    """Compressed files, workbooks and UTF-16 alike."""
+    (tmp_path / name).write_bytes(data)
+
+    with pytest.raises(DataError, match="got other bytes: save it as CSV or JSON lines in UTF-8"):
+        read_votes(tmp_path / name, scale=Scale(), task="default")

@@ -91,7 +91,7 @@ class Collection:
         searched = FaissIndex.from_vectors(doc_vectors)
         doc_ids, query_ids = np.array(list(dataset.documents)), np.array(list(dataset.queries))
         graded = Graded.of(dataset.qrels, list(dataset.queries), list(dataset.documents))
-        base = searched.search(query_vectors, LISTED, own=dataset.own)[1]
+        base = searched.search(query_vectors, LISTED, own=(own := dataset.own))[1]
         simulated = scores is None
         return cls(
             dataset,
@@ -108,7 +108,7 @@ class Collection:
             query_ids,
             base,
             graded(np.arange(len(base)), base),
-            dataset.own,
+            own,
             sources=sources or {},
         )
 

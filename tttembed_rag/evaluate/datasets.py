@@ -42,7 +42,8 @@ class Dataset:
         with a label for the query is one that it should find.
         """
         held = {query for query, text in self.queries.items() if text.strip() in self.documents.get(query, ())}
-        rows = {name: row for row, name in enumerate(self.documents) if name in held - self.qrels.get(name, {}).keys()}
+        own = {query for query in held if query not in self.qrels.get(query, ())}
+        rows = {document: row for row, document in enumerate(self.documents) if document in own}
         return np.array([rows.get(query, -1) for query in self.queries])
 
     def only(self, queries: Container[str]) -> Dataset:

@@ -136,7 +136,9 @@ def read_text(path: Path, expected: str) -> Iterator[str]:
         raise DataError(f"{path}: expected {expected}") from exc
     except UnicodeDecodeError as exc:
         line = exc.object.count(b"\n", 0, exc.start) + 1
-        raise DataError(f"{path}:{line}: expected UTF-8 text, got other bytes: save the file as UTF-8") from exc
+        raise DataError(
+            f"{path}:{line}: expected UTF-8 text, got other bytes: save it as CSV or JSON lines in UTF-8"
+        ) from exc
 
 
 @contextmanager
