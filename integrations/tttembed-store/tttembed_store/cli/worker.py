@@ -72,9 +72,9 @@ def worker(
     """Judge what waits in a store, learn from what is new, publish what the evidence supports; again and again.
 
     URL is sqlite:///FILE or postgresql+psycopg://..., env:NAME, or that of TTTEMBED_STORE; any number of workers share
-    a store and its budget, and each works for one tenant at a time. Without --judge only rewards that come from elsewhere
-    are learned from. With --batch, rewards come in a later round, within a day, most often at half the price. SIGTERM
-    and SIGINT end it after the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest is
+    a store and its budget, and each works for one tenant at a time. Without --judge only rewards from elsewhere are
+    learned from. With --batch, rewards come in a later round, within a day, most often at half the price. SIGTERM and
+    SIGINT end it after the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest is
     done).
     """
     from tttembed_rag.judges.specs import FREE, open_judge
