@@ -5,7 +5,7 @@
             -> propose: an offset, and what it does to queries that it was not learned from
             -> prove: does the held-out loss fall?
             -> audit: do trusted labels confirm the gain?
-            -> expose: do sources move a document everywhere? Then again without their word on it
+            -> expose: does a document move everywhere? Then again without what is doubtful of it
             -> Offset
 
 Each question is a function that gives a verdict, or None where the next one is asked. Tests and levels are data:
@@ -298,24 +298,23 @@ def published(claim: Evidence, audited: Audited | None) -> Evidence:
 
 
 def expose(case: Case, propose: Propose) -> Decision:
-    """What is decided of *case*, again without what sources say of documents, while that would move them everywhere."""
-    rows, sources, silenced = case.rows, case.sources, list[int]()
-    exposure: Exposure | None = None
+    """What is decided of *case*, again without doubtful rewards of documents, while these would move everywhere."""
+    sources, withheld = case.sources, list[str]()
     for _ in range(EXPOSURE_ROUNDS):
         decision = decide(case, propose)
-        if decision.evidence.verdict != "published" or decision.proposal is None or not sources:
+        if decision.evidence.verdict != "published" or decision.proposal is None:
             break
-        exposure = exposure or Exposure.of(rows)
+        exposure = Exposure.of(case.rows)
         moved = exposure.moved(case.rewards, case.voices, decision.proposal.held_out)
-        if not (more := [document for document in moved if document not in silenced]):
+        if not len(moved):
             break
-        silenced += more
+        withheld += case.rows.doc_ids[exposure.rows[moved]].tolist()
         decision = decision._replace(evidence=decision.evidence.denied_by(EXPOSED, "; " + EXPOSED.answer))
-        if (rest := exposure.without(silenced)) is None:
+        if (rest := exposure.without(moved)) is None:
             break
         case = case.of_rows(rest)
         decision = decision._replace(case=case)
-    names = tuple(exposure.names[document] for document in silenced) if exposure else ()
+    names = tuple(dict.fromkeys(withheld))
     return decision._replace(evidence=replace(decision.evidence, withheld=names, sources=sources, trust=case.trust))
 
 
