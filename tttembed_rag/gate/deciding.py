@@ -299,7 +299,7 @@ def published(claim: Evidence, audited: Audited | None) -> Evidence:
 
 def expose(case: Case, propose: Propose) -> Decision:
     """What is decided of *case*, again without doubtful rewards of documents, while these would move everywhere."""
-    sources, withheld = case.sources, list[str]()
+    sources, withheld = case.sources, dict[str, None]()
     for _ in range(EXPOSURE_ROUNDS):
         decision = decide(case, propose)
         if decision.evidence.verdict != "published" or decision.proposal is None:
@@ -308,14 +308,14 @@ def expose(case: Case, propose: Propose) -> Decision:
         moved = exposure.moved(case.rewards, case.voices, decision.proposal.held_out)
         if not len(moved):
             break
-        withheld += case.rows.doc_ids[exposure.rows[moved]].tolist()
+        withheld |= dict.fromkeys(case.rows.doc_ids[exposure.rows[moved]].tolist())
         decision = decision._replace(evidence=decision.evidence.denied_by(EXPOSED, "; " + EXPOSED.answer))
         if (rest := exposure.without(moved)) is None:
             break
         case = case.of_rows(rest)
         decision = decision._replace(case=case)
-    names = tuple(dict.fromkeys(withheld))
-    return decision._replace(evidence=replace(decision.evidence, withheld=names, sources=sources, trust=case.trust))
+    evidence = replace(decision.evidence, withheld=tuple(withheld), sources=sources, trust=case.trust)
+    return decision._replace(evidence=evidence)
 
 
 def learned(decision: Decision, scope: Scope, task: str | None) -> Offset:

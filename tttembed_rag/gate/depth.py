@@ -70,8 +70,8 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     kept = sum(bound <= MOST_LOST for bound in bounds)
     depth = int(np.median(case.rewards.depths))
     texts = case.rewards.doc_texts[case.rewards.candidates[best_pairs(case.rewards)]]
-    best = tuple(sorted({digest_of(text) for text in texts if text}))
-    return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept]), depth, best) if kept else None
+    digests = tuple(sorted({digest_of(text) for text in texts if text}))
+    return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept]), depth, digests) if kept else None
 
 
 def paid_for(listed: Float64, voices: Float64) -> tuple[Float64, Float64]:

@@ -1,8 +1,7 @@
 """Exposure: in how many lists a document stands, and which documents sources or a judge would move in too many.
 
-Whoever may vote may vote for one document, or against one, everywhere, and a judge may overrate one wherever it sees
-it: held-out rewards agree, so no loss says that anything is wrong. What gives it away is that one document enters, or
-leaves, the lists of everybody.
+Whoever may vote may vote for one document, or against one, everywhere, and a judge may overrate one: held-out rewards
+agree, so no loss says that anything is wrong. What gives it away is that one enters, or leaves, the lists of everybody.
 """
 
 from __future__ import annotations
@@ -76,9 +75,10 @@ class Exposure:
 
     @cached_property
     def _doubtful(self) -> NDArray[np.bool_]:
-        """(N,) whether a source gave each reward, or a judge alone, who calls the document good whatever is asked."""
+        """(N,) whether a source gave each reward, or a judge alone that calls the document good whatever is asked."""
         values, named = self.rewards.values, np.repeat(self.rewards.sources != "", self.rewards.depths)
         judged, size = np.bincount(self.document, named) == 0, np.bincount(self.document)
         mean = np.bincount(self.document, values) / size
         within = np.bincount(self.document, (values - mean[self.document]) ** 2) / size
-        return named | (judged & (mean > values.mean()) & (within < VARIES * values.var()))[self.document]
+        overrated = judged & (mean > values.mean()) & (within < VARIES * values.var())
+        return np.asarray(named | overrated[self.document])

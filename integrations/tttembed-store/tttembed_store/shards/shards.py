@@ -32,8 +32,7 @@ from tttembed_rag.vectors.rows import Float64
 class ShardGroup(NamedTuple):
     """Queries that share an offset: those of a task, or of all (None).
 
-    What sources say is heard where `sources` is true, except of `withheld` documents; else the judge alone is, except
-    of these.
+    Sources are heard where `sources` is true. Of `withheld` documents they are not, or else the judge is not.
     """
 
     task: str | None
