@@ -64,9 +64,9 @@ class Exposure:
         most = max(MOST_MOVED, MOST_MOVED_QUERIES / float(voices.sum()))
         several = questions_won(self.rewards, self.document, best_pairs(self.rewards)) > MOST_MOVED_QUERIES
         several &= np.bincount(self.document, self._doubtful) > 0
-        if not several.any():
-            return np.flatnonzero(several)
-        return np.flatnonzero(several & (np.abs(self.changes(rewards, voices, offsets)) > most))
+        if several.any():
+            several &= np.abs(self.changes(rewards, voices, offsets)) > most
+        return np.flatnonzero(several)
 
     def without(self, documents: IntArray) -> Rewards | None:
         """The rewards less the doubtful ones of some *documents*; None where nothing else was judged."""
