@@ -48,12 +48,11 @@ class Exposure:
         """(p,) by how much *offsets* (n, d) change the share of queries (n *voices*) whose list holds a document."""
         rows = np.random.default_rng(0).permutation(len(rewards))[:EXPOSED_QUERIES]
         places = min(PLACES_EXPOSED, max(1, len(self.pool) // PLACES_EXPOSED))
-        change = np.zeros(len(self.pool))
         unit = rewards.queries.rows(rows).unit
-        for sign, queries in ((-1.0, unit), (1.0, unit + offsets[rows].astype(unit.dtype))):
-            top = np.argpartition(-(queries @ self.pool.T), places - 1, axis=1)[:, :places]
-            change += sign * np.bincount(top.ravel(), np.repeat(voices[rows], places), minlength=len(change))
-        return np.asarray(change / voices[rows].sum())
+        vectors = unit, unit + offsets[rows].astype(unit.dtype)
+        tops = (np.argpartition(-(queries @ self.pool.T), places - 1, axis=1)[:, :places] for queries in vectors)
+        before, after = (np.bincount(top.ravel(), np.repeat(voices[rows], places), len(self.pool)) for top in tops)
+        return np.asarray((after - before) / voices[rows].sum())
 
     def moved(self, rewards: Rewards, voices: Float64, offsets: FloatArray) -> IntArray:
         """Documents with doubtful rewards that are the best of several questions, and enter or leave too many lists.
@@ -61,10 +60,10 @@ class Exposure:
         A document that is the best of fewer questions is no suspect: votes for other documents may move it, as where
         all users share a habit.
         """
-        most = max(MOST_MOVED, MOST_MOVED_QUERIES / float(voices.sum()))
         several = questions_won(self.rewards, self.document, best_pairs(self.rewards)) > MOST_MOVED_QUERIES
         several &= np.bincount(self.document, self._doubtful) > 0
         if several.any():
+            most = max(MOST_MOVED, MOST_MOVED_QUERIES / float(voices.sum()))
             several &= np.abs(self.changes(rewards, voices, offsets)) > most
         return np.flatnonzero(several)
 

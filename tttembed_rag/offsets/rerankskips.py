@@ -50,7 +50,7 @@ class Skips:
         return digest_of(text) in self.best
 
     def _fits(self, loss: float) -> int:
-        return sum(one <= loss for one in self.lost)
+        return sum(lost <= loss for lost in self.lost)
 
 
 def digest_of(text: str) -> str:
