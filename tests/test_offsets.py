@@ -558,13 +558,15 @@ class TestFile:
             some(one()).save(target)
         assert [target] == list(tmp_path.iterdir())
 
-    def test_may_be_read_by_others_if_new_files_may(self, tmp_path):
-        """The file has the permissions any new file has, so that another user's service can load it."""
-        other = tmp_path / "other"
-        other.touch()
-        some(one()).save(tmp_path / "offsets.safetensors")
+    def test_is_its_owners_alone_until_others_may_read_it(self, tmp_path):
+        """A new file holds query vectors; one that another user's service may load stays so."""
+        path, modes = tmp_path / "offsets.safetensors", []
+        for _ in range(2):
+            some(one()).save(path)
+            modes.append(path.stat().st_mode & 0o777)
+            path.chmod(0o640)
 
-        assert oct(other.stat().st_mode) == oct((tmp_path / "offsets.safetensors").stat().st_mode)
+        assert (modes, path.stat().st_mode & 0o777) == ([0o600, 0o640], 0o640)
 
 
 class Trap:

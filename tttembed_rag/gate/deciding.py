@@ -106,7 +106,9 @@ def fit(
         offsets = list(gated_offsets(rewards, scope, recipe, terms))
     else:
         offsets = plain_offsets(rewards, scope, recipe)
-    return recorded(offsets, rewards.judge, rewards.width, recipe, scope, rewards.embedder)
+    return recorded(
+        offsets, rewards.judge, rewards.width, recipe, scope, embedder=rewards.embedder, probe=rewards.probe
+    )
 
 
 def check_rewards(rewards: object) -> None:

@@ -73,7 +73,7 @@ def import_(
     """
     from tttembed_store.sql.rows import in_parts
 
-    of_spans = spans or isinstance(log, str) or log.suffix == ".parquet"
+    of_spans = spans or isinstance(log, str) or log.suffix.lower() == ".parquet"
     if scores_of is not None and not of_spans:
         raise click.UsageError(f"--scores-of: expected spans, got {log}")
     of_log = not of_spans and is_log(Path(log))

@@ -15,7 +15,7 @@ import orjson
 
 from tttembed_rag.errors import InputError, StoreReplaced, StoreUnavailable
 from tttembed_rag.rewards.columns import DEFAULT_TASK
-from tttembed_rag.rewards.events import Event, Feedback
+from tttembed_rag.rewards.events import Event, scores_of, value_of
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_store.following.reached import Reached
@@ -33,8 +33,6 @@ _MOST_BYTES, _BESIDE = 64 * 2**20, 1000
 _AT_ONCE = 200
 # Seconds after which a store is asked again which tenants it has.
 _MOMENT = 0.2
-# The reward of a pair of which nothing is known: that of a thumb that was taken back.
-_UNKNOWN = 0.5
 
 
 class FeedbackWriter:
@@ -120,7 +118,7 @@ def served_of(caller: Caller, body: Mapping[str, Any]) -> Served:
     """The query of a request with the documents that it is about, each once; a store makes the ids that are missing."""
     documents = {_key(document): document for document in body["documents"]}
     rewards = rewards_of(body["query"], body["documents"], body.get("scale"))
-    spoken = {_key(document) for document in body["documents"] if document.get("click", 1)}
+    spoken = {_key(document) for document in body["documents"] if value_of("click", document.get("click", 1))}
     candidates = [
         Candidate(document.get("id", ""), None, document.get("text", ""), rewards[key], key not in spoken)
         for key, document in documents.items()
@@ -130,20 +128,18 @@ def served_of(caller: Caller, body: Mapping[str, Any]) -> Served:
 
 
 def rewards_of(query: str, documents: Sequence[Mapping[str, Any]], scale: str | None) -> dict[str, float]:
-    """The reward of each document, by its id, or by a NUL and its text, as `Feedback` gathers its events."""
-    events, rewards = [], {_key(document): _UNKNOWN for document in documents}
+    """The reward of each document, by its id, or by a NUL and its text, as those of one source."""
+    events = []
     for document in documents:
         signal = next(name for name in VOTES if name in document)
-        value = float(document[signal])
+        value = value_of(signal, document[signal])
         if signal == "grade" and scale is None:
             raise InputError("scale: expected one for grades, such as rubric:0,3, got none")
         if signal in ("grade", "score"):
             declared = Scale() if signal == "score" or scale is None else Scale.parse(scale)
             value, signal = float(declared.to_unit(np.array([value]))[0]), "judgment"
-        if (signal, value) != ("thumb", 0.0):
-            events.append(Event(query, _key(document), signal, value, document.get("position", 1)))
-    scores = Feedback.of(events, scale=Scale()).scores if events else {}
-    return rewards | {document: reward for (_, document), reward in scores.items()}
+        events.append(Event(query, _key(document), signal, value, document.get("position", 1), source="who asks"))
+    return {document: reward for (_, document), reward in scores_of(events).items()}
 
 
 def _key(document: Mapping[str, Any]) -> str:
