@@ -168,19 +168,65 @@ def test_requests_of_tools_never_called_get_better(search):
     assert first(search, UNSEEN) > 0.6
 
 
-def test_one_source_moves_nobody(search):
-    """What several agents found is learned; the same from one agent alone is not, however often it calls."""
-    by_one = LearnedToolSearch(CATALOG, FakeEmbedder())
-    before = [by_one(request(topic)) for topic in UNSEEN]
-    for number, topic in enumerate(LEARNED):
-        search.used(request(topic), f"zeta_{topic}", source=f"agent {number}")
-        with tttembed_rag.context(source="one agent"):
-            by_one.used(request(topic), f"zeta_{topic}")
+@pytest.mark.parametrize("failures", [True, False])
+@pytest.mark.parametrize("k", [2, 5, 10])
+def test_failures_are_learned_from_beside_successes(search, k, failures):
+    """An agent that reports everything that it was shown teaches as much as one that reports what worked."""
+    for topic in LEARNED:
+        for name in search(request(topic), k):
+            works = name == f"zeta_{topic}"
+            if works or failures:
+                search.used(request(topic), name, works)
 
     assert search.learn().moves
-    assert first(search, UNSEEN) > 0.6
-    assert not by_one.learn().moves
-    assert [by_one(request(topic)) for topic in UNSEEN] == before
+    assert first(search, UNSEEN) > 0.9
+
+
+def test_what_was_not_listed_was_not_refused(search):
+    """A tool is compared with those of its own list: of one search, of several, and of one that was made elsewhere."""
+    lists = [search(request(LEARNED[0]), k=3), search(request(LEARNED[1]), k=2), search(request(LEARNED[1]), k=4)]
+    lists.append(search.listed(request(LEARNED[2]), ["acme_redmail", "zeta_redmail"]))
+    for topic in LEARNED[:3]:
+        search.used(request(topic), f"zeta_{topic}")
+        search.used(request(topic), f"acme_{topic}", False)
+    requests, items = usable(search.requests(), search._index), search._index
+
+    rewards = rewards_of_outcomes(requests, items)
+
+    listed = {request(LEARNED[0]): lists[0], request(LEARNED[1]): lists[2], request(LEARNED[2]): lists[3]}
+    for row, one in enumerate(requests):
+        pairs = slice(rewards.starts[row], rewards.starts[row + 1])
+        worth = dict(zip(rewards.doc_ids[rewards.candidates[pairs]], rewards.values[pairs], strict=True))
+        assert set(worth) == {*listed[one.query], *one.outcomes}
+        assert {name: reward for name, reward in worth.items() if reward} == one.outcomes
+
+
+def test_one_source_learns_where_nobody_else_is_served(search):
+    """Alone in its tenant it is believed like a user of his own search; beside another source it is one voice."""
+    for topic in LEARNED:
+        search.used(request(topic), f"zeta_{topic}", source="ada")
+    alone = search.learn()
+    by_alone = first(search, UNSEEN)
+    search.used(request(UNSEEN[0]), f"zeta_{UNSEEN[0]}", source="bob")
+
+    assert alone.moves
+    assert by_alone > 0.6
+    assert not search.learn().moves
+
+
+@pytest.mark.parametrize(("source", "tenant"), [("anonymous", ""), ("ada", "other")])
+def test_one_source_moves_nobody_else(search, source, tenant):
+    """Callers over HTTP whom nobody named may be many, and tenants without offsets are served the shared ones."""
+    with tttembed_rag.context(tenant=tenant):
+        search.used(request(UNSEEN[0]), f"zeta_{UNSEEN[0]}", source=source)
+        search.flush()
+    for topic in LEARNED:
+        search.used(request(topic), f"zeta_{topic}", source=source)
+
+    lesson = search.learn()
+
+    assert not lesson.moves
+    assert "one source alone" in lesson.reason
 
 
 def test_a_call_joins_no_search_of_another_client(search):
@@ -245,7 +291,7 @@ def test_a_tool_that_one_user_called_is_no_contrast_for_another():
         worth = dict(zip(rewards.doc_ids[rewards.candidates[pairs]], rewards.values[pairs], strict=True))
         topic = one.query.removeprefix("please handle my ")
         suite, other = ("zeta", "acme") if one.source == "ada" else ("acme", "zeta")
-        assert len(worth) == 11
+        assert len(worth) == 9
         assert worth[f"{suite}_{topic}"] == 1
         assert f"{other}_{topic}" not in worth
 
@@ -549,7 +595,7 @@ def test_what_was_learned_survives(tmp_path):
 
 
 def test_tools_that_were_not_called_stay_unjudged(tmp_path):
-    """The store holds a reward for each call and for nothing else: no 0 for what was found."""
+    """The store holds a reward for each call and for nothing else: what was listed beside it has none, and no 0."""
     with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
         with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
             for topic in LEARNED:
@@ -560,7 +606,7 @@ def test_tools_that_were_not_called_stay_unjudged(tmp_path):
         rewards = store.rewards(TOOL_CALLS)
 
         assert rewards.values.tolist() == [1.0] * len(LEARNED)
-        assert store.counts().pairs == len(LEARNED)
+        assert (store.counts().rewards, store.counts().pairs) == (len(LEARNED), 10 * len(LEARNED))
 
 
 @pytest.mark.slow

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from tttembed_rag.offsets.offsets import Offsets
 
 _log = logging.getLogger(__name__)
-# Vectors of the last requests, which outcomes are kept with.
-_REMEMBERED = 5000
+# Vectors and lists of the last requests, which outcomes are kept with; and how long a list is taken to be that nobody
+# noted.
+_REMEMBERED, _ASSUMED = 5000, 10
 # Requests of a tenant that are learned from, where nothing else was said.
 LAST = 2000
 # Seconds in which the last round of the background ends.
@@ -103,6 +104,8 @@ class LearnedSearch:
         asked = None if judge is None else UnusedJudge(self._outcomes, judge, budget, price or Price())
         self._learner = OutcomeLearner(self._outcomes, lambda: self._items, asked, abstain=abstain)
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
+        # By tenant, task and text of a request, the names that were listed since an outcome of it was kept.
+        self._listed: LRUCache[tuple[str, str, str], dict[str, None]] = LRUCache(_REMEMBERED)
         self._remembering = Lock()
 
     def __repr__(self) -> str:
@@ -195,7 +198,18 @@ class LearnedSearch:
             order = allowed[best(scores[allowed], k)]
         names = [index.cards[row].name for row in order]
         missed = [name for name in named if name not in names][:k]
-        return [*names[: k - len(missed)], *missed]
+        return self.listed(query, [*names[: k - len(missed)], *missed], task=task)
+
+    def listed(self, query: str, names: list[str], *, task: str | None = None) -> list[str]:
+        """Note that *names* were listed for a request, where another search or process did it, and give them back.
+
+        What this search finds is noted already. Of items that were listed and not used it is learned that they were no
+        better; what was not listed was not refused. An outcome for a text that nothing was listed for, as in another
+        process, is taken to be from a list of ten.
+        """
+        with self._remembering:
+            self._listed.setdefault(_place(query, task), {}).update(dict.fromkeys(names))
+        return names
 
     async def asearch(
         self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
@@ -258,8 +272,14 @@ class LearnedSearch:
         task = (current_task() if task is None else task) or DEFAULT_TASK
         source = context_value("source") or "" if source is None else source
         reward = SUCCEEDED if succeeded else FAILED
-        card, known = index.cards[row], Known(vector, index.vectors[row : row + 1], doc_ids=[index.cards[row].key])
-        self._outcomes.note(query, card, reward, known, task=task, source=source, at=at)
+        if (place := _place(query, task)) not in self._listed:
+            self(query, _ASSUMED, task=task)
+        with self._remembering:  # a list is kept once
+            listed, self._listed[place] = self._listed.get(place, {}), {}
+        rows = list({**{index.rows[other]: None for other in listed if other in index.rows}, row: None})
+        cards, rewards = [index.cards[other] for other in rows], [reward if other == row else None for other in rows]
+        known = Known(vector, index.vectors[rows], doc_ids=[card.key for card in cards])
+        self._outcomes.note(query, cards, rewards, known, task=task, source=source, at=at)
         return True
 
     def requests(self) -> list[PastRequest]:
@@ -354,6 +374,11 @@ class LearnedSearch:
         with self._remembering:
             self._vectors[query] = vector
         return vector
+
+
+def _place(query: str, task: str | None) -> tuple[str, str, str]:
+    """Where the list of a request stands: that of the caller's tenant, and of the *task* or the caller's."""
+    return current_tenant(), (current_task() if task is None else task) or DEFAULT_TASK, query
 
 
 def _embedder(embed: Any) -> Embedder:

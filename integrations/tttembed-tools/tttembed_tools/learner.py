@@ -51,7 +51,7 @@ class OutcomeLearner:
         if len(requests) < 2:
             raise RewardError("expected at least 2 requests for which an item helped")
         verdicts = None if self._unused is None else self._unused.verdicts(requests, index, tenant)
-        offsets = learn(requests, index, verdicts)
+        offsets = learn(requests, index, verdicts, alone=self._outcomes.alone(tenant.name, requests))
         moves = any(offset.served for offset in offsets.values())
         weight = offsets.settings[KEYWORD_WEIGHT]
         why = [f"{offset.key} {offset.evidence}" for offset in offsets.values()][:_EXPLAINED]

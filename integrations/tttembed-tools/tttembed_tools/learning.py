@@ -1,14 +1,14 @@
 """From outcomes to what is served: the weight of BM25 and offsets of the dense leg, decided on the fused list.
 
-What is known of a request is which items helped. To learn from that, an item that helped is compared with the items
-that the search lists first and nobody used: they count as no better, and only while offsets are fitted. What is kept of
-them is nothing: they stay unjudged. Where a judge was asked about one of them, its verdict counts instead.
+What is known of a request is which items were listed for it, and which of them helped. An item that helped is compared
+with those that were listed and that nobody used: they count as no better, and only while offsets are fitted, as no
+reward of them is kept. What was not listed was not refused. Where a judge was asked about an item, its verdict counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -26,9 +26,8 @@ from tttembed_tools.outcomes import PastRequest
 
 # Rewards of an item that was used and helped, and of one that did not: a tool that failed by its own error.
 SUCCEEDED, FAILED = 1.0, 0.2
-# Items listed first that nobody used, with which an item that helped is compared: 10 where 80 % of the items that
-# helped stand among the first ten, else 30.
-_BACKGROUND, _DEEP_BACKGROUND, _NEAR = 10, 30, 0.8
+# Items that nobody used, beside which what was used must agree with the retriever.
+_BACKGROUND = 10
 # What is tried: where all requests share a habit, such as one suite of tools, one offset for all finds more.
 _SCOPES: tuple[AnyScope, ...] = ("auto", "task")
 # In the settings of offsets, the weight of BM25.
@@ -81,23 +80,36 @@ def usable(requests: Sequence[PastRequest], index: Index) -> list[PastRequest]:
 
 
 def learn(
-    requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
+    requests: Sequence[PastRequest],
+    index: Index,
+    verdicts: Sequence[Mapping[str, float]] | None = None,
+    *,
+    alone: bool = False,
 ) -> Offsets:
     """Offsets for the requests of `usable`, at least two, with the weight of BM25 in their settings.
 
     Both are decided at the end of the whole search: `tune` chooses the weight, then `fit` asks its gate about lists of
-    both legs. Of a local offset for each task and a constant one, those are taken by which these lists gain more.
-    *verdicts* are rewards of items that nobody used, for each request, by the keys of their cards.
+    both legs, in which what was listed for a request is ranked: of other items nobody knows whether they would have
+    helped. Of a local offset for each task and a constant one, those are taken by which these lists gain more.
+    *verdicts* are rewards of items that nobody used, for each request, by the keys of their cards. The one source of
+    the requests is *alone* where nobody else is served what it teaches: each request is a voice of its own then.
     """
-    rewards = rewards_of_outcomes(requests, index, verdicts)
+    rewards = rewards_of_outcomes(requests, index, verdicts, alone=alone)
     keyword = {request.query_id: index.keywords.scores(request.query) for request in requests}
+    known: dict[str, set[int]] = {}
+    for request in requests:
+        rows = (index.keys[key] for key in (*request.outcomes, *request.shown) if key in index.keys)
+        known.setdefault(request.query_id, set()).update(rows)
+    rows_of = {query_id: np.array(sorted(rows)) for query_id, rows in known.items()}
 
     def listed(weight: float, vector: FloatArray, query_id: str) -> list[str]:
-        scores = fused(index.vectors @ vector, keyword[query_id], weight)
-        return [index.cards[row].key for row in best(scores, PLACES)]
+        rows = rows_of[query_id]
+        scores = fused(index.vectors @ vector, keyword[query_id], weight)[rows]
+        return [index.cards[row].key for row in rows[best(scores, PLACES)]]
 
-    weight = tune(rewards, listed, WEIGHTS).setting
-    fitted = [fit(rewards, scope=scope, served=partial(listed, weight)) for scope in _SCOPES]
+    vouching = rewards_of_outcomes(requests, index, alone=alone, background=_BACKGROUND)
+    weight = tune(rewards, listed, WEIGHTS, vouching=vouching).setting
+    fitted = [fit(rewards, scope=scope, served=partial(listed, weight), vouching=vouching) for scope in _SCOPES]
     offsets = max(fitted, key=_gained)
     settings = {**offsets.settings, KEYWORD_WEIGHT: weight}
     if (floor := floor_of(requests, index)) is not None:
@@ -134,27 +146,33 @@ def _gained(offsets: Offsets) -> float:
 
 
 def rewards_of_outcomes(
-    requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
+    requests: Sequence[PastRequest],
+    index: Index,
+    verdicts: Sequence[Mapping[str, float]] | None = None,
+    *,
+    alone: bool = False,
+    background: int = 0,
 ) -> Rewards:
-    """The outcomes of each request, beside the items that the search lists first and that no source used for it."""
+    """The outcomes of each request, beside the items that were listed and that no source used for it.
+
+    With a *background*, they stand beside so many that the search would list and nobody used, whatever was listed.
+    """
     known = [
         {index.keys[key]: reward for key, reward in request.outcomes.items() if key in index.keys}
         for request in requests
     ]
-    scores = [index.scores(request.query, request.vector, WEIGHT) for request in requests]
-    lowest = [
-        min(row[index.keys[key]] for key in request.helped if key in index.keys)
-        for row, request in zip(scores, requests, strict=True)
-    ]
-    near = np.mean([(row > least).sum() < _BACKGROUND for row, least in zip(scores, lowest, strict=True)])
-    depth = _BACKGROUND if near >= _NEAR else _DEEP_BACKGROUND
-    used: dict[tuple[str, str], set[int]] = {}  # for a request, by any source
-    for request, own in zip(requests, known, strict=True):
-        used.setdefault((request.task, request.query_id), set()).update(own)
+    used: dict[tuple[str, str], set[str]] = {}  # for a request, by any source
+    for request in requests:
+        used.setdefault((request.task, request.query_id), set()).update(request.outcomes)
     candidates: list[IntArray] = []
     values = []
     for place, (request, own) in enumerate(zip(requests, known, strict=True)):
-        others = unused(scores[place], used[request.task, request.query_id], depth).tolist()
+        gone = used[request.task, request.query_id]
+        if background:
+            order = best(index.scores(request.query, request.vector, WEIGHT), background + len(gone)).tolist()
+            others = [row for row in order if index.cards[row].key not in gone][:background]
+        else:
+            others = [index.keys[key] for key in unused([request], gone, index)]
         judged = verdicts[place] if verdicts else {}
         candidates.append(np.array([*own, *others], dtype=np.intp))
         values.append(np.array([*own.values(), *(judged.get(index.cards[row].key, 0.0) for row in others)]))
@@ -168,13 +186,12 @@ def rewards_of_outcomes(
         tasks=[request.task for request in requests],
         query_ids=[request.query_id for request in requests],
         judge=TOOL_CALLS,
-        sources=_sources(requests),
+        sources=_sources([replace(request, source="") for request in requests] if alone else requests),
         doc_ids=[index.cards[item].key for item in listed],
     )
 
 
-def unused(scores: FloatArray, used: Collection[int], count: int) -> IntArray:
-    """The places of the *count* items with the highest scores (n,) that were not *used*."""
-    others = scores.copy()
-    others[list(used)] = -np.inf
-    return best(others, min(count, len(others) - len(used)))
+def unused(requests: Iterable[PastRequest], used: Collection[str], index: Index) -> list[str]:
+    """The keys of the items that are still there, were listed for *requests*, and were not *used*, in their order."""
+    listed = dict.fromkeys(key for request in requests for key in request.shown)
+    return [key for key in listed if key in index.keys and key not in used]
