@@ -776,3 +776,41 @@ def test_async_twins_do_the_same(search):
     found, again = asyncio.run(story())
 
     assert found == again == search(request("redmail"), 3)
+
+
+# What a source found out for itself
+
+
+def test_what_helped_a_source_comes_first_for_it_alone(search):
+    """The same request, and one a typo away, finds it first at once; for others, and for other tasks, nothing moves."""
+    query, last = request("redmail"), search(request("redmail"), k=len(CATALOG))[-1]
+    near = query.replace("please", "pleasse")
+    search._embedder._vectors[near] = search._vector(query) + 0.01
+    search.used(query, last, source="ada")
+    search.used(query, search(query, k=1)[0], False, source="bob")
+
+    assert search(query, k=1, source="ada") == [last]
+    assert search(near, k=1, source="ada") == [last]
+    with tttembed_rag.context(source="ada"):
+        assert search(query, k=1) == [last]
+        assert search(query, k=1, among=search.names) == [last]
+        assert last in str(search.explain(query, k=1))
+        assert search(request("bluefile"), k=1) != [last]
+        assert search(query, k=1, task="other") != [last]
+    with tttembed_rag.context(source="ada", tenant="other"):
+        assert search(query, k=1) != [last]
+    assert [name for source in ("bob", "") for name in search(query, k=5, source=source) if name == last] == []
+
+
+def test_what_helped_a_source_outlives_the_process_and_is_forgotten_with_it(tmp_path):
+    """Another process puts it first too; a source that was forgotten has nothing of its own any more."""
+    query, url = request("redmail"), f"sqlite:///{tmp_path}/tools.db"
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
+        last = search(query, k=len(CATALOG))[-1]
+        search.used(query, last, source="ada")
+    with open_store(url) as store:
+        with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
+            assert search(query, k=1, source="ada") == [last]
+        store.forget(tenant="", source="ada", by="me")
+        with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
+            assert search(query, k=1, source="ada") != [last]

@@ -46,6 +46,13 @@ def best(scores: FloatArray, k: int) -> IntArray:
     return high[np.argsort(-scores[high], kind="stable")][:k]
 
 
+def lifted(scores: FloatArray, rows: Sequence[int]) -> FloatArray:
+    """The *scores* (n,) in which those of some *rows* stand above all others, in their own order."""
+    raised = scores.copy()
+    raised[list(rows)] += np.ptp(scores) + 1
+    return raised
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
     """One state of the items, ready to be searched; it never changes, and others are made of it.

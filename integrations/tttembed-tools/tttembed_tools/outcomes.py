@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tttembed_store.sql import Store
 
 # The reward from which on an item helped.
-_HELPED = 0.5
+HELPED = 0.5
 # Items of one request that are read.
 _DEPTH = 200
 # Seconds that a caller waits at most until its outcomes are written.
@@ -55,7 +55,7 @@ class PastRequest:
     @property
     def helped(self) -> list[str]:
         """The keys of the items that helped."""
-        return [key for key, reward in self.outcomes.items() if reward >= _HELPED]
+        return [key for key, reward in self.outcomes.items() if reward >= HELPED]
 
 
 class Outcomes:
@@ -104,10 +104,21 @@ class Outcomes:
         Without a tenant it is the shared one's, unless a store of many processes has tenants: then nobody knows whose
         it is, and it is left out.
         """
-        tenant = context_value("tenant") if self.shared else current_tenant()
-        self._log.put(
-            query, [card.text for card in cards], rewards, known, tenant=tenant, at=at, task=task, source=source
-        )
+        texts = [card.text for card in cards]
+        self._log.put(query, texts, rewards, known, tenant=self.tenant, at=at, task=task, source=source)
+
+    @property
+    def tenant(self) -> str | None:
+        """The caller's tenant; None where nobody says which of many it is."""
+        return context_value("tenant") if self.shared else current_tenant()
+
+    def of_source(self, tenant: str, source: str, last: int) -> list[tuple[str, str, FloatArray, str, float]]:
+        """The *last* outcomes of a source, oldest first: task, text and vector of the request, key and reward.
+
+        Raises:
+            StoreUnavailable: The store cannot be read now.
+        """
+        return self.store.history.of_source(tenant, source, embedder=self.embedder, judge=TOOL_CALLS, limit=last)
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.

@@ -187,6 +187,30 @@ class History:
             for source, candidates in _by_source(row.id, shown[row.id], rewards).items()
         ]
 
+    def of_source(
+        self, tenant: str, source: str, *, embedder: str, judge: str, limit: int
+    ) -> list[tuple[str, str, np.ndarray[Any, np.dtype[np.float32]], str, float]]:
+        """The last rewards that a *source* gave to *judge*'s pairs of *tenant*, oldest first.
+
+        Each has the task, the text and the vector of *embedder* of its query, the id of its document, and its value.
+        """
+        q, e, own = schema.queries, schema.embedders, schema.query_vectors
+        s, d = schema.source_rewards, schema.documents
+        rewarded = (
+            select(q.c.task, q.c.text, own.c.vector, d.c.name, s.c.value)
+            .join(s, s.c.query == q.c.id)
+            .join(d, d.c.id == s.c.document)
+            .join(own, own.c.query == q.c.id)
+            .join(e, e.c.id == own.c.embedder)
+            .where(s.c.source == source, e.c.name == embedder, q.c.text.is_not(None))
+            .order_by(s.c.at.desc())
+        )
+        with self._database.read() as connection:
+            rewarded = rewarded.where(q.c.tenant == id_of(connection, schema.tenants, tenant))
+            rewarded = rewarded.where(s.c.judge == id_of(connection, schema.judges, judge))
+            rows = connection.execute(rewarded.limit(limit)).all()
+        return [(task, text, _vector(vector), name, value) for task, text, vector, name, value in reversed(rows)]
+
 
 def _by_source(
     query: int, shown: Mapping[int, Candidate], rewards: Mapping[Pair, BySource]
