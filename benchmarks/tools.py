@@ -316,7 +316,7 @@ def callers(data: Path, sets: list[str], seeds: list[int]) -> list[dict]:
                 index = world.search._index  # noqa: SLF001 - which row is called what
                 lists = [[index.rows[tool] for tool in world.search(world.texts[query], k)] for query in queries]
                 right = [world.right[query] for query in queries]
-                return [np.isin(rows, own).sum() / len(rows) for own, rows in zip(lists, right, strict=True)]
+                return [np.isin(rows, own).sum() / min(k, len(rows)) for own, rows in zip(lists, right, strict=True)]
 
             before, first, again = recall(world.held.tolist(), 5), [], []
             for place, query in enumerate(asked):

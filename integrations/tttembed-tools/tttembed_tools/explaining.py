@@ -10,7 +10,7 @@ import numpy as np
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
-from tttembed_tools.index import WEIGHT, Index, best, lifted
+from tttembed_tools.index import WEIGHT, Index, best
 from tttembed_tools.learning import weight_of
 from tttembed_tools.outcomes import PastRequest
 
@@ -76,7 +76,7 @@ def explained(
     weight = weight_of(offsets)
     moved = vector if offsets is None else offsets.apply(vector, task=task)
     place = np.argsort(best(index.scores(query, vector, WEIGHT), len(index))) + 1
-    now = best(lifted(index.scores(query, moved, weight), own), k)
+    now = best(index.scores(query, moved, weight, own), k)
     near = [(float(request.vector @ vector / np.linalg.norm(request.vector)), request) for request in requests]
     near.sort(key=lambda pair: -pair[0])
     items = []

@@ -46,13 +46,6 @@ def best(scores: FloatArray, k: int) -> IntArray:
     return high[np.argsort(-scores[high], kind="stable")][:k]
 
 
-def lifted(scores: FloatArray, rows: Sequence[int]) -> FloatArray:
-    """The *scores* (n,) in which those of some *rows* stand above all others, in their own order."""
-    raised = scores.copy()
-    raised[list(rows)] += np.ptp(scores) + 1
-    return raised
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
     """One state of the items, ready to be searched; it never changes, and others are made of it.
@@ -107,10 +100,13 @@ class Index:
         names = (name.strip(".-:/") for name in _NAMES.findall(query))
         return list(dict.fromkeys(name for name in names if name in self.rows and not _WORD.fullmatch(name)))
 
-    def scores(self, query: str, vector: FloatArray | None, weight: float) -> FloatArray:
-        """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone."""
+    def scores(self, query: str, vector: FloatArray | None, weight: float, first: Sequence[int] = ()) -> FloatArray:
+        """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone. Some rows come *first*."""
         keyword = self.keywords.scores(query)
-        return keyword if vector is None else fused(self.vectors @ vector, keyword, weight)
+        scores = keyword if vector is None else fused(self.vectors @ vector, keyword, weight)
+        lift = np.zeros_like(scores)
+        lift[list(first)] = np.ptp(scores) + 1
+        return scores + lift if first else scores
 
 
 _EMPTY = Index()

@@ -25,7 +25,7 @@ from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.asking import DAILY, UnusedJudge
 from tttembed_tools.catalog import Card
 from tttembed_tools.explaining import SearchExplanation, explained
-from tttembed_tools.index import Index, Items, best, lifted
+from tttembed_tools.index import Index, Items, best
 from tttembed_tools.learner import OutcomeLearner
 from tttembed_tools.learning import FAILED, FLOOR, SUCCEEDED, Lesson, usable, weight_of
 from tttembed_tools.outcomes import Outcomes, PastRequest
@@ -163,18 +163,12 @@ class LearnedSearch:
             self._items = self._items.having(current_tenant(), self._index.without(names))
 
     def __call__(
-        self,
-        query: str,
-        k: int = 5,
-        *,
-        task: str | None = None,
-        among: Collection[str] | None = None,
-        source: str | None = None,
+        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
     ) -> list[str]:
         """Names of the best items for a request, best first.
 
-        What helped a source comes first where the same source asks the same again, in a text that is at most a typo
-        away; no other source finds it any better for that.
+        What helped the source of the caller's `context` comes first where it asks the same again, or nearly the same;
+        no other source finds it any better for that.
 
         An item whose name of several words (``create_invoice``, ``createInvoice``, ``mail.send``) stands in the request
         is always among them, in the last place where the search has not found it. Where the embedding model fails, that
@@ -185,11 +179,9 @@ class LearnedSearch:
             k: Names at most, >= 1.
             task: The task key whose offset is served, a server or a namespace; None is the caller's `context`.
             among: The names that may be found; None is all.
-            source: Who asks, such as a user or an agent; None is the source of the caller's `context`.
         """
         _check(query, k)
         check_text("task", task)
-        check_text("source", source)
         if not query.strip() or not len(self._index):
             return []
         vector, index = self._vector(query), self._index
@@ -198,13 +190,13 @@ class LearnedSearch:
         task = current_task() if task is None else task
         offsets, offset = self._outcomes.live.serving(query, task)
         named = [name for name in index.named(query) if among is None or name in among]
-        own = self._own_rows(index, query, vector, task, source)
+        own = self._own_rows(index, query, vector, task)
         if vector is not None and offsets is not None:
             floor = offsets.settings.get(FLOOR) if self._abstain and not own else None
             if isinstance(floor, float) and (index.vectors @ vector).max() < floor * np.linalg.norm(vector):
                 return named[:k]
             vector = offsets.apply_found(vector, offset)
-        scores = lifted(index.scores(query, vector, weight_of(offsets)), own)
+        scores = index.scores(query, vector, weight_of(offsets), own)
         order = best(scores, k)
         if among is not None:
             rows = [index.rows[name] for name in dict.fromkeys(among) if name in index.rows]
@@ -226,34 +218,24 @@ class LearnedSearch:
         return names
 
     async def asearch(
-        self,
-        query: str,
-        k: int = 5,
-        *,
-        task: str | None = None,
-        among: Collection[str] | None = None,
-        source: str | None = None,
+        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
     ) -> list[str]:
         """The same, without holding up the event loop."""
-        return await asyncio.to_thread(self, query, k, task=task, among=among, source=source)
+        return await asyncio.to_thread(self, query, k, task=task, among=among)
 
-    def explain(
-        self, query: str, k: int = 10, *, task: str | None = None, source: str | None = None
-    ) -> SearchExplanation:
+    def explain(self, query: str, k: int = 10, *, task: str | None = None) -> SearchExplanation:
         """Why these items are found: ranks before and after, and the earlier requests that moved them."""
         _check(query, k)
         index, vector = self._index, self._vector(query)
         task = current_task() if task is None else task
         if vector is None or not len(index):
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
-        own = self._own_rows(index, query, vector, task, source)
+        own = self._own_rows(index, query, vector, task)
         return explained(index, query, vector, self.offsets, self.requests(), own=own, k=k, task=task)
 
-    def _own_rows(
-        self, index: Index, query: str, vector: FloatArray | None, task: str | None, source: str | None
-    ) -> list[int]:
-        """The rows of the items that helped *source*, or the caller's, with the same request."""
-        source = context_value("source") or "" if source is None else source
+    def _own_rows(self, index: Index, query: str, vector: FloatArray | None, task: str | None) -> list[int]:
+        """The rows of the items that helped the caller's source with the same request."""
+        source = context_value("source") or ""
         helped = self._own.helped(query, vector, task=task or DEFAULT_TASK, source=source)
         return [index.keys[key] for key in helped if key in index.keys]
 

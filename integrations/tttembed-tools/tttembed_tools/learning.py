@@ -8,7 +8,7 @@ reward of them is kept. What was not listed was not refused. Where a judge was a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -80,34 +80,28 @@ def usable(requests: Sequence[PastRequest], index: Index) -> list[PastRequest]:
 
 
 def learn(
-    requests: Sequence[PastRequest],
-    index: Index,
-    verdicts: Sequence[Mapping[str, float]] | None = None,
-    *,
-    alone: bool = False,
+    requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
 ) -> Offsets:
     """Offsets for the requests of `usable`, at least two, with the weight of BM25 in their settings.
 
     Both are decided at the end of the whole search: `tune` chooses the weight, then `fit` asks its gate about lists of
     both legs, in which what was listed for a request is ranked: of other items nobody knows whether they would have
     helped. Of a local offset for each task and a constant one, those are taken by which these lists gain more.
-    *verdicts* are rewards of items that nobody used, for each request, by the keys of their cards. The one source of
-    the requests is *alone* where nobody else is served what it teaches: each request is a voice of its own then.
+    *verdicts* are rewards of items that nobody used, for each request, by the keys of their cards.
     """
-    rewards = rewards_of_outcomes(requests, index, verdicts, alone=alone)
+    rewards = rewards_of_outcomes(requests, index, verdicts)
     keyword = {request.query_id: index.keywords.scores(request.query) for request in requests}
     known: dict[str, set[int]] = {}
     for request in requests:
-        rows = (index.keys[key] for key in (*request.outcomes, *request.shown) if key in index.keys)
-        known.setdefault(request.query_id, set()).update(rows)
-    rows_of = {query_id: np.array(sorted(rows)) for query_id, rows in known.items()}
+        rows = {index.keys[key] for key in (*request.outcomes, *request.shown) if key in index.keys}
+        known[request.query_id] = known.get(request.query_id, set()) | rows
 
     def listed(weight: float, vector: FloatArray, query_id: str) -> list[str]:
-        rows = rows_of[query_id]
+        rows = np.array(sorted(known[query_id]))
         scores = fused(index.vectors @ vector, keyword[query_id], weight)[rows]
         return [index.cards[row].key for row in rows[best(scores, PLACES)]]
 
-    vouching = rewards_of_outcomes(requests, index, alone=alone, background=_BACKGROUND)
+    vouching = rewards_of_outcomes(requests, index, background=_BACKGROUND)
     weight = tune(rewards, listed, WEIGHTS, vouching=vouching).setting
     fitted = [fit(rewards, scope=scope, served=partial(listed, weight), vouching=vouching) for scope in _SCOPES]
     offsets = max(fitted, key=_gained)
@@ -149,8 +143,6 @@ def rewards_of_outcomes(
     requests: Sequence[PastRequest],
     index: Index,
     verdicts: Sequence[Mapping[str, float]] | None = None,
-    *,
-    alone: bool = False,
     background: int = 0,
 ) -> Rewards:
     """The outcomes of each request, beside the items that were listed and that no source used for it.
@@ -186,7 +178,7 @@ def rewards_of_outcomes(
         tasks=[request.task for request in requests],
         query_ids=[request.query_id for request in requests],
         judge=TOOL_CALLS,
-        sources=_sources([replace(request, source="") for request in requests] if alone else requests),
+        sources=_sources(requests),
         doc_ids=[index.cards[item].key for item in listed],
     )
 

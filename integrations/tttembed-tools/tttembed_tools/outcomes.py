@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from tttembed_store.capture.storelog import StoreLog
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # The reward from which on an item helped.
 HELPED = 0.5
-# Items of one request that are read.
-_DEPTH = 200
+# Items of one request that are read, and outcomes of one source.
+_DEPTH, _OWN = 200, 500
 # Seconds that a caller waits at most until its outcomes are written.
 _WRITTEN = 5.0
 # Who forgets, in the log of changes of a store.
@@ -94,31 +94,23 @@ class Outcomes:
         cards: Sequence[Card],
         rewards: Sequence[float | None],
         known: Known,
-        *,
-        task: str,
-        source: str,
-        at: float,
+        **facts: Any,
     ) -> None:
-        """Keep what was listed for a request *at* a Unix second, and *rewards* of what was used; it is written soon.
+        """Keep what was listed for a request, and *rewards* of what was used; it is written soon, with its *facts*.
 
         Without a tenant it is the shared one's, unless a store of many processes has tenants: then nobody knows whose
         it is, and it is left out.
         """
-        texts = [card.text for card in cards]
-        self._log.put(query, texts, rewards, known, tenant=self.tenant, at=at, task=task, source=source)
+        tenant = context_value("tenant") if self.shared else current_tenant()
+        self._log.put(query, [card.text for card in cards], rewards, known, tenant=tenant, **facts)
 
-    @property
-    def tenant(self) -> str | None:
-        """The caller's tenant; None where nobody says which of many it is."""
-        return context_value("tenant") if self.shared else current_tenant()
-
-    def of_source(self, tenant: str, source: str, last: int) -> list[tuple[str, str, FloatArray, str, float]]:
-        """The *last* outcomes of a source, oldest first: task, text and vector of the request, key and reward.
+    def of_source(self, tenant: str, source: str) -> list[tuple[str, str, FloatArray, str, float]]:
+        """The last outcomes of a source, oldest first: task, text and vector of the request, key and reward.
 
         Raises:
             StoreUnavailable: The store cannot be read now.
         """
-        return self.store.history.of_source(tenant, source, embedder=self.embedder, judge=TOOL_CALLS, limit=last)
+        return self.store.history.of_source(tenant, source, embedder=self.embedder, judge=TOOL_CALLS, limit=_OWN)
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.

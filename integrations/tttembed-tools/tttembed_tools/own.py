@@ -11,72 +11,64 @@ import numpy as np
 from cachetools import TTLCache
 
 from tttembed_rag.errors import StoreUnavailable
+from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.copies import NEAR
 from tttembed_tools.outcomes import HELPED, Outcomes
 
 _log = logging.getLogger(__name__)
-# Sources whose outcomes are at hand, the outcomes of each, and the seconds after which they are read again: what was
-# forgotten elsewhere is forgotten here by then.
-_SOURCES, _LAST, _SECONDS = 2000, 500, 10.0
+# Sources whose outcomes are at hand, and the seconds after which they are read again: what was forgotten elsewhere is
+# forgotten here by then.
+_SOURCES, _SECONDS = 2000, 10.0
 # By task and text of a request, its vector and the rewards of items by the keys of their cards.
 _Own: TypeAlias = dict[tuple[str, str], tuple[FloatArray, dict[str, float]]]
 
 
 class OwnOutcomes:
-    """The last outcomes of each source, from the store and at once from this process."""
+    """The last outcomes of each source of the caller's tenant, from the store and at once from this process."""
 
     def __init__(self, outcomes: Outcomes) -> None:
-        self._outcomes = outcomes
-        self._known: TTLCache[tuple[str | None, str], _Own | None] = TTLCache(_SOURCES, _SECONDS)
-        self._lock = Lock()
-        self._again = 0.0  # when the store is asked again
+        self._outcomes, self._lock = outcomes, Lock()
+        self._known: TTLCache[tuple[str, str], _Own] = TTLCache(_SOURCES, _SECONDS)
+        self._again = 0.0  # when a store that was away is asked again: a search does not wait for it
 
     def note(self, query: str, vector: FloatArray, key: str, reward: float, *, task: str, source: str) -> None:
         """Know an outcome before it is written."""
-        if source and (own := self._of(source)) is not None:
+        if source:
+            own = self._of(source)
             with self._lock:
                 own.setdefault((task, query), (vector, {}))[1][key] = reward
-                self._known[self._outcomes.tenant, source] = own
+                self._known[current_tenant(), source] = own
 
     def helped(self, query: str, vector: FloatArray | None, *, task: str, source: str) -> list[str]:
         """The keys of the items that helped *source* with the same text, else with the nearest copy of it."""
-        if not source or not (own := self._of(source)):
-            return []
+        own = self._of(source) if source else {}
         with self._lock:
-            rewards = own[task, query][1] if (task, query) in own else {}
-            others = [(other, rewards) for (of_task, _), (other, rewards) in own.items() if of_task == task]
-            if not rewards and others and vector is not None:
-                near = np.stack([other for other, _ in others]) @ vector / np.linalg.norm(vector)
-                near /= np.linalg.norm([other for other, _ in others], axis=1)
-                rewards = others[int(near.argmax())][1] if near.max() > NEAR else {}
-            return [key for key, reward in rewards.items() if reward >= HELPED]
+            found = own.get((task, query))
+            others = [] if found or vector is None else [known for place, known in own.items() if place[0] == task]
+            if others:
+                vectors = np.stack([vector, *(other for other, _ in others)])
+                near = vectors[1:] @ vectors[0] / np.linalg.norm(vectors[1:], axis=1) / np.linalg.norm(vectors[0])
+                found = others[int(near.argmax())] if near.max() > NEAR else None
+            return [key for key, reward in found[1].items() if reward >= HELPED] if found else []
 
     def forget(self) -> None:
         """Know nothing until it is read again."""
         with self._lock:
             self._known.clear()
 
-    def _of(self, source: str) -> _Own | None:
-        """What is known of a source of the caller's tenant; None where nobody says which of several tenants it is."""
-        tenant = self._outcomes.tenant
+    def _of(self, source: str) -> _Own:
+        own: _Own = {}
+        place = current_tenant(), source
         with self._lock:
-            if (tenant, source) in self._known:
-                return self._known[tenant, source]
-        own: _Own | None = {}
+            if place in self._known:
+                return self._known[place]
         if time.monotonic() >= self._again:
             try:
-                own = self._read(tenant, source)
+                for task, query, vector, key, reward in self._outcomes.of_source(*place):
+                    own.setdefault((task, query), (vector, {}))[1][key] = reward
             except StoreUnavailable as exc:
-                self._again = time.monotonic() + _SECONDS  # a search waits for no store that is away
+                self._again = time.monotonic() + _SECONDS
                 _log.warning("what helped sources is not known: %s", exc)
         with self._lock:
-            return self._known.setdefault((tenant, source), own)
-
-    def _read(self, tenant: str | None, source: str) -> _Own | None:
-        if tenant is None and self._outcomes.store.has_tenants():
-            return None
-        own: _Own = {}
-        for task, query, vector, key, reward in self._outcomes.of_source(tenant or "", source, _LAST):
-            own.setdefault((task, query), (vector, {}))[1][key] = reward
-        return own
+            return self._known.setdefault(place, own)
