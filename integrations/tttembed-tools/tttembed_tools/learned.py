@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from tttembed_rag.offsets.offsets import Offsets
 
 _log = logging.getLogger(__name__)
-# Vectors and lists of the last requests, which outcomes are kept with; and how long a list is taken to be that nobody
-# noted.
-_REMEMBERED, _ASSUMED = 5000, 10
+# Vectors and lists of the last requests, which outcomes are kept with; how much of a list is kept, and how long one is
+# taken to be that nobody noted.
+_REMEMBERED, _LONGEST, _ASSUMED = 5000, 50, 10
 # Requests of a tenant that are learned from, where nothing else was said.
 LAST = 2000
 # Seconds in which the last round of the background ends.
@@ -289,7 +289,7 @@ class LearnedSearch:
             self(query, _ASSUMED, task=task)
         with self._remembering:  # a list is kept once
             listed, self._listed[place] = self._listed.get(place, {}), {}
-        rows = list({**{index.rows[other]: None for other in listed if other in index.rows}, row: None})
+        rows = list(dict.fromkeys([row, *(index.rows[other] for other in listed if other in index.rows)]))[:_LONGEST]
         cards, rewards = [index.cards[other] for other in rows], [reward if other == row else None for other in rows]
         known = Known(vector, index.vectors[rows], doc_ids=[card.key for card in cards])
         self._outcomes.note(query, cards, rewards, known, task=task, source=source, at=at)

@@ -8,7 +8,7 @@ reward of them is kept. What was not listed was not refused. Where a judge was a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -26,7 +26,7 @@ from tttembed_tools.outcomes import PastRequest
 
 # Rewards of an item that was used and helped, and of one that did not: a tool that failed by its own error.
 SUCCEEDED, FAILED = 1.0, 0.2
-# Items that nobody used, beside which what was used must agree with the retriever.
+# Items that the search lists first, beside which what was used must agree with it, whatever was listed.
 _BACKGROUND = 10
 # What is tried: where all requests share a habit, such as one suite of tools, one offset for all finds more.
 _SCOPES: tuple[AnyScope, ...] = ("auto", "task")
@@ -101,7 +101,7 @@ def learn(
         scores = fused(index.vectors @ vector, keyword[query_id], weight)[rows]
         return [index.cards[row].key for row in rows[best(scores, PLACES)]]
 
-    vouching = rewards_of_outcomes(requests, index, background=_BACKGROUND)
+    vouching = rewards_of_outcomes([_beside_first(request, index) for request in requests], index)
     weight = tune(rewards, listed, WEIGHTS, vouching=vouching).setting
     fitted = [fit(rewards, scope=scope, served=partial(listed, weight), vouching=vouching) for scope in _SCOPES]
     offsets = max(fitted, key=_gained)
@@ -128,6 +128,12 @@ def floor_of(requests: Sequence[PastRequest], index: Index) -> float | None:
     return sorted(lowest.values())[below - 1] if below else None
 
 
+def _beside_first(request: PastRequest, index: Index) -> PastRequest:
+    """A request as if the search had listed its first items down to `_BACKGROUND` that it has no outcome of."""
+    rows = best(index.scores(request.query, request.vector, WEIGHT), _BACKGROUND + len(request.outcomes))
+    return replace(request, shown=tuple(index.cards[row].key for row in rows.tolist()))
+
+
 def _sources(requests: Sequence[PastRequest]) -> list[str]:
     """The source of each request; one without a name is a source of its own."""
     return [request.source or f"{_NAMELESS} {row}" for row, request in enumerate(requests)]
@@ -140,15 +146,9 @@ def _gained(offsets: Offsets) -> float:
 
 
 def rewards_of_outcomes(
-    requests: Sequence[PastRequest],
-    index: Index,
-    verdicts: Sequence[Mapping[str, float]] | None = None,
-    background: int = 0,
+    requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
 ) -> Rewards:
-    """The outcomes of each request, beside the items that were listed and that no source used for it.
-
-    With a *background*, they stand beside so many that the search would list and nobody used, whatever was listed.
-    """
+    """The outcomes of each request, beside the items that were listed and that no source used for it."""
     known = [
         {index.keys[key]: reward for key, reward in request.outcomes.items() if key in index.keys}
         for request in requests
@@ -159,12 +159,7 @@ def rewards_of_outcomes(
     candidates: list[IntArray] = []
     values = []
     for place, (request, own) in enumerate(zip(requests, known, strict=True)):
-        gone = used[request.task, request.query_id]
-        if background:
-            order = best(index.scores(request.query, request.vector, WEIGHT), background + len(gone)).tolist()
-            others = [row for row in order if index.cards[row].key not in gone][:background]
-        else:
-            others = [index.keys[key] for key in unused([request], gone, index)]
+        others = [index.keys[key] for key in unused([request], used[request.task, request.query_id], index)]
         judged = verdicts[place] if verdicts else {}
         candidates.append(np.array([*own, *others], dtype=np.intp))
         values.append(np.array([*own.values(), *(judged.get(index.cards[row].key, 0.0) for row in others)]))

@@ -88,14 +88,7 @@ class Outcomes:
         if not self.shared:
             finalize(owner, self.close)
 
-    def note(
-        self,
-        query: str,
-        cards: Sequence[Card],
-        rewards: Sequence[float | None],
-        known: Known,
-        **facts: Any,
-    ) -> None:
+    def note(self, query: str, cards: list[Card], rewards: list[float | None], known: Known, **facts: Any) -> None:
         """Keep what was listed for a request, and *rewards* of what was used; it is written soon, with its *facts*.
 
         Without a tenant it is the shared one's, unless a store of many processes has tenants: then nobody knows whose
