@@ -25,7 +25,7 @@ from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.asking import DAILY, UnusedJudge
 from tttembed_tools.catalog import Card
 from tttembed_tools.explaining import SearchExplanation, explained
-from tttembed_tools.index import Index, Items, best
+from tttembed_tools.index import Index, Items, best, texts_of
 from tttembed_tools.learner import OutcomeLearner
 from tttembed_tools.learning import FAILED, FLOOR, SUCCEEDED, Lesson, usable, weight_of
 from tttembed_tools.outcomes import Outcomes, PastRequest
@@ -150,7 +150,7 @@ class LearnedSearch:
             here = set(index.cards)
             fresh = [card for card in cards if card not in here]
             if fresh:
-                vectors = self._embedder.embed_documents([card.text for card in fresh])
+                vectors = self._embedder.embed_documents(texts_of(fresh))
                 self._width = vectors.shape[1]
                 self._items = self._items.having(current_tenant(), index.plus(fresh, vectors))
             return len(fresh)
@@ -193,7 +193,7 @@ class LearnedSearch:
         own = self._own_rows(index, query, vector, task)
         if vector is not None and offsets is not None:
             floor = offsets.settings.get(FLOOR) if self._abstain and not own else None
-            if isinstance(floor, float) and (index.vectors @ vector).max() < floor * np.linalg.norm(vector):
+            if isinstance(floor, float) and index.dense(vector).max() < floor * np.linalg.norm(vector):
                 return named[:k]
             vector = offsets.apply_found(vector, offset)
         scores = index.scores(query, vector, weight_of(offsets), own)

@@ -98,7 +98,7 @@ def learn(
 
     def listed(weight: float, vector: FloatArray, query_id: str) -> list[str]:
         rows = np.array(sorted(known[query_id]))
-        scores = fused(index.vectors @ vector, keyword[query_id], weight)[rows]
+        scores = fused(index.dense(vector), keyword[query_id], weight)[rows]
         return [index.cards[row].key for row in rows[best(scores, PLACES)]]
 
     vouching = rewards_of_outcomes([_beside_first(request, index) for request in requests], index)
@@ -121,7 +121,7 @@ def floor_of(requests: Sequence[PastRequest], index: Index) -> float | None:
 
     lowest: dict[str, float] = {}
     for source, request in zip(_sources(requests), requests, strict=True):
-        nearest = float((index.vectors @ request.vector).max() / np.linalg.norm(request.vector))
+        nearest = float(index.dense(request.vector).max() / np.linalg.norm(request.vector))
         lowest[source] = min(nearest, lowest.get(source, nearest))
     # How likely so few of them lie below it, were it one in a hundred of all, is binomial.
     below = next(few for few in range(len(lowest) + 1) if bdtr(few, len(lowest), _UNHEARD) > _ERROR)

@@ -45,10 +45,10 @@ class OwnOutcomes:
         own = self._of(source) if source else {}
         with self._lock:
             found = own.get((task, query))
-            others = [] if found or vector is None else [known for place, known in own.items() if place[0] == task]
-            if others:
-                vectors = np.stack([vector, *(other for other, _ in others)])
-                near = vectors[1:] @ vectors[0] / np.linalg.norm(vectors[1:], axis=1) / np.linalg.norm(vectors[0])
+            others = [known for place, known in own.items() if place[0] == task]
+            if others and found is None and vector is not None:
+                vectors = np.stack([other for other, _ in others])
+                near = vectors @ vector / np.linalg.norm(vectors, axis=1) / np.linalg.norm(vector)
                 found = others[int(near.argmax())] if near.max() > NEAR else None
             return [key for key, reward in found[1].items() if reward >= HELPED] if found else []
 
