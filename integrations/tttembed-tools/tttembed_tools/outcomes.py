@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # The reward from which on an item helped.
 HELPED = 0.5
-# Items of one request that are read, and outcomes of one source.
-_DEPTH, _OWN = 200, 500
+# Items of one request that are read.
+_DEPTH = 200
 # Seconds that a caller waits at most until its outcomes are written.
 _WRITTEN = 5.0
 # Who forgets, in the log of changes of a store.
@@ -97,14 +97,6 @@ class Outcomes:
         tenant = context_value("tenant") if self.shared else current_tenant()
         self._log.put(query, [card.text for card in cards], rewards, known, tenant=tenant, **facts)
 
-    def of_source(self, tenant: str, source: str) -> list[tuple[str, str, FloatArray, str, float]]:
-        """The last outcomes of a source, oldest first: task, text and vector of the request, key and reward.
-
-        Raises:
-            StoreUnavailable: The store cannot be read now.
-        """
-        return self.store.history.of_source(tenant, source, embedder=self.embedder, judge=TOOL_CALLS, limit=_OWN)
-
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.
 
@@ -115,27 +107,16 @@ class Outcomes:
             tenant, width=width, embedder=self.embedder, judge=TOOL_CALLS, limit=self.last, depth=_DEPTH, by_source=True
         )
         return [
-            PastRequest(
-                one.query_id,
-                one.query,
-                one.vector,
-                one.task,
-                outcomes,
-                tuple(item.doc_id for item in one.candidates if item.reward is None),
-                one.source,
-            )
+            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes, shown, one.source)
             for one in served
+            for shown in [tuple(item.doc_id for item in one.candidates if item.reward is None)]
             if one.vector is not None
             and one.query
             and (outcomes := {item.doc_id: item.reward for item in one.candidates if item.reward is not None})
         ]
 
     def alone(self, tenant: str, requests: Sequence[PastRequest]) -> bool:
-        """Whether *requests* are of one named source, and nobody else is served what they teach *tenant*.
-
-        What the shared tenant learns is served to tenants that have learned nothing, and callers that nobody named may
-        be many.
-        """
+        """Whether *requests* are of one named source, and nobody else is served what they teach *tenant*."""
         names = {request.source for request in requests}
         return len(names) == 1 and not names & {"", ANONYMOUS} and bool(tenant or not self.store.has_tenants())
 

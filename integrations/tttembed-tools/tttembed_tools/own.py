@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 from cachetools import TTLCache
+from tttembed_store.sql.records import TOOL_CALLS
 
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.serving.context import current_tenant
@@ -17,9 +18,9 @@ from tttembed_rag.vectors.copies import NEAR
 from tttembed_tools.outcomes import HELPED, Outcomes
 
 _log = logging.getLogger(__name__)
-# Sources whose outcomes are at hand, and the seconds after which they are read again: what was forgotten elsewhere is
-# forgotten here by then.
-_SOURCES, _SECONDS = 2000, 10.0
+# Sources whose outcomes are at hand, outcomes of each, and the seconds after which they are read again: what was
+# forgotten elsewhere is forgotten here by then.
+_SOURCES, _LAST, _SECONDS = 2000, 500, 10.0
 # By task and text of a request, its vector and the rewards of items by the keys of their cards.
 _Own: TypeAlias = dict[tuple[str, str], tuple[FloatArray, dict[str, float]]]
 
@@ -65,7 +66,8 @@ class OwnOutcomes:
                 return self._known[place]
         if time.monotonic() >= self._again:
             try:
-                for task, query, vector, key, reward in self._outcomes.of_source(*place):
+                rows = self._outcomes.store.history.of_source(*place, self._outcomes.embedder, TOOL_CALLS, _LAST)
+                for task, query, vector, key, reward in rows:
                     own.setdefault((task, query), (vector, {}))[1][key] = reward
             except StoreUnavailable as exc:
                 self._again = time.monotonic() + _SECONDS

@@ -188,27 +188,18 @@ class History:
         ]
 
     def of_source(
-        self, tenant: str, source: str, *, embedder: str, judge: str, limit: int
+        self, tenant: str, source: str, embedder: str, judge: str, limit: int
     ) -> list[tuple[str, str, np.ndarray[Any, np.dtype[np.float32]], str, float]]:
-        """The last rewards that a *source* gave to *judge*'s pairs of *tenant*, oldest first.
-
-        Each has the task, the text and the vector of *embedder* of its query, the id of its document, and its value.
-        """
+        """The last rewards of a *source*, oldest first: task, text and vector of the query, id of the document, value."""
         q, e, own = schema.queries, schema.embedders, schema.query_vectors
-        s, d = schema.source_rewards, schema.documents
-        rewarded = (
-            select(q.c.task, q.c.text, own.c.vector, d.c.name, s.c.value)
-            .join(s, s.c.query == q.c.id)
-            .join(d, d.c.id == s.c.document)
-            .join(own, own.c.query == q.c.id)
-            .join(e, e.c.id == own.c.embedder)
-            .where(s.c.source == source, e.c.name == embedder, q.c.text.is_not(None))
-            .order_by(s.c.at.desc())
+        s, d, t, j = schema.source_rewards, schema.documents, schema.tenants, schema.judges
+        rewarded = select(q.c.task, q.c.text, own.c.vector, d.c.name, s.c.value).where(
+            *(s.c.source == source, t.c.name == tenant, j.c.name == judge, e.c.name == embedder),
+            *(s.c.query == q.c.id, s.c.document == d.c.id, s.c.judge == j.c.id, q.c.tenant == t.c.id),
+            *(own.c.query == q.c.id, own.c.embedder == e.c.id, q.c.text.is_not(None)),
         )
         with self._database.read() as connection:
-            rewarded = rewarded.where(q.c.tenant == id_of(connection, schema.tenants, tenant))
-            rewarded = rewarded.where(s.c.judge == id_of(connection, schema.judges, judge))
-            rows = connection.execute(rewarded.limit(limit)).all()
+            rows = connection.execute(rewarded.order_by(s.c.at.desc()).limit(limit)).all()
         return [(task, text, _vector(vector), name, value) for task, text, vector, name, value in reversed(rows)]
 
 
