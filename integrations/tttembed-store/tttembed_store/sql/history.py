@@ -190,7 +190,7 @@ class History:
     def of_source(
         self, tenant: str, source: str, embedder: str, judge: str, limit: int
     ) -> list[tuple[str, str, np.ndarray[Any, np.dtype[np.float32]], str, float]]:
-        """The last rewards of a *source*, oldest first: task, text and vector of the query, id of the document, value."""
+        """The last rewards of a *source*, oldest first: task, text and vector of the query, document, value."""
         q, e, own = schema.queries, schema.embedders, schema.query_vectors
         s, d, t, j = schema.source_rewards, schema.documents, schema.tenants, schema.judges
         rewarded = select(q.c.task, q.c.text, own.c.vector, d.c.name, s.c.value).where(
