@@ -786,7 +786,8 @@ def test_what_helped_a_source_comes_first_for_it_alone(search):
     query, last = request("redmail"), search(request("redmail"), k=len(CATALOG))[-1]
     near = query.replace("please", "pleasse")
     search._embedder._vectors[near] = search._vector(query) + 0.01
-    search.used(query, last, source="ada")
+    for source in ("ada", "", "anonymous"):
+        search.used(query, last, source=source)
     search.used(query, search(query, k=1)[0], False, source="bob")
 
     with tttembed_rag.context(source="ada"):
@@ -797,7 +798,7 @@ def test_what_helped_a_source_comes_first_for_it_alone(search):
         assert search(query, k=1, task="other") != [last]
         with tttembed_rag.context(tenant="other"):
             assert search(query, k=1) != [last]
-    for source in ("bob", ""):
+    for source in ("bob", "", "anonymous"):
         with tttembed_rag.context(source=source):
             assert last not in search(query, k=5)
 

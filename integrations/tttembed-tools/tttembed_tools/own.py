@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 from cachetools import TTLCache
-from tttembed_store.sql.records import TOOL_CALLS
+from tttembed_store.sql.records import ANONYMOUS, TOOL_CALLS
 
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.serving.context import current_tenant
@@ -35,15 +35,13 @@ class OwnOutcomes:
 
     def note(self, query: str, vector: FloatArray, key: str, reward: float, *, task: str, source: str) -> None:
         """Know an outcome before it is written."""
-        if source:
-            own = self._of(source)
-            with self._lock:
-                own.setdefault((task, query), (vector, {}))[1][key] = reward
-                self._known[current_tenant(), source] = own
+        own = self._of(source)
+        with self._lock:
+            own.setdefault((task, query), (vector, {}))[1][key] = reward
 
     def helped(self, query: str, vector: FloatArray | None, *, task: str, source: str) -> list[str]:
         """The keys of the items that helped *source* with the same text, else with the nearest copy of it."""
-        own = self._of(source) if source else {}
+        own = self._of(source)
         with self._lock:
             found = own.get((task, query))
             others = [known for place, known in own.items() if place[0] == task]
@@ -59,8 +57,11 @@ class OwnOutcomes:
             self._known.clear()
 
     def _of(self, source: str) -> _Own:
+        """What is known of a source; nothing of callers whom nobody named, who may be many."""
         own: _Own = {}
         place = current_tenant(), source
+        if source in ("", ANONYMOUS):
+            return own
         with self._lock:
             if place in self._known:
                 return self._known[place]
