@@ -170,7 +170,7 @@ rewards keep testing it in [production](../how-to/production.md).
 
 def index() -> str:
     """The list of all verdicts."""
-    rows = [f"| [{one.code}]({one.code}.md) | {sentence(one.answer)} |" for one in ANSWERS]
+    rows = [f"| [{answer.code}]({answer.code}.md) | {sentence(answer.answer)} |" for answer in ANSWERS]
     return "\n".join(
         [
             "# Verdicts",
@@ -194,7 +194,7 @@ def index() -> str:
 
 def gate() -> str:
     """The page on the gate, with its questions in order."""
-    rows = [f"- [{one.code}](../verdicts/{one.code}.md) **{one.asks}** {TESTS[one.code]}" for one in codes.QUESTIONS]
+    rows = [f"- [{q.code}](../verdicts/{q.code}.md) **{q.asks}** {TESTS[q.code]}" for q in codes.QUESTIONS]
     return "\n".join(
         [
             "# The gate",
@@ -298,7 +298,7 @@ def tables() -> str:
         parts += [said[table.name, ""], ""] if (table.name, "") in said else []
         parts += ["| column | type | key | what |", "|---|---|---|---|"]
         for column in table.columns:
-            key = ["primary"] * column.primary_key + [f"`{one.target_fullname}`" for one in column.foreign_keys]
+            key = ["primary"] * column.primary_key + [f"`{foreign.target_fullname}`" for foreign in column.foreign_keys]
             kind = f"{str(column.type).lower()}{' or null' if column.nullable else ''}"
             parts.append(f"| `{column.name}` | {kind} | {', '.join(key)} | {said.get((table.name, column.name), '')} |")
         parts.append("")

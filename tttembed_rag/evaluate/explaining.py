@@ -161,7 +161,8 @@ def _movers(offset: Offset, base: FloatArray, texts: Mapping[str, str], queries:
     if offset.map is None or not (shares := offset.map.shares(unit(base))).any():
         return ()
     names = list(texts)
-    cosines, rows = (found[:, 0].tolist() for found in FaissIndex.from_vectors(queries).search(offset.map.landmarks, 1))
+    nearest = FaissIndex.from_vectors(queries).search(offset.map.landmarks, 1)
+    cosines, rows = (column[:, 0].tolist() for column in nearest)
     known = [names[row] if cosine > _SAME else "" for cosine, row in zip(cosines, rows, strict=True)]
     order = np.argsort(-np.abs(shares), kind="stable").tolist()
     return tuple(Mover(known[i], texts.get(known[i], ""), float(shares[i])) for i in order)

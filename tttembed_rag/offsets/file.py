@@ -59,7 +59,7 @@ def _is_count(value: Any, most: float = _MANY) -> bool:
 
 
 def _is_falling(value: Any, least: float = -_LARGEST, most: float = _LARGEST) -> bool:
-    numbers = isinstance(value, tuple) and all(_is_number(one, least, most) for one in value)
+    numbers = isinstance(value, tuple) and all(_is_number(number, least, most) for number in value)
     return numbers and all(above >= below for above, below in pairwise(value))
 
 
@@ -197,7 +197,7 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
     if matrix.dtype.kind != "f" or not matrix.shape[1]:
         raise VectorError(f"vectors: expected floats of width 1 or more, got {matrix.dtype} {matrix.shape}")
     maps, words = _rows(records, "map", tensors, _OF_MAPS), _rows(records, "rescorer", tensors, _OF_WORDS)
-    offsets = [passed(_from_record(*one, maps, words)) for one in zip(records, matrix, strict=True)]
+    offsets = [passed(_from_record(*row, maps, words)) for row in zip(records, matrix, strict=True)]
     return offsets, matrix.shape[1], settings
 
 

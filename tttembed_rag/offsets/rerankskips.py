@@ -42,4 +42,4 @@ class Skips:
         )
 
     def _fits(self, loss: float) -> int:
-        return sum(one <= loss for one in self.lost)
+        return sum(lost <= loss for lost in self.lost)

@@ -94,7 +94,7 @@ def import_(
             served, left_out = _served_spans(log, scores_of, scale, cut_at, limit, thumbs=of_answers)
         with working(len(served), "import") as bar:
             for part in in_parts(served, _AT_ONCE):
-                written += store.observe([replace(one, tenant=owner) for one in part], judge=judge)
+                written += store.observe([replace(served, tenant=owner) for served in part], judge=judge)
                 bar.update(len(part))
         if scores_of is not None and not of_answers:
             store.trust(scores_of, True)

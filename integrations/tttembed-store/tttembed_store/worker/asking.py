@@ -103,7 +103,7 @@ class Asking:
             return Asked(stopped=str(exc), broken=True, usage=run.usage, usd=run.usd)
         scored = self.queue.judged(self.fingerprint, verdicts.rewards, tenant=tenant) if verdicts.rewards else 0
         came = Asked(scored, stopped=verdicts.stopped, broken=verdicts.broken, usage=run.usage, usd=run.usd)
-        failed, ids = verdicts.failed, [one.query_id for one in observations]
+        failed, ids = verdicts.failed, [served.query_id for served in observations]
         reasons: dict[str, str] = {}
         if failed and not verdicts.broken:
             reasons = {query: str(why) for (query, _), why in failed.items()}
@@ -111,7 +111,7 @@ class Asking:
         elif any(isinstance(why, LateError) for why in failed.values()):
             # One query on which it hangs is enough; those behind it must not come first again either.
             reasons = dict.fromkeys(ids, verdicts.stopped)
-        elif not scored and verdicts.progress.cached == sum(len(one.candidates) for one in observations):
+        elif not scored and verdicts.progress.cached == sum(len(served.candidates) for served in observations):
             # All of it was answered before, and no answer became a reward: asking again would change nothing.
             reasons = dict.fromkeys(ids, "nothing of it can be asked")
         if reasons:

@@ -63,8 +63,8 @@ class Probe:
             VectorError: A vector is NaN, infinite, zero or of another width.
         """
         answers = [embed_query(text) for text in PROBE_TEXTS]
-        numbers = [one.tolist() if hasattr(one, "tolist") else one for one in answers]
-        return cls(name, np.asarray([as_floats("embed_query", one) for one in numbers]))
+        numbers = [answer.tolist() if hasattr(answer, "tolist") else answer for answer in answers]
+        return cls(name, np.asarray([as_floats("embed_query", vector) for vector in numbers]))
 
     def __post_init__(self) -> None:
         if self.queries.ndim != 2 or len(self.queries) != len(PROBE_TEXTS):

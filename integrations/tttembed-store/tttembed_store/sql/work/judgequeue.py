@@ -99,7 +99,7 @@ class JudgeQueue:
         waits = exists().where(progress.c.tenant == t.c.id, progress.c.judge == number, progress.c.waiting > 0)
         names = list[str]()
         with self._database.read() as connection:
-            some = [one for one in connection.execute(select(step.c.tenant)).scalars() if one is not None]
+            some = [tenant for tenant in connection.execute(select(step.c.tenant)).scalars() if tenant is not None]
             for numbers in in_parts(some):
                 names += connection.execute(select(t.c.name).where(t.c.id.in_(numbers), waits)).scalars()
         return sorted(names)
