@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ from tttembed_rag.system.jsontext import parsed_json
 
 _log = logging.getLogger(__name__)
 
-# Characters of a card; what stands behind them is rarely read by an embedding model.
-CARD_LIMIT = 2000
+# Characters of a card or a passage, as what stands behind them is rarely read by an embedding model; and those of a
+# paragraph that is no passage of its own.
+CARD_LIMIT, _SHORT = 2000, 60
 # Under which the metadata of an MCP tool say what its server is called and for.
 SERVER_META = "tttembed/server"
 # Attributes under which tools of different packages keep the JSON schema of their parameters.
@@ -34,11 +36,13 @@ class Card:
 
     Attributes:
         name: The name by which an agent calls it.
-        text: What is embedded and searched: name, description, parameters.
+        text: What is embedded and searched, and judged: name, description, parameters.
+        passages: What is searched beside it, such as the body of a skill: the passage that is nearest counts.
     """
 
     name: str
     text: str
+    passages: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -74,7 +78,8 @@ def cards_of(catalog: Any) -> list[Card]:
         earlier = cards.setdefault(card.name, card)
         if card.text not in earlier.text:
             remarks[_TWICE].append(card.name)
-            cards[card.name] = Card(card.name, f"{earlier.text}\n{card.text}"[:CARD_LIMIT])
+            text = f"{earlier.text}\n{card.text}"[:CARD_LIMIT]
+            cards[card.name] = Card(card.name, text, earlier.passages + card.passages)
     if parts := [
         f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
         for what, names in remarks.items()
@@ -121,7 +126,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _skills(folder: Path) -> Iterable[Any]:
-    """Name and description of every SKILL.md below a folder, sorted by path."""
+    """Name, description and body of every SKILL.md below a folder, sorted by path."""
     import yaml
 
     files = sorted(folder.rglob("SKILL.md"))
@@ -135,12 +140,23 @@ def _skills(folder: Path) -> Iterable[Any]:
             raise DataError(f"{file}: expected YAML between two lines of ---, got {exc}") from exc
         if not isinstance(head, Mapping):
             raise DataError(f"{file}: expected YAML with name and description between two lines of ---, got none")
-        yield {"name": head.get("name") or file.parent.name, "description": head.get("description")}
+        yield {"name": head.get("name") or file.parent.name, "description": head.get("description"), "body": parts[2]}
+
+
+def _passages(body: str) -> tuple[str, ...]:
+    """The paragraphs of a body; one that is short, such as a heading, stands with what follows."""
+    passages: list[str] = []
+    for paragraph in filter(None, map(str.strip, re.split(r"\n\s*\n", body))):
+        if passages and len(passages[-1]) < _SHORT:
+            passages[-1] = f"{passages[-1]}\n{paragraph}"[:CARD_LIMIT]
+        else:
+            passages.append(paragraph[:CARD_LIMIT])
+    return tuple(passages)
 
 
 def _card(tool: Any, remarks: dict[str, list[str]]) -> Card:
     if isinstance(tool, Card):
-        name, text = tool.name, tool.text
+        name, text, passages = tool.name, tool.text, tool.passages
         if not text.strip():
             remarks[_BLANK].append(name)
             text = name
@@ -151,9 +167,11 @@ def _card(tool: Any, remarks: dict[str, list[str]]) -> Card:
             description = ""
         lines = [f"{name}: {description.strip()}".rstrip(": "), *_parameters(str(name), schema, remarks)]
         text = "\n".join(filter(None, [*lines, _server(tool)]))
+        body = tool.get("body") if isinstance(tool, Mapping) else None
+        passages = _passages(body) if isinstance(body, str) else ()
     if not (isinstance(name, str) and name.strip()):
         raise InputError(f"catalog: expected a name for every tool, got {name!r} in {tool!s:.60}")
-    return Card(name, text[:CARD_LIMIT])
+    return Card(name, text[:CARD_LIMIT], passages)
 
 
 def _server(tool: Any) -> str:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from tttembed_rag.errors import InputError
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.serving.context import context
+from tttembed_store.sql.records import ANONYMOUS
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
-
-# The one source of all feedback whose source nobody names.
-ANONYMOUS = "anonymous"
 
 
 @dataclass(frozen=True, slots=True)
