@@ -23,6 +23,9 @@ from tttembed_rag.rewards.scales import Scale
 # One score per document, on the judge's scale; None is a document that was not judged.
 Scores = list[float | None]
 
+# A query and its documents.
+Request = tuple[str, Sequence[str]]
+
 AskedT = TypeVar("AskedT")
 ResultT = TypeVar("ResultT")
 
@@ -61,6 +64,23 @@ class Forecasting(Protocol):
         """An upper estimate of the usage of scoring *documents*."""
 
 
+@runtime_checkable
+class Pooling(Protocol):
+    """A judge that is faster where it is asked about several queries at once, as those on a card are."""
+
+    @property
+    def pairs_per_call(self) -> int:
+        """Pairs of several queries to ask about at once; 0 where it gains nothing."""
+
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """What `score` gives for each of *requests*, in order."""
+
+
+def pairs_per_call(judge: Judge) -> int:
+    """The number of pairs that a call to *judge* about several queries should hold; 0: it is asked query by query."""
+    return judge.pairs_per_call if isinstance(judge, Pooling) else 0
+
+
 def forecast_of(judge: Judge, query: str, documents: Sequence[str]) -> Usage:
     """The usage of scoring *documents*; for a judge without a forecast, one request with every text in it."""
     if isinstance(judge, Forecasting):
@@ -84,6 +104,10 @@ class Blocking(ABC):
     @abstractmethod
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, in order."""
+
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """The scores of each of *requests*, in order: one after the other, where a judge has no faster way."""
+        return _one_by_one(self, requests)
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, in a thread."""
@@ -115,8 +139,8 @@ def side_by_side(ask: Callable[[AskedT], ResultT], about: Sequence[AskedT], conc
         return list(pool.map(Context.run, [copy_context() for _ in about], repeat(ask), about))
 
 
-def unless_refused(name: str, answers: Sequence[float | RefusedTextsError | None]) -> Scores:
-    """The scores in *answers* of the service *name*, None for a document that it refuses.
+def unless_refused(name: str, answers: Sequence[ResultT | RefusedTextsError | None]) -> list[ResultT | None]:
+    """The scores in *answers* of the service *name*, None for a document, or a request, that it refuses.
 
     Raises:
         RefusedTextsError: It refuses the only one.
@@ -127,7 +151,7 @@ def unless_refused(name: str, answers: Sequence[float | RefusedTextsError | None
         raise refused[0] if len(answers) == 1 else RefusedError(refused[0].brief, refused[0].said)
     if refused:
         _log.warning(
-            "%s: %d of %d documents are refused, not judged: %s", name, len(refused), len(answers), refused[0].brief
+            "%s: %d of %d are refused, not judged: %s", name, len(refused), len(answers), refused[0].brief
         )
     return [None if isinstance(answer, RefusedTextsError) else answer for answer in answers]
 
@@ -141,6 +165,31 @@ def scored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
     """
     _check_query(query)
     return _listed(judge, judge.score(query, documents), len(documents))
+
+
+def scored_many(judge: Judge, requests: Sequence[Request]) -> list[Scores]:
+    """What *judge* answers to each of *requests*, in order; a request that it refuses whole is not judged.
+
+    Raises:
+        JudgeError: It answers something else, or another number of scores.
+        InputError: A query is no text.
+    """
+    for query, _ in requests:
+        _check_query(query)
+    many = getattr(judge, "score_many", None)
+    answers = _one_by_one(judge, requests) if many is None else _listed(judge, many(requests), len(requests))
+    return [_listed(judge, answer, len(asked[1])) for asked, answer in zip(requests, answers, strict=True)]
+
+
+def _one_by_one(judge: Any, requests: Sequence[Request]) -> list[Any]:
+    answers: list[Any] = []
+    for query, documents in requests:
+        try:
+            answers.append(judge.score(query, documents))
+        except RefusedTextsError as exc:
+            answers.append(exc)
+    kept = unless_refused(judge.fingerprint, answers)
+    return [[None] * len(asked[1]) if isinstance(answer, RefusedTextsError) else scores for asked, answer, scores in zip(requests, answers, kept, strict=True)]
 
 
 async def ascored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
@@ -157,13 +206,13 @@ def _check_query(query: object) -> None:
         raise InputError(f"query: expected a text, got {type(query).__name__}")
 
 
-def _listed(judge: Judge, answer: Any, documents: int) -> Scores:
+def _listed(judge: Judge, answer: Any, count: int) -> list[Any]:
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         hint = ": score must not be async" if iscoroutine(answer) else ""
         raise JudgeError(f"{judge.fingerprint}: expected a list of scores, got {type(answer).__name__}{hint}")
-    given: Scores = list(answer)
-    if len(given) != documents:
-        raise JudgeError(f"{judge.fingerprint}: expected {documents} scores, got {len(given)}")
+    given = list(answer)
+    if len(given) != count:
+        raise JudgeError(f"{judge.fingerprint}: expected {count} scores, got {len(given)}")
     return given
 
 

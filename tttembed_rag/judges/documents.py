@@ -28,7 +28,7 @@ _FIT = {**dict.fromkeys(_CONTROLS, " "), **dict.fromkeys(_HIDDEN), 0x09: "\t", 0
 def readable(text: str, limit: int) -> str:
     """*text* as a judge may read it: at most *limit* characters, no lone surrogates, nothing hidden."""
     cut = (text if len(text) <= limit else text.lstrip()[:limit]).replace("\r\n", "\n")
-    return whole(cut).translate(_FIT)
+    return cut if cut.isascii() and cut.isprintable() else whole(cut).translate(_FIT)
 
 
 def fence_of(query: str, document: str) -> str:
