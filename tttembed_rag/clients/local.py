@@ -178,7 +178,7 @@ class Batches:
         with self._one_at_a_time, require("torch", EXTRA).inference_mode():
             yield
 
-    def run(self, lengths: Sequence[int], forward: Callable[[list[int]], Any], *, shared: int = 0) -> list[float]:
+    def run(self, lengths: Sequence[int], forward: Callable[[list[int]], Any], *, shared: int = 0) -> list[Any]:
         """The value that *forward* gives each row, in order; it gives a tensor (n,) for n rows of like length.
 
         The *lengths* are the tokens of each row, beside those *shared* in front of every row, in memory once per row.
@@ -198,7 +198,9 @@ class Batches:
                     batches.append(forward(rows))
                 except Exception as exc:  # a model may raise anything
                     if not out_of_memory(exc):
-                        brief = f"{self._name}: expected {len(rows)} scores of {length} tokens at most, got {raised(exc)}:"
+                        brief = (
+                            f"{self._name}: expected {len(rows)} scores of {length} tokens at most, got {raised(exc)}:"
+                        )
                         raise JudgeError(brief, first_line(exc)) from exc
                     torch.cuda.empty_cache()
                     if len(rows) > 1:

@@ -150,9 +150,7 @@ def unless_refused(name: str, answers: Sequence[ResultT | RefusedTextsError | No
     if refused and len(refused) == len(answers):
         raise refused[0] if len(answers) == 1 else RefusedError(refused[0].brief, refused[0].said)
     if refused:
-        _log.warning(
-            "%s: %d of %d are refused, not judged: %s", name, len(refused), len(answers), refused[0].brief
-        )
+        _log.warning("%s: %d of %d are refused, not judged: %s", name, len(refused), len(answers), refused[0].brief)
     return [None if isinstance(answer, RefusedTextsError) else answer for answer in answers]
 
 
@@ -189,7 +187,10 @@ def _one_by_one(judge: Any, requests: Sequence[Request]) -> list[Any]:
         except RefusedTextsError as exc:
             answers.append(exc)
     kept = unless_refused(judge.fingerprint, answers)
-    return [[None] * len(asked[1]) if isinstance(answer, RefusedTextsError) else scores for asked, answer, scores in zip(requests, answers, kept, strict=True)]
+    return [
+        [None] * len(asked[1]) if isinstance(answer, RefusedTextsError) else scores
+        for asked, answer, scores in zip(requests, answers, kept, strict=True)
+    ]
 
 
 async def ascored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, Literal
 
 from tttembed_rag.clients.fingerprints import fingerprint_of
@@ -12,7 +11,7 @@ from tttembed_rag.clients.local import EXTRA, MOST_CHARACTERS_PER_TOKEN, Batches
 from tttembed_rag.clients.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Blocking, Request, Scores
-from tttembed_rag.judges.documents import Screened, readable
+from tttembed_rag.judges.documents import Screened, readable, spread_all
 from tttembed_rag.rewards.scales import Scale
 
 # Tokens of a pair where neither tokenizer nor model names a limit.
@@ -80,9 +79,9 @@ class CrossEncoderJudge(Blocking):
             [(query, text) for query, some in zip(queries, screened, strict=True) for text in some.texts]
         )
         lengths = [len(ids) for ids, _ in pairs]
-        logits = iter(self._batches.run(lengths, lambda rows: self._logits([pairs[row] for row in rows])))
+        logits = self._batches.run(lengths, lambda rows: self._logits([pairs[row] for row in rows]))
         report_usage(Usage(input_tokens=sum(lengths)))
-        return [some.spread(list(islice(logits, len(some.texts)))) for some in screened]
+        return spread_all(screened, logits)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate of the tokens that scoring will read."""

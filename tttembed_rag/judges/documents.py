@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import isfinite
 
 from tttembed_rag.judges.contract import Scores
@@ -57,3 +58,9 @@ class Screened:
         for row, score in zip(self.rows, scores, strict=True):
             spread[row] = float(score) if score is not None and isfinite(score) else None
         return spread
+
+
+def spread_all(screened: Sequence[Screened], scores: Iterable[float | None]) -> list[Scores]:
+    """The *scores* of the texts of all requests, in order, for the documents of each."""
+    left = iter(scores)
+    return [some.spread(list(islice(left, len(some.texts)))) for some in screened]

@@ -54,7 +54,7 @@ def packed(queries: Sequence[Sequence[list[int]]], room: int) -> Iterator[Packed
     """
     # Of each query its head alone, for a frame is no longer than the shortest.
     heads = [rows[0][: shared_tokens(rows)] for rows in queries]
-    frame = min(len(commonprefix(heads)), min(map(len, heads)))  # noqa: RUF071 (the same)
+    frame = len(commonprefix(heads))  # noqa: RUF071 (the same)
     sequence, row = Packed(), 0
     sequence.add(heads[0][:frame], 0, _SHARED, _SHARED)
     for number, (head, rows) in enumerate(zip(heads, queries, strict=True)):

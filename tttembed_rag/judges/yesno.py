@@ -17,7 +17,6 @@ from itertools import islice
 from typing import Any
 
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.clients.hub import first_line
 from tttembed_rag.clients.local import (
     EXTRA,
     MOST_CHARACTERS_PER_TOKEN,
@@ -129,7 +128,9 @@ class YesNoJudge(Blocking):
             queries.append([self._prefix + body[: self._room] + self._suffix for body in own if has_room])
         asked = [rows for rows in queries if rows]
         with self._batches.reading():
-            scores = iter(self._pooled_scores(asked) if self._pooled else [p for rows in asked for p in self._after_head(rows)])
+            scores = iter(
+                self._pooled_scores(asked) if self._pooled else [p for rows in asked for p in self._after_head(rows)]
+            )
         return [
             some.spread(list(islice(scores, len(rows))) or [None] * len(some.texts))
             for some, rows in zip(screened, queries, strict=True)
@@ -186,9 +187,8 @@ class YesNoJudge(Blocking):
             try:
                 return self._in_sequences(queries, len(rows))
             except Exception as exc:  # whatever compiles the kernel may raise anything
-                why = first_line(exc)
                 if not out_of_memory(exc):
-                    _log.warning("%s: pairs are padded, for they cannot be packed: %s", self._name, why)
+                    _log.warning("%s: pairs are padded, for they cannot be packed", self._name, exc_info=True)
                     self._sequence = 0
                 self._sequence //= 2
                 require("torch", EXTRA).cuda.empty_cache()
@@ -236,7 +236,7 @@ class YesNoJudge(Blocking):
         return self._p_yes_at(hidden[0, padded([sequence.ends], 0, device)[0]])
 
     def _padded(self, rows: Sequence[list[int]]) -> Any:
-        """P(yes) (n,) after each of *rows*, padded on the right: what stands behind is never seen, and needs no mask."""
+        """P(yes) (n,) after each of *rows*, padded on the right: what stands behind is never seen without a mask."""
         torch, device = require("torch", EXTRA), self._model.device
         with torch.compiler.set_stance("force_eager"):  # lengths differ from batch to batch
             hidden = self._model.base_model(input_ids=padded(rows, 0, device), use_cache=False).last_hidden_state

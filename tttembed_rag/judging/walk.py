@@ -92,7 +92,9 @@ class Walk:
         fresh = {key: (served.query, one.text) for served, one, key in pairs if self._is_fresh(key)}
         call = None
         if fresh:
-            charge = yield from self._charged(list(fresh), forecast_of_questions(self._judge, _questions(fresh.values())))
+            charge = yield from self._charged(
+                list(fresh), forecast_of_questions(self._judge, _questions(fresh.values()))
+            )
             if charge is None:
                 if len(pack) == 1:
                     self.stopped = self._account.ended
