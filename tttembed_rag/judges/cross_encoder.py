@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from tttembed_rag.clients.fingerprints import fingerprint_of
-from tttembed_rag.clients.local import EXTRA, MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, padded, weights_digest
+from tttembed_rag.clients.local import MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, padded, weights_digest
 from tttembed_rag.clients.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Blocking, Request, Scores

@@ -186,7 +186,7 @@ class YesNoJudge(Blocking):
         while self._sequence and max(lengths, default=0) <= self._sequence <= 2 * sum(lengths):
             try:
                 return self._in_sequences(queries, len(rows))
-            except Exception as exc:  # whatever compiles the kernel may raise anything
+            except Exception as exc:  # noqa: BLE001 (what compiles kernels may raise anything)
                 if not out_of_memory(exc):
                     _log.warning("%s: pairs are padded, for they cannot be packed", self._name, exc_info=True)
                     self._sequence = 0
