@@ -1,9 +1,9 @@
 """Pairs per second on a GPU: models of real shapes with random weights, for time does not depend on what they learned.
 
-`benchmarks/judge.py --device cuda` runs it. Rivals, all in one run: the recipe of Qwen3-Reranker's model card (one query
-at a time, padded on the left, all logits), the same over all queries sorted by length ("pooled"), `CrossEncoder.predict`
-of sentence-transformers with all pairs at once, `SentenceTransformer.encode` as it comes, and an older checkout of this
-package (`--before FOLDER`) in a process of its own. Texts are real: the first candidates of queries of collections.
+`benchmarks/judge.py --device cuda` runs it. Rivals, all in one run: the recipe of Qwen3-Reranker's model card (a query
+at a time, padded on the left, all logits), the same over all queries sorted by length ("pooled"), sentence-transformers
+with all pairs or texts at once, and an older checkout of this package (`--before FOLDER`) in a process of its own. Texts
+are real: the first candidates of queries of collections.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import transformers
 
 from tttembed_rag.clients.usage import metered
 from tttembed_rag.judges import CrossEncoderJudge, YesNoJudge
+from tttembed_rag.judges.documents import readable
 from tttembed_rag.judges.yesno import BODY, PREFIX, SUFFIX
 
 Requests = list[tuple[str, list[str]]]
@@ -43,8 +44,8 @@ MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 # Queries of each collection, and of those the first ones for the rivals that take a query at a time.
 COLLECTIONS = {"metatool": (256, 64), "hotpotqa-dev500": (128, 64), "scifact": (64, 32)}
-# Tokens of a padded batch.
-POOLED = 32_768
+# Tokens of a padded batch, and characters of a text.
+POOLED, _LONGEST = 32_768, 100_000
 
 
 def texts_of(folder: Path, depth: int = 10) -> dict[str, Requests]:
@@ -366,6 +367,11 @@ def by_embedders(table: Table, collections: dict[str, Requests], device: str) ->
 def run(options: argparse.Namespace) -> None:
     """All lines, those of an older checkout first."""
     collections = texts_of(options.data) if options.pairs_file is None else json.loads(options.pairs_file.read_text())
+    # As judges read them: without characters that only hide or reorder text.
+    collections = {
+        name: [(readable(query, _LONGEST), [readable(text, _LONGEST) for text in texts]) for query, texts in requests]
+        for name, requests in collections.items()
+    }
     if options.few:
         collections = {name: requests[: options.few] for name, requests in collections.items()}
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"

@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from itertools import repeat
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,12 @@ _AT_ONCE = 32
 
 
 class Judge(Protocol):
-    """A reward model: scores documents for one query on a declared scale."""
+    """A reward model: scores documents for one query on a declared scale.
+
+    It may have more. `forecast(query, documents)` is an upper estimate of the usage of a call, and `documents_per_call`
+    how many of a query to ask about at once: a paid judge that answers one by one says 1. A judge that is faster with
+    several queries at once has `score_many(requests)`, and says by `pairs_per_call` how many pairs to ask about.
+    """
 
     @property
     def scale(self) -> Scale:
@@ -52,45 +58,21 @@ class Judge(Protocol):
         """The same, without blocking the event loop."""
 
 
-@runtime_checkable
-class Forecasting(Protocol):
-    """A judge that can say before a call what it will cost, and how many documents it should hold."""
-
-    @property
-    def documents_per_call(self) -> int:
-        """Documents to ask about at once; a paid judge that answers one by one says 1."""
-
-    def forecast(self, query: str, documents: Sequence[str]) -> Usage:
-        """An upper estimate of the usage of scoring *documents*."""
-
-
-@runtime_checkable
-class Pooling(Protocol):
-    """A judge that is faster where it is asked about several queries at once, as those on a card are."""
-
-    @property
-    def pairs_per_call(self) -> int:
-        """Pairs of several queries to ask about at once; 0 where it gains nothing."""
-
-    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
-        """What `score` gives for each of *requests*, in order."""
-
-
-def pairs_per_call(judge: Judge) -> int:
-    """The number of pairs that a call to *judge* about several queries should hold; 0: it is asked query by query."""
-    return judge.pairs_per_call if isinstance(judge, Pooling) else 0
-
-
 def forecast_of(judge: Judge, query: str, documents: Sequence[str]) -> Usage:
     """The usage of scoring *documents*; for a judge without a forecast, one request with every text in it."""
-    if isinstance(judge, Forecasting):
-        return judge.forecast(query, documents)
-    return Usage(1, sum(estimated_tokens(query, text) for text in documents))
+    forecast: Callable[..., Usage] | None = getattr(judge, "forecast", None)
+    estimate = Usage(1, sum(estimated_tokens(query, text) for text in documents))
+    return estimate if forecast is None else forecast(query, documents)
 
 
 def documents_per_call(judge: Judge) -> int:
-    """The number of documents that a call to *judge* should hold."""
-    return judge.documents_per_call if isinstance(judge, Forecasting) else _AT_ONCE
+    """The number of documents of a query that a call to *judge* should hold."""
+    return int(getattr(judge, "documents_per_call", _AT_ONCE))
+
+
+def pairs_per_call(judge: Judge) -> int:
+    """The number of pairs of several queries that a call to *judge* should hold; 0: it is asked query by query."""
+    return int(getattr(judge, "pairs_per_call", 0))
 
 
 class Blocking(ABC):
@@ -161,22 +143,16 @@ def scored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
         JudgeError: It answers something else, or another number of scores.
         InputError: *query* is no text.
     """
-    _check_query(query)
-    return _listed(judge, judge.score(query, documents), len(documents))
+    return scored_many(judge, [(query, documents)])[0]
 
 
 def scored_many(judge: Judge, requests: Sequence[Request]) -> list[Scores]:
-    """What *judge* answers to each of *requests*, in order; a request that it refuses whole is not judged.
-
-    Raises:
-        JudgeError: It answers something else, or another number of scores.
-        InputError: A query is no text.
-    """
+    """The same for each of *requests*, in order; a request that is refused whole is not judged, unless all are."""
     for query, _ in requests:
         _check_query(query)
-    many = getattr(judge, "score_many", None)
-    answers = _one_by_one(judge, requests) if many is None else _listed(judge, many(requests), len(requests))
-    return [_listed(judge, answer, len(asked[1])) for asked, answer in zip(requests, answers, strict=True)]
+    many = getattr(judge, "score_many", partial(_one_by_one, judge))
+    answers = _listed(judge, many(requests), len(requests))
+    return [_listed(judge, answer, len(texts)) for (_, texts), answer in zip(requests, answers, strict=True)]
 
 
 def _one_by_one(judge: Any, requests: Sequence[Request]) -> list[Any]:
@@ -188,8 +164,7 @@ def _one_by_one(judge: Any, requests: Sequence[Request]) -> list[Any]:
             answers.append(exc)
     kept = unless_refused(judge.fingerprint, answers)
     return [
-        [None] * len(asked[1]) if isinstance(answer, RefusedTextsError) else scores
-        for asked, answer, scores in zip(requests, answers, kept, strict=True)
+        [None] * len(texts) if scores is None else scores for (_, texts), scores in zip(requests, kept, strict=True)
     ]
 
 

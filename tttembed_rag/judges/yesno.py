@@ -11,9 +11,9 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import chain, islice
 from typing import Any
 
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
@@ -30,7 +30,7 @@ from tttembed_rag.clients.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Request, Scores
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.packing import Packed, blocks_of, mask_of, packed, shared_tokens
+from tttembed_rag.judges.packing import FILLED, Packed, blocks_of, mask_of, packed, shared_tokens
 from tttembed_rag.rewards.scales import Scale
 
 PREFIX = (
@@ -44,8 +44,6 @@ SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 _TURNS = "<|im_start|>", "<|im_end|>"
 # Pairs of a call on a card, and tokens of a packed sequence; what does not fill half of one is padded instead.
 _PAIRS, _SEQUENCE = 2_048, 8_192
-# The number of the query, and of the document, of tokens that fill a sequence.
-_FILLED = -2
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +90,7 @@ class YesNoJudge(Blocking):
             raise JudgeError(f"{name}: expected {texts} to be one token each, as in Qwen3-Reranker (is it one?)")
         self._answers = [token for (token,) in ids[:2]]
         self._instruction = instruction
-        self._batches, self._name = Batches(batch_tokens, model.device.type, name), name
+        self._batches = Batches(batch_tokens, model.device.type, name)
         # Layers that attend to all that stands before; others see more in a sequence than a row of its own holds.
         plain = set(getattr(model.config, "layer_types", None) or [""]) == {"full_attention"}
         self._pooled = plain and (model.device.type != "cpu" if pooled is None else pooled)
@@ -114,25 +112,21 @@ class YesNoJudge(Blocking):
         """The same for each of *requests*; on a card all are read together."""
         limit = self._room * MOST_CHARACTERS_PER_TOKEN
         screened = [Screened.of(documents, limit) for _, documents in requests]
-        bodies = iter(
-            self._text.ids(
-                BODY.format_map({"instruction": self._instruction, "query": query, "document": text})
-                for query, some in zip((readable(query, limit) for query, _ in requests), screened, strict=True)
-                for text in ("", *some.texts)
-            )
-        )
+        asked = zip((readable(query, limit) for query, _ in requests), screened, strict=True)
+        pairs = [(query, text) for query, some in asked for text in ("", *some.texts)]
+        frame = {"instruction": self._instruction}
+        bodies = iter(self._text.ids(BODY.format_map({**frame, "query": q, "document": text}) for q, text in pairs))
         queries = []
         for some in screened:
             head, *own = islice(bodies, 1 + len(some.texts))
             has_room = len(head) < self._room
             queries.append([self._prefix + body[: self._room] + self._suffix for body in own if has_room])
-        asked = [rows for rows in queries if rows]
+        judged = [rows for rows in queries if rows]
         with self._batches.reading():
-            scores = iter(
-                self._pooled_scores(asked) if self._pooled else [p for rows in asked for p in self._after_head(rows)]
-            )
+            scores = self._pooled_scores(judged) if self._pooled else chain(*map(self._after_head, judged))
+        left = iter(scores)
         return [
-            some.spread(list(islice(scores, len(rows))) or [None] * len(some.texts))
+            some.spread(list(islice(left, len(rows))) or [None] * len(some.texts))
             for some, rows in zip(screened, queries, strict=True)
         ]
 
@@ -143,41 +137,32 @@ class YesNoJudge(Blocking):
 
     def _after_head(self, rows: Sequence[list[int]]) -> list[float]:
         """P(yes) after each of the *rows* of one query; what all share is read once, and kept as keys and values."""
-        shared = shared_tokens(rows) if len(rows) > 1 else 0
-        rests, memory = [row[shared:] for row in rows], None
+        shared, memory = shared_tokens(rows) if len(rows) > 1 else 0, None
         if shared:
             ids = padded([rows[0][:shared]], 0, self._model.device)
-            memory = self._model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
-        report_usage(Usage(input_tokens=shared + sum(len(rest) for rest in rests)))
+            memory = self._model.base_model(input_ids=ids, use_cache=True).past_key_values
+        return self._by_length([row[shared:] for row in rows], memory, shared)
+
+    def _by_length(self, rows: Sequence[list[int]], memory: Any = None, shared: int = 0) -> list[float]:
+        """P(yes) after *shared* tokens, read as *memory*, and each of *rows*, those of like length together."""
+        lengths = [len(row) for row in rows]
+        report_usage(Usage(input_tokens=shared + sum(lengths)))
         return self._batches.run(
-            [len(rest) for rest in rests],
-            lambda batch: self._p_yes([rests[row] for row in batch], memory, shared),
-            shared=shared,
+            lengths, lambda batch: self._padded([rows[row] for row in batch], memory), shared=shared
         )
 
-    def _p_yes(self, rests: Sequence[list[int]], memory: Any, shared: int) -> Any:
-        """P(yes) after the *shared* tokens, read as *memory*, and each of *rests*, padded between the two."""
-        torch, device = require("torch", EXTRA), self._model.device
-        longest = max(len(rest) for rest in rests)
-        ids = torch.zeros((len(rests), longest), dtype=torch.long)
-        mask = torch.ones((len(rests), shared + longest), dtype=torch.long)
-        places = torch.zeros_like(ids)
-        for row, rest in enumerate(rests):
-            ids[row, longest - len(rest) :] = torch.tensor(rest)
-            mask[row, shared : shared + longest - len(rest)] = 0
-            places[row, longest - len(rest) :] = torch.arange(shared, shared + len(rest))
-        past = copy.deepcopy(memory)
+    def _padded(self, rows: Sequence[list[int]], memory: Any) -> Any:
+        """P(yes) (n,) after *memory* and each of *rows*, padded on the right: what stands behind is never seen."""
+        past, device = copy.deepcopy(memory), self._model.device
         if past is not None:
-            past.batch_repeat_interleave(len(rests))
-        logits = self._model(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
-            position_ids=places.to(device),
-            past_key_values=past,
-            use_cache=past is not None,
-            logits_to_keep=1,
-        ).logits[:, -1, self._answers]
-        return logits.float().softmax(dim=-1)[:, 1]
+            past.batch_repeat_interleave(len(rows))
+        eager = require("torch", EXTRA).compiler.set_stance("force_eager") if self._compiled else nullcontext()
+        with eager:  # lengths differ from batch to batch
+            hidden = self._model.base_model(
+                input_ids=padded(rows, 0, device), past_key_values=past, use_cache=past is not None
+            ).last_hidden_state
+        ends = padded([[len(row) - 1] for row in rows], 0, device)
+        return self._p_yes(hidden.take_along_dim(ends[:, :, None], dim=1)[:, 0])
 
     def _pooled_scores(self, queries: Sequence[Sequence[list[int]]]) -> list[float]:
         """P(yes) after each row of all *queries*: in packed sequences, or where these gain nothing by length."""
@@ -185,64 +170,47 @@ class YesNoJudge(Blocking):
         lengths = [len(row) for row in rows]
         while self._sequence and max(lengths, default=0) <= self._sequence <= 2 * sum(lengths):
             try:
-                return self._in_sequences(queries, len(rows))
+                return self._in_sequences(queries)
             except Exception as exc:  # noqa: BLE001 (what compiles kernels may raise anything)
                 if not out_of_memory(exc):
-                    _log.warning("%s: pairs are padded, for they cannot be packed", self._name, exc_info=True)
+                    _log.warning("%s: pairs are padded, for they cannot be packed", self.fingerprint, exc_info=True)
                     self._sequence = 0
                 self._sequence //= 2
                 require("torch", EXTRA).cuda.empty_cache()
-        report_usage(Usage(input_tokens=sum(lengths)))
-        return self._batches.run(lengths, lambda batch: self._padded([rows[row] for row in batch]))
+        return self._by_length(rows)
 
-    def _in_sequences(self, queries: Sequence[Sequence[list[int]]], count: int) -> list[float]:
-        """P(yes) after each of the *count* rows of *queries*, packed."""
-        scores, under_way, fed, began = [0.0] * count, [], 0, time.monotonic()
-        with self._attending("flex_attention" if self._on_cuda else "sdpa"):
-            for sequence in packed(queries, self._sequence):
-                fed += len(sequence.ids)
-                under_way.append((sequence.rows, self._read(sequence)))
-            for rows, values in under_way:  # taken once all are under way: the card works while sequences are laid
-                for row, value in zip(rows, values.tolist(), strict=True):
-                    scores[row] = value
-        self._packing += time.monotonic() - began
-        report_usage(Usage(input_tokens=fed))
-        return scores
-
-    @contextmanager
-    def _attending(self, kernel: str) -> Iterator[None]:
-        """A block in which the model attends by a *kernel* of transformers, compiled once that is worth it."""
-        own = self._model.config._attn_implementation  # noqa: SLF001 (which has no public name)
-        self._model.set_attn_implementation(kernel)
+    def _in_sequences(self, queries: Sequence[Sequence[list[int]]]) -> list[float]:
+        """P(yes) after each row of *queries*, packed; the model is compiled once it has read so for long enough."""
+        own, began = self._model.config._attn_implementation, time.monotonic()  # noqa: SLF001 (no public name)
         if self._on_cuda and not self._compiled and self._packing >= self._compile_after:
             self._compiled = True
             for layer in self._model.base_model.layers:  # all of which share what is compiled for the first
                 layer.compile(dynamic=False)
+        fed, under_way = 0, []
         try:
-            yield
+            self._model.set_attn_implementation("flex_attention" if self._on_cuda else "sdpa")
+            for sequence in packed(queries, self._sequence):
+                fed += len(sequence)
+                under_way.append(self._read(sequence))
+            # Taken once all are under way: the card works while sequences are laid.
+            scores = [score for values in under_way for score in values.tolist()]
         finally:
             self._model.set_attn_implementation(own)
+        self._packing += time.monotonic() - began
+        report_usage(Usage(input_tokens=fed))
+        return scores
 
     def _read(self, sequence: Packed) -> Any:
         """P(yes) (n,) at the ends of a *sequence*."""
-        device = self._model.device
         if self._on_cuda:  # kernels are made for one length
-            sequence.add([0] * (self._sequence - len(sequence.ids)), 0, _FILLED, _FILLED)
-        table = padded([sequence.ids, sequence.places, sequence.queries, sequence.documents], 0, device)
-        attention = (blocks_of if self._on_cuda else mask_of)(table[2], table[3])
+            sequence.add([0] * (self._sequence - len(sequence)), 0, FILLED, FILLED)
+        ids, places, *numbers = padded(sequence.columns, 0, self._model.device)
+        attention = (blocks_of if self._on_cuda else mask_of)(*numbers)
         hidden = self._model.base_model(
-            input_ids=table[:1], position_ids=table[1:2], attention_mask=attention, use_cache=False
+            input_ids=ids[None], position_ids=places[None], attention_mask=attention, use_cache=False
         ).last_hidden_state
-        return self._p_yes_at(hidden[0, padded([sequence.ends], 0, device)[0]])
+        return self._p_yes(hidden[0, padded([sequence.ends], 0, self._model.device)[0]])
 
-    def _padded(self, rows: Sequence[list[int]]) -> Any:
-        """P(yes) (n,) after each of *rows*, padded on the right: what stands behind is never seen without a mask."""
-        torch, device = require("torch", EXTRA), self._model.device
-        with torch.compiler.set_stance("force_eager"):  # lengths differ from batch to batch
-            hidden = self._model.base_model(input_ids=padded(rows, 0, device), use_cache=False).last_hidden_state
-        ends = padded([[len(row) - 1] for row in rows], 0, device)
-        return self._p_yes_at(hidden.take_along_dim(ends[:, :, None], dim=1)[:, 0])
-
-    def _p_yes_at(self, hidden: Any) -> Any:
+    def _p_yes(self, hidden: Any) -> Any:
         """P(yes) (n,) by the last states (n, width): of all words the head is asked for two."""
         return (hidden.float() @ self._head).softmax(dim=-1)[:, 1]
