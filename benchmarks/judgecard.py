@@ -372,7 +372,7 @@ def run(options: argparse.Namespace) -> None:
         name: [(readable(query, _LONGEST), [readable(text, _LONGEST) for text in texts]) for query, texts in requests]
         for name, requests in collections.items()
     }
-    if options.few:
+    if options.few > 0:
         collections = {name: requests[: options.few] for name, requests in collections.items()}
     name = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}, transformers {transformers.__version__}")
@@ -385,13 +385,13 @@ def run(options: argparse.Namespace) -> None:
             command = [sys.executable, __file__, "--old", "--pairs-file", str(pairs), "--device", options.device]
             command += ["--shapes", options.shapes]
             subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(options.before)})  # noqa: S603
-    table = Table(options.json, options.device)
+    table, old = Table(options.json, options.device), options.old
     for shape in filter(None, options.shapes.split(",")):
-        by_rerankers(table, shape, collections, options.device, before=options.old)
+        by_rerankers(table, shape, collections, options.device, before=old)
         gc.collect()
         torch.cuda.empty_cache()
-    by_cross_encoders(table, collections, options.device, before=options.old)
-    if not options.old:
+    by_cross_encoders(table, collections, options.device, before=old)
+    if not old:
         by_embedders(table, collections, options.device)
 
 
@@ -403,12 +403,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shapes", default="0.6B,4B", help="Sizes of rerankers.")
     parser.add_argument("--before", type=Path, help="An older checkout of this package.")
     parser.add_argument("--few", type=int, default=0, help="So many queries of each collection alone.")
+    parser.add_argument("--old", action="store_true", help="Measure this checkout alone, as one before.")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     add_options(parser)
-    parser.add_argument("--old", action="store_true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path)
     run(parser.parse_args())
