@@ -2,8 +2,8 @@
 
 `benchmarks/judge.py --device cuda` runs it. Rivals, all in one run: the recipe of Qwen3-Reranker's model card (a query
 at a time, padded on the left, all logits), the same over all queries sorted by length ("pooled"), sentence-transformers
-with all pairs or texts at once, and an older checkout of this package (`--before FOLDER`) in a process of its own. Texts
-are real: the first candidates of queries of collections.
+with all pairs or texts at once, and an older checkout of this package (`--before FOLDER`) in a process of its own.
+Texts are real: the first candidates of queries of collections.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class TestSentenceTransformer:
         assert_array_equal(stored.embed_documents(TEXTS), told.embed_documents(TEXTS))
 
     def test_batches_by_tokens_give_the_same_vectors(self, gemma_folder):
-        """Off the CPU texts of like length are read together, as many as so many tokens hold, and come back in order."""
+        """Off the CPU texts of like length are read together, and their vectors come back in order."""
         model = local_model(str(gemma_folder))
         texts = [text for count in (40, 1, 7) for text in (*TEXTS, "river " * count)]
         expected, model._batch_size = model.embed_documents(texts), None

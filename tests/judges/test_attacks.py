@@ -129,7 +129,7 @@ def test_the_rerankers_frame_stays_whole(attack, reranker):
     model, tokenizer = reranker
     judge = YesNoJudge(model, tokenizer, max_tokens=512)
     seen = []
-    listening = model.register_forward_pre_hook(
+    listening = model.base_model.register_forward_pre_hook(
         lambda _, __, inputs: seen.extend(inputs["input_ids"].tolist()), with_kwargs=True
     )
     (score,) = judge.score(QUERY, [ATTACKS[attack]])
