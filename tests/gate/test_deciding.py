@@ -1,6 +1,7 @@
 """The gate: publish what held-out rewards support, abstain with a reason otherwise."""
 
 from dataclasses import replace
+from itertools import repeat
 
 import numpy as np
 import pytest
@@ -708,6 +709,9 @@ class TestServed:
             (lambda *_: [1], {}, "your search: expected a list of ids of documents, got"),
             (lambda *_: [{"id": "d1"}], {}, "your search: expected a list of ids of documents, got"),
             (lambda *_: ["elsewhere"], {}, "your search: expected ids such as '.*', got 'elsewhere' and others"),
+            (lambda *_: 1 // 0, {}, "your search: expected a list of ids of documents, got ZeroDivisionError"),
+            (lambda *_: (str(1 // 0) for _ in "a"), {}, "your search: expected a list of ids of .* ZeroDivisionError"),
+            (lambda *_: repeat("d1"), {}, "your search: expected a list of ids of documents, got more than 10000"),
             ("search", {}, "served: expected a function, and gate=True, which asks it, got 'search', gate=True"),
             (lambda *_: [], {"gate": False, "scope": "task"}, "served: expected a function, and gate=True"),
             (None, {"reranked": True}, "reranked: expected served=, whose lists are reranked, got none"),

@@ -23,6 +23,7 @@ from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.offset import Certificate, Offset
 from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
+from tttembed_rag.rewards.names import MAX_NAME, is_name
 from tttembed_rag.vectors.checks import FloatArray
 
 ToldT = TypeVar("ToldT")
@@ -74,6 +75,7 @@ def _or_none(known: Known) -> Known:
 
 
 _TEXT: Known = (lambda value: isinstance(value, str)), "a text"
+_NAME: Known = (lambda value: isinstance(value, str) and is_name(value)), f"a name of at most {MAX_NAME} bytes"
 _NUMBER: Known = _is_number, "a finite number"
 # What the fields of an offset may be, by their annotations, and what some of them may be by name: whoever shows offsets
 # and what is told of them takes them on trust. `Offsets` checks the arrays.
@@ -89,6 +91,8 @@ _KNOWN: Mapping[str, Known] = {
     "tuple[str, ...]": ((lambda value: isinstance(value, tuple) and all(isinstance(x, str) for x in value)), "texts"),
     "tuple[float, ...]": (_is_falling, "finite numbers that never rise"),
     "tuple[float, float] | None": _or_none((_is_interval, "two rising numbers")),
+    "Offset.task": _or_none(_NAME),
+    "Offset.query_id": _or_none(_NAME),
     "Evidence.trust": ((lambda value: _is_number(value, 0, 1)), "a number in [0, 1]"),
     "Skips.lost": ((lambda value: isinstance(value, tuple) and _is_falling(value[::-1])), "numbers that never fall"),
 }
@@ -136,8 +140,8 @@ def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes
         for name in names if parts else ():
             # safetensors writes memory as it lies: rows one after the other.
             tensors[name] = np.ascontiguousarray(np.concatenate([getattr(part, name) for part in parts]))
-    header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(dict(settings))}
-    return save(tensors, metadata=header)
+    told = json.dumps(_checked_settings(dict(settings)))
+    return save(tensors, metadata={"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": told})
 
 
 def digest_of(query_id: str, salt: str) -> str:
@@ -202,9 +206,10 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
 
 
 def _checked_settings(settings: Any) -> dict[str, str | float]:
-    if not isinstance(settings, dict) or not all(isinstance(value, str | int | float) for value in settings.values()):
-        raise InputError(f"settings: expected texts and numbers by name, got {settings!r:.80}")
-    return settings
+    told = settings.items() if isinstance(settings, dict) else [(None, None)]
+    if not all(_NAME[0](name) and (isinstance(value, int | float) or _NAME[0](value)) for name, value in told):
+        raise InputError(f"settings: expected short texts and numbers by name, got {settings!r:.80}")
+    return dict(told)
 
 
 def _header(name: str, data: bytes) -> Mapping[str, str]:
