@@ -17,9 +17,10 @@ from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import shared_offset
 from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.deciding import SMALL
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Prior, propose_constant, propose_local, task_families
-from tttembed_rag.gate.thresholds import LEVEL, LOOSER, RIDGE_STEP
+from tttembed_rag.gate.thresholds import LEVEL, LOOSER, MOST_VOTED, RIDGE_STEP
 from tttembed_rag.offsets.codes import ANSWERS, COMPARE, FALLS, MEANS, PUBLISHED, UNSOLVED
 
 every_scope = pytest.mark.parametrize("scope", ["global", "task", "local", "query", "auto"])
@@ -603,6 +604,30 @@ class TestAuto:
 
         assert (offsets["global"].evidence.n, offsets["global"].evidence.verdict) == (6, "published")
         assert offsets["global"] is offsets.find("unknown")
+
+    @pytest.mark.parametrize(("judged", "tasks"), [(False, "abcd"), (True, "abcd"), (False, "abd")])
+    def test_tasks_that_anybody_makes_are_too_small_to_be_asked(self, planted, judged, tasks):
+        """Of four and more: two queries that sources alone rewarded, of which no judge of the application knows."""
+        queries = {"a": 30, "b": 3, "c": 2, "d": 2}
+        names = np.array([task for task in tasks for _ in range(queries[task])])
+        sources = np.array([f"user {row}" for row in range(len(names))])
+        sources[names == "d"] = "" if judged else sources[names == "d"]
+        rewards = replace(planted(len(names), depth=10, strength=1.2, tasks=names.tolist()), sources=sources)
+
+        reasons = {key: offset.evidence.reason for key, offset in fit(rewards).items() if offset.task}
+        small = {key for key, reason in reasons.items() if reason == SMALL}
+        assert reasons.keys() == {f"local:{task}" for task in tasks}
+        assert small == ({"local:c"} if judged else {"local:c", "local:d"} if len(tasks) == 4 else set())
+
+    def test_the_largest_of_the_tasks_that_anybody_makes_are_asked(self, planted):
+        """However many there are, a fit takes seconds; what is not asked has the offset of all tasks."""
+        names = [f"junk {row // 3}" for row in range(3 * MOST_VOTED)] + ["real"] * 4
+        sources = np.array([f"user {row}" for row in range(len(names))])
+        rewards = replace(planted(len(names), depth=3, width=4, tasks=names), sources=sources)
+
+        offsets = [offset for offset in fit(rewards).values() if offset.task]
+        small = [offset.task for offset in offsets if offset.evidence.reason == SMALL]
+        assert (len(offsets), len(small), "real" in small) == (MOST_VOTED + 1, 1, False)
 
     def test_expects_rewards(self):
         """An array says nothing of candidates or rewards."""

@@ -14,6 +14,7 @@ Each question is a function that gives a verdict, or None where the next one is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -40,10 +41,12 @@ from tttembed_rag.gate.thresholds import (
     BELIEVERS,
     EXPECTED_FALL,
     EXPOSURE_ROUNDS,
+    FEWEST_VOTED,
     LEAST_HEADROOM,
     LEVEL,
     MIN_TASKS,
     MOST_CANDIDATES,
+    MOST_VOTED,
 )
 from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, Question
 from tttembed_rag.offsets.evidence import Evidence
@@ -53,6 +56,8 @@ from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 
 Propose: TypeAlias = Callable[[Case], Proposal]
+# Why nothing is asked of a task that anybody can make.
+SMALL = f"sources alone rewarded less than {FEWEST_VOTED} queries, or {MOST_VOTED} such tasks have more"
 
 
 def fit(
@@ -154,7 +159,15 @@ def gated_offsets(rewards: Rewards, scope: AnyScope, recipe: Recipe, terms: Term
         if whole.served:
             priors = priors_of(propose(everything), whole)
     together = Signal.of(voices.rewards, voices.weights) if len(tasks) > 1 else None
+    judged, queries = {*rewards.tasks[rewards.sources == ""].tolist()}, Counter(voices.rewards.tasks.tolist())
+    voted = Counter({task: n for task, n in queries.items() if task not in judged and n >= FEWEST_VOTED})
+    asked = judged | {task for task, _ in voted.most_common(MOST_VOTED)}
     for task in tasks:
+        if scope != "query" and len(tasks) >= MIN_TASKS and task not in asked:
+            zero = np.zeros(rewards.width, rewards.query_vectors.dtype)
+            evidence = Evidence(queries[task], None, None, "published", "").denied_by(COMPARE, SMALL)
+            yield Offset("task" if scope == "task" else "local", zero, 0.0, queries[task], evidence, task=task)
+            continue
         case = Case.of(of_task(rewards, task) if len(tasks) > 1 else rewards, recipe, terms, together)
         if scope == "query":
             yield from private_offsets_of(case, task)
