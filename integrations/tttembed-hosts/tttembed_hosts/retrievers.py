@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -14,8 +14,10 @@ from tttembed_store.spans import Span
 from tttembed_rag.clients.options import without_secrets
 from tttembed_rag.errors import InputError
 
-__all__ = ["address_of", "seconds", "span_of_retriever"]
+__all__ = ["address_of", "bounded_client", "seconds", "span_of_retriever"]
 
+# Bytes of an answer that are read at most.
+_MOST_BYTES = 64 * 2**20
 # Where the text of a document stands: in documents of LangChain, LlamaIndex and Haystack, and in plain ones.
 _TEXTS = ("page_content", "content", "text")
 
@@ -32,6 +34,28 @@ def address_of(url: str, kind: str, key: str) -> tuple[str, SplitResult]:
     if parts.scheme not in (f"{kind}+http", f"{kind}+https") or not parts.hostname:
         raise InputError(f"project: expected {kind}+https://HOST, got {without_secrets(url)!r}")
     return f"{parts.scheme.partition('+')[2]}://{parts.netloc}", parts
+
+
+def bounded_client() -> Any:
+    """A client of httpx that follows no redirect and reads no page of more than `_MOST_BYTES`."""
+    import httpx
+
+    class Bounded(httpx.SyncByteStream):
+        def __init__(self, whole: Any) -> None:
+            self.whole, self.close = whole, whole.close
+
+        def __iter__(self) -> Iterator[bytes]:
+            left = _MOST_BYTES
+            for part in self.whole:
+                if (left := left - len(part)) < 0:
+                    raise httpx.ReadError(f"expected at most {_MOST_BYTES} bytes, got more")
+                yield part
+
+    def bound(response: Any) -> None:
+        response.headers.pop("content-encoding", None)  # none was asked for, and it could unfold to any size
+        response.stream = Bounded(response.stream)
+
+    return httpx.Client(timeout=60.0, headers={"accept-encoding": "identity"}, event_hooks={"response": [bound]})
 
 
 def span_of_retriever(
