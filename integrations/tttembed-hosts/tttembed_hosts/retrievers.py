@@ -42,7 +42,7 @@ def bounded_client() -> Any:
 
     class Bounded(httpx.SyncByteStream):
         def __init__(self, whole: Any) -> None:
-            self.whole, self.close = whole, whole.close
+            self.whole = whole
 
         def __iter__(self) -> Iterator[bytes]:
             left = _MOST_BYTES
@@ -50,6 +50,9 @@ def bounded_client() -> Any:
                 if (left := left - len(part)) < 0:
                     raise httpx.ReadError(f"expected at most {_MOST_BYTES} bytes, got more")
                 yield part
+
+        def close(self) -> None:
+            self.whole.close()
 
     def bound(response: Any) -> None:
         response.headers.pop("content-encoding", None)  # none was asked for, and it could unfold to any size

@@ -342,6 +342,11 @@ class Store(AbstractContextManager["Store"]):
         with self._database.write("forgetting") as connection:
             return forgetting.expire_queries(connection, before, by=by)
 
+    def keep_newest(self, most: int) -> None:
+        """Keep the newest queries of each tenant in turns, *most* in all; tenants without any go too, if not served."""
+        with self._database.write("forgetting") as connection:
+            forgetting.keep_newest(connection, most)
+
     def _size(self, connection: Connection) -> int:
         if self._database.is_sqlite:
             pages, size = (
