@@ -320,10 +320,6 @@ REFUSED = [
     # Judges are not comparable; a list of them covers all queries.
     (RewardError, r"judge: expected one judge for all 3 queries .*got \['a', 'b'\]$", arrays(judge=["a", "b", "a"])),
     (RewardError, r"judge: expected one judge for all 3 queries .*got \['a'\]$", arrays(judge=["a"])),
-    # What an offsets file is read by.
-    (InputError, "tasks: expected at most 512 bytes of UTF-8, got 513$", arrays(tasks=["a", "b", "c" * 513])),
-    (InputError, "judge: expected text without NUL", arrays(judge="a\0")),
-    (InputError, "embedder: expected text without NUL", index(embedder="\ud800")),
     (
         InputError,
         "candidates: expected rows 0 to 6 of doc_vectors, got 0 to 7$",

@@ -605,29 +605,16 @@ class TestAuto:
         assert (offsets["global"].evidence.n, offsets["global"].evidence.verdict) == (6, "published")
         assert offsets["global"] is offsets.find("unknown")
 
-    @pytest.mark.parametrize(("judged", "tasks"), [(False, "abcd"), (True, "abcd"), (False, "abd")])
-    def test_tasks_that_anybody_makes_are_too_small_to_be_asked(self, planted, judged, tasks):
-        """Of four and more: two queries that sources alone rewarded, of which no judge of the application knows."""
-        queries = {"a": 30, "b": 3, "c": 2, "d": 2}
-        names = np.array([task for task in tasks for _ in range(queries[task])])
-        sources = np.array([f"user {row}" for row in range(len(names))])
-        sources[names == "d"] = "" if judged else sources[names == "d"]
-        rewards = replace(planted(len(names), depth=10, strength=1.2, tasks=names.tolist()), sources=sources)
-
-        reasons = {key: offset.evidence.reason for key, offset in fit(rewards).items() if offset.task}
-        small = {key for key, reason in reasons.items() if reason == SMALL}
-        assert reasons.keys() == {f"local:{task}" for task in tasks}
-        assert small == ({"local:c"} if judged else {"local:c", "local:d"} if len(tasks) == 4 else set())
-
     def test_the_largest_of_the_tasks_that_anybody_makes_are_asked(self, planted):
-        """However many there are, a fit takes seconds; what is not asked has the offset of all tasks."""
-        names = [f"junk {row // 3}" for row in range(3 * MOST_VOTED)] + ["real"] * 4
-        sources = np.array([f"user {row}" for row in range(len(names))])
+        """However many there are, a fit takes seconds; a task that a judge rewarded is the application's own."""
+        names = [f"junk {row // 3}" for row in range(3 * MOST_VOTED)] + ["real"] * 4 + ["judged"]
+        sources = np.array([f"user {row}" for row in range(len(names) - 1)] + [""])
         rewards = replace(planted(len(names), depth=3, width=4, tasks=names), sources=sources)
 
         offsets = [offset for offset in fit(rewards).values() if offset.task]
-        small = [offset.task for offset in offsets if offset.evidence.reason == SMALL]
-        assert (len(offsets), len(small), "real" in small) == (MOST_VOTED + 1, 1, False)
+        small = [offset for offset in offsets if offset.evidence.reason == SMALL]
+        assert (len(offsets), len(small), codes({"": small[0]})) == (MOST_VOTED + 2, 1, {COMPARE.code})
+        assert small[0].task.startswith("junk")
 
     def test_expects_rewards(self):
         """An array says nothing of candidates or rewards."""

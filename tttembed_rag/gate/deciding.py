@@ -41,7 +41,6 @@ from tttembed_rag.gate.thresholds import (
     BELIEVERS,
     EXPECTED_FALL,
     EXPOSURE_ROUNDS,
-    FEWEST_VOTED,
     LEAST_HEADROOM,
     LEVEL,
     MIN_TASKS,
@@ -57,7 +56,7 @@ from tttembed_rag.vectors.rows import Float64
 
 Propose: TypeAlias = Callable[[Case], Proposal]
 # Why nothing is asked of a task that anybody can make.
-SMALL = f"sources alone rewarded less than {FEWEST_VOTED} queries, or {MOST_VOTED} such tasks have more"
+SMALL = f"sources alone rewarded it, and {MOST_VOTED} such tasks have as many votes"
 
 
 def fit(
@@ -159,14 +158,14 @@ def gated_offsets(rewards: Rewards, scope: AnyScope, recipe: Recipe, terms: Term
         if whole.served:
             priors = priors_of(propose(everything), whole)
     together = Signal.of(voices.rewards, voices.weights) if len(tasks) > 1 else None
-    judged, queries = {*rewards.tasks[rewards.sources == ""].tolist()}, Counter(voices.rewards.tasks.tolist())
-    voted = Counter({task: n for task, n in queries.items() if task not in judged and n >= FEWEST_VOTED})
+    judged = {*rewards.tasks[rewards.sources == ""].tolist()}
+    voted = Counter(task for task in rewards.tasks.tolist() if task not in judged)
     asked = judged | {task for task, _ in voted.most_common(MOST_VOTED)}
     for task in tasks:
-        if scope != "query" and len(tasks) >= MIN_TASKS and task not in asked:
+        if scope != "query" and task not in asked:
             zero = np.zeros(rewards.width, rewards.query_vectors.dtype)
-            evidence = Evidence(queries[task], None, None, "published", "").denied_by(COMPARE, SMALL)
-            yield Offset("task" if scope == "task" else "local", zero, 0.0, queries[task], evidence, task=task)
+            evidence = Evidence(voted[task], None, None, "published", "").denied_by(COMPARE, SMALL)
+            yield Offset("task" if scope == "task" else "local", zero, 0.0, voted[task], evidence, task=task)
             continue
         case = Case.of(of_task(rewards, task) if len(tasks) > 1 else rewards, recipe, terms, together)
         if scope == "query":

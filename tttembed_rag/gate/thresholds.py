@@ -37,11 +37,9 @@ AGREEMENT = 0.5
 FOLDS = 5
 # The global offset meets tasks without rewards: it must have helped tasks that it did not see, at least this many.
 MIN_TASKS = 4
-# Of that many tasks, those that sources alone rewarded have an offset of their own only if they are among so many
-# largest, from so many queries on: anybody makes tasks, and each takes 10 to 30 ms. What two queries prove would take a
-# fall of .8 nats each, and a typical fall is .2.
+# Of the tasks that sources alone rewarded, those with the most votes have offsets of their own, so many: anybody makes
+# tasks, and each takes 10 to 30 ms.
 MOST_VOTED = 200
-FEWEST_VOTED = 3
 
 # By how much an offset may change the share of queries whose list holds a document by the word of sources, up or down,
 # and in how many queries at least. With .20, twenty accounts lifted a document into a fifth of all lists without being

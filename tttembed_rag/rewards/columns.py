@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
-from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked_norms, norms
 
@@ -92,9 +91,6 @@ def checked_columns(
     judges = [judge] if isinstance(judge, str) else sorted(set(judge))
     if len(judges) != 1 or not (isinstance(judge, str) or len(judge) == n):
         raise RewardError(f"judge: expected one judge for all {n} queries (calibrate before mixing), got {judges}")
-    for argument, names in (("tasks", named["tasks"].tolist()), ("judge", judges), ("embedder", [embedder])):
-        for name in set(names):
-            checked_name(argument, name, empty=True)  # offsets files and stores hold it
     declared = Scale.parse(scale)
     values = declared.to_unit(scores)
     if whole and (doubt := declared.doubt(values)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -40,23 +40,14 @@ def bounded_client() -> Any:
     """A client of httpx that follows no redirect and reads no page of more than `_MOST_BYTES`."""
     import httpx
 
-    class Bounded(httpx.SyncByteStream):
-        def __init__(self, whole: Any) -> None:
-            self.whole = whole
-
-        def __iter__(self) -> Iterator[bytes]:
-            left = _MOST_BYTES
-            for part in self.whole:
-                if (left := left - len(part)) < 0:
-                    raise httpx.ReadError(f"expected at most {_MOST_BYTES} bytes, got more")
-                yield part
-
-        def close(self) -> None:
-            self.whole.close()
-
     def bound(response: Any) -> None:
         response.headers.pop("content-encoding", None)  # none was asked for, and it could unfold to any size
-        response.stream = Bounded(response.stream)
+        parts, left = list[bytes](), _MOST_BYTES
+        for part in response.stream:
+            if (left := left - len(part)) < 0:
+                raise httpx.ReadError(f"expected at most {_MOST_BYTES} bytes, got more")
+            parts.append(part)
+        response.stream = httpx.ByteStream(b"".join(parts))
 
     return httpx.Client(timeout=60.0, headers={"accept-encoding": "identity"}, event_hooks={"response": [bound]})
 

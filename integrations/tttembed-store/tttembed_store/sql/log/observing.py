@@ -30,9 +30,8 @@ from tttembed_store.sql.rows import embedder_id, id_of, ids_of, in_parts, insert
 # What every transaction asks, built once: of some queries, their pairs, owners and rewards of one judge; and of some
 # names, the documents of one tenant.
 _some: ColumnElement[Any] = bindparam("some_queries", expanding=True)
-_p, _q, _r, _d, _s = (
-    table.c for table in (schema.pairs, schema.queries, schema.rewards, schema.documents, schema.source_rewards)
-)
+_p, _q, _r, _d = (table.c for table in (schema.pairs, schema.queries, schema.rewards, schema.documents))
+_s = schema.source_rewards.c
 _PAIRS = select(_p.query, _p.document, _p.recorded).where(_p.query.in_(_some))
 _OWNERS = select(_q.id, _q.tenant).where(_q.id.in_(_some))
 _REWARDS = select(_r.query, _r.document, _r.value).where(_r.judge == bindparam("one_judge"), _r.query.in_(_some))
@@ -46,6 +45,8 @@ _AHEAD = 300.0
 EVERYTHING = b""
 # The queries that were written, each with the rewards that were, as `merged` gives them.
 Written: TypeAlias = dict[QueryKey, Mapping[tuple[str, str], object]]
+# A document that was spoken of, and the source.
+_Word: TypeAlias = tuple[int, str]
 # What may be forgotten, and what its id there begins with: no name holds a NUL.
 Kind = Literal["query", "source", "document"]
 _BEGINS: dict[Kind, str] = {"query": "", "source": "\0", "document": "\0\0"}
@@ -75,9 +76,10 @@ def write_entries(connection: Connection, entries: Entries, salt: bytes, now: fl
             there[query][document] = recorded
     written, pairs, rows = Written(), list[dict[str, int]](), list[Row]()
     for key, (places, rewards) in shown.items():
-        query, before, number_of = queries[key], there[queries[key]], {name: documents[key[0], name] for name in places}
+        query, number_of = queries[key], {name: documents[key[0], name] for name in places}
+        before, new = there[query], dict.fromkeys(number_of.values(), entries.recorded)
         spoken = [(number_of[name], source) for name, source in rewards]
-        room = _make_room(connection, query, before, list(number_of.values()), spoken, recorded=entries.recorded)
+        room = _make_room(connection, query, before, new, spoken)
         pairs += [
             {"query": query, "document": number_of[name], "place": place, "recorded": entries.recorded}
             for name, place in places.items()
@@ -95,24 +97,18 @@ def write_entries(connection: Connection, entries: Entries, salt: bytes, now: fl
 
 
 def _make_room(
-    connection: Connection,
-    query: int,
-    there: Mapping[int, bool],
-    new: Sequence[int],
-    spoken: Iterable[tuple[int, str]],
-    *,
-    recorded: bool,
+    connection: Connection, query: int, there: Mapping[int, bool], new: Mapping[int, bool], spoken: Iterable[_Word]
 ) -> Collection[int]:
     """The documents that a query, which is locked, keeps of those *there* and the *new* ones: `MAX_DEPTH` at most.
 
-    What the application *recorded* comes first, and the newest of that. Feedback has the rest of the room, in turns:
-    the newest document of which each source has *spoken*, the second newest, and so on. The others are deleted.
+    What the application recorded, which each says, comes first, and the newest of that. Feedback has the rest of the
+    room, in turns: the newest document of which each source has *spoken*, the second newest, and so on.
     """
-    if len(room := there.keys() | set(new)) > MAX_DEPTH:
-        known = sorted((document for document in there if there[document]), reverse=True)  # ids rise with time
-        own, turns, of_source = dict.fromkeys([*new, *known] if recorded else known), dict[int, int](), Counter[str]()
-        before = map(tuple, connection.execute(_SPOKEN, {"one": query}))
-        for document, source in dict.fromkeys([*spoken, *before]):
+    if len(room := there.keys() | new.keys()) > MAX_DEPTH:
+        newest = [*new, *sorted(there, reverse=True)]  # ids rise with time
+        own = dict.fromkeys(document for document in newest if new.get(document) or there.get(document))
+        turns, of_source = dict[int, int](), Counter[str]()
+        for document, source in dict.fromkeys([*spoken, *map(tuple, connection.execute(_SPOKEN, {"one": query}))]):
             if document not in own:
                 turns[document] = min(turns.get(document, MAX_DEPTH), of_source[source])
                 of_source[source] += 1
@@ -287,7 +283,7 @@ def _write_queries(
     written = connection.execute(_query_upsert(connection.dialect.name), rows).all()
     ids = {(names[row.tenant], row.task, row.name): row.id for row in written}
     texts = {ids[names[row["tenant"]], row["task"], row["name"]]: row["text"] for row in rows}
-    _renew_texts(connection, schema.queries, schema.query_vectors, written, texts, recorded=entries.recorded)
+    _renew_texts(connection, schema.queries, written, texts, recorded=entries.recorded)
     own = [
         {"query": ids[key], "embedder": embedders[embedder], "vector": vector, "checksum": checksum(vector)}
         for (key, embedder), vector in entries.query_vectors.items()
@@ -317,27 +313,21 @@ def _query_upsert(dialect: str) -> Any:
 
 
 def _renew_texts(
-    connection: Connection,
-    table: Table,
-    vectors: Table,
-    rows: Iterable[Any],
-    texts: Mapping[int, str | None],
-    *,
-    recorded: bool,
+    connection: Connection, table: Table, rows: Iterable[Any], texts: Mapping[int, str | None], *, recorded: bool
 ) -> None:
-    """Give *rows* as they are stored the *texts* that came, by id.
+    """Give *rows* of a *table*, as they are stored, the *texts* that came, by id; with a text go its vectors.
 
     What the application *recorded* replaces what was there, and what feedback brought is not taken over where it says
-    nothing; feedback replaces nothing. The vectors of a text that is replaced go with it.
+    nothing; feedback replaces nothing.
     """
-    key = next(iter(vectors.primary_key))
+    vectors = schema.query_vectors if table is schema.queries else schema.document_vectors
     for row in rows:
         stored, came = row.text if row.recorded == recorded else None, texts.get(row.id)
         text = (came or stored) if recorded else (stored or came)
         if recorded >= row.recorded and (text, recorded) != (row.text, row.recorded):
             connection.execute(table.update().where(table.c.id == row.id).values(text=text, recorded=recorded))
             if row.text not in (None, text):
-                connection.execute(vectors.delete().where(key == row.id))
+                connection.execute(vectors.delete().where(next(iter(vectors.primary_key)) == row.id))
 
 
 def _write_documents(
@@ -362,8 +352,7 @@ def _write_documents(
             stored |= _stored_documents(connection, owner, missing)
         ids |= {(tenant, name): stored[name].id for name in names}
         texts = {ids[tenant, name]: entries.texts.get((tenant, name)) for name in names}
-        rows = [stored[name] for name in names]
-        _renew_texts(connection, table, schema.document_vectors, rows, texts, recorded=entries.recorded)
+        _renew_texts(connection, table, (stored[name] for name in names), texts, recorded=entries.recorded)
     _write_document_vectors(connection, entries, ids, embedders)
     return ids
 
