@@ -87,7 +87,8 @@ def fit(
         gate: False serves the paper's rule as it stands; ``auto`` needs the gate.
         served: Your own search, with its fusion, filters and cut: a query vector (d,) and the query's text (its id
             where no text is known) to ids of documents in the order in which they are served. Then the gain is that of
-            its lists for held-out queries, and nothing is published where they get no better. The gate alone asks.
+            its lists for held-out queries, and nothing is published where they get no better. The gate alone asks; a
+            search that raises is an InputError, and its time is your own.
         reranked: True where a reranker sorts what *served* gives. Its lists count by what is in them then, whatever
             their order: nDCG@10 once they are sorted by reward, which is recall where one document is good.
         recipe: How offsets are learned: objective, solver, temperatures, ridge, dose.
