@@ -713,8 +713,12 @@ class TestBadFile:
             ("n", True, "a whole number from 0 to 2147483647 as n"),
             ("alpha", "much", "a finite number as alpha"),
             ("alpha", True, "a finite number as alpha"),
-            ("task", 5, "a text or none as task"),
-            ("query_id", ["a"], "a text or none as query_id"),
+            ("task", 5, "a name of at most 512 bytes or none as task"),
+            ("task", "a" * 513, "a name of at most 512 bytes or none as task of 'task:aaa"),
+            ("task", "a\0b", "a name of at most 512 bytes or none as task"),
+            ("task", "\ud800", "a name of at most 512 bytes or none as task"),
+            ("query_id", ["a"], "a name of at most 512 bytes or none as query_id"),
+            ("query_id", "é" * 257, "a name of at most 512 bytes or none as query_id"),
             ("evidence", 7, "damaged or foreign"),
             ("evidence", {"certainty": 1}, "damaged or foreign"),
             (
@@ -744,14 +748,21 @@ class TestBadFile:
 
         self.assert_rejected(tmp_path / "vectors", of_records([record], vectors), "")
 
-    def test_is_not_written(self):
+    @pytest.mark.parametrize(
+        ("scope", "odd", "message"),
+        [
+            (
+                "global",
+                {"evidence": replace(PUBLISHED, gain=float("nan"))},
+                "a finite number or none as evidence.gain of 'global', got nan",
+            ),
+            ("task", {"task": "a" * 513}, "a name of at most 512 bytes or none as task of 'task:aaa"),
+        ],
+    )
+    def test_is_not_written(self, scope, odd, message):
         """What could not be read again is refused when it is saved."""
-        odd = replace(PUBLISHED, gain=float("nan"))
-
-        with pytest.raises(
-            InputError, match=r"^offsets: expected a finite number or none as evidence.gain of 'global', got nan"
-        ):
-            some(one(evidence=odd)).to_bytes()
+        with pytest.raises(InputError, match=f"^offsets: expected {message}"):
+            some(one(scope, **odd)).to_bytes()
 
     def test_too_large(self, tmp_path, monkeypatch):
         """A file above the limit of bytes is not even opened."""

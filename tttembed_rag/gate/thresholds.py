@@ -37,6 +37,9 @@ AGREEMENT = 0.5
 FOLDS = 5
 # The global offset meets tasks without rewards: it must have helped tasks that it did not see, at least this many.
 MIN_TASKS = 4
+# Of the tasks that sources alone rewarded, those with the most votes have offsets of their own, so many: anybody makes
+# tasks, and each takes 10 to 30 ms.
+MOST_VOTED = 200
 
 # By how much an offset may change the share of queries whose list holds a document with doubtful rewards, up or down,
 # and in how many queries at least. With .20, twenty accounts lifted a document into a fifth of all lists without being
