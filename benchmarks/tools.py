@@ -1,6 +1,7 @@
 """Search over tools against its rivals: recall@5 and nDCG@10 by the number of requests seen so far.
 
     python benchmarks/tools.py [--data FOLDER] [--sets metatool,seal-tools,...] [--seeds 0,1,2] [--json OUT.json]
+        [--embedders e5]
     python benchmarks/tools.py --speed
     python benchmarks/tools.py --floor [--sets metatool,seal-tools,...] [--json OUT.json]
     python benchmarks/tools.py --callers [--sets metatool,seal-tools,...] [--seeds 0,1,2] [--json OUT.json]
@@ -99,11 +100,11 @@ class World:
     held: np.ndarray
 
 
-def load(data: Path, name: str) -> tuple[Dataset, np.ndarray, np.ndarray]:
+def load(data: Path, name: str, embedder: str = "minilm") -> tuple[Dataset, np.ndarray, np.ndarray]:
     """A set with its vectors."""
     if name != "stdlib":
         dataset = load_beir(data / name)
-        return dataset, *load_vectors(data / name, "minilm", dataset)
+        return dataset, *load_vectors(data / name, embedder, dataset)
     from benchmarks.callables import standard_library
     from tttembed_rag.embedders import minilm
 
@@ -387,6 +388,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--embedders", default="minilm", help="one whose vectors are stored with the sets")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--floor", action="store_true")
@@ -405,7 +407,7 @@ def main() -> None:
         return
     rows = []
     for name in args.sets.split(","):
-        loaded = load(args.data, name)
+        loaded = load(args.data, name, args.embedders)
         for seed in map(int, args.seeds.split(",")):
             began = time.perf_counter()
             world = split(*loaded, seed)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tttembed_rag.embedders import Embedder
     from tttembed_rag.evaluate.datasets import Dataset
 
-# Texts until the bar moves on: a request to each service, and some batches of a model here, sorted by length.
+# Texts until the bar moves on, of an embedder that names no number: a request to each service.
 _AT_ONCE = 96
 
 
@@ -50,7 +50,7 @@ def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
         def watch(texts: int) -> None:
             bar.update(texts, f"{(bar.pos + texts) / max(1e-9, time.monotonic() - began):.1f} texts/s")
 
-        yield CachedEmbedder(model, known, at_once=_AT_ONCE, watch=watch)
+        yield CachedEmbedder(model, known, at_once=getattr(model, "texts_per_call", _AT_ONCE), watch=watch)
 
 
 def embed_folder(

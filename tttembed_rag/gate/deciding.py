@@ -14,6 +14,7 @@ Each question is a function that gives a verdict, or None where the next one is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -44,6 +45,7 @@ from tttembed_rag.gate.thresholds import (
     LEVEL,
     MIN_TASKS,
     MOST_CANDIDATES,
+    MOST_VOTED,
 )
 from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, Question
 from tttembed_rag.offsets.evidence import Evidence
@@ -53,6 +55,8 @@ from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 
 Propose: TypeAlias = Callable[[Case], Proposal]
+# Why nothing is asked of a task that anybody can make.
+SMALL = f"sources alone rewarded it, and {MOST_VOTED} such tasks have as many votes"
 
 
 def fit(
@@ -84,7 +88,8 @@ def fit(
         gate: False serves the paper's rule as it stands; ``auto`` needs the gate.
         served: Your own search, with its fusion, filters and cut: a query vector (d,) and the query's text (its id
             where no text is known) to ids of documents in the order in which they are served. Then the gain is that of
-            its lists for held-out queries, and nothing is published where they get no better. The gate alone asks.
+            its lists for held-out queries, and nothing is published where they get no better. The gate alone asks; a
+            search that raises is an InputError, and its time is your own.
         reranked: True where a reranker sorts what *served* gives. Its lists count by what is in them then, whatever
             their order: nDCG@10 once they are sorted by reward, which is recall where one document is good.
         vouching: The same rewards beside documents that were not shown, each as good as the worst: where lists are
@@ -159,7 +164,15 @@ def gated_offsets(rewards: Rewards, scope: AnyScope, recipe: Recipe, terms: Term
         if whole.served:
             priors = priors_of(propose(everything), whole)
     together = terms.signal(rewards, voices) if len(tasks) > 1 else None
+    judged = {*rewards.tasks[rewards.sources == ""].tolist()}
+    voted = Counter(task for task in rewards.tasks.tolist() if task not in judged)
+    asked = judged | {task for task, _ in voted.most_common(MOST_VOTED)}
     for task in tasks:
+        if scope != "query" and task not in asked:
+            zero = np.zeros(rewards.width, rewards.query_vectors.dtype)
+            evidence = Evidence(voted[task], None, None, "published", "").denied_by(COMPARE, SMALL)
+            yield Offset("task" if scope == "task" else "local", zero, 0.0, voted[task], evidence, task=task)
+            continue
         case = Case.of(of_task(rewards, task) if len(tasks) > 1 else rewards, recipe, terms, together)
         if scope == "query":
             yield from private_offsets_of(case, task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 # The reward from which on an item helped.
 HELPED = 0.5
+# Requests of all tenants that are kept in the memory of a process, unless more of one are read, and after how many new
+# ones they are counted.
+_MOST, _COUNTED = 10_000, 1000
 # Items of one request that are read.
 _DEPTH = 200
 # Seconds that a caller waits at most until its outcomes are written.
@@ -74,7 +78,7 @@ class Outcomes:
     def __init__(self, store: Store | str | None, embedder: str, last: int) -> None:
         from tttembed_store.sql import memory_store, open_store
 
-        self.shared = store is not None
+        self.shared, self._new = store is not None, count(1)
         self._is_own = store is None or isinstance(store, str)
         self.store = memory_store() if store is None else open_store(store) if isinstance(store, str) else store
         if not self.store.texts:
@@ -96,6 +100,8 @@ class Outcomes:
         """
         tenant = context_value("tenant") if self.shared else current_tenant()
         self._log.put(query, [card.text for card in cards], rewards, known, tenant=tenant, **facts)
+        if not self.shared and next(self._new) % _COUNTED == 0:
+            self.store.keep_newest(max(_MOST, self.last))
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.

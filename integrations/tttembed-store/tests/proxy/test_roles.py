@@ -132,16 +132,18 @@ def test_cohere_says_its_role_itself(proxied, bare, tools):
     assert document.content == direct.content
 
 
-def test_the_task_comes_from_the_header_then_the_key_then_the_default(proxied, tools):
+def test_the_task_comes_from_the_key_then_the_header_then_the_default(proxied, tools):
+    """A caller leaves the task that its key names no more than its tenant."""
     live = frozen(tools.offsets_of(task="billing"))
-    callers = Callers({"k1": Caller(task="billing"), "k2": Caller(task="other")}, task="billing")
+    callers = Callers({"k1": Caller(task="billing"), "k2": Caller(task="other"), "k3": Caller()}, task="billing")
     client = proxied(live, callers=callers)
 
     second = QUERY | {"authorization": "Bearer k2"}
 
     assert version(client, QUERY) == version(client, QUERY | {"authorization": "Bearer k1"}) == "file"
     assert version(client, second) == version(client, QUERY | {"api-key": "k2"}) == "base"
-    assert version(client, second | {"x-ttt-task": "billing"}) == "file"
+    assert version(client, second | {"x-ttt-task": "billing"}) == "base"
+    assert version(client, QUERY | {"x-ttt-task": "other", "api-key": "k3"}) == "base"
 
 
 def test_a_tenant_comes_from_its_key_alone(proxied, tools):

@@ -46,8 +46,8 @@ class FeedbackWriter:
             raise InputError("judge: expected a name to keep feedback under, got an empty one")
         self._reached = Reached(store, "store of feedback")
         self._judge = judge
-        # Requests that wait: who asks, what is written, its bytes, and who waits for that.
-        self._waiting: list[tuple[Caller, Served, int, Future[None]]] = []
+        # Requests that wait: who asks, what is written, its bytes, and who waits for how much of it is kept.
+        self._waiting: list[tuple[Caller, Served, int, Future[int]]] = []
         self._held = 0  # bytes of all of them
         self._writing: Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "tttembed-feedback")
@@ -55,41 +55,40 @@ class FeedbackWriter:
         self._tenants, self._asked = {""}, -math.inf
 
     async def keep(self, caller: Caller, body: Mapping[str, Any]) -> int:
-        """Keep what the *body* of a request says; gives of how many documents, as soon as they are in the store."""
+        """Keep what the *body* of a request says; gives of how many documents it is, once it is in the store."""
         served, size = served_of(caller, body), _BESIDE + len(orjson.dumps(body))
         if self._held + size > _MOST_BYTES:
             raise StoreUnavailable(f"expected at most {_MOST_BYTES} bytes to wait for the store, got more")
         self._held += size
-        done: Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((caller, served, size, done))
+        kept: Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((caller, served, size, kept))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all())
-        await done
-        return len(served.candidates)
+        return await kept
 
     async def _write_all(self) -> None:
         """Write until nothing waits."""
         while self._waiting:
             batch, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
             feedback = [(caller, served) for caller, served, _, _ in batch]
-            errors = await asyncio.get_running_loop().run_in_executor(self._thread, self._written, feedback)
+            outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._written, feedback)
             self._held -= sum(size for _, _, size, _ in batch)
-            for (*_, done), error in zip(batch, errors, strict=True):
-                if done.cancelled():  # the caller left
+            for (*_, kept), outcome in zip(batch, outcomes, strict=True):
+                if kept.cancelled():  # the caller left
                     continue
-                if error is None:
-                    done.set_result(None)
+                if isinstance(outcome, int):
+                    kept.set_result(outcome)
                 else:
-                    done.set_exception(error)
+                    kept.set_exception(outcome)
         self._writing = None
 
-    def _written(self, batch: Sequence[tuple[Caller, Served]]) -> list[Exception | None]:
-        """Write a batch in one transaction, or each by itself where one is refused; gives what is wrong with each."""
+    def _written(self, batch: Sequence[tuple[Caller, Served]]) -> list[Exception | int]:
+        """Write a batch in one transaction, or each by itself where one is refused; gives what is kept, or is wrong."""
         try:
             store = self._reached.store()
             refused = [self._refusal(store, caller) for caller, _ in batch]
             accepted = [served for (_, served), error in zip(batch, refused, strict=True) if error is None]
-            store.observe(accepted, judge=self._judge, fills=True)
+            kept = iter(store.feedback(accepted, judge=self._judge))
         except Exception as error:  # noqa: BLE001 - whatever it is, each caller is told
             if isinstance(error, StoreReplaced):  # the next request opens the store that is there now
                 self._reached.close()
@@ -97,7 +96,7 @@ class FeedbackWriter:
             if len(batch) > 1 and not isinstance(error, StoreUnavailable):
                 return [self._written([feedback])[0] for feedback in batch]
             return [error] * len(batch)
-        return refused
+        return [next(kept) if error is None else error for error in refused]
 
     def _refusal(self, store: Store, caller: Caller) -> Exception | None:
         """Why feedback of *caller* is refused: without a key, it is of a tenant that is there, of one where any is."""
