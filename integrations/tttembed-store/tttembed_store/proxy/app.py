@@ -32,12 +32,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tttembed_rag.serving.steering import Steering
 from tttembed_store.following import TenantOffsets
-from tttembed_store.proxy.callers import ANONYMOUS, Caller, Callers
+from tttembed_store.proxy.callers import Caller, Callers
 from tttembed_store.proxy.catalogues import Catalogues, ToolSearch
 from tttembed_store.proxy.feedback import FeedbackWriter
 from tttembed_store.proxy.openapi import BODIES, checked_body, document
 from tttembed_store.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
 from tttembed_store.proxy.upstream import Answer, Headers, Upstream, raw_path
+from tttembed_store.sql.records import ANONYMOUS
 
 ResultT = TypeVar("ResultT")
 
