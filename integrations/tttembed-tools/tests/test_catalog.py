@@ -218,7 +218,10 @@ def test_the_server_of_a_tool_counts():
 def test_a_skill_is_found_by_its_body(tmp_path):
     """The paragraph that is nearest counts, short ones stand with what follows, and the card shows none of it."""
     for name, body in (
-        ("forms", "# Forms\n\nFlatten the zebra fields afterwards.\n\nRotate the giraffe scans."),
+        (
+            "forms",
+            "# Forms\n\nFlatten the zebra fields afterwards, or viewers show nothing.\n\nRotate the giraffe scans.",
+        ),
         ("b", ""),
     ):
         (tmp_path / name).mkdir()
@@ -230,7 +233,10 @@ def test_a_skill_is_found_by_its_body(tmp_path):
 
     assert {card.name: card.passages for card in cards} == {
         "b": (),
-        "forms": ("# Forms\nFlatten the zebra fields afterwards.", "Rotate the giraffe scans."),
+        "forms": (
+            "# Forms\nFlatten the zebra fields afterwards, or viewers show nothing.",
+            "Rotate the giraffe scans.",
+        ),
     }
     assert {card.text for card in cards} == {"b: Work with documents.", "forms: Work with documents."}
     assert search("giraffe scans", k=1) == search("zebra fields", k=1) == ["forms"]
