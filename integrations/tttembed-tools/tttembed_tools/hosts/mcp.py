@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,7 @@ from tttembed_tools.hosts.fastmcp import learned_search
 require("fastmcp", "mcp")
 import anyio  # noqa: E402 - FastMCP brings it
 from fastmcp import FastMCP  # noqa: E402
+from fastmcp.exceptions import NotFoundError  # noqa: E402
 from fastmcp.mcp_config import MCPConfig  # noqa: E402
 from fastmcp.server import create_proxy  # noqa: E402
 from fastmcp.server.middleware import Middleware  # noqa: E402
@@ -35,13 +39,19 @@ _log = logging.getLogger(__name__)
 _PATIENCE, _LONGEST_CALL = 30.0, 3600.0
 # What is searched of a server: so many tools, each of so many bytes as JSON; agents read those of several at once.
 _MOST_TOOLS, _LONGEST_TOOL = 20_000, 256 * 1024
+# A variable of the environment; and how clients name the tools of a server that are off, and those that are on.
+_VARIABLE = re.compile(r"\$\{(?:env:)?(.*?)(:-.*?)?\}")
+_OFF, _ON = ("disabledTools", "excludeTools"), ("tools", "includeTools")
 
 
 def read_servers(path: Path) -> dict[str, ClientTransport]:
     """How each server of a file is reached, as MCP clients have it: ``{"mcpServers": {NAME: {"command": ...}}}``.
 
+    A server or a tool that is switched off there is left out. ``${NAME}`` and ``${NAME:-DEFAULT}`` are variables.
+
     Raises:
-        DataError: The file is missing, or is something else. No value of it is shown: it may be a secret.
+        DataError: The file is missing, or is something else, a variable is not set, or only some tools are switched on.
+            No value of it is shown: it may be a secret.
     """
     try:
         found = parsed_json(path.read_text(encoding="utf-8"))
@@ -52,13 +62,47 @@ def read_servers(path: Path) -> dict[str, ClientTransport]:
         raise DataError(f'{path}: expected {{"mcpServers": {{NAME: {{"command": ...}} or {{"url": ...}}}}}}')
     reached: dict[str, ClientTransport] = {}
     for name, about in servers.items():
+        if isinstance(about, Mapping) and (about.get("disabled") is True or about.get("enabled") is False):
+            _log.warning("server %r is switched off", name)
+            continue
         try:
-            reached[name] = MCPConfig.model_validate({"mcpServers": {name: about}}).mcpServers[name].to_transport()
-        except ValueError:
+            config = MCPConfig.model_validate({"mcpServers": {name: _entry(about)}})
+            reached[name] = config.mcpServers[name].to_transport()
+        except LookupError as exc:
+            raise DataError(f"{path}: {name!r}: {exc.args[0]}") from None
+        except (ValueError, TypeError):
             raise DataError(
                 f'{path}: expected {{"command": ..., "args": [...]}} or {{"url": ...}} for {name!r}'
             ) from None
     return reached
+
+
+def _entry(about: Any) -> Any:
+    """The entry of a server with its variables filled, and its tools that are off as FastMCP says it."""
+    if not isinstance(about, Mapping):
+        return about
+    for key in _ON:
+        if isinstance(listed := about.get(key), list) and "*" not in listed:
+            raise LookupError(f"expected the tools that are off, in {_OFF[0]!r}, got those that are on, in {key!r}")
+    about = _filled(about)
+    off = [tool for key in _OFF for tool in about.get(key) or ()]
+    return about | {"tools": {tool: {"enabled": False} for tool in off}} if off else about
+
+
+def _filled(value: Any) -> Any:
+    """*value* with variables of the environment in the place of their names."""
+    if isinstance(value, Mapping):
+        return {key: _filled(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_filled(part) for part in value]
+    return _VARIABLE.sub(_variable, value) if isinstance(value, str) else value
+
+
+def _variable(match: re.Match[str]) -> str:
+    name, default = match.groups()
+    if name not in os.environ and default is None:
+        raise LookupError(f"expected the variable {name!r} in the environment, found none")
+    return os.environ.get(name, (default or "").removeprefix(":-"))
 
 
 def described(path: Path) -> dict[str, str]:
@@ -78,7 +122,8 @@ def front(
 ) -> FastMCP[Any]:
     """The server that MCP clients see: ``search_tools`` and ``call_tool`` over the tools of all *servers*.
 
-    A tool is called ``SERVER_TOOL``. One that its server no longer lists leaves the search.
+    A tool is called ``SERVER_TOOL``. One that its server no longer lists leaves the search; where tools of two servers
+    are called the same, neither is found or called.
 
     Args:
         servers: How each server behind is reached, by its name.
@@ -89,10 +134,11 @@ def front(
         report: As for `learned_search`.
     """
     server = FastMCP[Any]("tttembed-tools")
+    names = defaultdict[str, set[str]](set)
     for name, transport in servers.items():
         client = ProxyClient(transport, timeout=_LONGEST_CALL, init_timeout=_PATIENCE)
         proxy = create_proxy(client, name=name, provider_error_strategy="raise")
-        proxy.add_middleware(_Listing(name, search, every, (about or {}).get(name, "")))
+        proxy.add_middleware(_Listing(name, search, every, (about or {}).get(name, ""), names))
         server.mount(proxy, namespace=name)
     learned_search(server, search, k=k, report=report)
     return server
@@ -112,13 +158,19 @@ async def serve(server: FastMCP[Any], search: LearnedToolSearch, *, every: float
 
 
 class _Listing(Middleware):
-    """What a server lists, kept for some seconds; where it does not answer, what it listed last."""
+    """What a server lists, kept for some seconds; where it does not answer, what it listed last.
 
-    def __init__(self, name: str, search: LearnedToolSearch, every: float, about: str) -> None:
+    Its tools are entered into the *names* of all servers' tools.
+    """
+
+    def __init__(
+        self, name: str, search: LearnedToolSearch, every: float, about: str, names: dict[str, set[str]]
+    ) -> None:
         self._name = name
         self._about = about
         self._search = search
         self._every = every
+        self._names = names
         self._tools: list[Tool] = []
         self._until = 0.0
         self._asking = anyio.Lock()
@@ -134,14 +186,30 @@ class _Listing(Middleware):
                 except Exception as exc:  # noqa: BLE001 - another's server: the tools of the others are found
                     _log.warning("server %r: %s", self._name, _kind(exc))
                 self._until = time.monotonic() + self._every
-            return self._tools
+            return [one for one in self._tools if not self._is_double(one.name)]
+
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        """What a tool of the server answers."""
+        if self._is_double(name := context.message.name):
+            raise NotFoundError(f"{self._name}_{name} is a tool of several servers: expected servers of other names")
+        return await call_next(context)
+
+    def _is_double(self, name: str) -> bool:
+        return not self._names[f"{self._name}_{name}"] <= {self._name}
 
     async def _keep(self, listed: Sequence[Tool]) -> None:
         fits = [one for one in listed if len(one.to_mcp_tool().model_dump_json()) <= _LONGEST_TOOL][:_MOST_TOOLS]
         if many := len(listed) - len(fits):
             _log.warning("server %r: %d tools are left out, too long or too many", self._name, many)
-        if gone := {one.name for one in self._tools} - {one.name for one in fits}:
-            await anyio.to_thread.run_sync(self._search.remove, {f"{self._name}_{name}" for name in gone})
+        here = {f"{self._name}_{one.name}" for one in fits}
+        if gone := {f"{self._name}_{one.name}" for one in self._tools} - here:
+            await anyio.to_thread.run_sync(self._search.remove, gone)
+        for name in gone:
+            self._names[name].discard(self._name)
+        for name in here:
+            self._names[name].add(self._name)
+        if double := sorted(name for name in here if len(self._names[name]) > 1):
+            _log.warning("tools of several servers are left out: %s", ", ".join(double[:3]))
         meta = {SERVER_META: f"{self._name}: {self._about}"} if self._about else {}
         self._tools = [one.model_copy(update={"meta": (one.meta or {}) | meta}) for one in fits] if meta else fits
 
