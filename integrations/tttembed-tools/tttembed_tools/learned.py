@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 _REMEMBERED = 5000
 # Requests of a tenant that are learned from, where nothing else was said.
 LAST = 2000
+# A text that every model embeds.
+_WORD = "text"
 # Seconds in which the last round of the background ends.
 _LAST_ROUND = 30.0
 
@@ -137,18 +139,34 @@ class LearnedSearch:
     def add(self, items: Any) -> int:
         """Add items, and renew those whose text has changed; gives how many were embedded.
 
-        Items that are there already, with the same text, cost nothing.
+        Items that are there already, with the same text, cost nothing. One whose text the model does not take, while it
+        takes a word, is logged and left out.
         """
         cards = self._cards(items)
         with self._adding:
             index = self._index
             here = set(index.cards)
             fresh = [card for card in cards if card not in here]
-            if fresh:
-                vectors = self._embedder.embed_documents([card.text for card in fresh])
-                self._width = vectors.shape[1]
-                self._items = self._items.having(current_tenant(), index.plus(fresh, vectors))
-            return len(fresh)
+            if vectors := self._embedded(fresh):
+                rows = np.stack(list(vectors.values()))
+                self._width = rows.shape[1]
+                self._items = self._items.having(current_tenant(), index.plus(list(vectors), rows))
+            return len(vectors)
+
+    def _embedded(self, cards: list[Card]) -> dict[Card, FloatArray]:
+        """Vectors (d,) of the *cards* whose texts the model takes."""
+        if not cards:
+            return {}
+        try:
+            vectors = self._embedder.embed_documents([card.text for card in cards])
+        except Exception as exc:  # noqa: BLE001 - the caller's model: what it does not take is logged
+            self._embedder.embed_documents([_WORD])  # where this fails too, the texts are not why
+            if len(cards) > 1:
+                middle = len(cards) // 2
+                return self._embedded(cards[:middle]) | self._embedded(cards[middle:])
+            _log.warning("%s: %r is left out, as its text is not embedded (%s)", self._kind, cards[0].name, exc)
+            return {}
+        return dict(zip(cards, vectors, strict=True))
 
     def remove(self, names: Collection[str]) -> None:
         """Take items away; what was learned of them stays, and serves again where they come back."""
