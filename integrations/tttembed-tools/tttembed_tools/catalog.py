@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ CARD_LIMIT = 2000
 SERVER_META = "tttembed/server"
 # Attributes under which tools of different packages keep the JSON schema of their parameters.
 _SCHEMAS = ("input_schema", "inputSchema", "parameters", "parameters_json_schema")
+# Two fields of a SKILL.md, each with the lines that are indented below it.
+_FIELD = re.compile(r"^(name|description):[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 _EXPECTED = (
     "tools (function schemas, MCP tools, objects of LangChain, LlamaIndex, Pydantic AI or FastMCP), a dict from name "
     "to description, or the path of a JSON file or of a folder with SKILL.md files"
@@ -95,11 +98,9 @@ def _tools(catalog: Any) -> Iterable[Any]:
         for key in ("result", "tools"):
             if isinstance(catalog.get(key), Mapping | list):
                 return _tools(catalog[key])
-        described = {
-            name: {"description": value} if value is None or isinstance(value, str) else value
-            for name, value in catalog.items()
-        }
-        return [{"name": name, **value} if isinstance(value, Mapping) else value for name, value in described.items()]
+        if isinstance(catalog.get("function"), Mapping) or {"name", "description"} <= catalog.keys():
+            return [catalog]  # a tool alone
+        return [_named(name, value) for name, value in catalog.items()]
     inside = getattr(catalog, "tools", None)
     if isinstance(inside, list | tuple):
         return inside
@@ -108,9 +109,18 @@ def _tools(catalog: Any) -> Iterable[Any]:
     raise InputError(f"catalog: expected {_EXPECTED}, got {type(catalog).__name__}")
 
 
+def _named(name: Any, about: Any) -> Any:
+    """The tool of a dict that stands under its name."""
+    if about is None or isinstance(about, str):
+        return {"name": name, "description": about}
+    if isinstance(about, Mapping) and not about.keys() & {"description", "function", *_SCHEMAS}:
+        raise InputError(f"catalog: expected {_EXPECTED}, got a dict without a description under {name!r}")
+    return {"name": name, **about} if isinstance(about, Mapping) else about
+
+
 def _read_json(path: Path) -> Any:
     try:
-        found = parsed_json(path.read_text(encoding="utf-8"))
+        found = parsed_json(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a JSON file of tools or a folder with SKILL.md files, got nothing") from exc
     except (ValueError, OSError) as exc:
@@ -121,21 +131,43 @@ def _read_json(path: Path) -> Any:
 
 
 def _skills(folder: Path) -> Iterable[Any]:
-    """Name and description of every SKILL.md below a folder, sorted by path."""
-    import yaml
-
+    """Name and description of every SKILL.md below a folder, sorted by path; a line in the log names the bad ones."""
     files = sorted(folder.rglob("SKILL.md"))
     if not files:
         raise DataError(f"{folder}: expected SKILL.md files below this folder, got none")
+    skills, bad = [], list[Path]()
     for file in files:
-        parts = file.read_text(encoding="utf-8").split("---", 2)
-        try:
-            head = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
-        except yaml.YAMLError as exc:
-            raise DataError(f"{file}: expected YAML between two lines of ---, got {exc}") from exc
-        if not isinstance(head, Mapping):
-            raise DataError(f"{file}: expected YAML with name and description between two lines of ---, got none")
-        yield {"name": head.get("name") or file.parent.name, "description": head.get("description")}
+        head, is_yaml = _head(file)
+        if head:
+            skills.append({"name": head.get("name") or file.parent.name, "description": head.get("description")})
+        if not is_yaml:
+            bad.append(file)
+    expected = "expected YAML with name and description between two lines of ---"
+    if not skills:
+        raise DataError(f"{bad[0]}: {expected}, got none")
+    if bad:
+        _log.warning(
+            "%d files are read as far as that is possible: %s (%s)", len(bad), expected, ", ".join(map(str, bad[:3]))
+        )
+    return skills
+
+
+def _head(file: Path) -> tuple[Mapping[str, Any], bool]:
+    """The fields at the head of a file, all of them texts, and whether they are YAML: else its own lines of two."""
+    import yaml
+
+    try:
+        first, *lines = file.read_text(encoding="utf-8-sig").splitlines()
+        ends = [line.rstrip() for line in lines].index("---") if first.rstrip() == "---" else 0
+    except (ValueError, OSError):  # not UTF-8, nothing in it, no second line of ---
+        return {}, False
+    head = "\n".join(lines[:ends])
+    try:
+        fields = yaml.load(head, yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and dicts alone
+    except yaml.YAMLError:
+        fields = {name: " ".join(text.split()) for name, text in _FIELD.findall(head)}
+        return (fields if "description" in fields else {}), False
+    return (fields, True) if isinstance(fields, dict) else ({}, False)
 
 
 def _card(tool: Any, remarks: dict[str, list[str]]) -> Card:

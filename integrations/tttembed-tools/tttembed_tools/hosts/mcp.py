@@ -54,7 +54,7 @@ def read_servers(path: Path) -> dict[str, ClientTransport]:
             No value of it is shown: it may be a secret.
     """
     try:
-        found = parsed_json(path.read_text(encoding="utf-8"))
+        found = parsed_json(path.read_text(encoding="utf-8-sig"))
     except (ValueError, OSError) as exc:
         raise DataError(f"{path}: expected a JSON file of MCP servers, found none ({type(exc).__name__})") from None
     servers = found.get("mcpServers") if isinstance(found, Mapping) else None
@@ -107,7 +107,7 @@ def _variable(match: re.Match[str]) -> str:
 
 def described(path: Path) -> dict[str, str]:
     """What the servers of such a file are for, of those whose entry has a ``description``."""
-    servers = parsed_json(path.read_text(encoding="utf-8"))["mcpServers"]
+    servers = parsed_json(path.read_text(encoding="utf-8-sig"))["mcpServers"]
     return {name: about["description"] for name, about in servers.items() if isinstance(about.get("description"), str)}
 
 
