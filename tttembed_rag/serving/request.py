@@ -70,8 +70,8 @@ class Request:
     def vector(self, base: Any) -> Any:
         """The vector to search with: *base* (d,) with its offset, as a list of Python floats.
 
-        A vector that the offsets refuse (NaN, zero, another width, whole numbers) is handed back; the first refusal of a
-        task is logged.
+        A vector that the offsets refuse (NaN, zero, another width, whole numbers) is handed back; the first refusal of
+        a task is logged.
         """
         # Some providers hand out numpy arrays; stores expect Python floats.
         base = base.tolist() if isinstance(base, np.ndarray) else base

@@ -12,6 +12,7 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices import VectorStoreIndex
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.embeddings.tttembed import TTTEmbedding, stored_vectors
+from llama_index.embeddings.tttembed.base import SteeredVector
 from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_text, read_texts
 
@@ -41,6 +42,8 @@ class RewardRetriever(BaseRetriever):
     search (a few milliseconds of learning). Judged nodes are sorted by the sum of their ranks, by
     reward and in the second search; nodes of the second search alone keep their places between them.
     Nodes carry the scores of their search.
+
+    The query vector is that of the ``QueryBundle`` or of its texts, as HyDE sets them; else the model embeds the query.
 
     A failure after the first search is logged, one line a minute, and the first search's nodes are returned.
 
@@ -98,7 +101,9 @@ class RewardRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         query, model = query_bundle.query_str, self._embed_model
         handlers = Handlers(
-            embed=model.embed_query_base,
+            embed=lambda _: (
+                _preset(query_bundle) or model.base.get_agg_embedding_from_queries(query_bundle.embedding_strs)
+            ),
             search=lambda vector: self._retriever.retrieve(_bundle(query, vector)),
             judge=partial(scored, self._judge, query),
             vectors=lambda nodes: model.document_vectors(self._noted(nodes), vectors=self.vectors),
@@ -107,8 +112,13 @@ class RewardRetriever(BaseRetriever):
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         query, model = query_bundle.query_str, self._embed_model
+
+        async def embed(_: str) -> Any:
+            strings = query_bundle.embedding_strs
+            return _preset(query_bundle) or await model.base.aget_agg_embedding_from_queries(strings)
+
         handlers = Handlers(
-            embed=model.aembed_query_base,
+            embed=embed,
             search=lambda vector: self._retriever.aretrieve(_bundle(query, vector)),
             judge=partial(ascored, self._judge, query),
             vectors=lambda nodes: model.adocument_vectors(self._noted(nodes), vectors=self.vectors),
@@ -139,6 +149,12 @@ class RewardRetriever(BaseRetriever):
         if self._log is not None:
             texts, known = read_texts(nodes), Known(base)
             self._log.record(request.query, texts, scores, task=request.task, known=known, source=self._source)
+
+
+def _preset(bundle: QueryBundle) -> list[float] | None:
+    """The base vector that the caller gave the query; one that was steered already is none."""
+    vector = bundle.embedding
+    return None if vector is None or isinstance(vector, SteeredVector) else list(vector)
 
 
 def _bundle(query: str, vector: list[float]) -> QueryBundle:
