@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -93,13 +92,8 @@ class FirstPass(Generic[Document]):
 
     def _keyed(self, documents: Sequence[Document]) -> dict[Hashable, Document]:
         """Documents by key and how often that came before."""
-        came = Counter[Hashable]()
-        keyed: dict[Hashable, Document] = {}
-        for document in documents:
-            key = self._key(document)
-            keyed[key, came[key]] = document
-            came[key] += 1
-        return keyed
+        keys = [self._key(document) for document in documents]
+        return {(key, keys[:n].count(key)): documents[n] for n, key in enumerate(keys)}
 
 
 def cosines_of(vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:

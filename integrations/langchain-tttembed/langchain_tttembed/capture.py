@@ -89,7 +89,6 @@ class RecordingCompressor(BaseDocumentCompressor):
     task: Annotated[TaskSource, PlainValidator(checked_task)] = None
     source: str | None = ""
     _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
-    _warned: bool = PrivateAttr(default=False)
 
     def model_post_init(self, context: Any, /) -> None:
         """Declare the judge whose order is served."""
@@ -114,11 +113,8 @@ class RecordingCompressor(BaseDocumentCompressor):
         try:
             scored = [document for document in documents if document.metadata.get("relevance_score") is not None]
             if documents and not scored:
-                if not self._warned:
-                    name = type(self.compressor).__name__
-                    logger.warning("%s leaves no relevance_score: wrap its model in RecordingCrossEncoder", name)
-                self._warned = True
-                return documents
+                name = type(self.compressor).__name__
+                raise InputError(f"{name} leaves no relevance_score: wrap its model in RecordingCrossEncoder")
             texts = [document.page_content for document in scored]
             scores = [float(document.metadata["relevance_score"]) for document in scored]
             self.log.record(query, texts, scores, task=resolve_task(self.task, query), source=self.source)

@@ -23,7 +23,8 @@ CARD_LIMIT = 2000
 SERVER_META = "tttembed/server"
 # Attributes under which tools of different packages keep the JSON schema of their parameters.
 _SCHEMAS = ("input_schema", "inputSchema", "parameters", "parameters_json_schema")
-# Two fields of a SKILL.md, each with the lines that are indented below it.
+# The head of a SKILL.md, between lines of ---, and two of its fields, each with the lines that are indented below it.
+_HEAD = re.compile(r"---[ \t]*\n(.*?\n)---[ \t]*$", re.DOTALL | re.MULTILINE)
 _FIELD = re.compile(r"^(name|description):[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 _EXPECTED = (
     "tools (function schemas, MCP tools, objects of LangChain, LlamaIndex, Pydantic AI or FastMCP), a dict from name "
@@ -111,8 +112,7 @@ def _tools(catalog: Any) -> Iterable[Any]:
 
 def _named(name: Any, about: Any) -> Any:
     """The tool of a dict that stands under its name."""
-    if about is None or isinstance(about, str):
-        return {"name": name, "description": about}
+    about = {"description": about} if about is None or isinstance(about, str) else about
     if isinstance(about, Mapping) and not about.keys() & {"description", "function", *_SCHEMAS}:
         raise InputError(f"catalog: expected {_EXPECTED}, got a dict without a description under {name!r}")
     return {"name": name, **about} if isinstance(about, Mapping) else about
@@ -135,13 +135,9 @@ def _skills(folder: Path) -> Iterable[Any]:
     files = sorted(folder.rglob("SKILL.md"))
     if not files:
         raise DataError(f"{folder}: expected SKILL.md files below this folder, got none")
-    skills, bad = [], list[Path]()
-    for file in files:
-        head, is_yaml = _head(file)
-        if head:
-            skills.append({"name": head.get("name") or file.parent.name, "description": head.get("description")})
-        if not is_yaml:
-            bad.append(file)
+    heads = {file: _head(file) for file in files}
+    bad = [file for file, (_, is_yaml) in heads.items() if not is_yaml]
+    skills = [head | {"name": head.get("name") or file.parent.name} for file, (head, _) in heads.items() if head]
     expected = "expected YAML with name and description between two lines of ---"
     if not skills:
         raise DataError(f"{bad[0]}: {expected}, got none")
@@ -152,22 +148,18 @@ def _skills(folder: Path) -> Iterable[Any]:
     return skills
 
 
-def _head(file: Path) -> tuple[Mapping[str, Any], bool]:
-    """The fields at the head of a file, all of them texts, and whether they are YAML: else its own lines of two."""
+def _head(file: Path) -> tuple[dict[str, Any], bool]:
+    """The fields at the head of a file, all of them texts, and whether they are YAML: else those of two lines."""
     import yaml
 
+    head = ""
     try:
-        first, *lines = file.read_text(encoding="utf-8-sig").splitlines()
-        ends = [line.rstrip() for line in lines].index("---") if first.rstrip() == "---" else 0
-    except (ValueError, OSError):  # not UTF-8, nothing in it, no second line of ---
-        return {}, False
-    head = "\n".join(lines[:ends])
-    try:
+        head = _HEAD.match(file.read_text(encoding="utf-8-sig"))[1]  # type: ignore[index]  # None is caught
         fields = yaml.load(head, yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and dicts alone
-    except yaml.YAMLError:
+        return dict(fields), True
+    except (ValueError, TypeError, OSError, yaml.YAMLError):  # not UTF-8, no head, no fields in it
         fields = {name: " ".join(text.split()) for name, text in _FIELD.findall(head)}
         return (fields if "description" in fields else {}), False
-    return (fields, True) if isinstance(fields, dict) else ({}, False)
 
 
 def _card(tool: Any, remarks: dict[str, list[str]]) -> Card:

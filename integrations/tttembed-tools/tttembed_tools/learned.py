@@ -16,7 +16,7 @@ from cachetools import LRUCache
 from tttembed_rag.capture.log import Known
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
-from tttembed_rag.errors import InputError, check_count, check_text
+from tttembed_rag.errors import InputError, check_count, check_text, in_brief
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import context, context_value, current_task, current_tenant
@@ -164,7 +164,7 @@ class LearnedSearch:
             if len(cards) > 1:
                 middle = len(cards) // 2
                 return self._embedded(cards[:middle]) | self._embedded(cards[middle:])
-            _log.warning("%s: %r is left out, as its text is not embedded (%s)", self._kind, cards[0].name, exc)
+            _log.warning("%s: %r is left out: its text is not embedded: %s", self._kind, cards[0].name, in_brief(exc))
             return {}
         return dict(zip(cards, vectors, strict=True))
 

@@ -111,8 +111,10 @@ class Upstream:
         while True:
             tries -= 1
             try:
-                how = {"headers": decoded, "data": body, "proxy": self._proxy, "allow_redirects": False}
-                return Answer(await self._session.request(request.method, url, **how))
+                answer = self._session.request(
+                    request.method, url, headers=decoded, data=body, allow_redirects=False, proxy=self._proxy
+                )
+                return Answer(await answer)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if isinstance(error.__cause__, ClientDisconnect):  # while the body was sent on, its caller left
                     raise error.__cause__ from error

@@ -80,7 +80,7 @@ class Database:
         self.file = Path(file).absolute() if self.is_sqlite and not file.startswith("file:") else None
         self.salt = b""
         if self.is_sqlite:
-            waits = {"timeout": busy_seconds, "check_same_thread": False}
+            waits: dict[str, Any] = {"timeout": busy_seconds, "check_same_thread": False}
             self.engine = create_engine(self.url, hide_parameters=True, connect_args=waits)
             event.listen(self.engine, "connect", self._prepare)
             event.listen(self.engine, "begin", _begin)

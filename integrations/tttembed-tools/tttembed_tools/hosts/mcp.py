@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ _PATIENCE, _LONGEST_CALL = 30.0, 3600.0
 # What is searched of a server: so many tools, each of so many bytes as JSON; agents read those of several at once.
 _MOST_TOOLS, _LONGEST_TOOL = 20_000, 256 * 1024
 # A variable of the environment; and how clients name the tools of a server that are off, and those that are on.
-_VARIABLE = re.compile(r"\$\{(?:env:)?(.*?)(:-.*?)?\}")
+_VARIABLE = re.compile(r"\$\{(?:env:)?([^}\"]*?)(:-[^}\"]*)?\}")
 _OFF, _ON = ("disabledTools", "excludeTools"), ("tools", "includeTools")
 
 
@@ -62,47 +62,39 @@ def read_servers(path: Path) -> dict[str, ClientTransport]:
         raise DataError(f'{path}: expected {{"mcpServers": {{NAME: {{"command": ...}} or {{"url": ...}}}}}}')
     reached: dict[str, ClientTransport] = {}
     for name, about in servers.items():
-        if isinstance(about, Mapping) and (about.get("disabled") is True or about.get("enabled") is False):
-            _log.warning("server %r is switched off", name)
-            continue
         try:
+            if about.get("disabled") is True or about.get("enabled") is False:
+                _log.warning("server %r is switched off", name)
+                continue
             config = MCPConfig.model_validate({"mcpServers": {name: _entry(about)}})
             reached[name] = config.mcpServers[name].to_transport()
         except LookupError as exc:
             raise DataError(f"{path}: {name!r}: {exc.args[0]}") from None
-        except (ValueError, TypeError):
+        except (AttributeError, TypeError, ValueError):
             raise DataError(
                 f'{path}: expected {{"command": ..., "args": [...]}} or {{"url": ...}} for {name!r}'
             ) from None
     return reached
 
 
-def _entry(about: Any) -> Any:
+def _entry(about: dict[str, Any]) -> dict[str, Any]:
     """The entry of a server with its variables filled, and its tools that are off as FastMCP says it."""
-    if not isinstance(about, Mapping):
-        return about
     for key in _ON:
         if isinstance(listed := about.get(key), list) and "*" not in listed:
             raise LookupError(f"expected the tools that are off, in {_OFF[0]!r}, got those that are on, in {key!r}")
-    about = _filled(about)
+    about = json.loads(_VARIABLE.sub(_variable, json.dumps(about)))
     off = [tool for key in _OFF for tool in about.get(key) or ()]
     return about | {"tools": {tool: {"enabled": False} for tool in off}} if off else about
 
 
-def _filled(value: Any) -> Any:
-    """*value* with variables of the environment in the place of their names."""
-    if isinstance(value, Mapping):
-        return {key: _filled(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_filled(part) for part in value]
-    return _VARIABLE.sub(_variable, value) if isinstance(value, str) else value
-
-
 def _variable(match: re.Match[str]) -> str:
+    """The value of a variable as it stands within JSON."""
     name, default = match.groups()
-    if name not in os.environ and default is None:
+    if name in os.environ:
+        return json.dumps(os.environ[name])[1:-1]
+    if default is None:
         raise LookupError(f"expected the variable {name!r} in the environment, found none")
-    return os.environ.get(name, (default or "").removeprefix(":-"))
+    return str(default[2:])
 
 
 def described(path: Path) -> dict[str, str]:
@@ -134,7 +126,7 @@ def front(
         report: As for `learned_search`.
     """
     server = FastMCP[Any]("tttembed-tools")
-    names = defaultdict[str, set[str]](set)
+    names: dict[str, set[str]] = {}
     for name, transport in servers.items():
         client = ProxyClient(transport, timeout=_LONGEST_CALL, init_timeout=_PATIENCE)
         proxy = create_proxy(client, name=name, provider_error_strategy="raise")
@@ -160,7 +152,7 @@ async def serve(server: FastMCP[Any], search: LearnedToolSearch, *, every: float
 class _Listing(Middleware):
     """What a server lists, kept for some seconds; where it does not answer, what it listed last.
 
-    Its tools are entered into the *names* of all servers' tools.
+    The *names* of the tools of all servers are shared, by server.
     """
 
     def __init__(
@@ -195,21 +187,18 @@ class _Listing(Middleware):
         return await call_next(context)
 
     def _is_double(self, name: str) -> bool:
-        return not self._names[f"{self._name}_{name}"] <= {self._name}
+        return sum(f"{self._name}_{name}" in names for names in self._names.values()) > 1
 
     async def _keep(self, listed: Sequence[Tool]) -> None:
         fits = [one for one in listed if len(one.to_mcp_tool().model_dump_json()) <= _LONGEST_TOOL][:_MOST_TOOLS]
         if many := len(listed) - len(fits):
             _log.warning("server %r: %d tools are left out, too long or too many", self._name, many)
         here = {f"{self._name}_{one.name}" for one in fits}
-        if gone := {f"{self._name}_{one.name}" for one in self._tools} - here:
+        if gone := self._names.get(self._name, set()) - here:
             await anyio.to_thread.run_sync(self._search.remove, gone)
-        for name in gone:
-            self._names[name].discard(self._name)
-        for name in here:
-            self._names[name].add(self._name)
-        if double := sorted(name for name in here if len(self._names[name]) > 1):
-            _log.warning("tools of several servers are left out: %s", ", ".join(double[:3]))
+        self._names[self._name] = here
+        if double := [one.name for one in fits if self._is_double(one.name)]:
+            _log.warning("server %r: other servers have tools of these names: %s", self._name, ", ".join(double[:3]))
         meta = {SERVER_META: f"{self._name}: {self._about}"} if self._about else {}
         self._tools = [one.model_copy(update={"meta": (one.meta or {}) | meta}) for one in fits] if meta else fits
 

@@ -99,11 +99,9 @@ class RewardRetriever(BaseRetriever):
         self.vectors = vectors or TextVectors(stored=_stored_by(retriever))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        query, model = query_bundle.query_str, self._embed_model
+        query, model, (preset, texts) = query_bundle.query_str, self._embed_model, _embedded(query_bundle)
         handlers = Handlers(
-            embed=lambda _: (
-                _preset(query_bundle) or model.base.get_agg_embedding_from_queries(query_bundle.embedding_strs)
-            ),
+            embed=lambda _: preset or model.base.get_agg_embedding_from_queries(texts),
             search=lambda vector: self._retriever.retrieve(_bundle(query, vector)),
             judge=partial(scored, self._judge, query),
             vectors=lambda nodes: model.document_vectors(self._noted(nodes), vectors=self.vectors),
@@ -111,11 +109,10 @@ class RewardRetriever(BaseRetriever):
         return drive(self._loop.steps(query), handlers)[: self._top_n]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        query, model = query_bundle.query_str, self._embed_model
+        query, model, (preset, texts) = query_bundle.query_str, self._embed_model, _embedded(query_bundle)
 
-        async def embed(_: str) -> Any:
-            strings = query_bundle.embedding_strs
-            return _preset(query_bundle) or await model.base.aget_agg_embedding_from_queries(strings)
+        async def embed(_: str) -> list[float]:
+            return preset or await model.base.aget_agg_embedding_from_queries(texts)
 
         handlers = Handlers(
             embed=embed,
@@ -151,10 +148,11 @@ class RewardRetriever(BaseRetriever):
             self._log.record(request.query, texts, scores, task=request.task, known=known, source=self._source)
 
 
-def _preset(bundle: QueryBundle) -> list[float] | None:
-    """The base vector that the caller gave the query; one that was steered already is none."""
+def _embedded(bundle: QueryBundle) -> tuple[list[float], list[str]]:
+    """The base vector that a query came with, none of one that was steered already, and what is embedded without it."""
     vector = bundle.embedding
-    return None if vector is None or isinstance(vector, SteeredVector) else list(vector)
+    is_base = vector is not None and not isinstance(vector, SteeredVector)
+    return list(vector or ()) if is_base else [], bundle.embedding_strs or [bundle.query_str]
 
 
 def _bundle(query: str, vector: list[float]) -> QueryBundle:
