@@ -1,6 +1,7 @@
 """How deep must a reranker still look at a steered list? What is certified, and what it loses on other queries.
 
-    python benchmarks/depth.py [--sets a,b] [--judge qrels+.05] [--judged 64,200] [--seeds 0,1] [--loss .01] [--words]
+    python benchmarks/depth.py [--sets a,b] [--embedders minilm,e5] [--judge qrels+.05] [--judged 64,200] [--seeds 0,1]
+        [--loss .01] [--words]
 
 A collection's queries are judged ten deep, offsets are learned with a declared judge, and `Offsets.depth` says how deep
 is deep enough. All other queries are then searched with their offsets, and the first documents that it names are
@@ -19,7 +20,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from harm import HERE, NOISE, Bench, bench, judged
+from harm import HERE, NOISE, Bench, bench, has_vectors, judged
 
 from tttembed_rag import Offsets, fit
 from tttembed_rag.evaluate.collection import pooled_rewards, split
@@ -143,22 +144,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
     parser.add_argument("--sets", type=lambda text: text.split(","), default=list(SETS))
+    parser.add_argument("--embedders", type=lambda text: text.split(","), default=["minilm"])
     parser.add_argument("--judge", default="ce-minilm-multi")
     for name, default in (("judged", [64, 200]), ("seeds", [0, 1])):
         parser.add_argument(f"--{name}", type=lambda text: [int(part) for part in text.split(",")], default=default)
     parser.add_argument("--loss", type=float, default=0.01)
     parser.add_argument("--words", action="store_true", help="lists that a rescorer sorts")
     args = parser.parse_args()
-    cells: list[Cell] = []
-    for name in args.sets:
-        ground = bench(args.data, args.data, name, "minilm", QRELS if args.judge in NOISE else args.judge)
-        for count, seed in product(args.judged, args.seeds):
-            if cell := measured(ground, args.judge, count, seed, args.loss, words=args.words):
-                cells.append(cell)
-                print(cell, flush=True)
-    for count in args.judged:
-        if mine := [cell for cell in cells if cell.count == count]:
-            print(told(mine, args.loss))
+    for embedder in args.embedders:
+        cells: list[Cell] = []
+        for name in (one for one in args.sets if has_vectors(args.data, one, embedder)):
+            ground = bench(args.data, args.data, name, embedder, QRELS if args.judge in NOISE else args.judge)
+            for count, seed in product(args.judged, args.seeds):
+                if cell := measured(ground, args.judge, count, seed, args.loss, words=args.words):
+                    cells.append(cell)
+                    print(cell, flush=True)
+        for count in args.judged:
+            if mine := [cell for cell in cells if cell.count == count]:
+                print(f"{embedder}: {told(mine, args.loss)}")
 
 
 if __name__ == "__main__":

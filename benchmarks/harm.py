@@ -1,6 +1,6 @@
 """Never worse than raw? The plain rule and the default on real collections, embedders, judges and budgets.
 
-    python benchmarks/harm.py [--full] [--cells OUT.jsonl] [--sets a,b] [--embedders lsa] [--plot OUT.png] ...
+    python benchmarks/harm.py [--full] [--cells OUT.jsonl] [--sets a,b] [--embedders lsa,e5] [--plot OUT.png] ...
 
 Every cell fits one workload (a collection, or all of them pooled, each a task) and searches again for queries
 nobody rewarded. A cell is one line of OUT.jsonl and is not computed twice. The collections are BEIR folders with
@@ -65,6 +65,8 @@ STORED = {
     "llama3-8b-4prompts-sum": Scale("rubric", 0, 12),
     "flant5large-4prompts-grade": Scale("rubric", 0, 3),
 }
+# Embedders that are made from the texts; vectors of others, such as e5, are stored with some of the collections.
+MADE = ("static", "lsa")
 QUICK = {
     "embedders": ("minilm", "static", "lsa"),
     "rewards": ("qrels+.05", "ce-minilm-multi", "llama3-8b-4prompts-sum", "shuffled", UNASKED),
@@ -134,7 +136,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 def embedded(data: Path, cache: Path, dataset: Dataset, embedder: str) -> tuple[np.ndarray, np.ndarray]:
     """Document and query vectors of a collection, stored with it or made once into *cache*."""
-    if embedder == "minilm":
+    if _stored(data, dataset.name, embedder).is_file():
         return load_vectors(data / dataset.name, embedder, dataset)
     path = cache / f"{dataset.name}-{embedder}.npz"
     if not path.is_file():
@@ -145,6 +147,16 @@ def embedded(data: Path, cache: Path, dataset: Dataset, embedder: str) -> tuple[
         np.savez(path, docs=vectors[: len(dataset.documents)], queries=vectors[len(dataset.documents) :])
     with np.load(path) as stored:
         return stored["docs"], stored["queries"]
+
+
+def _stored(data: Path, name: str, embedder: str) -> Path:
+    """Where vectors of a collection would be stored with it."""
+    return data / name / "vectors" / f"{embedder}.npz"
+
+
+def has_vectors(data: Path, name: str, embedder: str) -> bool:
+    """Whether an embedder has vectors of a collection: stored with it, or of a model that is at hand."""
+    return embedder in MADE or _stored(data, name, embedder).is_file()
 
 
 def _static(cache: Path, texts: Sequence[str], _: int) -> np.ndarray:
@@ -592,6 +604,8 @@ def _cells(args: argparse.Namespace, grid: Mapping[str, Sequence[Any]]) -> list[
         or cell.workload in with_scores[cell.rewards]
         or (cell.workload == POOLED and with_scores[cell.rewards] == args.sets)
     ]
+    with_vectors = {e: [n for n in args.sets if has_vectors(args.data, n, e)] for e in pick["embedders"]}
+    cells = [c for c in cells if c.workload in with_vectors[c.embedder] or with_vectors[c.embedder] == args.sets]
     curves = dict.fromkeys(replace(cell, breadth=0) for cell in cells)
     drawn = dict(zip(curves, np.random.default_rng(0).random(len(curves)) < args.sample, strict=True))
     return [cell for cell in cells if drawn[replace(cell, breadth=0)]]

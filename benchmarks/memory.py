@@ -32,6 +32,7 @@ from tttembed_tools import Card, LearnedRecall
 from tttembed_tools.index import WEIGHT, fused
 from tttembed_tools.learning import weight_of
 
+from benchmarks.harm import has_vectors
 from benchmarks.tools import StoredVectors, unit
 from tttembed_rag import context
 from tttembed_rag.evaluate.files import load_beir, load_vectors
@@ -74,12 +75,12 @@ class User:
     held: list[tuple[str, np.ndarray, list[str]]]
 
 
-def halves(data: Path, seed: int) -> list[Half]:
+def halves(data: Path, seed: int, embedder: str = "minilm") -> list[Half]:
     """Both halves of all collections."""
     found = [Half(), Half()]
-    for name in SETS:
+    for name in (one for one in SETS if has_vectors(data, one, embedder)):
         dataset = load_beir(data / name)
-        documents, queries = load_vectors(data / name, "minilm", dataset)
+        documents, queries = load_vectors(data / name, embedder, dataset)
         rng = np.random.default_rng(seed)
         of_document = dict(zip(dataset.documents, rng.integers(2, size=len(dataset.documents)).tolist(), strict=True))
         for half in (0, 1):
@@ -106,7 +107,7 @@ def user(half: Half, number: int, seed: int) -> User:
     rng = np.random.default_rng([seed, number])
     each = 2 * OUTCOMES // SUBJECTS + 1
     pool, near = [], {}
-    for name in rng.choice(SETS, SUBJECTS, replace=False).tolist():
+    for name in rng.choice(list(half.documents), SUBJECTS, replace=False).tolist():
         vectors = unit(np.stack([vector for _, vector, _ in half.queries[name]]).astype(np.float32))
         asked = np.argsort(-vectors @ vectors[rng.integers(len(vectors))])[:each]
         pool += [half.queries[name][row] for row in asked]
@@ -305,6 +306,7 @@ def main() -> None:
     """Measure the users of both halves, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
+    parser.add_argument("--embedders", default="minilm", help="one whose vectors are stored with the sets")
     parser.add_argument("--users", type=int, default=100)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--speed", action="store_true")
@@ -315,7 +317,7 @@ def main() -> None:
     if not args.data.is_dir():
         raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
     rows = []
-    for number, (name, half) in enumerate(zip(HALVES, halves(args.data, 0), strict=True)):
+    for number, (name, half) in enumerate(zip(HALVES, halves(args.data, 0, args.embedders), strict=True)):
         users = [user(half, one, number) for one in range(args.users)]
         recall, told = lived(users, half)
         lessons = recall.learn_for_all()

@@ -1,6 +1,6 @@
 """Words beside vectors: what a rescorer gains on queries that nobody judged, beside the offset and a hybrid search.
 
-    python benchmarks/words.py [--embedders minilm,static,lsa] [--judges qrels+.05,bm25] [--breadths 16,64,200]
+    python benchmarks/words.py [--embedders minilm,static,lsa,e5] [--judges qrels+.05,bm25] [--breadths 16,64,200]
         [--seeds 0,1,2] [--cells OUT.jsonl] [--json OUT.json] [--data DIR] [--cache DIR]
 
 A cell is one collection, embedder, judge, budget and seed: `fit` learns from judged queries, and up to 200 others
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harm
-from benchmarks.harm import CONFIRMATION, DEVELOPMENT, HERE, HOLDOUT, STORED, Bench, Cell, bench, judged
+from benchmarks.harm import CONFIRMATION, DEVELOPMENT, HERE, HOLDOUT, STORED, Bench, Cell, bench, has_vectors, judged
 from tttembed_rag import Offsets, Rewards, fit, tune
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
@@ -268,7 +268,8 @@ def main() -> None:
     known = args.cells.read_text(encoding="utf-8").splitlines() if args.cells and args.cells.is_file() else []
     rows = {Cell(*(row[name] for name in Cell.__dataclass_fields__)): row for row in map(json.loads, known)}
     grid = product(args.sets, args.embedders, args.judges, args.breadths, [DEPTH], args.seeds)
-    wanted, measured = [Cell(*which) for which in grid], partial(measure, self_training=args.self_training)
+    wanted = [cell for cell in (Cell(*which) for which in grid) if has_vectors(args.data, cell.workload, cell.embedder)]
+    measured = partial(measure, self_training=args.self_training)
     for cell in wanted:
         at_hand = cell.rewards in (*harm.NOISE, *RETRIEVERS, *harm.NO_SIGNAL, harm.UNASKED, harm.INVERTED)
         stored = (args.data / cell.workload / "scores" / f"{cell.rewards}.tsv").is_file()

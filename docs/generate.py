@@ -29,7 +29,7 @@ TESTS = {
         "Two candidates of a query were judged, and their rewards differ; by the judge's rewards, the order that is "
         f"served without offsets has a mean nDCG@10 below {1 - thresholds.LEAST_HEADROOM:g}; they are a judge's, or of "
         "two sources or more; and where nobody declares the judge there are two rewarded queries, of which those "
-        f"within cosine {NEAR:g} of each other are one."
+        f"within {NEAR:g} spreads of cosines of each other are one."
     ),
     codes.MEANS.code: (
         "The first of these that speaks decides: trusted labels of an audit; whoever declares the judge "
@@ -48,9 +48,11 @@ TESTS = {
     ),
     codes.EXPOSED.code: (
         f"No offset changes the share of rewarded queries whose first {thresholds.PLACES_EXPOSED} hold a document by "
-        f"over {thresholds.MOST_MOVED:.0%}, where sources rewarded it and it is the best of more than "
-        f"{thresholds.MOST_MOVED_QUERIES} questions. What they say of one that moves further is not heard, and the "
-        f"offset is learned again, {thresholds.EXPOSURE_ROUNDS - 1} times at most."
+        f"over {thresholds.MOST_MOVED:.0%}, where it is the best of more than {thresholds.MOST_MOVED_QUERIES} "
+        "questions and its rewards are doubtful: those of sources, and those of a judge that are above the mean and "
+        f"vary over the questions less than {thresholds.VARIES:.0%} as much as all rewards do. Of one that moves "
+        "further these are left out, and the offset is learned again, "
+        f"{thresholds.EXPOSURE_ROUNDS - 1} times at most."
     ),
     codes.AUDITED.code: (
         "Prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an "
@@ -79,7 +81,8 @@ ADVICE = {
         "things."
     ),
     codes.EXPOSED.code: (
-        "Look at the documents that are named: sources overrate or underrate them, or somebody planted them."
+        "Look at the documents that are named: sources or the judge overrate them, or underrate them, or somebody "
+        "planted them."
     ),
     codes.AUDITED.code: "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
     UNSOLVED.code: "Raise the ridge or the tolerance.",
@@ -170,7 +173,7 @@ rewards keep testing it in [production](../how-to/production.md).
 
 def index() -> str:
     """The list of all verdicts."""
-    rows = [f"| [{one.code}]({one.code}.md) | {sentence(one.answer)} |" for one in ANSWERS]
+    rows = [f"| [{answer.code}]({answer.code}.md) | {sentence(answer.answer)} |" for answer in ANSWERS]
     return "\n".join(
         [
             "# Verdicts",
@@ -194,7 +197,7 @@ def index() -> str:
 
 def gate() -> str:
     """The page on the gate, with its questions in order."""
-    rows = [f"- [{one.code}](../verdicts/{one.code}.md) **{one.asks}** {TESTS[one.code]}" for one in codes.QUESTIONS]
+    rows = [f"- [{q.code}](../verdicts/{q.code}.md) **{q.asks}** {TESTS[q.code]}" for q in codes.QUESTIONS]
     return "\n".join(
         [
             "# The gate",
@@ -298,7 +301,7 @@ def tables() -> str:
         parts += [said[table.name, ""], ""] if (table.name, "") in said else []
         parts += ["| column | type | key | what |", "|---|---|---|---|"]
         for column in table.columns:
-            key = ["primary"] * column.primary_key + [f"`{one.target_fullname}`" for one in column.foreign_keys]
+            key = ["primary"] * column.primary_key + [f"`{foreign.target_fullname}`" for foreign in column.foreign_keys]
             kind = f"{str(column.type).lower()}{' or null' if column.nullable else ''}"
             parts.append(f"| `{column.name}` | {kind} | {', '.join(key)} | {said.get((table.name, column.name), '')} |")
         parts.append("")

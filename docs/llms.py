@@ -61,7 +61,7 @@ def sections() -> dict[str, list[tuple[str, str]]]:
     found = dict[str, list[tuple[str, str]]]()
     for entry in site["project"]["nav"]:
         ((title, inside),) = entry.items()
-        pages = [(title, inside)] if isinstance(inside, str) else [pair for one in inside for pair in one.items()]
+        pages = [(title, inside)] if isinstance(inside, str) else [pair for entry in inside for pair in entry.items()]
         found.setdefault("Start" if isinstance(inside, str) else title, []).extend(pages)
     return found
 

@@ -49,7 +49,7 @@ class StandIn(BaseHTTPRequestHandler):
 
 def embeddings(asked: dict[str, Any]) -> dict[str, Any]:
     """The answer to batchEmbedContents."""
-    texts = [one["content"]["parts"][0]["text"] for one in asked["requests"]]
+    texts = [request["content"]["parts"][0]["text"] for request in asked["requests"]]
     words = [re.findall(r"\w+", text.partition(": ")[2].lower()) for text in texts]
     return {"embeddings": [{"values": sum(map(drawn, some)).tolist()} for some in words]}
 

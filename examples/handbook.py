@@ -76,6 +76,6 @@ def helps(question: str, passage: str) -> bool:
 
 def grade(prompt: str) -> str:
     """The verdict of a stand-in for a chat model that was asked to grade a passage: 5 where it helps, else 0."""
-    question = next((one for one in ASKED if one in prompt), "")
-    passage = next((one for one in PASSAGES if one in prompt), "")
+    question = next((question for question in ASKED if question in prompt), "")
+    passage = next((passage for passage in PASSAGES if passage in prompt), "")
     return f"Score: {5 if helps(question, passage) else 0}"

@@ -37,7 +37,7 @@ def main() -> None:
     embeddings = TTTEmbeddings(MiniLM(), offsets=live)  # the one line
     store = InMemoryVectorStore.from_texts(PASSAGES, embeddings)
     retriever = store.as_retriever(search_kwargs={"k": 6})
-    passages = retriever | (lambda found: "\n".join(one.page_content for one in found))
+    passages = retriever | (lambda documents: "\n".join(document.page_content for document in documents))
     prompt = ChatPromptTemplate.from_template("Answer {question} from:\n{passages}")
     chain = {"passages": passages, "question": RunnablePassthrough()} | prompt | chat_model(options.model)
 

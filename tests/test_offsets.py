@@ -19,6 +19,7 @@ from safetensors.numpy import load as to_tensors
 from safetensors.numpy import save as to_safetensors
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
+from tttembed_rag.cli.telling import tell
 from tttembed_rag.errors import OffsetFileError, VectorError
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.offset import Certificate
@@ -558,13 +559,15 @@ class TestFile:
             some(one()).save(target)
         assert [target] == list(tmp_path.iterdir())
 
-    def test_may_be_read_by_others_if_new_files_may(self, tmp_path):
-        """The file has the permissions any new file has, so that another user's service can load it."""
-        other = tmp_path / "other"
-        other.touch()
-        some(one()).save(tmp_path / "offsets.safetensors")
+    def test_is_its_owners_alone_until_others_may_read_it(self, tmp_path):
+        """A new file holds query vectors; one that another user's service may load stays so."""
+        path, modes = tmp_path / "offsets.safetensors", []
+        for _ in range(2):
+            some(one()).save(path)
+            modes.append(path.stat().st_mode & 0o777)
+            path.chmod(0o640)
 
-        assert oct(other.stat().st_mode) == oct((tmp_path / "offsets.safetensors").stat().st_mode)
+        assert (modes, path.stat().st_mode & 0o777) == ([0o600, 0o640], 0o640)
 
 
 class Trap:
@@ -710,8 +713,12 @@ class TestBadFile:
             ("n", True, "a whole number from 0 to 2147483647 as n"),
             ("alpha", "much", "a finite number as alpha"),
             ("alpha", True, "a finite number as alpha"),
-            ("task", 5, "a text or none as task"),
-            ("query_id", ["a"], "a text or none as query_id"),
+            ("task", 5, "a name of at most 512 bytes or none as task"),
+            ("task", "a" * 513, "a name of at most 512 bytes or none as task of 'task:aaa"),
+            ("task", "a\0b", "a name of at most 512 bytes or none as task"),
+            ("task", "\ud800", "a name of at most 512 bytes or none as task"),
+            ("query_id", ["a"], "a name of at most 512 bytes or none as query_id"),
+            ("query_id", "é" * 257, "a name of at most 512 bytes or none as query_id"),
             ("evidence", 7, "damaged or foreign"),
             ("evidence", {"certainty": 1}, "damaged or foreign"),
             (
@@ -741,14 +748,21 @@ class TestBadFile:
 
         self.assert_rejected(tmp_path / "vectors", of_records([record], vectors), "")
 
-    def test_is_not_written(self):
+    @pytest.mark.parametrize(
+        ("scope", "odd", "message"),
+        [
+            (
+                "global",
+                {"evidence": replace(PUBLISHED, gain=float("nan"))},
+                "a finite number or none as evidence.gain of 'global', got nan",
+            ),
+            ("task", {"task": "a" * 513}, "a name of at most 512 bytes or none as task of 'task:aaa"),
+        ],
+    )
+    def test_is_not_written(self, scope, odd, message):
         """What could not be read again is refused when it is saved."""
-        odd = replace(PUBLISHED, gain=float("nan"))
-
-        with pytest.raises(
-            InputError, match=r"^offsets: expected a finite number or none as evidence.gain of 'global', got nan"
-        ):
-            some(one(evidence=odd)).to_bytes()
+        with pytest.raises(InputError, match=f"^offsets: expected {message}"):
+            some(one(scope, **odd)).to_bytes()
 
     def test_too_large(self, tmp_path, monkeypatch):
         """A file above the limit of bytes is not even opened."""
@@ -783,3 +797,11 @@ class TestBadFile:
 
         with pytest.raises(OffsetFileError, match=f"^{re.escape(str(path))}: expected an offsets file, found none$"):
             Offsets.load(path)
+
+
+@pytest.mark.parametrize(("settings", "said"), [({}, False), ({"spread": 0.9}, False), ({"spread": 0.2}, True)])
+def test_cosines_that_lie_close_together_are_told(capsys, settings, said):
+    """One line says why all scores are alike, where they are."""
+    tell(Offsets([], width=4, settings=settings), everything=False, as_json=False)
+
+    assert ("cosines: 0.80 on average" in capsys.readouterr().out) == said

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tttembed_store import Candidate, Served, Store
+from tttembed_store import Candidate, Served, Store, TenantOffsets
+from tttembed_store.following.tenants import Published, TenantSnapshot
 
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.offsets import Offsets
@@ -48,3 +49,9 @@ def facts(offsets: Offsets) -> list[Any]:
     return [
         (key, one.vector.tobytes(), one.alpha, one.n, one.evidence, one.certificate) for key, one in offsets.items()
     ]
+
+
+def frozen(shared: Offsets | None = None, **owned: Offsets) -> TenantOffsets:
+    """Live offsets that nobody publishes to: the *shared* ones, and those that each tenant of *owned* has."""
+    offsets = owned if shared is None else {"": shared, **owned}
+    return TenantOffsets(Published({tenant: TenantSnapshot.of(its, tenant) for tenant, its in offsets.items()}))

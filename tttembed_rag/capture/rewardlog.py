@@ -137,7 +137,8 @@ class RewardLog(Log):
             verdicts = judge_all(plan, judge, answers)
         for served in waiting:
             judged = verdicts.rewards.get(served.query_id, {})
-            candidates = [replace(one, reward=judged[one.doc_id]) for one in served.candidates if one.doc_id in judged]
+            rewarded = [item for item in served.candidates if item.doc_id in judged]
+            candidates = [replace(item, reward=judged[item.doc_id]) for item in rewarded]
             self._add(replace(served, candidates=candidates))
         return verdicts
 

@@ -61,7 +61,8 @@ def mean_of(rows: Rows) -> dict[str, Any]:
     whole = mean["rerank_delta"]
     mean["share"] = f"{mean['delta'] / whole:.0%}" if whole >= LEAST_GAIN else "-"
     mean["worst"] = min(row["worst" if "worst" in row else "delta"] for row in rows)
-    return mean | {key: sum(row.get(key, one) for row in rows) for key, one in (("published", 0), ("splits", 1))}
+    defaults = {"published": 0, "splits": 1}
+    return mean | {key: sum(row.get(key, default) for row in rows) for key, default in defaults.items()}
 
 
 def conclusions(cells: Cells) -> list[str]:

@@ -34,15 +34,14 @@ def plain_offsets(rewards: Rewards, scope: Scope, recipe: Recipe) -> list[Offset
     return [learned(of_task(rewards, task), task, recipe) for task in np.unique(rewards.tasks).tolist()]
 
 
-def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str, embedder: str) -> Offsets:
+def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str, **origin: str) -> Offsets:
     """Offsets of a *width*, learned from the rewards of a *judge*, with the record of how.
 
-    Of the recipe it does not keep where the search began.
+    Of the recipe it does not keep where the search began. *origin* names the embedder, and holds a probe of it.
     """
     kept = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name != "warm_start"}
     settings = {"scope": scope, "judge": judge, **kept, "objective": recipe.objective.name}
-    if embedder:
-        settings["embedder"] = embedder
+    settings |= {name: text for name, text in origin.items() if text}
     return Offsets(offsets, width=width, settings=settings)
 
 
@@ -174,4 +173,4 @@ def _ungated(n: int) -> Evidence:
 
 def _certificate(solution: Solution, row: int) -> Certificate:
     """The certificate of one problem of a solution."""
-    return Certificate(*(column[row].item() for column in solution[1:]))
+    return Certificate(*(column[row].item() for column in solution[1:-1]))

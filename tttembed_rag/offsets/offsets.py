@@ -41,6 +41,8 @@ VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
 
 # Largest norm of an offset that is believed; query vectors have norm 1 here, and learned offsets are shorter than that.
 _LONGEST = 100.0
+# The spread of cosines (`Rewards.spread`) below which they lie close together: .2 under e5, .8 under MiniLM.
+_CROWDED = 0.5
 # Keys that are named where one is missing.
 _NAMED = 5
 
@@ -86,14 +88,23 @@ class Offsets(Mapping[str, Offset]):
             # The id alone finds a query too, as long as one task knows it.
             alone = (None, offset.query_id)
             self._private[alone] = None if alone in self._private else offset
-        self.has_private = any(one is not None and one.served for one in self._private.values())
-        self.tasks = frozenset(one.task for one in self._offsets.values() if one.task is not None)
+        self.has_private = any(offset is not None and offset.served for offset in self._private.values())
+        self.tasks = frozenset(offset.task for offset in self._offsets.values() if offset.task is not None)
         self._dosed: dict[tuple[str, np.dtype[Any]], FloatArray] = {}
 
     @property
     def settings(self) -> Mapping[str, str | float]:
         """How the offsets were learned, for the record; read only."""
         return MappingProxyType(self._settings)
+
+    @property
+    def crowded(self) -> str:
+        """What is said where cosines lie close together, as people ask why all their scores are alike; else nothing."""
+        spread = self._settings.get("spread")
+        if not isinstance(spread, float) or spread >= _CROWDED:
+            return ""
+        alike = f"cosines: {1 - spread:.2f} on average, so all scores are alike"
+        return f"{alike}; they are compared in their spread, {spread:.2f}"
 
     def __getitem__(self, key: str) -> Offset:
         """The offset of *key*; ``query:ID`` also finds a query of a named task by its id alone."""
@@ -102,7 +113,7 @@ class Offsets(Mapping[str, Offset]):
         if key.startswith("query:") and (offset := self._private.get((None, self._named(key.removeprefix("query:"))))):
             return offset
         # Those of the same name first.
-        same = [one for one in (f"task:{key}", f"local:{key}", f"query:{key}") if one in self._offsets]
+        same = [name for name in (f"task:{key}", f"local:{key}", f"query:{key}") if name in self._offsets]
         shared = (offset.key for offset in self._shared.values())
         there = same or list(islice(dict.fromkeys(chain(shared, islice(self._offsets, _NAMED))), _NAMED))
         named = f"a key such as {', '.join(map(repr, there))}" if there else "no key of an empty one"
@@ -124,11 +135,11 @@ class Offsets(Mapping[str, Offset]):
         Its private one comes first, that of the first of its ids that has one; without a *task*, that of the one task
         that knows the id.
         """
-        for one in () if query_id is None else (query_id, *other_ids):
-            name = self._named(one)
+        for identifier in () if query_id is None else (query_id, *other_ids):
+            name = self._named(identifier)
             for key in ((task or DEFAULT_TASK, name), (task, name)):  # without a task also by the id alone
-                if (found := self._private.get(key)) is not None and found.served:
-                    return found
+                if (private := self._private.get(key)) is not None and private.served:
+                    return private
         for offset in (self._shared.get(task or DEFAULT_TASK), self._shared.get(None)):
             if offset is not None and offset.served and offset.alpha > 0:
                 return offset
@@ -167,8 +178,8 @@ class Offsets(Mapping[str, Offset]):
     def rescorer(self, task: str | None = None) -> Rescorer | None:
         """What sorts the candidates of a task's queries by their words, or None where the gate published nothing."""
         offset = self._offsets.get(f"local:{task or DEFAULT_TASK}")
-        found = None if offset is None else offset.rescorer
-        return found if found is not None and found.served else None
+        rescorer = None if offset is None else offset.rescorer
+        return rescorer if rescorer is not None and rescorer.served else None
 
     def skips(self, task: str | None = None) -> Skips | None:
         """Which lists of a task need no reranker, sorted by `rescorer` where there is one; None where nobody knows."""

@@ -94,9 +94,9 @@ def check_list(query: str, texts: Sequence[str], scores: ArrayLike | Sequence[fl
         raise InputError(f"query: expected a text, got {type(query).__name__}")
     if isinstance(texts, str):
         raise InputError("texts: expected a list of texts, got one text")
-    for one in texts:
-        if not isinstance(one, str):
-            raise InputError(f"texts: expected texts, got {type(one).__name__}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"texts: expected texts, got {type(text).__name__}")
     if (shape := np.asarray(scores, dtype=object).shape) != (len(texts),):
         raise InputError(f"scores: expected {len(texts)}, one per text, got shape {shape}")
 

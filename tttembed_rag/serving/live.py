@@ -110,7 +110,8 @@ class LiveOffsets:
             VectorError: They are of another width.
         """
         new, before = Snapshot.of(offsets), self._now.offsets
-        check_same_width(offsets, before)
+        if before is not None and offsets is not None and offsets.width != before.width:
+            raise VectorError(f"offsets: expected width {before.width}, got {offsets.width}")
         self._now = new  # one step, so that a reader finds the old snapshot or the new one
         return before
 
@@ -159,9 +160,3 @@ def checked_offsets(offsets: Offsets) -> Offsets:
     if not isinstance(offsets, Offsets):
         raise InputError(f"offsets: expected tttembed_rag Offsets, got {type(offsets).__name__}")
     return offsets
-
-
-def check_same_width(offsets: Offsets | None, before: Offsets | None) -> None:
-    """Refuse *offsets* of another width than those that were served *before*."""
-    if before is not None and offsets is not None and offsets.width != before.width:
-        raise VectorError(f"offsets: expected width {before.width}, got {offsets.width}")

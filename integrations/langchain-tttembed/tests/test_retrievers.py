@@ -20,7 +20,7 @@ from langchain_tttembed import (
 from tests.adapters.langchain_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, drawn, knowing, likeness, of_task, of_words
 from tttembed_rag import Offsets, RewardLog, TextVectors
-from tttembed_rag.offsets.rerankskips import Skips
+from tttembed_rag.offsets.rerankskips import Skips, digest_of
 from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeLog
 
@@ -250,7 +250,7 @@ class TestRescoringRetriever:
 
     async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
         """A shared word leads by much, and nobody is asked; without one the judge puts the list in order."""
-        certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60))
+        certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60, (digest_of("passage 17"),)))
         judge = knowing()
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
         log = RewardLog.of(judge)

@@ -1,6 +1,7 @@
 """Thumbs on answers from Langfuse and LangSmith, by their own clients, from servers of the shape that they document."""
 
 import base64
+import gzip
 import json
 import uuid
 from urllib.parse import parse_qs, urlsplit
@@ -49,7 +50,7 @@ class Langfuse:
             self.score(1, False, authorUserId="annotator"),
             self.score(1, "a category", dataType="CATEGORICAL"),
         ]
-        self.asked = []
+        self.asked, self.reply = [], None
 
     @staticmethod
     def observation(number, asked, found, **more):
@@ -73,6 +74,8 @@ class Langfuse:
         parts = urlsplit(path)
         asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
         self.asked.append((parts.path, asked))
+        if self.reply is not None:
+            return self.reply
         if parts.path == "/api/public/v2/observations":
             rows = self.observations if asked["type"] == "RETRIEVER" else []
         elif parts.path == "/api/public/v3/scores":
@@ -170,6 +173,29 @@ def test_the_limit_is_one_of_spans(langfuse, sqlite_url):
 
     assert (code, json.loads(said)["queries"]) == (0, 1)
     assert [asked["limit"] for _, asked in langfuse.asked] == ["1"]
+
+
+@pytest.mark.parametrize(("rows", "pages"), [(0, 1), (1, 2)])
+def test_pages_that_never_end_are_the_end(langfuse, sqlite_url, rows, pages):
+    """One that is empty and names another, and one that comes a second time."""
+    langfuse.reply = 200, {}, {"data": langfuse.observations[:rows], "meta": {"limit": 1, "cursor": "next"}}
+
+    run(langfuse.url, "--store", sqlite_url)
+
+    assert len(langfuse.asked) == pages
+
+
+@pytest.mark.parametrize(("encoding", "error"), [("identity", "ReadError: expected at most 1000 bytes"), ("gzip", "")])
+def test_a_page_of_any_size_is_not_read(langfuse, sqlite_url, monkeypatch, encoding, error):
+    """Nor one that unfolds to any size."""
+    monkeypatch.setattr("tttembed_hosts.retrievers._MOST_BYTES", 1000)
+    page = json.dumps({"data": [langfuse.observation(0, "a" * 1000, WOOL)], "meta": {"limit": 1}}).encode()
+    langfuse.reply = 200, {"content-encoding": encoding}, gzip.compress(page) if encoding == "gzip" else page
+
+    code, said = run(langfuse.url, "--store", sqlite_url)
+
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith(f"Error: project: expected an answer of Langfuse ({error}")
 
 
 @pytest.fixture

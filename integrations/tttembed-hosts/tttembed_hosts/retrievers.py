@@ -14,8 +14,10 @@ from tttembed_store.spans import Span
 from tttembed_rag.clients.options import without_secrets
 from tttembed_rag.errors import InputError
 
-__all__ = ["address_of", "seconds", "span_of_retriever"]
+__all__ = ["address_of", "bounded_client", "seconds", "span_of_retriever"]
 
+# Bytes of an answer that are read at most.
+_MOST_BYTES = 64 * 2**20
 # Where the text of a document stands: in documents of LangChain, LlamaIndex and Haystack, and in plain ones.
 _TEXTS = ("page_content", "content", "text")
 # What a document's fields stand in where LangChain serializes it, and in results of LlamaIndex and of engines.
@@ -34,6 +36,22 @@ def address_of(url: str, kind: str, key: str) -> tuple[str, SplitResult]:
     if parts.scheme not in (f"{kind}+http", f"{kind}+https") or not parts.hostname:
         raise InputError(f"project: expected {kind}+https://HOST, got {without_secrets(url)!r}")
     return f"{parts.scheme.partition('+')[2]}://{parts.netloc}", parts
+
+
+def bounded_client() -> Any:
+    """A client of httpx that follows no redirect and reads no page of more than `_MOST_BYTES`."""
+    import httpx
+
+    def bound(response: Any) -> None:
+        response.headers.pop("content-encoding", None)  # none was asked for, and it could unfold to any size
+        parts, left = list[bytes](), _MOST_BYTES
+        for part in response.stream:
+            if (left := left - len(part)) < 0:
+                raise httpx.ReadError(f"expected at most {_MOST_BYTES} bytes, got more")
+            parts.append(part)
+        response.stream = httpx.ByteStream(b"".join(parts))
+
+    return httpx.Client(timeout=60.0, headers={"accept-encoding": "identity"}, event_hooks={"response": [bound]})
 
 
 def span_of_retriever(

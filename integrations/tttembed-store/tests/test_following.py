@@ -536,11 +536,6 @@ class TestLife:
         with pytest.raises(TypeError, match=r"^pickle: expected offsets that follow a store by its URL"):
             pickle.dumps(live)
 
-    def test_publishing_here_is_refused(self, live):
-        """The store alone decides."""
-        with pytest.raises(InputError, match=r"^publish: expected offsets of this process, got those of a store"):
-            live.publish(offsets_of(1))
-
     @pytest.mark.slow
     @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork on this system")
     def test_a_forked_child_follows_by_itself(self, sqlite_url, store):

@@ -8,6 +8,7 @@ import pytest
 from tttembed_store import StoreLog, TenantOffsets, Worker, follow, open_store
 from tttembed_store.following.tenants import Published, TenantSnapshot
 
+from tests.traffic import frozen
 from tttembed_rag import Evidence, Known, LiveOffsets, Offset, Offsets, RewardLog, Steering, context, fit
 from tttembed_rag.system import telemetry
 
@@ -47,7 +48,7 @@ def offsets_of(*ids, task="default", shared=True):
 
 def live_of(offsets, text_id):
     """Live offsets as they come from a store that gives texts ids."""
-    return TenantOffsets.of(Published({"": TenantSnapshot(offsets, text_id=text_id)}))
+    return TenantOffsets(Published({"": TenantSnapshot(offsets, text_id=text_id)}))
 
 
 class TestEndToEnd:
@@ -156,10 +157,9 @@ class TestTenants:
         assert served == {"acme": BASE, "": expected}
         assert expected != BASE
 
-    def test_offsets_of_this_process(self):
-        """What a tenant publishes in a process is found by its own queries alone, as the shared ones are by theirs."""
-        live, offsets = TenantOffsets(offsets_of("shared text", shared=False)), offsets_of("own text", shared=False)
-        live.for_tenant("acme").publish(offsets)
+    def test_names_without_a_store(self):
+        """Private offsets of a tenant are found by its own queries alone, as the shared ones are by theirs."""
+        live = frozen(offsets_of("shared text", shared=False), acme=offsets_of("own text", shared=False))
 
         served = {
             (tenant, text): Steering(live.for_tenant(tenant)).apply(BASE, text) != BASE

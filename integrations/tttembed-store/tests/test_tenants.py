@@ -9,8 +9,8 @@ import pytest
 from tttembed_store import TenantOffsets
 from tttembed_store.following.tenants import Published, TenantSnapshot
 
+from tests.traffic import frozen
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Steering, context
-from tttembed_rag.errors import VectorError
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 
 WIDTH = 8
@@ -41,10 +41,7 @@ class TestTenants:
     @pytest.fixture
     def steering(self, owned):
         """Steering for all of them, and shared offsets for the others."""
-        live = TenantOffsets(offsets_of(["task1"], seed=99))
-        for tenant, offsets in owned.items():
-            live.for_tenant(tenant).publish(offsets)
-        return Steering(live)
+        return Steering(frozen(offsets_of(["task1"], seed=99), **owned))
 
     def test_others_are_served_the_shared_ones(self, steering):
         shared = offsets_of(["task1"], seed=99).apply(BASE, task="task1")
@@ -57,27 +54,21 @@ class TestTenants:
 
     def test_a_fixed_tenant_comes_first(self, owned):
         """A wrapper that was made for one tenant serves it whatever the context says."""
-        live = TenantOffsets()
+        live = frozen(tenant1=owned["tenant1"])
         mine = live.for_tenant("tenant1")
-        mine.publish(owned["tenant1"])
 
         with context(task="task1", tenant="tenant2"):
             assert Steering(mine).apply(BASE, "q") == owned["tenant1"].apply(BASE, task="task1")
             assert Steering(live).apply(BASE, "q") == BASE
 
     def test_threads_do_not_mix(self, steering, owned):
-        """32 threads, each for its tenant, that all publish while they serve: each gets its own."""
+        """32 threads, each for its tenant, that all serve at once: each gets its own."""
         together = Barrier(32)
 
         def serve(tenant):
-            mine = steering._live.for_tenant(tenant)
             together.wait()
             with context(task="task1", tenant=tenant):
-                served = []
-                for _ in range(30):
-                    served.append(steering.apply(BASE, "q"))
-                    mine.publish(owned[tenant])
-                return served
+                return [steering.apply(BASE, "q") for _ in range(30)]
 
         with ThreadPoolExecutor(32) as pool:
             served = list(pool.map(serve, owned))
@@ -98,13 +89,6 @@ class TestTenants:
         expected = [owned[f"tenant{number % 32}"].apply(BASE, task="task1") for number in range(200)]
         assert served == [(one, one) for one in expected]
 
-    def test_another_width_is_refused(self):
-        """Offsets of another model never go live, for no tenant."""
-        live = TenantOffsets(offsets_of(["task1"])).for_tenant("acme")
-
-        with pytest.raises(VectorError, match=r"^offsets: expected width 8, got 3$"):
-            live.publish(Offsets([], width=3))
-
 
 class TestLists:
     """A rescorer sorts only the lists of queries that offsets serve."""
@@ -114,13 +98,13 @@ class TestLists:
     )
     def test_where_base_vectors_are_served_no_score_is_needed(self, options, needed):
         """What they find is not sorted by words either."""
-        live = TenantOffsets.of(Published({"": TenantSnapshot(sorting(), None)}), **options)
+        live = TenantOffsets(Published({"": TenantSnapshot(sorting(), None)}), **options)
 
         assert Steering(live).request("q").needs_scores == needed
 
     def test_a_query_without_the_tenant_that_is_required_is_counted_once(self):
         """However much is asked of its request."""
-        live = TenantOffsets.of(Published({"": TenantSnapshot(sorting(), None)}), tenant_required=True)
+        live = TenantOffsets(Published({"": TenantSnapshot(sorting(), None)}), tenant_required=True)
         request = Steering(live).request("q")
         request.vector(BASE)
         request.order(["a", "b"], [0.9, 0.8])
@@ -130,7 +114,7 @@ class TestLists:
     @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
     def test_what_is_no_share_is_refused(self, share):
         with pytest.raises(InputError, match=r"base_share: expected a share in \[0, 1\], got"):
-            TenantOffsets.of(Published({}), base_share=share)
+            TenantOffsets(Published({}), base_share=share)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +134,7 @@ def test_offsets_of_an_unknown_model_are_said_once(caplog, learned_for, wrapped,
         def snapshot(self, tenant):
             return TenantSnapshot(offsets, None, 3, embedder=learned_for)
 
-    live = TenantOffsets.of(Versioned({}), embedder=wrapped)
+    live = TenantOffsets(Versioned({}), embedder=wrapped)
 
     assert [live.current for _ in range(3)] == [offsets] * 3
     assert [message.split(":")[0] for message in caplog.messages] == said

@@ -91,7 +91,10 @@ def test_a_folder_of_skills_is_a_catalogue(tmp_path):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "SKILL.md").write_text(f"---\n{head}\n---\nDo it --- well.\n", encoding="utf-8")
 
-    assert cards_of(tmp_path) == [Card("deep", "deep: Dig: deep."), Card("mail", "mail: Write mail.")]
+    assert cards_of(tmp_path) == [
+        Card("deep", "deep: Dig: deep.", ("Do it --- well.",)),
+        Card("mail", "mail: Write mail.", ("Do it --- well.",)),
+    ]
 
 
 def test_a_json_file_is_a_catalogue(tmp_path):
@@ -195,7 +198,7 @@ def test_heads_of_skills_are_read_as_people_write_them(tmp_path, head, descripti
     """Between two lines that are ---; where it is no YAML, the lines of name and description are read."""
     (tmp_path / "SKILL.md").write_text(f"{mark}---\nname: 7zip\n{head}\n--- \nHow to.\n---\n", encoding="utf-8")
 
-    assert cards_of(tmp_path) == [Card("7zip", f"7zip: {description}")]
+    assert [(card.name, card.text) for card in cards_of(tmp_path)] == [("7zip", f"7zip: {description}")]
 
 
 @pytest.mark.parametrize(
@@ -270,3 +273,29 @@ def test_the_server_of_a_tool_counts():
 
     assert [card.text.splitlines()[-1] for card in cards_of(entries)] == ["files: on disk", "files", "bare"]
     assert cards_of([crm])[0].text.splitlines()[-1] == "crm: customers"
+
+
+def test_a_skill_is_found_by_its_body(tmp_path):
+    """The paragraph that is nearest counts, short ones stand with what follows, and the card shows none of it."""
+    for name, body in (
+        ("forms", "# Forms\n\nFlatten the zebra fields afterwards.\n\nRotate the giraffe scans."),
+        ("b", ""),
+    ):
+        (tmp_path / name).mkdir()
+        text = f"---\nname: {name}\ndescription: Work with documents.\n---\n{body}\n"
+        (tmp_path / name / "SKILL.md").write_text(text, encoding="utf-8")
+    cards = cards_of(tmp_path)
+    embedder = FakeEmbedder()
+    search = LearnedToolSearch(tmp_path, embedder)
+
+    assert {card.name: card.passages for card in cards} == {
+        "b": (),
+        "forms": ("# Forms\nFlatten the zebra fields afterwards.", "Rotate the giraffe scans."),
+    }
+    assert {card.text for card in cards} == {"b: Work with documents.", "forms: Work with documents."}
+    assert search("giraffe scans", k=1) == search("zebra fields", k=1) == ["forms"]
+    index = search._index
+    assert index.dense(search._vector("Rotate the giraffe scans."))[index.rows["forms"]] > 0.99
+    assert len(index.without(["b"]).passages) == 2
+    assert search.add([Card("forms", "forms: Work with documents.")]) == 1
+    assert len(search._index.passages) == 0

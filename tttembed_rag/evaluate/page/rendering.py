@@ -73,7 +73,7 @@ def held_out_drawings(held: HeldOut | None) -> dict[str, str]:
         return {}
     raw, rerank = "raw: base vectors", "reranked: in the order of the rewards themselves"
     levels = {raw: held.raw, "served: with offsets": held.served, rerank: held.rerank}
-    lose, gain = sum(one < 0 for one in held.gains), sum(one > 0 for one in held.gains)
+    lose, gain = sum(gain < 0 for gain in held.gains), sum(gain > 0 for gain in held.gains)
     counts = f"{gain:,} queries gain, {lose:,} lose, {len(held.gains) - gain - lose:,} stay as they are."
     return {
         "levels": drawing.levels("nDCG@10", levels, (raw, rerank)),

@@ -7,12 +7,12 @@ import time
 import httpx
 import numpy as np
 import uvicorn
-from tttembed_store import StoreLog, TenantOffsets, follow
+from tttembed_store import StoreLog, follow
 from tttembed_store.proxy import FeedbackWriter, proxy_app
 from tttembed_store.sql import open_store
 from tttembed_store.worker import Worker
 
-from tests.traffic import JUDGE, traffic
+from tests.traffic import JUDGE, frozen, traffic
 from tttembed_rag import Steering
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judges.examination import questions
@@ -54,7 +54,7 @@ def test_a_server_of_feedback(child, store, store_url, rng, unsound):
     port = listening.getsockname()[1]
 
     def work(_):
-        app = proxy_app("http://127.0.0.1:9", TenantOffsets(), model="m", feedback=FeedbackWriter(store_url, JUDGE))
+        app = proxy_app("http://127.0.0.1:9", frozen(), model="m", feedback=FeedbackWriter(store_url, JUDGE))
         uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_level="error")).run(sockets=[listening])
 
     def send(first):

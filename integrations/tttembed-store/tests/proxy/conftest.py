@@ -17,9 +17,9 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from tttembed_store import TenantOffsets
 from tttembed_store.proxy import proxy_app
 
+from tests.traffic import frozen
 from tttembed_rag import Evidence, Offset, Offsets
 
 WIDTH = 16
@@ -169,7 +169,7 @@ def proxied(service):
     with contextlib.ExitStack() as stack:
 
         def start(live=None, *, upstream=None, **options):
-            live = TenantOffsets(offsets_of()) if live is None else live
+            live = frozen(offsets_of()) if live is None else live
             app = proxy_app(upstream or service.url, live, model=options.pop("model", MODEL), **options)
             url = stack.enter_context(running(app, http="h11", ws="none"))
             return stack.enter_context(httpx.Client(base_url=url, timeout=30))

@@ -11,9 +11,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
-from tttembed_store import TenantOffsets, follow
+from tttembed_store import follow
 from tttembed_store.proxy import Callers, proxy_app
 
+from tests.traffic import frozen
 from tttembed_rag import InputError
 from tttembed_rag.testing import eventually
 
@@ -181,7 +182,7 @@ def test_a_new_version_is_served_at_once(proxied, tools, store, sqlite_url):
 
 def test_nothing_published_is_the_answer_of_the_service(proxied, bare):
     """Before the first version, answers are the service's bytes."""
-    assert ask(proxied(TenantOffsets())).content == ask(bare).content
+    assert ask(proxied(frozen())).content == ask(bare).content
 
 
 def test_a_caller_who_leaves_ends_the_request(proxied, service, leaving):
@@ -222,7 +223,7 @@ def test_bad_options_are_refused(arguments, message):
     options = {"upstream": "https://api.openai.com", "model": "small", **arguments}
 
     with pytest.raises(InputError, match=message):
-        proxy_app(options.pop("upstream"), TenantOffsets(), **options)
+        proxy_app(options.pop("upstream"), frozen(), **options)
 
 
 def test_an_empty_key_is_refused():

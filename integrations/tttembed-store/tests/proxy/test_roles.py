@@ -7,9 +7,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from tttembed_store import TenantOffsets
 from tttembed_store.proxy import Caller, Callers
 
+from tests.traffic import frozen
 from tttembed_rag import Evidence, Offset, Offsets
 
 QUERY = {"x-ttt-role": "query"}
@@ -29,7 +29,7 @@ def private(tools, query_id):
     evidence = Evidence(1, 0.1, (0.05, 0.15), "published", "made up")
     vector = np.ones(tools.WIDTH, np.float32)
     one = Offset("query", vector, 0.9, 1, evidence, task="default", query_id=query_id)
-    return TenantOffsets(Offsets([one], width=tools.WIDTH))
+    return frozen(Offsets([one], width=tools.WIDTH))
 
 
 def vectors(answer):
@@ -171,22 +171,23 @@ def test_cohere_says_its_role_itself(proxied, bare, tools):
     assert document.content == direct.content
 
 
-def test_the_task_comes_from_the_header_then_the_key_then_the_default(proxied, tools):
-    live = TenantOffsets(tools.offsets_of(task="billing"))
-    callers = Callers({"k1": Caller(task="billing"), "k2": Caller(task="other")}, task="billing")
+def test_the_task_comes_from_the_key_then_the_header_then_the_default(proxied, tools):
+    """A caller leaves the task that its key names no more than its tenant."""
+    live = frozen(tools.offsets_of(task="billing"))
+    callers = Callers({"k1": Caller(task="billing"), "k2": Caller(task="other"), "k3": Caller()}, task="billing")
     client = proxied(live, callers=callers)
 
     second = QUERY | {"authorization": "Bearer k2"}
 
     assert version(client, QUERY) == version(client, QUERY | {"authorization": "Bearer k1"}) == "file"
     assert version(client, second) == version(client, QUERY | {"api-key": "k2"}) == "base"
-    assert version(client, second | {"x-ttt-task": "billing"}) == "file"
+    assert version(client, second | {"x-ttt-task": "billing"}) == "base"
+    assert version(client, QUERY | {"x-ttt-task": "other", "api-key": "k3"}) == "base"
 
 
 def test_a_tenant_comes_from_its_key_alone(proxied, tools):
     """Where keys are mapped no header reaches another tenant's offsets; without keys the header names the tenant."""
-    live = TenantOffsets()
-    live.for_tenant("acme").publish(tools.offsets_of())
+    live = frozen(acme=tools.offsets_of())
     mapped, open_ = proxied(live, callers=Callers({"k1": Caller("acme")})), proxied(live)
     named = QUERY | {"x-ttt-tenant": "acme"}
 
@@ -196,8 +197,7 @@ def test_a_tenant_comes_from_its_key_alone(proxied, tools):
 
 def test_two_tenants_in_one_request_are_none(proxied, tools):
     """A gateway that appends the tenant to what its client sent is not overruled by its client."""
-    live = TenantOffsets()
-    live.for_tenant("acme").publish(tools.offsets_of())
+    live = frozen(acme=tools.offsets_of())
     client = proxied(live)
 
     first = [*QUERY.items(), ("x-ttt-tenant", "acme")]
@@ -264,6 +264,6 @@ class TestVectorsIn:
 
     def test_the_state_can_be_asked_for(self, proxied):
         """GET says which version is served, or why none is."""
-        answer = proxied(TenantOffsets()).get("/v1/steer")
+        answer = proxied(frozen()).get("/v1/steer")
 
         assert answer.json() == {"version": None, "reason": "nothing was published", "age": None, "error": None}

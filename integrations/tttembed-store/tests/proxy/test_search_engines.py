@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pytest
-from tttembed_store import TenantOffsets
 
+from tests.traffic import frozen
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.offsets.kernel import KernelMap
 
@@ -62,7 +62,7 @@ def opensearch(client, texts):
 def test_an_engine_gets_steered_vectors_of_queries(proxied, service, tools, engine):
     """The service is asked for its own model, with the engine's key; what comes back is steered in the page's task."""
     offsets = tools.offsets_of(task="billing")
-    client = proxied(TenantOffsets(offsets), model="text-embedding-3-small")
+    client = proxied(frozen(offsets), model="text-embedding-3-small")
 
     expected = [offsets.apply(tools.vector_of(text), task="billing") for text in TEXTS]
     assert engine(client, TEXTS)[::-1] == [

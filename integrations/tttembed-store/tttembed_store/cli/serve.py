@@ -79,7 +79,7 @@ def serve(
 
     if (url is None) == (path is None):
         raise click.UsageError("expected either --store URL or --offsets FILE")
-    callers = Callers(dict(_caller(one) for one in keys), task=task)
+    callers = Callers(dict(_caller(key) for key in keys), task=task)
     own_key = None if upstream_key is None else _secret("--upstream-key", upstream_key)
     if own_key is not None and not keys:
         raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")

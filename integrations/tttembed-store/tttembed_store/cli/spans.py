@@ -78,7 +78,7 @@ def import_(
     """
     from tttembed_store.sql.rows import in_parts
 
-    of_spans = spans or isinstance(log, str) or log.suffix == ".parquet"
+    of_spans = spans or isinstance(log, str) or log.suffix.lower() == ".parquet"
     if scores_of is not None and not of_spans:
         raise click.UsageError(f"--scores-of: expected spans, got {log}")
     of_log = not of_spans and is_log(Path(log))
@@ -99,7 +99,7 @@ def import_(
             served, left_out = _served_spans(log, scores_of, scale, cut_at, limit, thumbs=of_answers)
         with working(len(served), "import") as bar:
             for part in in_parts(served, _AT_ONCE):
-                written += store.observe([replace(one, tenant=owner) for one in part], judge=judge)
+                written += store.observe([replace(served, tenant=owner) for served in part], judge=judge)
                 bar.update(len(part))
         if scores_of is not None and not of_answers:
             store.trust(scores_of, True)

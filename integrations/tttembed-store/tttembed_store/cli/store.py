@@ -133,7 +133,7 @@ def resume(url: str, tenant: str | None, **signature: Any) -> None:
         store.registry.resume(tenant=tenant, **signature)
         say(f"resumed: {'all tenants' if tenant is None else named(tenant)}")
         known = store.tenants() if tenant is None else []
-        left = [one for one in known if store.registry.halted(tenant=one, own=True) is not None]
+        left = [tenant for tenant in known if store.registry.halted(tenant=tenant, own=True) is not None]
         if left:
             more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
             say(f"still halted, each by itself: {', '.join(map(named, left[:_NAMED]))}{more}")

@@ -36,8 +36,8 @@ def served_now(store: Store, tenant: str) -> str:
     now = store.serving(tenant=tenant)
     owner = "" if now.version is None else now.version.tenant
     if now.halted is not None:
-        own = ((named(one), store.registry.halted(tenant=one, own=True)) for one in (tenant, owner))
-        halted, why = next((one for one in own if one[1] is not None), ("all tenants", now.halted))
+        own = ((named(name), store.registry.halted(tenant=name, own=True)) for name in (tenant, owner))
+        halted, why = next((halt for halt in own if halt[1] is not None), ("all tenants", now.halted))
         what = f"base vectors, halted for {halted}{f': {why}' if why else ''}"
     elif now.version is None:
         what = "base vectors, nothing was published"

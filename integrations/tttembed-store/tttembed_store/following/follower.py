@@ -84,7 +84,7 @@ def follow(
         raise error
     follower.start()
     options: dict[str, Any] = {"tenant_required": tenant_required, "base_share": base_share}
-    return TenantOffsets.of(follower, tenant=tenant, embedder=embedder, **options)
+    return TenantOffsets(follower, tenant=tenant, embedder=embedder, **options)
 
 
 class Follower:

@@ -15,7 +15,7 @@ from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.offset import Offset, TextId
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.serving.context import current_query_id, current_tenant
-from tttembed_rag.serving.live import SWITCHED_OFF, Lookup, check_same_width, checked_offsets, switched_off
+from tttembed_rag.serving.live import SWITCHED_OFF, Lookup, checked_offsets, switched_off
 from tttembed_rag.system import telemetry
 
 _log = logging.getLogger(__name__)
@@ -46,11 +46,11 @@ class TenantSnapshot:
     text_id: TextId | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, offsets: Offsets | None, owner: str = "") -> TenantSnapshot:
-        """*offsets* of this process and of the tenant *owner*, unless the environment switches them off."""
+    def of(cls, offsets: Offsets, owner: str = "", embedder: str = "") -> TenantSnapshot:
+        """*offsets* of the tenant *owner*, learned for *embedder*, unless the environment switches them off."""
         if switched_off():
             return cls(reason=SWITCHED_OFF)
-        return cls() if offsets is None else cls(checked_offsets(offsets), reason=None, owner=owner)
+        return cls(checked_offsets(offsets), reason=None, owner=owner, embedder=embedder)
 
 
 _WITHOUT_TENANT = TenantSnapshot(reason="a tenant is required, and none was said")
@@ -70,7 +70,7 @@ class SnapshotReader(Protocol):
 
 
 class Published:
-    """Snapshots of this process: the tenants' own, and the one for all others.
+    """Snapshots that stay as they are: the tenants' own, and the one for all others.
 
     Args:
         snapshots: By tenant; ``""`` is the shared one.
@@ -89,62 +89,45 @@ class Published:
         """Itself: it follows nobody."""
         return self
 
-    def publish(self, offsets: Offsets | None, tenant: str) -> Offsets | None:
-        """Replace the offsets of *tenant*; gives those it was served until now."""
-        new, before = TenantSnapshot.of(offsets, tenant), self.snapshot(tenant).offsets
-        check_same_width(offsets, before)
-        self._snapshots[tenant] = new  # one step, so that a reader finds the old snapshot or the new one
-        return before
-
 
 class TenantOffsets:
-    """The live offsets of many tenants: of a store where `follow` made them, else those that this process publishes.
+    """The live offsets of many tenants: of a store where `follow` made them, or of a file.
 
     The tenant of a query is the one these offsets are fixed to, else the caller's ``with context(..., tenant=...)``.
-    The environment variable ``TTTEMBED_OFF=1`` turns all offsets off.
+    The environment variable ``TTTEMBED_OFF=1`` turns all offsets off. The options are those of `follow`.
 
     Args:
-        offsets: The first shared ones; None before anything was learned.
+        reader: What knows the snapshots of the tenants.
+
+    Raises:
+        InputError: *base_share* is no share, or *tenant* no name.
     """
 
-    def __init__(self, offsets: Offsets | None = None) -> None:
-        self._reader: SnapshotReader = Published({"": TenantSnapshot.of(offsets)})
-        self._tenant: str | None = None
-        self._embedder = ""
-        self._required = False
-        self._base_share = 0.0
-        self._without_tenant = telemetry.Tallies("")
-        self._lookup = Lookup()
-        # Versions of another model that the log has named; None is one where either model is not known.
-        self._named: set[int | None] = set()
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         reader: SnapshotReader,
         *,
         tenant: str | None = None,
         embedder: str = "",
         tenant_required: bool = False,
         base_share: float = 0.0,
-    ) -> TenantOffsets:
-        """Live offsets that a *reader* knows, by the options of `follow`.
-
-        Raises:
-            InputError: *base_share* is no share, or *tenant* no name.
-        """
+    ) -> None:
         if not 0.0 <= base_share <= 1.0:
             raise InputError(f"base_share: expected a share in [0, 1], got {base_share!r}")
-        live = cls()
-        live._reader, live._embedder, live._required, live._base_share = reader, embedder, tenant_required, base_share
-        return live.for_tenant(tenant)
+        check_text("tenant", tenant)
+        self._reader, self._tenant, self._embedder = reader, tenant, embedder
+        self._required, self._base_share = tenant_required, base_share
+        self._without_tenant = telemetry.Tallies("")
+        self._lookup = Lookup()
+        # Versions of another model that the log has named; None is one where either model is not known.
+        self._named: set[int | None] = set()
 
     @classmethod
     def of_file(cls, path: str | Path, *, embedder: str = "") -> TenantOffsets:
         """Those of a file, for all tenants, unless they were learned for another model than *embedder*."""
         offsets = Offsets.load(path)
         learned_for = str(offsets.settings.get("embedder", ""))
-        return cls.of(Published({"": TenantSnapshot(offsets, None, embedder=learned_for)}), embedder=embedder)
+        return cls(Published({"": TenantSnapshot.of(offsets, embedder=learned_for)}), embedder=embedder)
 
     def for_tenant(self, tenant: str | None) -> TenantOffsets:
         """Live offsets of one *tenant*, whatever the caller's context says."""
@@ -186,22 +169,6 @@ class TenantOffsets:
         It is *today* where base vectors are served. Queries of `base_share` are always: rerank these as today.
         """
         return self._lookup.depth(self.current, task, today=today, loss=loss, words=words)
-
-    def publish(self, offsets: Offsets | None) -> Offsets | None:
-        """Serve *offsets* from the next query on; returns those served until now, for a way back.
-
-        They are the shared ones, or those of the tenant these live offsets are fixed to.
-
-        Args:
-            offsets: None takes them away.
-
-        Raises:
-            InputError: They are no `Offsets`, or a store decides what is served.
-            VectorError: They are of another width.
-        """
-        if not isinstance(self._reader, Published):
-            raise InputError("publish: expected offsets of this process, got those of a store: publish there")
-        return self._reader.publish(offsets, self._tenant or "")
 
     def close(self) -> None:
         """Follow no longer; what was served last stays."""

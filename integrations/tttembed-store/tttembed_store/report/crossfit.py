@@ -63,7 +63,7 @@ def held_out(
     asked = list(zip(rewards.tasks[first].tolist(), rewards.query_ids[first].tolist(), strict=True))
 
     def shown(some: Sequence[int]) -> tuple[Lists, ...]:
-        known = {(one.task, one.query_id): one for one in details([asked[place] for place in some])}
+        known = {(served.task, served.query_id): served for served in details([asked[place] for place in some])}
         return tuple(
             lists_of(served, moved[place], keys[first[place]], before=float(raw[place]), after=float(after[place]))
             for place in some

@@ -22,10 +22,10 @@ from tttembed_rag.offsets.codes import AUDITED
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.system import telemetry
+from tttembed_rag.vectors.probe import Probe
 from tttembed_rag.vectors.rows import Float64
 from tttembed_store.sql.records import AUDIT, TOOL_CALLS
 from tttembed_store.worker.guarding import guard, recognise
-from tttembed_store.worker.probe import Probe
 from tttembed_store.worker.steps import Action, Step
 from tttembed_store.worker.tenant import BY, Learner, Memory, Tenant
 
@@ -122,7 +122,7 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
         return
     tenant.memory = replace(tenant.memory, rewards=rewards.budget, learned=tenant.memory.changes)
     summary = f"{_explained(found)}; learned from {len(rewards)} queries, {rewards.budget} rewards of {rewards.judge}"
-    live_ones, left = ({key for key, one in (which or {}).items() if one.in_use} for which in (own, offsets))
+    live_ones, left = ({key for key, offset in (which or {}).items() if offset.in_use} for which in (own, offsets))
     if any(offset.in_use for offset in found.values()) or live_ones - left:
         yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=bool(left))
     elif live_ones:
@@ -133,20 +133,20 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
         yield tenant.abstain(summary)
 
 
-def staying(found: Offsets, live: Offsets | None) -> Offsets:
-    """*found*, in which what is withheld stays as it is *live*, unless evidence speaks against it.
+def staying(learned: Offsets, live: Offsets | None) -> Offsets:
+    """*learned* offsets, in which what is withheld stays as it is *live*, unless evidence speaks against it.
 
     A rescorer was learned beside what its task is served: it stays, and gives way, with the offset.
     """
     offsets = []
-    for key, one in found.items():
+    for key, offset in learned.items():
         before = None if live is None else live.get(key)
-        if before is None or one.served or one.evidence.against or (one.in_use and not before.served):
-            offsets.append(one)
+        if before is None or offset.served or offset.evidence.against or (offset.in_use and not before.served):
+            offsets.append(offset)
         else:
-            denied = one.rescorer is not None and one.rescorer.evidence.code == AUDITED.code
+            denied = offset.rescorer is not None and offset.rescorer.evidence.code == AUDITED.code
             offsets.append(replace(before, rescorer=None) if denied else before)
-    return Offsets(offsets, width=found.width, settings=found.settings)
+    return Offsets(offsets, width=learned.width, settings=learned.settings)
 
 
 def _publish(

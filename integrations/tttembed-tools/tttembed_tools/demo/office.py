@@ -18,17 +18,17 @@ def office(seed: int) -> Dataset:
     """
     tools, requests = _table("tools.tsv"), _table("requests.tsv")
     servers: dict[str, list[str]] = {}
-    for one in tools:
-        servers.setdefault(one["job"], []).append(_server(one["tool"]))
+    for tool in tools:
+        servers.setdefault(tool["job"], []).append(_server(tool["tool"]))
     rivals = sorted({tuple(pair) for pair in servers.values()})
     choices = np.random.default_rng(seed).integers(0, 2, len(rivals)).tolist()
     used = {pair[choice] for pair, choice in zip(rivals, choices, strict=True)}
-    right = {one["job"]: one["tool"] for one in tools if _server(one["tool"]) in used}
+    right = {tool["job"]: tool["tool"] for tool in tools if _server(tool["tool"]) in used}
     return Dataset(
         "a made-up office",
-        {one["tool"]: f"{one['tool']}: {one['description']}" for one in tools},
-        {f"request-{number}": one["request"] for number, one in enumerate(requests)},
-        {f"request-{number}": {right[one["job"]]: 1.0} for number, one in enumerate(requests)},
+        {tool["tool"]: f"{tool['tool']}: {tool['description']}" for tool in tools},
+        {f"request-{number}": sample["request"] for number, sample in enumerate(requests)},
+        {f"request-{number}": {right[sample["job"]]: 1.0} for number, sample in enumerate(requests)},
     )
 
 

@@ -110,8 +110,8 @@ def run_tool_demo(
     for name, value in _parts(lines).items():
         say(f"{name:<34} {value:.3f}  {value - lines[0]['ndcg10']:+.3f}")
     say("")
-    for one in samples:
-        say(str(one))
+    for sample in samples:
+        say(str(sample))
     marks = [drawing.Mark(line["change"], filled=line["changed"]) for line in lines]
     ends = [f"{line['seen']} requests" for line in (lines[0], lines[-1])]
     html = rendered(
@@ -176,7 +176,7 @@ def _samples(library: Dataset, search: LearnedToolSearch, gains: Mapping[str, fl
     """Of the requests held out the one that gained most, the one in the middle of those that changed, and the last."""
     order = sorted(gains, key=lambda query: -gains[query])
     changed = [query for query in order if gains[query]] or order
-    gain, lose = (sum(sign * one > 0 for one in gains.values()) for sign in (1, -1))
+    gain, lose = (sum(sign * gain > 0 for gain in gains.values()) for sign in (1, -1))
     samples = []
     for title, query in (
         (f"Gained most ({gain} of {len(gains)} gain)", order[0]),
