@@ -323,6 +323,19 @@ class TestRequest:
         assert before.vector(BASE) == BASE
         assert after.vector(BASE) == offsets.apply(BASE, task="task1")
 
+    @pytest.mark.parametrize("task", ["task1", "unknown"])
+    @pytest.mark.parametrize("of", [list, np.int8, np.uint16])
+    def test_whole_numbers_stay_whole(self, offsets, task, of, caplog):
+        """As quantised vectors have them, with an offset and without one; the log says once that none is served."""
+        whole = [3, 120, 5, 20, 0, 7, 7, 1]
+        request = Steering(offsets, task).request("q")
+
+        served = [request.vector(of(whole)) for _ in range(2)]
+
+        assert served == [whole] * 2
+        assert {type(number) for vector in served for number in vector} == {int}
+        assert caplog.text.count("whole numbers") == 1
+
     def test_the_version_is_looked_up_once(self, offsets):
         """However much is asked of one request."""
         looks = []

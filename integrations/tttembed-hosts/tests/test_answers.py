@@ -104,7 +104,7 @@ def test_thumbs_of_langfuse_are_weak_votes(langfuse, sqlite_url):
     """A thumb credits all documents of its trace a little, by its annotator, else the user of the trace."""
     code, said = run(langfuse.url, "--store", sqlite_url, "--scores-of", "thumb", "--json")
 
-    assert (code, json.loads(said)) == (0, {"queries": 3, "without_vectors": 6, "left_out": 0})
+    assert (code, json.loads(said)) == (0, {"queries": 3, "without_vectors": 6, "left_out": 0, "without_query": 0})
     up, down = (2 / 2 + 1) / 3, (1 / 2) / 2
     assert votes_in(sqlite_url) == {
         ("wool", WOOL[0], "ada"): round(up, 4),
@@ -122,6 +122,25 @@ def test_without_a_name_only_what_was_retrieved_is_read(langfuse, sqlite_url):
     assert code == 0
     assert votes_in(sqlite_url) == {}
     assert {path for path, _ in langfuse.asked} == {"/api/public/v2/observations"}
+
+
+def test_what_langfuse_decorates_is_read(langfuse, sqlite_url):
+    """The query and the documents of a function, as `@observe` writes them; an input that is hidden makes no query."""
+    pairs = [[{"page_content": text, "metadata": {"source": "a"}}, 0.5] for text in WOOL]
+    langfuse.observations = [
+        langfuse.observation(0, {"args": ["wool"], "kwargs": {"k": 4}}, pairs),
+        langfuse.observation(1, None, WOOL),
+        langfuse.observation(2, "null", WOOL),
+        langfuse.observation(2, {"args": [], "kwargs": {"query": "tea"}}, [{"node": {"text": "a page"}, "score": 1}]),
+    ]
+
+    langfuse.scores = [langfuse.score(number, True) for number in range(3)]
+
+    code, said = run(langfuse.url, "--store", sqlite_url, "--scores-of", "thumb")
+
+    shown = {(query, text) for query, text, _ in votes_in(sqlite_url)}
+    assert (code, shown) == (0, {("wool", WOOL[0]), ("wool", WOOL[1]), ("tea", "a page")})
+    assert "2 retrievals whose query was not understood" in said
 
 
 def test_numbers_are_on_the_scale_that_is_said(langfuse, sqlite_url):

@@ -24,6 +24,9 @@ CARD_LIMIT, _SHORT = 2000, 60
 SERVER_META = "tttembed/server"
 # Attributes under which tools of different packages keep the JSON schema of their parameters.
 _SCHEMAS = ("input_schema", "inputSchema", "parameters", "parameters_json_schema")
+# The head of a SKILL.md, between lines of ---, and two of its fields, each with the lines that are indented below it.
+_HEAD = re.compile(r"\A\s*---[ \t]*\n(.*?\n)---[ \t]*$", re.DOTALL | re.MULTILINE)
+_FIELD = re.compile(r"^(name|description):[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 _EXPECTED = (
     "tools (function schemas, MCP tools, objects of LangChain, LlamaIndex, Pydantic AI or FastMCP), a dict from name "
     "to description, or the path of a JSON file or of a folder with SKILL.md files"
@@ -100,11 +103,9 @@ def _tools(catalog: Any) -> Iterable[Any]:
         for key in ("result", "tools"):
             if isinstance(catalog.get(key), Mapping | list):
                 return _tools(catalog[key])
-        described = {
-            name: {"description": value} if value is None or isinstance(value, str) else value
-            for name, value in catalog.items()
-        }
-        return [{"name": name, **value} if isinstance(value, Mapping) else value for name, value in described.items()]
+        if isinstance(catalog.get("function"), Mapping) or {"name", "description"} <= catalog.keys():
+            return [catalog]  # a tool alone
+        return [_named(name, value) for name, value in catalog.items()]
     inside = getattr(catalog, "tools", None)
     if isinstance(inside, list | tuple):
         return inside
@@ -113,9 +114,17 @@ def _tools(catalog: Any) -> Iterable[Any]:
     raise InputError(f"catalog: expected {_EXPECTED}, got {type(catalog).__name__}")
 
 
+def _named(name: Any, about: Any) -> Any:
+    """The tool of a dict that stands under its name."""
+    about = {"description": about} if about is None or isinstance(about, str) else about
+    if isinstance(about, Mapping) and not about.keys() & {"description", "function", *_SCHEMAS}:
+        raise InputError(f"catalog: expected {_EXPECTED}, got a dict without a description under {name!r}")
+    return {"name": name, **about} if isinstance(about, Mapping) else about
+
+
 def _read_json(path: Path) -> Any:
     try:
-        found = parsed_json(path.read_text(encoding="utf-8"))
+        found = parsed_json(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a JSON file of tools or a folder with SKILL.md files, got nothing") from exc
     except (ValueError, OSError) as exc:
@@ -126,21 +135,35 @@ def _read_json(path: Path) -> Any:
 
 
 def _skills(folder: Path) -> Iterable[Any]:
-    """Name, description and body of every SKILL.md below a folder, sorted by path."""
-    import yaml
-
+    """Name, description and body of every SKILL.md below a folder, sorted by path; the log names the bad ones."""
     files = sorted(folder.rglob("SKILL.md"))
     if not files:
         raise DataError(f"{folder}: expected SKILL.md files below this folder, got none")
-    for file in files:
-        parts = file.read_text(encoding="utf-8").split("---", 2)
-        try:
-            head = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
-        except yaml.YAMLError as exc:
-            raise DataError(f"{file}: expected YAML between two lines of ---, got {exc}") from exc
-        if not isinstance(head, Mapping):
-            raise DataError(f"{file}: expected YAML with name and description between two lines of ---, got none")
-        yield {"name": head.get("name") or file.parent.name, "description": head.get("description"), "body": parts[2]}
+    heads = {file: _head(file) for file in files}
+    bad = [file for file, (_, is_yaml) in heads.items() if not is_yaml]
+    skills = [head | {"name": head.get("name") or file.parent.name} for file, (head, _) in heads.items() if head]
+    expected = "expected YAML with name and description between two lines of ---"
+    if not skills:
+        raise DataError(f"{bad[0]}: {expected}, got none")
+    if bad:
+        _log.warning(
+            "%d files are read as far as that is possible: %s (%s)", len(bad), expected, ", ".join(map(str, bad[:3]))
+        )
+    return skills
+
+
+def _head(file: Path) -> tuple[dict[str, Any], bool]:
+    """The body of a file and the fields at its head, all of them texts; and whether they are YAML, else two lines."""
+    import yaml
+
+    head = body = ""
+    try:
+        _, head, body = _HEAD.split(file.read_text(encoding="utf-8-sig"), 1)
+        fields = dict(yaml.load(head, yaml.BaseLoader), body=body)  # noqa: S506 - it makes texts, lists and dicts
+    except (ValueError, TypeError, OSError, yaml.YAMLError):  # not UTF-8, no head, no fields in it
+        fields = {name: " ".join(text.split()) for name, text in _FIELD.findall(head)}
+        return ({**fields, "body": body} if "description" in fields else {}), False
+    return fields, True
 
 
 def _passages(body: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from cachetools import LRUCache
 from tttembed_rag.capture.log import Known
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
-from tttembed_rag.errors import InputError, check_count, check_text
+from tttembed_rag.errors import InputError, check_count, check_text, in_brief
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import context, context_value, current_task, current_tenant
@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 _REMEMBERED, _LONGEST, _ASSUMED = 5000, 50, 10
 # Requests of a tenant that are learned from, where nothing else was said.
 LAST = 2000
+# A text that every model embeds.
+_WORD = "text"
 # Seconds in which the last round of the background ends.
 _LAST_ROUND = 30.0
 
@@ -142,7 +144,8 @@ class LearnedSearch:
     def add(self, items: Any) -> int:
         """Add items, and renew those whose text has changed; gives how many were embedded.
 
-        Items that are there already, with the same text, cost nothing.
+        Items that are there already, with the same text, cost nothing. One whose text the model does not take, while it
+        takes a word, is logged and left out.
         """
         cards = self._cards(items)
         with self._adding:
@@ -150,10 +153,22 @@ class LearnedSearch:
             here = set(index.cards)
             fresh = [card for card in cards if card not in here]
             if fresh:
-                vectors = self._embedder.embed_documents(texts_of(fresh))
-                self._width = vectors.shape[1]
-                self._items = self._items.having(current_tenant(), index.plus(fresh, vectors))
-            return len(fresh)
+                index = self._grown(index, fresh)
+                self._width = index.width or self._width
+                self._items = self._items.having(current_tenant(), index)
+            return len(set(index.cards).intersection(fresh))
+
+    def _grown(self, index: Index, cards: list[Card]) -> Index:
+        """*index* with those of the *cards* whose texts the model takes."""
+        try:
+            return index.plus(cards, self._embedder.embed_documents(texts_of(cards)))
+        except Exception as exc:  # noqa: BLE001 - the caller's model: what it does not take is logged
+            self._embedder.embed_documents([_WORD])  # where this fails too, the texts are not why
+            if len(cards) > 1:
+                middle = len(cards) // 2
+                return self._grown(self._grown(index, cards[:middle]), cards[middle:])
+            _log.warning("%s: %r is left out: its text is not embedded: %s", self._kind, cards[0].name, in_brief(exc))
+            return index
 
     def remove(self, names: Collection[str]) -> None:
         """Take items away; what was learned of them stays, and serves again where they come back."""

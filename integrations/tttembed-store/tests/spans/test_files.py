@@ -162,7 +162,7 @@ def test_import_puts_spans_into_a_store(tmp_path, store, sqlite_url):
 
     first, second = run(*arguments), run(*arguments)
 
-    assert first == second == (0, '{"queries": 2, "without_vectors": 5, "left_out": 1}\n')
+    assert first == second == (0, '{"queries": 2, "without_vectors": 5, "left_out": 1, "without_query": 0}\n')
     assert (store.counts().queries, store.counts().pairs, store.counts().rewards) == (2, 3, 0)
 
 
