@@ -18,8 +18,8 @@ from tttembed_rag.vectors.copies import NEAR
 from tttembed_tools.outcomes import HELPED, Outcomes
 
 _log = logging.getLogger(__name__)
-# Sources whose outcomes are at hand, outcomes of each, and the seconds after which they are read again: what was
-# forgotten elsewhere is forgotten here by then.
+# Sources whose outcomes are at hand, items that helped each at most, and the seconds after which they are read again:
+# what was forgotten elsewhere is forgotten here by then.
 _SOURCES, _LAST, _SECONDS = 2000, 500, 10.0
 # By task and text of a request, its vector and the rewards of items by the keys of their cards.
 _Own: TypeAlias = dict[tuple[str, str], tuple[FloatArray, dict[str, float]]]
@@ -67,7 +67,8 @@ class OwnOutcomes:
                 return self._known[place]
         if time.monotonic() >= self._again:
             try:
-                rows = self._outcomes.store.history.of_source(*place, self._outcomes.embedder, TOOL_CALLS, _LAST)
+                read, embedder = self._outcomes.store.history.of_source, self._outcomes.embedder
+                rows = read(*place, embedder, TOOL_CALLS, least=HELPED, limit=_LAST)
                 for task, query, vector, key, reward in rows:
                     own.setdefault((task, query), (vector, {}))[1][key] = reward
             except StoreUnavailable as exc:

@@ -188,15 +188,15 @@ class History:
         ]
 
     def of_source(
-        self, tenant: str, source: str, embedder: str, judge: str, limit: int
+        self, tenant: str, source: str, embedder: str, judge: str, *, least: float, limit: int
     ) -> list[tuple[str, str, np.ndarray[Any, np.dtype[np.float32]], str, float]]:
-        """The last rewards of a *source*, oldest first: task, text and vector of the query, document, value."""
+        """The last rewards of a *source* of *least* or more, oldest first: task, text, vector, document, value."""
         q, e, own = schema.queries, schema.embedders, schema.query_vectors
         s, d, t, j = schema.source_rewards, schema.documents, schema.tenants, schema.judges
         rewarded = select(q.c.task, q.c.text, own.c.vector, d.c.name, s.c.value).where(
             *(s.c.source == source, t.c.name == tenant, j.c.name == judge, e.c.name == embedder),
             *(s.c.query == q.c.id, s.c.document == d.c.id, s.c.judge == j.c.id, q.c.tenant == t.c.id),
-            *(own.c.query == q.c.id, own.c.embedder == e.c.id, q.c.text.is_not(None)),
+            *(own.c.query == q.c.id, own.c.embedder == e.c.id, q.c.text.is_not(None), s.c.value >= least),
         )
         with self._database.read() as connection:
             rows = connection.execute(rewarded.order_by(s.c.at.desc()).limit(limit)).all()
