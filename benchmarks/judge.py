@@ -1,6 +1,9 @@
 """Pairs per second of the local judges against their rivals: same weights, same machine, same threads, one run.
 
     python benchmarks/judge.py [--cross-encoder FOLDER] [--reranker FOLDER] [--repeats 3] [--json OUT.json]
+    python benchmarks/judge.py --device cuda [--data FOLDER] [--before CHECKOUT] [--json OUT.json]
+
+On a GPU it runs another table, of many queries: see `benchmarks/judgecard.py`.
 
 Rivals: `CrossEncoder.predict` of sentence-transformers as it comes (it sorts by length, 32 pairs a batch), and the loop
 of Qwen3-Reranker's model card in batches of 16, given one mercy: it computes the logits of the last position alone.
@@ -23,6 +26,7 @@ import numpy as np
 import torch
 import transformers
 
+from benchmarks import judgecard
 from benchmarks.callables import collect_callables
 from tttembed_rag.judges import YesNoJudge, open_judge
 from tttembed_rag.judges.yesno import BODY, PREFIX, SUFFIX
@@ -164,7 +168,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
+    judgecard.add_options(parser)
     options = parser.parse_args()
+    if options.device != "cpu":
+        judgecard.run(options)
+        return
     from sentence_transformers import CrossEncoder
 
     transformers.utils.logging.disable_progress_bar()

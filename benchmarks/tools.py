@@ -4,6 +4,7 @@
         [--embedders e5]
     python benchmarks/tools.py --speed
     python benchmarks/tools.py --floor [--sets metatool,seal-tools,...] [--json OUT.json]
+    python benchmarks/tools.py --callers [--sets metatool,seal-tools,...] [--seeds 0,1,2] [--json OUT.json]
 
 FOLDER holds BEIR folders of tools with stored MiniLM vectors; default: ../shared/data beside the checkout. `stdlib` are
 the callables of this Python's standard library, embedded here.
@@ -31,6 +32,7 @@ from tttembed_tools.index import WEIGHT, fused
 from tttembed_tools.learning import FLOOR, rewards_of_outcomes, usable
 
 from benchmarks.paper.rivals import adapter
+from tttembed_rag import context
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 
@@ -46,6 +48,15 @@ _OATS = 0.3
 # "ours and calls" adds, in so many standard deviations, the share of a tool in the calls made for requests near this
 # one, by exp(_NEAR (cosine - 1)), with a Beta prior of so many calls of others.
 _SHARE, _NEAR, _OTHERS = 5.0, 5.0, 0.1
+# Who calls: the name of each, with the number of his five requests, and whether failures are reported too.
+CALLERS = (
+    ("nobody, successes", "", False),
+    ("nobody, failures too", "", True),
+    ("one source, successes", "ada", False),
+    ("one source, failures too", "ada", True),
+    ("40 sources, successes", "user {}", False),
+    ("40 sources, failures too", "user {}", True),
+)
 
 
 class StoredVectors:
@@ -289,6 +300,50 @@ def floor(data: Path, sets: list[str]) -> list[dict]:
     return rows
 
 
+def callers(data: Path, sets: list[str], seeds: list[int]) -> list[dict]:
+    """What two hundred requests teach, by who asks them and what is reported: recall@5 of requests held out.
+
+    The agent is shown ten tools. It calls those that are relevant, or all ten and reports which of them failed. "again"
+    is the recall of the same requests, asked once more by the same caller, beside the recall@10 of the first search.
+    """
+    rows = []
+    for name in sets:
+        loaded = load(data, name)
+        for (who, source, fails), seed in ((caller, seed) for caller in CALLERS for seed in seeds):
+            world = split(*loaded, seed)
+            search, asked = world.search, world.pool[:200].tolist()
+
+            def recall(queries: list[int], k: int, world: World = world) -> list[float]:
+                index = world.search._index  # noqa: SLF001 - which row is called what
+                lists = [[index.rows[tool] for tool in world.search(world.texts[query], k)] for query in queries]
+                right = [world.right[query] for query in queries]
+                return [np.isin(rows, own).sum() / min(k, len(rows)) for own, rows in zip(lists, right, strict=True)]
+
+            before, first, again = recall(world.held.tolist(), 5), [], []
+            for place, query in enumerate(asked):
+                with context(source=source.format(place // 5)):
+                    first += recall([query], 10)
+                    for tool in search(world.texts[query], 10):
+                        works = search._index.rows[tool] in world.right[query]  # noqa: SLF001 - likewise
+                        if works or fails:
+                            search.used(world.texts[query], tool, works)
+            lesson = search.learn()
+            for place, query in enumerate(asked):
+                with context(source=source.format(place // 5)):
+                    again += recall([query], 5)
+            means = [float(np.mean(values)) for values in (before, recall(world.held.tolist(), 5), first, again)]
+            measured = dict(zip(("before", "after", "first@10", "again@5"), means, strict=True))
+            rows.append({"set": name, "seed": seed, "who": who, **measured, "weight": lesson.weight})
+            print(rows[-1] | {"reason": lesson.reason}, flush=True)
+    print(f"\n{'':<26}{'gain':>8}{'first@10':>10}{'again@5':>10}")
+    for who, _, _ in CALLERS:
+        mine = [row for row in rows if row["who"] == who]
+        gain = np.mean([row["after"] - row["before"] for row in mine])
+        asked_twice = "".join(f"{np.mean([row[part] for row in mine]):>10.3f}" for part in ("first@10", "again@5"))
+        print(f"{who:<26}{gain:>+8.3f}{asked_twice}")
+    return rows
+
+
 def speed() -> None:
     """Milliseconds of a search of 5,000 tools, all but the embedding, before and after learning.
 
@@ -337,14 +392,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--floor", action="store_true")
+    parser.add_argument("--callers", action="store_true")
     args = parser.parse_args()
     if args.speed:
         speed()
         return
     if not args.data.is_dir():
         raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
-    if args.floor:
-        rows = floor(args.data, args.sets.split(","))
+    if args.floor or args.callers:
+        sets, seeds = args.sets.split(","), [int(seed) for seed in args.seeds.split(",")]
+        rows = floor(args.data, sets) if args.floor else callers(args.data, sets, seeds)
         if args.json:
             args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         return

@@ -48,9 +48,11 @@ TESTS = {
     ),
     codes.EXPOSED.code: (
         f"No offset changes the share of rewarded queries whose first {thresholds.PLACES_EXPOSED} hold a document by "
-        f"over {thresholds.MOST_MOVED:.0%}, where sources rewarded it and it is the best of more than "
-        f"{thresholds.MOST_MOVED_QUERIES} questions. What they say of one that moves further is not heard, and the "
-        f"offset is learned again, {thresholds.EXPOSURE_ROUNDS - 1} times at most."
+        f"over {thresholds.MOST_MOVED:.0%}, where it is the best of more than {thresholds.MOST_MOVED_QUERIES} "
+        "questions and its rewards are doubtful: those of sources, and those of a judge that are above the mean and "
+        f"vary over the questions less than {thresholds.VARIES:.0%} as much as all rewards do. Of one that moves "
+        "further these are left out, and the offset is learned again, "
+        f"{thresholds.EXPOSURE_ROUNDS - 1} times at most."
     ),
     codes.AUDITED.code: (
         "Prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an "
@@ -79,7 +81,8 @@ ADVICE = {
         "things."
     ),
     codes.EXPOSED.code: (
-        "Look at the documents that are named: sources overrate or underrate them, or somebody planted them."
+        "Look at the documents that are named: sources or the judge overrate them, or underrate them, or somebody "
+        "planted them."
     ),
     codes.AUDITED.code: "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
     UNSOLVED.code: "Raise the ridge or the tolerance.",

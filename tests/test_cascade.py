@@ -7,6 +7,7 @@ import warnings
 from copy import deepcopy
 from dataclasses import replace
 from inspect import iscoroutine
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
 from tttembed_rag.judges import Blocking
 from tttembed_rag.offsets.codes import LOST, OTHER_JUDGE
-from tttembed_rag.offsets.rerankskips import SHARES, Skips
+from tttembed_rag.offsets.rerankskips import SHARES, Skips, digest_of
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving import Cascade
 from tttembed_rag.serving.cascade import WATCHED
@@ -78,8 +79,11 @@ class Requests:
 
 @pytest.fixture(scope="module")
 def offsets():
-    """What 200 queries of the habit taught."""
-    return fit(habit(200), trusted=True)
+    """What 200 queries of the habit taught, where every document of `Requests` was the best of a list."""
+    found = fit(habit(200), trusted=True)
+    best = tuple(digest_of(f"{seed} {q} {place}") for seed, q, place in product((1, 2), range(300), range(10)))
+    local = replace(found["local:default"], skips=replace(found.skips(), best=best))
+    return Offsets([local], width=16, settings=found.settings)
 
 
 @pytest.fixture
@@ -134,6 +138,15 @@ class TestCertificate:
         scores = found.rescorer().scores("what of E1007?", texts, [0.5, 0.4])
         assert ranked.places == np.argsort(-scores).tolist()
         assert ranked.lead == pytest.approx(abs(scores[0] - scores[1]))
+
+    def test_knows_which_documents_verdicts_put_first(self):
+        """By the texts that were judged: the best of a list may lead another, what was never the best may not."""
+        rewards = judged(120)
+        best = set(rewards.doc_texts[rewards.candidates[rewards.values == 1]])
+        skips = fit(rewards, trusted=True).skips()
+
+        assert {text for text in rewards.doc_texts if skips.has_led(text)} == best
+        assert fit(habit(200), trusted=True).skips().best == ()
 
     def test_needs_sixty_questions_and_what_is_served(self, offsets):
         """Few queries, an offset that is withheld, votes and the searcher's own lists certify nothing."""
@@ -223,6 +236,22 @@ class TestCascade:
             "reranked": (~leading).sum(),
             "explored": 0,
         }
+
+    def test_a_document_leads_where_the_reranker_has_put_it_first(self, offsets, reranker):
+        """One that repeats the query is read however far it leads, again and again, until it was the best once."""
+        local = offsets["local:default"]
+        unread = Offsets([replace(local, skips=replace(local.skips, best=()))], width=16, settings=offsets.settings)
+        found = ["planted", *"abcdefghi"], [0.9, *np.linspace(0.1, 0, 9)]
+        cascade = Cascade(reranker, loss=LOSS, explore=NEVER)
+
+        def first(query, reward):
+            reranker.rewards = {"planted": reward} | dict.fromkeys("abcdefghi", 0.5)
+            return found[0][cascade.order(asked(query, unread), *found)[0]]
+
+        assert [first(query, 0.0) for query in ("refund", "a refund", "the refund")] == ["a"] * 3
+        assert [first("no refund", 0.5), cascade.counts["skipped"]] == ["planted", 0]
+        assert [first("refund!", 0.9), cascade.counts["skipped"]] == ["planted", 0]
+        assert [first("refund?", 0.9), cascade.counts["skipped"]] == ["planted", 1]
 
     def test_logs_a_fair_sample(self, offsets, reranker):
         """Without a certificate every verdict is kept; with one, those on the explored share alone."""

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from tttembed_rag import Scale
+from tttembed_rag import Evidence, Offset, Offsets, Scale
+from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import open_collection
+from tttembed_rag.evaluate.explaining import explain
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 
 CORPUS = """\
@@ -278,3 +281,135 @@ def test_a_collection_has_the_queries_that_were_scored(folder: Path) -> None:
     collection = open_collection(folder, vectors="tiny", rewards="judge", scale=Scale())
 
     assert collection.query_ids.tolist() == ["q2"]
+
+
+def test_marks_of_byte_order_are_no_text(folder: Path) -> None:
+    """Windows writes them before each file."""
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "scores/judge.tsv"):
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+    read = load_beir(folder)
+
+    assert (next(iter(read.documents)), read.queries["q1"], read.qrels["q1"]) == ("d1", "first", {"d2": 1.0})
+    assert load_scores(folder, "judge")["q1"] == {"d1": 0.25, "d4": -3.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("queries.jsonl", '{"_id": "q1", "text": 911}', r"queries.jsonl:1: expected a text as text, got 911$"),
+        ("corpus.jsonl", '{"_id": "d1", "title": ["a"]}', r"corpus.jsonl:1: expected a text as title, got \['a'\]$"),
+    ],
+)
+def test_a_text_is_a_text(folder: Path, name: str, line: str, message: str) -> None:
+    (folder / name).write_text(line, encoding="utf-8")
+
+    with pytest.raises(DataError, match=message):
+        load_beir(folder)
+
+
+def test_ids_that_are_objects_are_named(folder: Path) -> None:
+    """As pandas has texts; what they should be is said."""
+    np.savez(folder / "vectors" / "tiny.npz", **ARRAYS | {"doc_ids": np.array(ARRAYS["doc_ids"], dtype=object)})
+
+    with pytest.raises(DataError, match=r"without Python objects: the ids as np.array\(ids, dtype=str\)$"):
+        load_vectors(folder, "tiny", load_beir(folder))
+
+
+@pytest.mark.parametrize("name", ["qrels/test.tsv", "scores/judge.tsv"])
+def test_judgments_of_documents_that_are_not_there(folder: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    """Labels and scores alike: up to one half is a warning, more of them is an error."""
+
+    def opened(*documents: str) -> None:
+        lines = "".join(f"q1\t{document}\t1\n" for document in documents)
+        (folder / name).write_text(f"query-id\tcorpus-id\tscore\n{lines}", encoding="utf-8")
+        open_collection(folder, vectors="tiny", rewards="judge", scale=Scale())
+
+    (folder / "scores" / "judge.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n", encoding="utf-8")
+    opened("d1", "d2")
+    opened("d1", "d2", "old1", "old2")
+    with pytest.raises(DataError, match=r"test.tsv|judge.tsv: 2 of 3 lines name a document that is not in corpus"):
+        opened("d1", "old1", "old2")
+
+    assert [message.partition(name)[2] for message in caplog.messages] == [
+        ": 2 of 4 lines name a document that is not in corpus.jsonl, as 'old1'"
+    ]
+
+
+class TestOwn:
+    """A query that is a document of the corpus, as in ArguAna: it does not find itself."""
+
+    @pytest.fixture
+    def claims(self, tmp_path: Path) -> Path:
+        """Each of 120 claims is a query too, under its id; its own document is nearest, then the one against it."""
+        folder, count = tmp_path / "claims", 120
+        claims, against = [f"p{i}" for i in range(count)], [f"c{i}" for i in range(count)]
+        (folder / "qrels").mkdir(parents=True)
+        (folder / "vectors").mkdir()
+        lines = [f'{{"_id": "{name}", "title": "On", "text": "claim {name}"}}\n' for name in [*claims, *against]]
+        (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
+        lines = [f'{{"_id": "{name}", "text": "claim {name}"}}\n' for name in claims]
+        (folder / "queries.jsonl").write_text("".join(lines), encoding="utf-8")
+        labels = "".join(f"p{i}\tc{i}\t1\n" for i in range(count))
+        (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{labels}", encoding="utf-8")
+        vectors = (
+            np.eye(2 * count, dtype=np.float32)[:, :count] + np.eye(2 * count, k=-count, dtype=np.float32)[:, :count]
+        )
+        vectors[count:] += 0.01
+        np.savez(
+            folder / "vectors" / "v.npz",
+            doc_ids=[*claims, *against],
+            docs=vectors,
+            query_ids=claims,
+            queries=vectors[:count],
+        )
+        return folder
+
+    def test_is_not_found(self, claims: Path) -> None:
+        """Neither by the search, nor by a new one, nor as a candidate, nor by words; as BEIR and mteb measure."""
+        opened = open_collection(claims, vectors="v", rewards="qrels", scale=Scale())
+        every = np.arange(120)
+
+        assert opened.raw.tolist() == [1.0] * 120
+        assert opened.measure(opened.query_vectors, every).tolist() == [1.0] * 120
+        assert not (opened.base == every[:, None]).any()
+        assert 3 not in opened.candidates(3, 240)[0]
+        assert opened.base.shape == (120, 100)
+
+    def test_is_found_where_only_the_id_is_the_same(self, claims: Path) -> None:
+        """Queries and documents may be numbered alike, as those of Cranfield are."""
+        lines = "".join(f'{{"_id": "p{i}", "text": "another {i}"}}\n' for i in range(120))
+        (claims / "queries.jsonl").write_text(lines, encoding="utf-8")
+        opened = open_collection(claims, vectors="v", rewards="qrels", scale=Scale())
+
+        assert (opened.base[:, 0] == np.arange(120)).all()
+
+    def test_is_found_where_it_has_a_label(self, claims: Path) -> None:
+        """It is what the query looks for."""
+        with (claims / "qrels" / "test.tsv").open("a", encoding="utf-8") as labels:
+            labels.write("p3\tp3\t1\n")
+        opened = open_collection(claims, vectors="v", rewards="qrels", scale=Scale())
+
+        assert opened.base[3, 0] == 3
+        assert opened.base[4, 0] != 4
+
+    def test_is_not_judged(self, claims: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`tttembed judge` asks nobody about it."""
+        monkeypatch.chdir(claims)
+        (claims / "judge_here.py").write_text(
+            "from tttembed_rag.testing import FakeJudge\njudge = FakeJudge(lambda query, text: .5)\n", encoding="utf-8"
+        )
+        options = ("--vectors", "v", "--judge", "python:judge_here:judge", "--depth", "3", "--no-examination")
+        done = CliRunner().invoke(main, ["judge", ".", *options, "--out", "scores.tsv"])
+        pairs = [line.split("\t")[:2] for line in (claims / "scores.tsv").read_text(encoding="utf-8").splitlines()]
+
+        assert done.exit_code == 0, done.output
+        assert [pair for pair in pairs if pair[0] == pair[1]] == []
+
+    def test_is_the_last_in_an_explanation(self, claims: Path) -> None:
+        """Where all documents are looked at."""
+        evidence = Evidence(9, 0.1, (0.02, 0.18), "published", "steady")
+        offsets = Offsets([Offset("task", np.full(120, 0.001), 0.9, 9, evidence, task="claims")], width=120)
+        moves = explain(claims, "p3", offsets, vectors="v", top=5).moves
+
+        assert moves[0].document == "c3"
+        assert "p3" not in [move.document for move in moves]

@@ -198,6 +198,15 @@ class TestSentenceTransformer:
         assert_array_equal(stored.embed_queries(TEXTS), told.embed_queries(TEXTS))
         assert_array_equal(stored.embed_documents(TEXTS), told.embed_documents(TEXTS))
 
+    def test_batches_by_tokens_give_the_same_vectors(self, gemma_folder):
+        """Off the CPU texts of like length are read together, and their vectors come back in order."""
+        model = local_model(str(gemma_folder))
+        texts = [text for count in (40, 1, 7) for text in (*TEXTS, "river " * count)]
+        expected, model._batch_size = model.embed_documents(texts), None
+
+        assert_allclose(model.embed_documents(texts), expected, atol=1e-5)
+        assert len(model.embed_queries([])) == 0
+
     def test_no_text_gives_no_vector(self, gemma_folder):
         """An empty list is embedded as no row."""
         assert len(local_model(str(gemma_folder)).embed_queries([])) == 0

@@ -48,18 +48,25 @@ class TestBehaviour:
         assert rewards[0] == pytest.approx(0.5 / 6)
         assert rewards[2] == pytest.approx(0.5 / 1.5)
 
-    def test_a_thumb_taken_back_is_no_feedback(self):
-        """Zero is neither up nor down."""
-        up = Event("q", "other", "thumb", 1.0)
+    @pytest.mark.parametrize(
+        ("thumbs", "expected"),
+        [((1, 0), 0.5), ((1, -1), 0.25), ((0, 1), 0.75), ((-1, -1), 0.25), ((1, 0, -1, 1), 0.75)],
+    )
+    def test_the_last_thumb_of_a_source_counts(self, thumbs, expected):
+        """Also where it takes one back, which is neither up nor down; another source is heard beside it."""
+        of_source = [event("thumb", thumb, source="ada") for thumb in thumbs]
+        up = [Event("q", other, "thumb", 1.0, source=source) for other, source in (("d", "bob"), ("e", "ada"))]
+        scores = Feedback.of([*of_source, *up]).scores
 
-        assert Feedback.of([event("thumb", 0.0), up]).scores == {("q", "other"): 0.75}
+        assert Feedback.of([*of_source, up[1]]).scores == {("q", "d"): expected, ("q", "e"): 0.75}
+        assert scores["q", "d"] == pytest.approx({0.5: 0.75, 0.25: 0.5, 0.75: 2.5 / 3}[expected])
 
     def test_thumbs_taken_back_are_counted(self, caplog):
         """A value of 0 is easily taken for a thumb down: one line says how many there are, and what is one."""
         Feedback.of([event("thumb", 0.0), event("thumb", 1.0), event("thumb", -1.0)])
 
         assert caplog.messages == [
-            "value: 1 of 3 thumbs are 0, a thumb taken back, which says nothing; a thumb down is -1"
+            "value: 1 of 3 thumbs are 0, a thumb taken back, which is neither up nor down; a thumb down is -1"
         ]
 
     def test_thumbs_that_are_mostly_taken_back_are_refused(self):

@@ -166,6 +166,23 @@ def test_figures_of_agents_that_credit_themselves_are_those_that_the_benchmark_w
     assert ours == honest
 
 
+def test_figures_of_callers_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/tools.py --callers --json benchmarks/results/callers.json` takes minutes (without stdlib)."""
+    rows = json.loads((RESULTS / "callers.json").read_text(encoding="utf-8"))
+    page = (REPO / "docs" / "tools.md").read_text(encoding="utf-8")
+
+    def mean(part: str, **of: str) -> float:
+        mine = [row[part] for row in rows if of.items() <= row.items()]
+        return float(sum(mine) / len(mine))
+
+    for who in {row["who"] for row in rows}:
+        cells = [digits(mean("after", who=who) - mean("before", who=who))]
+        for name in dict.fromkeys(row["set"] for row in rows):
+            again, first = (digits(mean(part, who=who, set=name), ".3f") for part in ("again@5", "first@10"))
+            cells.append(f"{again} / {first}")
+        assert f"| {who} | {' | '.join(cells)} |" in page
+
+
 def test_figures_of_the_floor_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/tools.py --floor --json benchmarks/results/floor.json` takes two minutes (without stdlib)."""
     rows = json.loads((RESULTS / "floor.json").read_text(encoding="utf-8"))

@@ -559,13 +559,15 @@ class TestFile:
             some(one()).save(target)
         assert [target] == list(tmp_path.iterdir())
 
-    def test_may_be_read_by_others_if_new_files_may(self, tmp_path):
-        """The file has the permissions any new file has, so that another user's service can load it."""
-        other = tmp_path / "other"
-        other.touch()
-        some(one()).save(tmp_path / "offsets.safetensors")
+    def test_is_its_owners_alone_until_others_may_read_it(self, tmp_path):
+        """A new file holds query vectors; one that another user's service may load stays so."""
+        path, modes = tmp_path / "offsets.safetensors", []
+        for _ in range(2):
+            some(one()).save(path)
+            modes.append(path.stat().st_mode & 0o777)
+            path.chmod(0o640)
 
-        assert oct(other.stat().st_mode) == oct((tmp_path / "offsets.safetensors").stat().st_mode)
+        assert (modes, path.stat().st_mode & 0o777) == ([0o600, 0o640], 0o640)
 
 
 class Trap:
@@ -711,8 +713,12 @@ class TestBadFile:
             ("n", True, "a whole number from 0 to 2147483647 as n"),
             ("alpha", "much", "a finite number as alpha"),
             ("alpha", True, "a finite number as alpha"),
-            ("task", 5, "a text or none as task"),
-            ("query_id", ["a"], "a text or none as query_id"),
+            ("task", 5, "a name of at most 512 bytes or none as task"),
+            ("task", "a" * 513, "a name of at most 512 bytes or none as task of 'task:aaa"),
+            ("task", "a\0b", "a name of at most 512 bytes or none as task"),
+            ("task", "\ud800", "a name of at most 512 bytes or none as task"),
+            ("query_id", ["a"], "a name of at most 512 bytes or none as query_id"),
+            ("query_id", "é" * 257, "a name of at most 512 bytes or none as query_id"),
             ("evidence", 7, "damaged or foreign"),
             ("evidence", {"certainty": 1}, "damaged or foreign"),
             (
@@ -742,14 +748,21 @@ class TestBadFile:
 
         self.assert_rejected(tmp_path / "vectors", of_records([record], vectors), "")
 
-    def test_is_not_written(self):
+    @pytest.mark.parametrize(
+        ("scope", "odd", "message"),
+        [
+            (
+                "global",
+                {"evidence": replace(PUBLISHED, gain=float("nan"))},
+                "a finite number or none as evidence.gain of 'global', got nan",
+            ),
+            ("task", {"task": "a" * 513}, "a name of at most 512 bytes or none as task of 'task:aaa"),
+        ],
+    )
+    def test_is_not_written(self, scope, odd, message):
         """What could not be read again is refused when it is saved."""
-        odd = replace(PUBLISHED, gain=float("nan"))
-
-        with pytest.raises(
-            InputError, match=r"^offsets: expected a finite number or none as evidence.gain of 'global', got nan"
-        ):
-            some(one(evidence=odd)).to_bytes()
+        with pytest.raises(InputError, match=f"^offsets: expected {message}"):
+            some(one(scope, **odd)).to_bytes()
 
     def test_too_large(self, tmp_path, monkeypatch):
         """A file above the limit of bytes is not even opened."""

@@ -16,6 +16,7 @@ from tttembed_store import open_store
 
 from tttembed_rag import Evidence, Offset, Offsets, Rewards, Scale
 from tttembed_rag.cli import main
+from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.rows import tasks_of
 from tttembed_rag.errors import DataError
 from tttembed_rag.rewards.rows import read_votes
@@ -183,19 +184,14 @@ class TestVotes:
         [
             ("query,thumb\nq,1\n", "expected query, document (or text), and one of reward, thumb, click, success"),
             (
-                "query;document;thumb\nq;d;1\n",
-                "votes.csv:1: expected columns separated by commas, got 'query;document;",
-            ),
-            (
                 "query,document,thumb\nq,d,5\n",
                 "votes.csv:2: value: expected for thumb 1 up, -1 down, 0 taken back, got 5",
             ),
             ("query,document,thumb\nq,,1\n", "document: expected a text, got ''"),
-            ("query|document|thumb\nq|d|1\n", "votes.csv:1: expected columns separated by commas, got 'query|docum"),
             ("query,query,document,thumb\nq,q,d,1\n", "votes.csv:1: expected different columns, got query twice"),
             (
                 "query,document,thumb\nq,well, d,1\n",
-                "votes.csv:2: expected 3 fields, got 4: a text with a comma stands",
+                "votes.csv:2: expected 3 fields, got 4: a text with ',' in it stands in double quotes",
             ),
             ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected a number, got None"),
             ("query,document,reward\nq,d,90%\n", "votes.csv:2: reward: expected a number, got '90%'"),
@@ -710,7 +706,7 @@ class TestAudit:
         """Pairs are drawn into a CSV; labels that agree confirm the offsets, labels that deny them withhold all."""
         write_votes(here / "votes.csv", "reward", 1, 0)
         drawn = run("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "pairs.csv", "--count", 60)
-        with (here / "pairs.csv").open(encoding="utf-8", newline="") as file:
+        with (here / "pairs.csv").open(encoding="utf-8-sig", newline="") as file:
             pairs = list(csv.DictReader(file))
         liked = {(query, text): good for query, text, good in ROWS}
         served = {}
@@ -794,3 +790,97 @@ def test_rewards_that_follow_the_length_of_documents_are_told(here: Path) -> Non
     assert fitted.exit_code == 0, fitted.output
     assert warning in fitted.output
     assert warning in shown.output
+
+
+class TestPlaces:
+    """What a command reads and writes, and where."""
+
+    COMMAND = ("fit", "votes.csv", "--embed", EMBED)
+
+    def test_a_cache_that_cannot_be_written_is_a_warning(self, here: Path) -> None:
+        """As beside data of another user, or on a medium that is read alone: vectors are kept in memory."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        (here / ".known-vectors.sqlite").mkdir()  # no user may write that
+        fitted = run(*self.COMMAND, "--out", "o")
+        measured = run("eval", "votes.csv", "--embed", EMBED, "--rewarded", 9, "--seeds", 0, "--scopes", "auto")
+
+        assert (fitted.exit_code, measured.exit_code) == (0, 0), fitted.output + measured.output
+        for result in (fitted, measured):
+            assert result.output.count("warning: vectors are kept for this command alone: ") == 1
+
+    def test_commands_share_their_vectors(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They lie beside the votes, wherever the offsets go: `eval` embeds nothing that `fit` embedded."""
+        (here / "data").mkdir()
+        write_votes(here / "data" / "votes.csv", "thumb", 1, -1)
+        run("fit", "data/votes.csv", "--embed", EMBED, "--out", "o")
+        asked: list[int] = []
+        embed = FakeEmbedder.embed_documents
+        monkeypatch.setattr(FakeEmbedder, "embed_documents", lambda self, texts: asked.append(1) or embed(self, texts))
+        run("eval", "data/votes.csv", "--embed", EMBED, "--rewarded", 9, "--seeds", 0, "--scopes", "auto")
+
+        assert asked == []
+        assert [path.name for path in here.glob(".known*")] == []
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("fit", "votes.csv", "--embed", EMBED, "--out", "-"),
+            ("eval", "votes.csv", "--embed", EMBED, "--html", "-"),
+            ("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "-"),
+            ("judge", "log.jsonl", "--judge", JUDGE, "--out", "-"),
+        ],
+    )
+    def test_a_dash_is_no_file(self, here: Path, arguments: tuple[str, ...]) -> None:
+        """Lines for people go to standard output already."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        write_log(here / "log.jsonl")
+        result = run(*arguments)
+
+        assert result.exit_code == 2
+        assert "-: expected a file" in result.output
+        assert not (here / "-").exists()
+
+    def test_a_table_for_people_opens_in_a_spreadsheet(self, here: Path) -> None:
+        """Which takes it for UTF-8 where a mark of byte order stands before it."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        run("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "pairs.csv")
+
+        assert (here / "pairs.csv").read_bytes().startswith(b"\xef\xbb\xbfquery_id,doc_id,label")
+
+    def test_a_log_may_begin_with_a_mark(self, here: Path) -> None:
+        write_log(here / "log.jsonl")
+        (here / "log.jsonl").write_bytes(b"\xef\xbb\xbf" + (here / "log.jsonl").read_bytes())
+
+        assert (
+            "`tttembed judge log.jsonl ...` writes it" in run("fit", "log.jsonl", "--embed", EMBED, "--out", "o").output
+        )
+
+    def test_labels_come_back_from_a_spreadsheet(self, here: Path) -> None:
+        """With semicolons, empty columns and empty rows."""
+        lines = ["sep=;", "query_id;doc_id;Label;;", "q;d;1;;", ";;;;", "q;e;;;", "q;f;0;;"]
+        (here / "labels.csv").write_text("\r\n".join(lines), encoding="utf-8-sig")
+
+        assert read_labels(here / "labels.csv") == {("q", "d"): 1.0, ("q", "f"): 0.0}
+
+    @pytest.mark.parametrize("command", ["fit", "eval"])
+    @pytest.mark.parametrize("source", ["ada", ""])
+    def test_votes_with_a_source_are_never_vouched_for(self, here: Path, command: str, source: str) -> None:
+        """--trusted says so where it means nothing."""
+        rows = [f"{query},{text},{1 if liked else -1},{source}" for query, text, liked in ROWS]
+        (here / "votes.csv").write_text("\n".join(["query,document,thumb,source", *rows]), encoding="utf-8")
+        options = {"fit": ("--out", "o"), "eval": ("--rewarded", 9, "--seeds", 0, "--scopes", "auto")}[command]
+        result = run(command, "votes.csv", "--embed", EMBED, "--trusted", *options)
+
+        assert result.exit_code == 0, result.output
+        assert ("warning: --trusted: rewards with a source are never vouched for" in result.output) is bool(source)
+
+    def test_a_store_may_be_named_by_a_variable(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A URL with a password is readable by every user of the machine as an argument."""
+        open_store("sqlite:///s.db").close()
+        monkeypatch.setenv("MINE", "sqlite:///s.db")
+        monkeypatch.setenv("TTTEMBED_STORE", "sqlite:///s.db")
+
+        assert run("worker", "--once").exit_code == 0
+        assert run("worker", "env:MINE", "--once").exit_code == 0
+        assert run("show", "env:MINE").exit_code == 0
+        assert "expected the URL of a store in the environment variable NONE" in run("show", "env:NONE").output

@@ -21,6 +21,13 @@ def test_a_pipe_sees_items_as_they_come_and_nothing_else(capsys: pytest.CaptureF
     assert capsys.readouterr().err == ""
 
 
+def test_standard_error_may_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by `2>&-`, and in a program without a console."""
+    monkeypatch.setattr(sys, "stderr", None)
+
+    assert list(watched(iter("abc"), 3, "eval")) == ["a", "b", "c"]
+
+
 @pytest.mark.slow
 def test_embedding_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None:
     """Ctrl-C: one line, exit code 130; the second run embeds the rest alone, and nothing twice."""

@@ -75,7 +75,7 @@ LAYERS = {
     "tttembed_tools": (
         ("catalog",),
         ("index", "outcomes"),
-        ("learning",),
+        ("learning", "own"),
         ("asking", "explaining"),
         ("learner",),
         ("learned",),

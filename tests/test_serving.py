@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, Steering, context
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, Rewards, Steering, context, fit
 from tttembed_rag.adapting import resolve_task
 from tttembed_rag.errors import VectorError
 from tttembed_rag.serving.context import context_value, current_task
+from tttembed_rag.testing import FakeEmbedder
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
@@ -24,6 +25,23 @@ WORDS = ["task", "tenant", "query_id", "source"]
 def offsets_of(tasks, seed=0):
     draw = np.random.default_rng(seed)
     return Offsets([Offset("task", draw.normal(size=WIDTH), 0.8, 4, UNGATED, task=task) for task in tasks], width=WIDTH)
+
+
+class Model:
+    """An embedding model in the shape of LangChain's; of another sign it is another model, of none it fails."""
+
+    def __init__(self, sign):
+        self.sign = sign
+
+    def embed_query(self, text):
+        """The vector of a query."""
+        return self.embed_documents([text])[0]
+
+    def embed_documents(self, texts):
+        """The vectors of documents."""
+        vectors = FakeEmbedder(width=WIDTH).embed_documents(texts)
+        vectors[:, 0] *= np.sign(self.sign)
+        return (vectors * abs(self.sign)).tolist()
 
 
 @pytest.fixture
@@ -181,6 +199,43 @@ class TestSteering:
         with pytest.raises(InputError, match=f"expected the width of SimpleNamespace, {offsets.width + 1}, got"):
             Steering(offsets, model=other)
 
+    @pytest.mark.parametrize("held", [lambda offsets: offsets, LiveOffsets])
+    def test_offsets_of_another_model_of_the_same_width_are_refused_at_once(self, tmp_path, held):
+        """A file holds vectors of fixed texts by its model; other vectors are of another model."""
+        rows = [(f"query {i}", f"text {i} {j}", float(j == 0)) for i in range(4) for j in range(3)]
+        model = Model(1.0)
+        rewards = Rewards.from_texts(rows, embed_query=model.embed_query, embed_documents=model.embed_documents)
+        fit(rewards, scope="task", gate=False).save(tmp_path / "o")
+        learned = held(Offsets.load(tmp_path / "o"))
+
+        assert Steering(learned, model=Model(2.0)).apply(BASE, "q") != BASE  # the same directions
+        with pytest.raises(
+            InputError, match=r"^offsets: vectors of fixed queries have moved, .* another embedding model$"
+        ):
+            Steering(learned, model=Model(-1.0))
+
+    def test_a_model_that_is_away_is_not_asked(self, caplog):
+        """What is served does not wait for it; the log says so."""
+        rows = [("query", "good", 1.0), ("query", "bad", 0.0)]
+        model = Model(1.0)
+        rewards = Rewards.from_texts(rows, embed_query=model.embed_query, embed_documents=model.embed_documents)
+        Steering(fit(rewards, scope="task", gate=False), model=Model(None))
+
+        assert [message.partition(":")[0] for message in caplog.messages] == [
+            "Model was not asked whether offsets were learned for it"
+        ]
+
+    def test_vectors_that_are_known_by_text_have_no_probe(self):
+        """A function that gives vectors of the queries alone says nothing of other texts."""
+        known = {"query": BASE}
+        rows = [("query", "good", 1.0), ("query", "bad", 0.0)]
+        rewards = Rewards.from_texts(
+            rows, embed_query=known.__getitem__, embed_documents=Model(1.0).embed_documents, embedder="named"
+        )
+        settings = fit(rewards, scope="task", gate=False).settings
+
+        assert (settings["embedder"], "probe" in settings) == ("named", False)
+
     def test_it_pickles(self, offsets):
         """Another process steers the same way."""
         copy = pickle.loads(pickle.dumps(Steering(offsets, "task1")))  # noqa: S301 - our own bytes
@@ -267,6 +322,19 @@ class TestRequest:
 
         assert before.vector(BASE) == BASE
         assert after.vector(BASE) == offsets.apply(BASE, task="task1")
+
+    @pytest.mark.parametrize("task", ["task1", "unknown"])
+    @pytest.mark.parametrize("of", [list, np.int8, np.uint16])
+    def test_whole_numbers_stay_whole(self, offsets, task, of, caplog):
+        """As quantised vectors have them, with an offset and without one; the log says once that none is served."""
+        whole = [3, 120, 5, 20, 0, 7, 7, 1]
+        request = Steering(offsets, task).request("q")
+
+        served = [request.vector(of(whole)) for _ in range(2)]
+
+        assert served == [whole] * 2
+        assert {type(number) for vector in served for number in vector} == {int}
+        assert caplog.text.count("whole numbers") == 1
 
     def test_the_version_is_looked_up_once(self, offsets):
         """However much is asked of one request."""

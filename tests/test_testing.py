@@ -17,7 +17,6 @@ from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import RewardError
 from tttembed_rag.judges import check_judge
-from tttembed_rag.judges.contract import Forecasting
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.testing import FakeClock, FakeEmbedder, FakeJudge, FakeLog, word_overlap
@@ -82,7 +81,6 @@ class TestJudge:
 
         verdicts = judge_all(Plan(served, budget=Budget(tokens=30)), judge, ScoreCache.open(None))
 
-        assert isinstance(judge, Forecasting)
         assert (judge.calls, verdicts.progress.usage.tokens) == (2, 28)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, knowing, likeness, of_task, of_words
 from tttembed_rag import InputError, LiveOffsets, Offsets, RewardLog, context, fit
 from tttembed_rag.judges import RubricJudge
-from tttembed_rag.offsets.rerankskips import Skips
+from tttembed_rag.offsets.rerankskips import Skips, digest_of
 from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeLog
 
@@ -271,7 +271,7 @@ class TestSorters:
     async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self, adapter):
         """A shared word leads by much, and nobody is asked; without one the judge puts the documents in order."""
         judge = knowing()
-        certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60))
+        certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60, (digest_of("passage 17"),)))
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
         cascade = Cascade(judge, depth=60, explore=1e-12)
         documents, sorter = self.make(adapter, offsets=certified, top_n=3, cascade=cascade)

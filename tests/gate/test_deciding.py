@@ -1,6 +1,7 @@
 """The gate: publish what held-out rewards support, abstain with a reason otherwise."""
 
 from dataclasses import replace
+from itertools import repeat
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import shared_offset
 from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.deciding import SMALL
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Prior, propose_constant, propose_local, task_families
-from tttembed_rag.gate.thresholds import LEVEL, LOOSER, RIDGE_STEP
+from tttembed_rag.gate.thresholds import LEVEL, LOOSER, MOST_VOTED, RIDGE_STEP
 from tttembed_rag.offsets.codes import ANSWERS, COMPARE, FALLS, MEANS, PUBLISHED, UNSOLVED
 
 every_scope = pytest.mark.parametrize("scope", ["global", "task", "local", "query", "auto"])
@@ -603,6 +605,17 @@ class TestAuto:
         assert (offsets["global"].evidence.n, offsets["global"].evidence.verdict) == (6, "published")
         assert offsets["global"] is offsets.find("unknown")
 
+    def test_the_largest_of_the_tasks_that_anybody_makes_are_asked(self, planted):
+        """However many there are, a fit takes seconds; a task that a judge rewarded is the application's own."""
+        names = [f"junk {row // 3}" for row in range(3 * MOST_VOTED)] + ["real"] * 4 + ["judged"]
+        sources = np.array([f"user {row}" for row in range(len(names) - 1)] + [""])
+        rewards = replace(planted(len(names), depth=3, width=4, tasks=names), sources=sources)
+
+        offsets = [offset for offset in fit(rewards).values() if offset.task]
+        small = [offset for offset in offsets if offset.evidence.reason == SMALL]
+        assert (len(offsets), len(small), codes({"": small[0]})) == (MOST_VOTED + 2, 1, {COMPARE.code})
+        assert small[0].task.startswith("junk")
+
     def test_expects_rewards(self):
         """An array says nothing of candidates or rewards."""
         with pytest.raises(InputError, match=r"^rewards: expected Rewards \(see Rewards.from_texts\), got ndarray$"):
@@ -708,6 +721,9 @@ class TestServed:
             (lambda *_: [1], {}, "your search: expected a list of ids of documents, got"),
             (lambda *_: [{"id": "d1"}], {}, "your search: expected a list of ids of documents, got"),
             (lambda *_: ["elsewhere"], {}, "your search: expected ids such as '.*', got 'elsewhere' and others"),
+            (lambda *_: 1 // 0, {}, "your search: expected a list of ids of documents, got ZeroDivisionError"),
+            (lambda *_: (str(1 // 0) for _ in "a"), {}, "your search: expected a list of ids of .* ZeroDivisionError"),
+            (lambda *_: repeat("d1"), {}, "your search: expected a list of ids of documents, got more than 10000"),
             ("search", {}, "served: expected a function, and gate=True, which asks it, got 'search', gate=True"),
             (lambda *_: [], {"gate": False, "scope": "task"}, "served: expected a function, and gate=True"),
             (None, {"reranked": True}, "reranked: expected served=, whose lists are reranked, got none"),

@@ -1,8 +1,9 @@
-"""Exposure: where sources would move a document into or out of everybody's list, their word on it is not heard."""
+"""Exposure: where sources, or a judge, would move a document into everybody's list, their word on it is not heard."""
 
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose
 
 from tttembed_rag import Offsets, Rewards, fit
@@ -74,7 +75,7 @@ class TestExposure:
         """Base vectors leave every list as it was."""
         rewards = voted(crowd(20))
 
-        assert Exposure.of(rewards).moved(rewards, np.ones(20), np.zeros((20, 24))) == []
+        assert Exposure.of(rewards).moved(rewards, np.ones(20), np.zeros((20, 24))).tolist() == []
 
 
 class TestGate:
@@ -90,30 +91,45 @@ class TestGate:
         found.save(tmp_path / "offsets.safetensors")
 
         assert name in shared.evidence.withheld
-        assert f"without what sources say of {name}" in str(shared.evidence)
+        assert f"without what was said of {name}" in str(shared.evidence)
         assert EXPOSED.code in str(shared.evidence)
         assert Offsets.load(tmp_path / "offsets.safetensors")[shared.key].evidence == shared.evidence
         moved = found.apply(rewards.query_vectors)
         assert ((moved - rewards.query_vectors) @ vector).mean() < 0.05
 
-    def test_a_judge_may_lift_a_document(self):
-        """It speaks for what it serves: nobody's word is taken away where no source has spoken."""
+    @pytest.mark.parametrize("trusted", [None, True])
+    def test_what_a_judge_says_of_a_document_that_it_overrates_is_not_heard(self, trusted):
+        """Declared or not, one that gives a document the same grade whatever is asked does not lift it."""
         rewards = crowd()
-        spoiled = overrated(rewards, str(rewards.doc_ids[rewards.candidates[7]]))
+        name = str(rewards.doc_ids[rewards.candidates[7]])
+        found = fit(overrated(rewards, name), scope="task", trusted=trusted)
+        vector = rewards.doc_vectors[rewards.doc_ids.tolist().index(name)]
 
-        assert {offset.evidence.withheld for offset in fit(spoiled).values()} == {()}
+        assert found["task:default"].evidence.withheld == (name,)
+        assert ((found.apply(rewards.query_vectors) - rewards.query_vectors) @ vector).mean() < 0.05
+
+    def test_a_judge_may_lift_a_document_that_it_grades_by_what_is_asked(self):
+        """It speaks for what it serves: the best of many lists, and bad in others, comes up as far as it teaches."""
+        rewards = crowd()
+        name = str(rewards.doc_ids[rewards.candidates[7]])
+        spoiled = overrated(rewards, name)
+        its = np.flatnonzero(spoiled.doc_ids[spoiled.candidates] == name)[::3]
+        spoiled.values[its] = 0.0
+
+        assert {offset.evidence.withheld for offset in fit(spoiled, trusted=True).values()} == {()}
 
     def test_a_judge_is_heard_where_sources_are_not(self):
         """Of a document that sources overrate the judge's own rewards stay."""
         rewards = crowd(40)
-        spoiled = voted(overrated(crowd(40, seed=1), str(rewards.doc_ids[rewards.candidates[7]])))
+        row = rewards.candidates[7]
+        spoiled = voted(overrated(rewards, str(rewards.doc_ids[row])))
         both = Rewards.joined([replace(rewards, query_ids=np.array([f"j{i}" for i in range(40)])), spoiled])
         exposure = Exposure.of(both)
-        every = exposure.without(range(len(exposure.pool)))
+        rest = exposure.without(exposure.document[both.doc_ids[both.candidates] == rewards.doc_ids[row]])
 
-        assert every.budget == rewards.budget
+        assert (rest.doc_ids[rest.candidates] == rewards.doc_ids[row]).sum() == (rewards.candidates == row).sum()
         assert exposure.without([]).budget == both.budget
-        assert Exposure.of(spoiled).without(range(len(exposure.pool))) is None
+        assert Exposure.of(spoiled).without(range(300)) is None
 
     def test_a_document_may_fall_out_of_lists_no_more_than_rise_into_them(self):
         """Where the votes of sources would push one out of everybody's list, they are not heard either."""

@@ -87,6 +87,7 @@ def test_a_setting_in_front_of_a_reranker_counts_by_what_it_brings():
         ((0.0, 0.5), [0.0, 0.5], "search: expected a function of a setting, a vector and a text, got list"),
         ((0, 1), lambda *_: ["elsewhere"], "your search: expected ids such as "),
         ((0, 1), lambda *_: [{"id": "0"}], "your search: expected a list of ids of documents, got "),
+        ((0, 1), lambda *_: 1 // 0, "your search: expected a list of ids of documents, got ZeroDivisionError"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(settings, search, said):

@@ -129,7 +129,7 @@ def test_the_rerankers_frame_stays_whole(attack, reranker):
     model, tokenizer = reranker
     judge = YesNoJudge(model, tokenizer, max_tokens=512)
     seen = []
-    listening = model.register_forward_pre_hook(
+    listening = model.base_model.register_forward_pre_hook(
         lambda _, __, inputs: seen.extend(inputs["input_ids"].tolist()), with_kwargs=True
     )
     (score,) = judge.score(QUERY, [ATTACKS[attack]])
@@ -167,7 +167,7 @@ def test_the_cross_encoders_frame_stays_whole(attack, classifier):
     if attack in EMPTY:
         assert score is None
         return
-    ((ids, _),) = judge._text.pairs(QUERY, [readable(ATTACKS[attack], 1024)])
+    ((ids, _),) = judge._text.pairs([(QUERY, readable(ATTACKS[attack], 1024))])
     structure = torch.tensor(ids)[torch.isin(torch.tensor(ids), torch.tensor([0, 2, 3]))]
 
     assert structure.tolist() == [2, 3, 3]

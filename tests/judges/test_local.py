@@ -222,7 +222,7 @@ class TestPlainText:
     def test_a_pair_has_one_frame(self, classifier):
         """A document that names separators adds none."""
         tokenizer = classifier[1]
-        ((ids, segments),) = PlainTokenizer(tokenizer, 64).pairs("a [SEP] b", ["c [SEP] d [CLS]"])
+        ((ids, segments),) = PlainTokenizer(tokenizer, 64).pairs([("a [SEP] b", "c [SEP] d [CLS]")])
 
         assert [ids.count(tokenizer.sep_token_id), ids.count(tokenizer.cls_token_id)] == [2, 1]
         assert len(ids) == len(segments)
@@ -249,7 +249,7 @@ class TestBatches:
 
         def forward(rows):
             ran.append(rows)
-            return [float(row) for row in rows]
+            return torch.tensor([float(row) for row in rows])
 
         values = Batches(10, "cpu").run([2, 5, 1, 4, 3], forward)
         assert values == [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -261,7 +261,7 @@ class TestBatches:
 
         def forward(rows):
             sizes.append(len(rows))
-            return [0.0] * len(rows)
+            return torch.zeros(len(rows))
 
         Batches(30, "cpu").run([5] * 6, forward, shared=10)
         assert sizes == [2, 2, 2]
@@ -274,7 +274,7 @@ class TestBatches:
             sizes.append(len(rows))
             if len(rows) > 2:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return [float(row) for row in rows]
+            return torch.tensor([float(row) for row in rows])
 
         batches = Batches(80, "cpu")
         assert [float(row) for row in range(8)] == batches.run([10] * 8, forward)

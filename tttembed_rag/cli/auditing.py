@@ -34,7 +34,7 @@ def draw(source: Path | str, out: Path, count: int, tenant: str, **options: Any)
     """
     from tttembed_rag.gate.audit import audit_sample
 
-    rewards = read_rewards(source, out, tenant=tenant, **options).rewards
+    rewards = read_rewards(source, tenant=tenant, **options).rewards
     texts: dict[tuple[str, str], tuple[str, str]] = {}  # elsewhere than in a store the ids say what they are
     if isinstance(source, str):
         drawn = of_store("audit-sample", brings="drawing pairs of a store is a part")
@@ -48,5 +48,5 @@ def draw(source: Path | str, out: Path, count: int, tenant: str, **options: Any)
     for pair in pairs:
         query, document, *shown = map(as_cell, (*pair, *texts.get(pair, ())))
         rows.writerow((query, document, "", *shown))
-    write_whole(out, text.getvalue().encode())
+    write_whole(out, text.getvalue().encode("utf-8-sig"))
     click.echo(f"{out}: {len(pairs)} pairs to label")

@@ -11,7 +11,7 @@ import click
 
 from tttembed_rag.cli.embedding import embed_folder
 from tttembed_rag.cli.group import main
-from tttembed_rag.system.files import write_whole
+from tttembed_rag.system.files import PUBLIC, write_whole
 
 # The file that names the source of a folder's collection; written before the texts.
 _NOTE = "source.json"
@@ -95,7 +95,7 @@ def _fetch(name: str, folder: Path, choices: Mapping[str, str | None]) -> None:
     collection = load(name, **choices)
     folder.mkdir(parents=True, exist_ok=True)
     origin = {**collection.origin, "asked": wanted}
-    write_whole(folder / _NOTE, json.dumps(origin, indent=1).encode() + b"\n")
+    write_whole(folder / _NOTE, json.dumps(origin, indent=1).encode() + b"\n", mode=PUBLIC)
     collection.write(folder)
 
 

@@ -12,12 +12,13 @@ import click
 
 from tttembed_rag.cli.group import CommandT
 from tttembed_rag.cli.progress import stoppable, working
+from tttembed_rag.errors import DataError
 
 if TYPE_CHECKING:
     from tttembed_rag.embedders import Embedder
     from tttembed_rag.evaluate.datasets import Dataset
 
-# Texts until the bar moves on: a request to each service, and some batches of a model here, sorted by length.
+# Texts until the bar moves on, of an embedder that names no number: a request to each service.
 _AT_ONCE = 96
 
 
@@ -28,20 +29,28 @@ def embedded_by(what: str) -> Callable[[CommandT], CommandT]:
 
 @contextmanager
 def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
-    """The embedder that *spec* names, with a file of the vectors that it gave before and a bar of *length* texts."""
+    """The embedder that *spec* names, with a bar of *length* texts, and a file of the vectors that it gave before.
+
+    Where the file cannot be written, they are kept in memory.
+    """
     from tttembed_rag.embedders import open_embedder
     from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 
     model = open_embedder(spec)
-    cache.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        known = VectorCache.open(cache)
+    except (DataError, OSError) as exc:
+        click.echo(f"warning: vectors are kept for this command alone: {exc}", err=True)
+        known = VectorCache.open(None)
     began = time.monotonic()
     stopping = stoppable(lambda: f"the vectors of {bar.pos} texts are kept; run it again to go on")
-    with closing(VectorCache.open(cache)) as known, stopping, working(length, "embed") as bar:
+    with closing(known), stopping, working(length, "embed") as bar:
 
         def watch(texts: int) -> None:
             bar.update(texts, f"{(bar.pos + texts) / max(1e-9, time.monotonic() - began):.1f} texts/s")
 
-        yield CachedEmbedder(model, known, at_once=_AT_ONCE, watch=watch)
+        yield CachedEmbedder(model, known, at_once=getattr(model, "texts_per_call", _AT_ONCE), watch=watch)
 
 
 def embed_folder(

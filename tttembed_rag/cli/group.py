@@ -13,6 +13,7 @@ import click
 
 from tttembed_rag.errors import TTTEmbedError
 from tttembed_rag.system.extensions import extension, extensions
+from tttembed_rag.system.files import write_whole
 from tttembed_rag.system.terminal import printable
 
 # What other distributions take for their commands.
@@ -131,7 +132,7 @@ def text(name: str, metavar: str, what: str) -> Callable[[CommandT], CommandT]:
 def target(given: str) -> Path:
     """The type of a file to write, refused in a missing folder before the work starts."""
     path = Path(given)
-    if given != "-" and (path.is_dir() or not path.absolute().parent.is_dir()):
+    if given == "-" or path.is_dir() or not path.absolute().parent.is_dir():
         raise click.UsageError(f"{path}: expected a file in an existing folder")
     return path
 
@@ -151,4 +152,4 @@ def write_json(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     if str(path) == "-":
         click.echo(text)
     else:
-        path.write_text(text + "\n", encoding="utf-8")
+        write_whole(path, f"{text}\n".encode())

@@ -95,8 +95,8 @@ def judge(
     if source.suffix.lower() in (".csv", ".tsv"):
         raise click.UsageError(f"{source}: expected a folder or a log; votes need no judge: tttembed fit {source}")
     target = out or _default_target(source, spec)
-    if target.is_dir():
-        raise click.UsageError(f"{target}: expected a file, got a folder")
+    if target.is_dir() or str(target) == "-":
+        raise click.UsageError(f"{target}: expected a file, got {'a folder' if target.is_dir() else 'a dash'}")
     caps = Budget.parse(budget)
     feedback = spec.startswith("feedback:")
     if not price and (feedback or spec.partition(":")[0] in FREE):
@@ -144,7 +144,7 @@ def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> 
     if dataset is None:
         return read_log(source)
     docs, queries = load_vectors(source, vectors, dataset)
-    base = FaissIndex.from_vectors(docs).search(queries, depth)[1]
+    base = FaissIndex.from_vectors(docs).search(queries, depth, own=dataset.own)[1]
     documents = list(dataset.documents.items())
     return [
         Served.of_texts(query, text, [documents[row] for row in rows], dataset.name)

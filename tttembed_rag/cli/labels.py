@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from tttembed_rag.errors import DataError
+from tttembed_rag.rewards.rows import read_text, table
 
 # The columns of an audit file; further ones are ignored.
 COLUMNS = ("query_id", "doc_id", "label")
@@ -25,18 +25,15 @@ def _of_cell(cell: str) -> str:
 
 def read_labels(path: Path) -> dict[tuple[str, str], float]:
     """The labels of a CSV with the columns query_id, doc_id and label; rows without a label are left out."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file)
-            if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-                raise DataError(f"{path}: expected columns {', '.join(COLUMNS)}, found no {', '.join(missing)}")
-            return {
-                (_of_cell(row["query_id"]), _of_cell(row["doc_id"])): _label(path, rows.line_num, row["label"])
-                for row in rows
-                if row["label"]
-            }
-    except (OSError, UnicodeDecodeError, csv.Error) as exc:
-        raise DataError(f"{path}: expected a CSV file of labels ({exc})") from exc
+    with read_text(path, "a CSV file of labels, found none") as text:
+        titles, rows = table(path, text)
+    if missing := [name for name in COLUMNS if name not in titles]:
+        raise DataError(f"{path}: expected columns {', '.join(COLUMNS)}, found no {', '.join(missing)}")
+    return {
+        (_of_cell(row["query_id"]), _of_cell(row["doc_id"])): _label(path, number, row["label"])
+        for number, row in rows
+        if row["label"]
+    }
 
 
 def _label(path: Path, line: int, text: str) -> float:

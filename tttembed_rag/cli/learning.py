@@ -14,7 +14,7 @@ import numpy as np
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import counted, main, target, text, together
 from tttembed_rag.cli.labels import read_labels
-from tttembed_rag.cli.options import path_or_url, told, whether_trusted
+from tttembed_rag.cli.options import path_or_url, told, warn_of_sources, whether_trusted
 from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.offsets.offset import AnyScope
@@ -99,7 +99,7 @@ def learn(
         option = "engine" if engine else "scratch"
         raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
     else:
-        found = read_rewards(source, out, **options)
+        found = read_rewards(source, **options)
         rewards = found.rewards
         known = rewards.query_ids.tolist()
         if labels and not {query for query, _ in labels} & set(known):
@@ -152,7 +152,6 @@ class Found(NamedTuple):
 
 def read_rewards(
     source: Path | str,
-    out: Path,
     *,
     embed: str | None,
     task: str,
@@ -165,7 +164,7 @@ def read_rewards(
     depth: int,
     trusted: bool | None,
 ) -> Found:
-    """The rewards that `rewards_options` ask for, and what is known of their texts; vectors are kept beside *out*."""
+    """The rewards that `rewards_options` ask for, and what is known of their texts."""
     if isinstance(source, str):
         refuse_given(("task", "vectors", "rewards", "scale", "depth"), "a file or a folder", "a store")
         rewards_of = of_store("rewards", brings="learning from a store is a part")
@@ -181,11 +180,12 @@ def read_rewards(
     else:
         refuse_given(("judge", "tenant", "last"), "a store", source)
         refuse_of_folder([source], "vectors", "depth")
-        voted = read_embedded(source, embed=embed, rewards=rewards, scale=scale, task=task, beside=out.parent)
+        voted = read_embedded(source, embed=embed, rewards=rewards, scale=scale, task=task)
         queries = dict(zip(voted.query_ids.tolist(), voted.query_texts.tolist(), strict=True))
         documents = dict(zip(voted.doc_ids.tolist(), voted.doc_texts.tolist(), strict=True))
         lengths = {name: len(text) for name, text in documents.items()}
         found = Found(voted, lengths, texts=lambda _: (queries, documents))
+    warn_of_sources(found.rewards.sources, trusted=trusted)
     trusted = found.rewards.trusted if trusted is None else trusted
     return found._replace(rewards=replace(found.rewards, trusted=trusted))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, main, target, write_json
-from tttembed_rag.cli.options import path_alone, rows_written, whether_trusted
+from tttembed_rag.cli.options import path_alone, rows_written, warn_of_sources, whether_trusted
 from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import collections_of, is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
@@ -96,6 +96,8 @@ def evaluate(
     Scale.parse(scale)
     arguments = (folders, vectors, rewards, scale, embed, task)
     opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*arguments)
+    sources = [name for collection in opened or [] for of_query in collection.sources.values() for name in of_query]
+    warn_of_sources(sources, trusted=settings.trusted)
     outcomes = len(settings.contestants) + len(settings.baselines)
     total = len(settings.seeds) * len(settings.rewarded) * len(opened or folders) * outcomes * 3
     with worker_processes(workers) if workers != 1 else nullcontext() as pool:
@@ -139,9 +141,7 @@ def _collections(
     for path in paths:
         if is_file_of_rows(path):
             named, unnamed = None if rewards == QRELS else rewards, path.stem if several else DEFAULT_TASK
-            read = read_embedded(
-                path, embed=embed, rewards=named, scale=scale, task=task or unnamed, beside=path.parent
-            )
+            read = read_embedded(path, embed=embed, rewards=named, scale=scale, task=task or unnamed)
             collections += collections_of(read)
             continue
         refuse_embed(path, embed)

@@ -80,7 +80,7 @@ def explain(
     offsets = Offsets.load(file)
     if is_file_of_rows(folder):
         refuse_of_folder([folder], "vectors")
-        explanation = _of_rows(folder, query_id, offsets, embed, scale, file.parent, **options)
+        explanation = _of_rows(folder, query_id, offsets, embed, scale, **options)
     else:
         from tttembed_rag.evaluate.explaining import explain
 
@@ -124,7 +124,6 @@ def _of_rows(
     offsets: Offsets,
     embed: str | None,
     scale: str,
-    beside: Path,
     *,
     rewards: str | None,
     task: str | None,
@@ -133,9 +132,8 @@ def _of_rows(
     """The effect of *offsets* on a *query* of the user's own *file*."""
     from tttembed_rag.evaluate.explaining import explain_in, task_of
 
-    read = read_embedded(
-        file, embed=embed, rewards=rewards, scale=scale, task=task or task_of(offsets, DEFAULT_TASK), beside=beside
-    )
+    of_task = task or task_of(offsets, DEFAULT_TASK)
+    read = read_embedded(file, embed=embed, rewards=rewards, scale=scale, task=of_task)
     learned_for = offsets.settings.get("embedder", read.embedder)
     if learned_for != read.embedder:
         raise click.UsageError(f"--embed: expected the model of the offsets, {learned_for}, got {read.embedder}")

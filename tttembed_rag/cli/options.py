@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import click
@@ -13,8 +14,17 @@ _VOUCHED = "Whether you vouch for the judge, as you serve its order.  [default: 
 whether_trusted = click.option("--trusted/--untrusted", default=None, help=_VOUCHED)
 
 
+def warn_of_sources(sources: Collection[str], *, trusted: bool | None) -> None:
+    """Say where --trusted means nothing: for rewards that have one of *sources*."""
+    if trusted and any(sources):
+        click.echo("warning: --trusted: rewards with a source are never vouched for, they must show a gain", err=True)
+
+
 def path_or_url(given: str) -> Path | str:
-    """A file or folder, as a path; or the URL of a store, as it is."""
+    """A file or folder, as a path; or the URL of a store, as it is or in the variable of env:NAME."""
+    from tttembed_rag.serving.saved import url_of
+
+    given = url_of(given)
     return given if "://" in given else Path(given)
 
 
@@ -26,7 +36,11 @@ def path_alone(given: str) -> Path:
 
 
 rows_written = click.option(
-    "--json", "json_path", type=target, metavar="PATH", help="Write the rows there; - is stdout."
+    "--json",
+    "json_path",
+    type=lambda given: Path(given) if given == "-" else target(given),
+    metavar="PATH",
+    help="Write the rows there; - is stdout.",
 )
 # What is told of offsets.
 told = together(

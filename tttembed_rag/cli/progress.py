@@ -16,8 +16,8 @@ ItemT = TypeVar("ItemT")
 
 
 def working(length: int, label: str) -> ProgressBar[Any]:
-    """A bar of *length* steps, which may show a text; hidden where stderr is no terminal."""
-    hidden = not sys.stderr.isatty()
+    """A bar of *length* steps, which may show a text; hidden where stderr is closed or no terminal."""
+    hidden = sys.stderr is None or not sys.stderr.isatty()
     return click.progressbar(
         length=max(1, length), label=label, file=sys.stderr, hidden=hidden, item_show_func=lambda text: text
     )

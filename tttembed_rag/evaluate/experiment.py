@@ -235,7 +235,7 @@ def served(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64
 def served_and_fused(collection: Collection, offsets: Offsets, task: str, rows: IntArray, depth: int) -> Float64:
     """nDCG@10 of every query where *rows* are fused; the others keep raw."""
     vectors = offsets.apply(collection.query_vectors, task=task, query_id=collection.query_ids.tolist())
-    lists = collection.index.search(vectors[rows], LISTED)[1]
+    lists = collection.search(vectors[rows], rows, LISTED)[1]
     return collection.measure_reordered(rows, lists, depth, in_fused_order)
 
 

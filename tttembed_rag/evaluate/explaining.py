@@ -16,7 +16,7 @@ from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.offsets.rescorer import Rescorer
-from tttembed_rag.vectors.checks import FloatArray, unit
+from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 
 # Cosine above which two query vectors are one query's.
 _SAME = 1 - 1e-5
@@ -139,11 +139,13 @@ def explain_in(
     if offsets.width != docs.shape[1]:
         raise InputError(f"offsets: expected the width of the vectors, {docs.shape[1]}, got {offsets.width}")
     offset = _serving(offsets, task, query_id)
-    base = queries[list(dataset.queries).index(query_id)]
+    place = list(dataset.queries).index(query_id)
+    base = queries[place]
     both = np.stack([base, offsets.apply(base, task=task, query_id=query_id)])
     index = FaissIndex.from_vectors(docs)
     text, rewards = dataset.queries[query_id], judgments.get(query_id, {})
-    moves = moves_between(dataset.documents, index, both, rewards, top=top, text=text, rescorer=offsets.rescorer(task))
+    own, rescorer = dataset.own[[place, place]], offsets.rescorer(task)
+    moves = moves_between(dataset.documents, index, both, rewards, top=top, text=text, rescorer=rescorer, own=own)
     return Explanation(query_id, text, offset, moves, _movers(offset, base, dataset.queries, queries))
 
 
@@ -189,13 +191,14 @@ def moves_between(
     top: int,
     text: str = "",
     rescorer: Rescorer | None = None,
+    own: IntArray | None = None,
 ) -> tuple[Move, ...]:
     """The moves of documents from the search with one query vector to the search with another, best new rank first.
 
     *documents* are texts by id in the order of the *index*, *both* (2, d) the vectors before and after. A *rescorer*
-    sorts the first `LISTED` documents of the search after, by the query's *text*.
+    sorts the first `LISTED` documents of the search after, by the query's *text*. *own* is that of `FaissIndex.search`.
     """
-    similarities, rows = index.search(both, len(index))
+    similarities, rows = index.search(both, len(index), own=own)
     ids = list(documents)
     if rescorer is not None:
         listed = rows[1, :LISTED]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.rewards.rows import json_lines
-from tttembed_rag.system.files import whole_file
+from tttembed_rag.system.files import PUBLIC, whole_file
 from tttembed_rag.vectors.checks import FloatArray
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["embedder_of", "load_beir", "load_scores", "load_vectors", "write_beir", "write_vectors"]
 
@@ -37,6 +40,7 @@ def load_beir(folder: Path, *, labels: bool = True) -> Dataset:
     qrels = _judgments(file)
     if unknown := next((q for q in qrels if q not in texts), None):
         raise DataError(f"{folder}: query {unknown!r} of qrels/test.tsv is not in queries.jsonl")
+    check_known(file, qrels, documents)
     return Dataset(folder.resolve().name, documents, {q: texts[q] for q in qrels}, qrels)
 
 
@@ -66,7 +70,7 @@ def write_vectors(
     """
     path = folder / "vectors" / f"{name}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
+    with whole_file(path, mode=PUBLIC) as file:
         np.savez(
             file,
             doc_ids=np.array(list(dataset.documents)),
@@ -98,6 +102,8 @@ def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray,
         # NumPy raises anything where a file is damaged. It takes any other file for a pickle, and tells how to load it,
         # which would run what is in it.
         reason = "" if "pickle" in str(exc) else f" ({exc})"
+        if "Object arrays" in str(exc):
+            reason = " without Python objects: the ids as np.array(ids, dtype=str)"
         raise DataError(f"{path}: expected {expected}{reason}") from exc
 
 
@@ -120,13 +126,25 @@ def load_scores(folder: Path, name: str) -> Judgments:
     return _judgments(path)
 
 
+def check_known(path: Path, judgments: Judgments, documents: Collection[str]) -> None:
+    """Warn of judgments in a file whose document is not among *documents*; a DataError where most are."""
+    named = [document for of_query in judgments.values() for document in of_query]
+    if lost := [document for document in named if document not in documents]:
+        line = (
+            f"{path}: {len(lost)} of {len(named)} lines name a document that is not in corpus.jsonl, as {lost[0]!r:.80}"
+        )
+        if 2 * len(lost) > len(named):
+            raise DataError(f"{line}: expected the ids of the corpus")
+        _log.warning("%s", line)
+
+
 def _names_beside(path: Path) -> str:
     """The names of the files of this kind that are there instead."""
     return ", ".join(sorted(other.stem for other in path.parent.glob(f"*{path.suffix}"))) or "none"
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with whole_file(path) as file:
+    with whole_file(path, mode=PUBLIC) as file:
         file.writelines(f"{line}\n".encode() for line in lines)
 
 
@@ -134,7 +152,7 @@ def _lines(path: Path, expected: str) -> Iterator[str]:
     """The lines of a file; one with bytes that are not UTF-8, read as surrogates, is refused."""
     if not path.is_file():
         raise DataError(f"{path}: expected {expected}")
-    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, 1):
             if not line.isascii() and any("\udc80" <= character <= "\udcff" for character in line):
                 raise DataError(f"{path}:{number}: expected UTF-8 text, got other bytes")
@@ -145,6 +163,9 @@ def _records(path: Path) -> Iterator[dict[str, str]]:
     for number, record in json_lines(path, _lines(path, "one JSON object a line, found no file")):
         if not isinstance(record.get("_id"), str):
             raise DataError(f'{path}:{number}: expected an object with a string "_id"')
+        for name in ("title", "text"):
+            if not isinstance(record.get(name), str | None):
+                raise DataError(f"{path}:{number}: expected a text as {name}, got {record[name]!r:.40}")
         yield record
 
 

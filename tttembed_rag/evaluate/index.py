@@ -38,16 +38,21 @@ class FaissIndex:
         """Number of documents."""
         return int(self._index.ntotal)
 
-    def search(self, queries: FloatArray, k: int) -> tuple[FloatArray, IntArray]:
+    def search(self, queries: FloatArray, k: int, *, own: IntArray | None = None) -> tuple[FloatArray, IntArray]:
         """Cosine similarities (m, k) and rows (m, k) of the documents nearest to *queries* (m, d), best first.
 
-        Where there are fewer than *k* documents these are all.
+        Where there are fewer than *k* documents these are all. A query never finds itself: its *own* row (m,), -1
+        where it has none, is left out, or the last of all documents.
         """
         check_count("k", k)
         floats = as_floats("queries", queries)
         if floats.ndim != 2 or floats.shape[1] != self._index.d:
             raise VectorError(f"queries: expected shape (m, {self._index.d}), got {floats.shape}")
-        similarities, rows = self._index.search(_unit("queries", floats), min(k, len(self)))
+        more = own is not None and bool((own >= 0).any())
+        similarities, rows = self._index.search(_unit("queries", floats), min(k + more, len(self)))
+        if own is not None and more:
+            last = np.argsort(rows == own[:, None], axis=1, kind="stable")[:, :k]
+            similarities, rows = (np.take_along_axis(found, last, axis=1) for found in (similarities, rows))
         return similarities, rows.astype(np.intp)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, in_brief
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
@@ -19,6 +20,8 @@ Search: TypeAlias = Callable[[FloatArray, str], Sequence[str]]
 
 # Places that nDCG@10 looks at.
 PLACES = 10
+# Ids that a search may give: a list without an end is none.
+LONGEST = 10_000
 
 
 def judged_ndcg(grid: Grid, scores: Float64) -> Float64:
@@ -40,7 +43,7 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
     recall at the length of the list.
 
     Raises:
-        InputError: *search* gives no list of ids, or none that the rewards know.
+        InputError: *search* gives no list of at most `LONGEST` ids, or none that the rewards know, or raises.
     """
     if reranked not in (True, False):
         raise InputError(f"reranked: expected True or False, got {reranked!r}")
@@ -50,10 +53,15 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
         pairs = slice(rewards.starts[row], rewards.starts[row + 1])
         values = rewards.values[pairs] - rewards.values[pairs].min()
         gain = dict(zip(rewards.doc_ids[rewards.candidates[pairs]].tolist(), values.tolist(), strict=True))
-        answer = search(vector, name)
-        listed = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, str) else [None]
-        if not all(isinstance(document, str) for document in listed):
-            raise InputError(f"your search: expected a list of ids of documents, got {answer!r:.80}")
+        try:
+            answer = search(vector, name)
+            is_list = isinstance(answer, Iterable) and not isinstance(answer, str)
+            listed = list(islice(answer, LONGEST + 1)) if is_list else [None]
+        except Exception as exc:  # the caller's own search: whatever it raises
+            raise InputError(f"your search: expected a list of ids of documents, got {in_brief(exc)}") from exc
+        if len(listed) > LONGEST or not all(isinstance(document, str) for document in listed):
+            got = f"more than {LONGEST}" if len(listed) > LONGEST else f"{answer!r:.80}"
+            raise InputError(f"your search: expected a list of ids of documents, got {got}")
         ids = list(dict.fromkeys(listed))  # a document that is shown twice has its first place
         known, shown = known or any(document in gain for document in ids), str(next(iter(ids), shown))
         gains = [gain.get(document, 0.0) for document in ids]

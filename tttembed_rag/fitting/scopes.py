@@ -34,15 +34,14 @@ def plain_offsets(rewards: Rewards, scope: Scope, recipe: Recipe) -> list[Offset
     return [learned(of_task(rewards, task), task, recipe) for task in np.unique(rewards.tasks).tolist()]
 
 
-def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str, embedder: str) -> Offsets:
+def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str, **origin: str) -> Offsets:
     """Offsets of a *width*, learned from the rewards of a *judge*, with the record of how.
 
-    Of the recipe it does not keep where the search began.
+    Of the recipe it does not keep where the search began. *origin* names the embedder, and holds a probe of it.
     """
     kept = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name != "warm_start"}
     settings = {"scope": scope, "judge": judge, **kept, "objective": recipe.objective.name}
-    if embedder:
-        settings["embedder"] = embedder
+    settings |= {name: text for name, text in origin.items() if text}
     return Offsets(offsets, width=width, settings=settings)
 
 

@@ -36,12 +36,21 @@ class Terms:
         trusted: Whether somebody vouches for the judge; None lets the data say, and with False nobody does.
         search: The application's own search, through which changes are measured; None ranks what was judged.
         reranked: Whether a reranker sorts what *search* gives.
+        vouching: Rewards of the same queries in which the data vouch; None are those that are learned from.
     """
 
     labels: Labels | None = None
     trusted: bool | None = None
     search: Search | None = None
     reranked: bool = False
+    vouching: Rewards | None = None
+
+    def signal(self, rewards: Rewards, by_query: Voices) -> Signal:
+        """What the permutation test says of *rewards*, whose voices are *by_query*."""
+        if self.vouching is not None:
+            rows = np.flatnonzero(np.isin(self.vouching.tasks, rewards.tasks))
+            by_query = Voices.of(self.vouching.take(rows))
+        return Signal.of(by_query.rewards, by_query.weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +97,7 @@ class Case:
         terms = terms or Terms()
         by_query = Voices.of(rows)
         rewards, voices = by_query.rewards, by_query.weights
-        signal = Signal.of(rewards, voices)
+        signal = terms.signal(rewards, by_query)
         voucher: Voucher = "nobody"
         if terms.trusted is True and (rows.sources == "").all():
             voucher = "its declaration"

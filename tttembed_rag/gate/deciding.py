@@ -5,7 +5,7 @@
             -> propose: an offset, and what it does to queries that it was not learned from
             -> prove: does the held-out loss fall?
             -> audit: do trusted labels confirm the gain?
-            -> expose: do sources move a document everywhere? Then again without their word on it
+            -> expose: does a document move everywhere? Then again without what is doubtful of it
             -> Offset
 
 Each question is a function that gives a verdict, or None where the next one is asked. Tests and levels are data:
@@ -14,6 +14,7 @@ Each question is a function that gives a verdict, or None where the next one is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -28,7 +29,7 @@ from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import of_task, plain_offsets, private_offsets, recorded
 from tttembed_rag.fitting.voices import Voices
 from tttembed_rag.gate.audit import Audited, Labels, check_labels
-from tttembed_rag.gate.belief import Signal, Voucher
+from tttembed_rag.gate.belief import Voucher
 from tttembed_rag.gate.case import Case, Terms, gated
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain
@@ -44,6 +45,7 @@ from tttembed_rag.gate.thresholds import (
     LEVEL,
     MIN_TASKS,
     MOST_CANDIDATES,
+    MOST_VOTED,
 )
 from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, Question
 from tttembed_rag.offsets.evidence import Evidence
@@ -53,6 +55,8 @@ from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 
 Propose: TypeAlias = Callable[[Case], Proposal]
+# Why nothing is asked of a task that anybody can make.
+SMALL = f"sources alone rewarded it, and {MOST_VOTED} such tasks have as many votes"
 
 
 def fit(
@@ -64,6 +68,7 @@ def fit(
     gate: bool = True,
     served: Search | None = None,
     reranked: bool = False,
+    vouching: Rewards | None = None,
     recipe: Recipe = Recipe(),
 ) -> Offsets:
     """Offsets learned from *rewards*, each published only if held-out rewards support it.
@@ -83,9 +88,12 @@ def fit(
         gate: False serves the paper's rule as it stands; ``auto`` needs the gate.
         served: Your own search, with its fusion, filters and cut: a query vector (d,) and the query's text (its id
             where no text is known) to ids of documents in the order in which they are served. Then the gain is that of
-            its lists for held-out queries, and nothing is published where they get no better. The gate alone asks.
+            its lists for held-out queries, and nothing is published where they get no better. The gate alone asks; a
+            search that raises is an InputError, and its time is your own.
         reranked: True where a reranker sorts what *served* gives. Its lists count by what is in them then, whatever
             their order: nDCG@10 once they are sorted by reward, which is recall where one document is good.
+        vouching: The same rewards beside documents that were not shown, each as good as the worst: where lists are
+            short, that what was chosen agrees with the retriever is seen in these. They vouch, and teach nothing.
         recipe: How offsets are learned: objective, solver, temperatures, ridge, dose.
 
     Returns:
@@ -102,11 +110,13 @@ def fit(
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
         trusted = rewards.trusted if trusted is None else trusted
-        terms = Terms(labels=audit, trusted=trusted, search=served, reranked=reranked)
+        terms = Terms(labels=audit, trusted=trusted, search=served, reranked=reranked, vouching=vouching)
         offsets = list(gated_offsets(rewards, scope, recipe, terms))
     else:
         offsets = plain_offsets(rewards, scope, recipe)
-    return recorded(offsets, rewards.judge, rewards.width, recipe, scope, rewards.embedder)
+    return recorded(
+        offsets, rewards.judge, rewards.width, recipe, scope, embedder=rewards.embedder, probe=rewards.probe
+    )
 
 
 def check_rewards(rewards: object) -> None:
@@ -153,8 +163,16 @@ def gated_offsets(rewards: Rewards, scope: AnyScope, recipe: Recipe, terms: Term
         yield whole
         if whole.served:
             priors = priors_of(propose(everything), whole)
-    together = Signal.of(voices.rewards, voices.weights) if len(tasks) > 1 else None
+    together = terms.signal(rewards, voices) if len(tasks) > 1 else None
+    judged = {*rewards.tasks[rewards.sources == ""].tolist()}
+    voted = Counter(task for task in rewards.tasks.tolist() if task not in judged)
+    asked = judged | {task for task, _ in voted.most_common(MOST_VOTED)}
     for task in tasks:
+        if scope != "query" and task not in asked:
+            zero = np.zeros(rewards.width, rewards.query_vectors.dtype)
+            evidence = Evidence(voted[task], None, None, "published", "").denied_by(COMPARE, SMALL)
+            yield Offset("task" if scope == "task" else "local", zero, 0.0, voted[task], evidence, task=task)
+            continue
         case = Case.of(of_task(rewards, task) if len(tasks) > 1 else rewards, recipe, terms, together)
         if scope == "query":
             yield from private_offsets_of(case, task)
@@ -298,25 +316,24 @@ def published(claim: Evidence, audited: Audited | None) -> Evidence:
 
 
 def expose(case: Case, propose: Propose) -> Decision:
-    """What is decided of *case*, again without what sources say of documents, while that would move them everywhere."""
-    rows, sources, silenced = case.rows, case.sources, list[int]()
-    exposure: Exposure | None = None
+    """What is decided of *case*, again without doubtful rewards of documents, while these would move everywhere."""
+    sources, withheld = case.sources, dict[str, None]()
     for _ in range(EXPOSURE_ROUNDS):
         decision = decide(case, propose)
-        if decision.evidence.verdict != "published" or decision.proposal is None or not sources:
+        if decision.evidence.verdict != "published" or decision.proposal is None:
             break
-        exposure = exposure or Exposure.of(rows)
+        exposure = Exposure.of(case.rows)
         moved = exposure.moved(case.rewards, case.voices, decision.proposal.held_out)
-        if not (more := [document for document in moved if document not in silenced]):
+        if not len(moved):
             break
-        silenced += more
+        withheld |= dict.fromkeys(case.rows.doc_ids[exposure.rows[moved]].tolist())
         decision = decision._replace(evidence=decision.evidence.denied_by(EXPOSED, "; " + EXPOSED.answer))
-        if (rest := exposure.without(silenced)) is None:
+        if (rest := exposure.without(moved)) is None:
             break
         case = case.of_rows(rest)
         decision = decision._replace(case=case)
-    names = tuple(exposure.names[document] for document in silenced) if exposure else ()
-    return decision._replace(evidence=replace(decision.evidence, withheld=names, sources=sources, trust=case.trust))
+    evidence = replace(decision.evidence, withheld=tuple(withheld), sources=sources, trust=case.trust)
+    return decision._replace(evidence=evidence)
 
 
 def learned(decision: Decision, scope: Scope, task: str | None) -> Offset:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.fitting.measures import dcg
+from tttembed_rag.fitting.voices import best_pairs
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, DEEPEST, FEWEST_CERTIFIED, MOST_LOST, TYPICAL_LOST
-from tttembed_rag.offsets.rerankskips import SHARES, Skips
+from tttembed_rag.offsets.rerankskips import SHARES, Skips, digest_of
 from tttembed_rag.vectors.rows import Float64
 
 # Least discounted gain that is divided by, and minus the score of a candidate that is not there.
@@ -68,7 +69,9 @@ def skips_of(case: Case, scores: Float64) -> Skips | None:
     bounds = np.maximum.accumulate(bounds).tolist()
     kept = sum(bound <= MOST_LOST for bound in bounds)
     depth = int(np.median(case.rewards.depths))
-    return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept]), depth) if kept else None
+    texts = case.rewards.doc_texts[case.rewards.candidates[best_pairs(case.rewards)]]
+    digests = tuple(sorted({digest_of(text) for text in texts if text}))
+    return Skips(tuple(leads[:kept].tolist()), tuple(bounds[:kept]), depth, digests) if kept else None
 
 
 def paid_for(listed: Float64, voices: Float64) -> tuple[Float64, Float64]:

@@ -37,8 +37,11 @@ AGREEMENT = 0.5
 FOLDS = 5
 # The global offset meets tasks without rewards: it must have helped tasks that it did not see, at least this many.
 MIN_TASKS = 4
+# Of the tasks that sources alone rewarded, those with the most votes have offsets of their own, so many: anybody makes
+# tasks, and each takes 10 to 30 ms.
+MOST_VOTED = 200
 
-# By how much an offset may change the share of queries whose list holds a document by the word of sources, up or down,
+# By how much an offset may change the share of queries whose list holds a document with doubtful rewards, up or down,
 # and in how many queries at least. With .20, twenty accounts lifted a document into a fifth of all lists without being
 # noticed (`benchmarks/poison.py sources`, seal-tools).
 MOST_MOVED = 0.10
@@ -46,7 +49,7 @@ MOST_MOVED_QUERIES = 3
 # Places of a list that are looked at, or a tenth of what was judged where that is less; and queries.
 PLACES_EXPOSED = 10
 EXPOSED_QUERIES = 250
-# How often an offset is learned anew without what sources say of the documents that moved.
+# How often an offset is learned anew without doubtful rewards of the documents that moved.
 EXPOSURE_ROUNDS = 4
 
 # Temperatures and ridge of gated offsets, as multiples of the recipe's, which are the paper's; all but the teacher's in

@@ -51,6 +51,7 @@ def tune(
     *,
     trusted: bool | None = None,
     reranked: bool = False,
+    vouching: Rewards | None = None,
 ) -> Tuned[SettingT]:
     """The setting of your own search that verdicts prefer, such as the weight of BM25 beside vectors.
 
@@ -68,6 +69,7 @@ def tune(
         trusted: Whether somebody vouches for the judge, as in `fit`; with False nothing is chosen.
         reranked: Whether a reranker sorts what *search* gives, as in `fit`: then as much as it reads, such as the first
             20, is what *search* should give.
+        vouching: The same rewards beside documents that were not shown, which vouch and teach nothing, as in `fit`.
 
     Raises:
         InputError: There are less than two settings, or *search* gives no ids that the rewards know.
@@ -82,7 +84,7 @@ def tune(
     if len(settings) < 2:
         raise InputError(f"settings: expected today's and at least one more, got {len(settings)}")
     trusted = rewards.trusted if trusted is None else trusted
-    terms = Terms(trusted=trusted, search=partial(search, settings[0]), reranked=reranked)
+    terms = Terms(trusted=trusted, search=partial(search, settings[0]), reranked=reranked, vouching=vouching)
     case = Case.of(rewards, gated(Recipe(), rewards), terms)
     base = learnable(case)
     if isinstance(base, Evidence):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Sequence
 from typing import Any
 
-from tttembed_rag.clients.local import EXTRA, PlainTokenizer, weights_digest
+from tttembed_rag.clients.local import EXTRA, Batches, PlainTokenizer, padded, weights_digest
 from tttembed_rag.clients.usage import Usage, report_usage
 from tttembed_rag.errors import JudgeError, require
 
@@ -45,32 +45,55 @@ class LocalChat:
         self._text = PlainTokenizer(tokenizer)
         self._new_tokens = new_tokens
         self._seed = seed
-        self._one_at_a_time = threading.Lock()
+        self._end = tokenizer.eos_token_id
+        self._batches = Batches(None, model.device.type, name)
+        # Prompts of a call about several queries: some hundred tokens each, and those of the answer.
+        self.prompts_per_call = max(1, self._batches.tokens // (2 * new_tokens))
         self.name = f"{name}@{weights_digest(model)}"
         self.settings = f"t={TEMPERATURE} p={TOP_P} k={TOP_K} n={new_tokens} seed={seed} frame={frame}"
 
     def __call__(self, prompt: str) -> str | None:
         """The answer to *prompt*; None if it was cut off."""
-        torch = require("torch", EXTRA)
-        (text,) = self._text.ids([prompt])
-        ids = torch.tensor([self._head + text + self._tail], device=self._model.device)
-        with self._one_at_a_time, torch.inference_mode(), torch.random.fork_rng():
-            torch.manual_seed(self._seed)
-            written = self._model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                do_sample=True,
-                temperature=TEMPERATURE,
-                top_p=TOP_P,
-                top_k=TOP_K,
-                max_new_tokens=self._new_tokens,
-                pad_token_id=self._tokenizer.eos_token_id,
-            )[0, ids.shape[1] :]
+        return self.answers([prompt])[0]
+
+    def answers(self, prompts: Sequence[str]) -> list[str | None]:
+        """The answer to each of *prompts*, those of like length written side by side."""
+        rows = [self._head + text + self._tail for text in self._text.ids(prompts)]
+        lengths = [len(row) + self._new_tokens for row in rows]
+        written = self._batches.run(lengths, lambda batch: self._written([rows[row] for row in batch]))
+        return [self._answer(len(row), ids) for row, ids in zip(rows, written, strict=True)]
+
+    def _written(self, rows: Sequence[list[int]]) -> Any:
+        """The tokens (n, written) that follow each of *rows*."""
+        torch, transformers = require("torch", EXTRA), require("transformers", EXTRA)
+        ids = padded([row[::-1] for row in rows], self._end, self._model.device).flip(1)  # on the left
+        mask = padded([[1] * len(row) for row in rows], 0, self._model.device).flip(1)
+
+        def draw(before: Any, scores: Any) -> Any:
+            # The largest of scores with this noise is drawn by their softmax: by the seed and the place in the answer
+            # alone, so that no other prompt has a part in it.
+            random = torch.Generator().manual_seed(self._seed + before.shape[1] - ids.shape[1])
+            noise = torch.empty(scores.shape[1]).exponential_(generator=random)
+            return scores - noise.log().to(scores.device)
+
+        warpers = [
+            transformers.TemperatureLogitsWarper(TEMPERATURE),
+            transformers.TopKLogitsWarper(TOP_K),
+            transformers.TopPLogitsWarper(TOP_P),
+        ]
+        return self._model.generate(
+            ids,
+            attention_mask=mask,
+            do_sample=False,
+            logits_processor=transformers.LogitsProcessorList([*warpers, draw]),
+            max_new_tokens=self._new_tokens,
+            pad_token_id=self._end,
+        )[:, ids.shape[1] :]
+
+    def _answer(self, read: int, written: list[int]) -> str | None:
+        """The text of the tokens that were *written* after so many *read*; None if they were cut off."""
         ends = self._model.generation_config.eos_token_id
-        ends = {self._tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
-        is_whole = len(written) and int(written[-1]) in ends
-        report_usage(Usage(1, ids.shape[1], len(written)), ended="" if is_whole else "length")
-        if not is_whole:
-            return None
-        answer: str = self._tokenizer.decode(written, skip_special_tokens=True)
-        return answer
+        ends = {self._end, *(ends if isinstance(ends, list) else [ends])}
+        last = next((place for place, token in enumerate(written) if token in ends), None)
+        report_usage(Usage(1, read, len(written) if last is None else last + 1), ended="length" * (last is None))
+        return None if last is None else str(self._tokenizer.decode(written[:last], skip_special_tokens=True))

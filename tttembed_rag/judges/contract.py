@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from itertools import repeat
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from tttembed_rag.rewards.scales import Scale
 # One score per document, on the judge's scale; None is a document that was not judged.
 Scores = list[float | None]
 
+# A query and its documents.
+Request = tuple[str, Sequence[str]]
+
 AskedT = TypeVar("AskedT")
 ResultT = TypeVar("ResultT")
 
@@ -32,7 +36,12 @@ _AT_ONCE = 32
 
 
 class Judge(Protocol):
-    """A reward model: scores documents for one query on a declared scale."""
+    """A reward model: scores documents for one query on a declared scale.
+
+    It may have more. `forecast(query, documents)` is an upper estimate of the usage of a call, and `documents_per_call`
+    how many of a query to ask about at once: a paid judge that answers one by one says 1. A judge that is faster with
+    several queries at once has `score_many(requests)`, and says by `pairs_per_call` how many pairs to ask about.
+    """
 
     @property
     def scale(self) -> Scale:
@@ -49,28 +58,21 @@ class Judge(Protocol):
         """The same, without blocking the event loop."""
 
 
-@runtime_checkable
-class Forecasting(Protocol):
-    """A judge that can say before a call what it will cost, and how many documents it should hold."""
-
-    @property
-    def documents_per_call(self) -> int:
-        """Documents to ask about at once; a paid judge that answers one by one says 1."""
-
-    def forecast(self, query: str, documents: Sequence[str]) -> Usage:
-        """An upper estimate of the usage of scoring *documents*."""
-
-
 def forecast_of(judge: Judge, query: str, documents: Sequence[str]) -> Usage:
     """The usage of scoring *documents*; for a judge without a forecast, one request with every text in it."""
-    if isinstance(judge, Forecasting):
-        return judge.forecast(query, documents)
-    return Usage(1, sum(estimated_tokens(query, text) for text in documents))
+    forecast: Callable[..., Usage] | None = getattr(judge, "forecast", None)
+    estimate = Usage(1, sum(estimated_tokens(query, text) for text in documents))
+    return estimate if forecast is None else forecast(query, documents)
 
 
 def documents_per_call(judge: Judge) -> int:
-    """The number of documents that a call to *judge* should hold."""
-    return judge.documents_per_call if isinstance(judge, Forecasting) else _AT_ONCE
+    """The number of documents of a query that a call to *judge* should hold."""
+    return int(getattr(judge, "documents_per_call", _AT_ONCE))
+
+
+def pairs_per_call(judge: Judge) -> int:
+    """The number of pairs of several queries that a call to *judge* should hold; 0: it is asked query by query."""
+    return int(getattr(judge, "pairs_per_call", 0))
 
 
 class Blocking(ABC):
@@ -84,6 +86,10 @@ class Blocking(ABC):
     @abstractmethod
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, in order."""
+
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """The scores of each of *requests*, in order: one after the other, where a judge has no faster way."""
+        return _one_by_one(self, requests)
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, in a thread."""
@@ -115,8 +121,8 @@ def side_by_side(ask: Callable[[AskedT], ResultT], about: Sequence[AskedT], conc
         return list(pool.map(Context.run, [copy_context() for _ in about], repeat(ask), about))
 
 
-def unless_refused(name: str, answers: Sequence[float | RefusedTextsError | None]) -> Scores:
-    """The scores in *answers* of the service *name*, None for a document that it refuses.
+def unless_refused(name: str, answers: Sequence[ResultT | RefusedTextsError | None]) -> list[ResultT | None]:
+    """The scores in *answers* of the service *name*, None for a document, or a request, that it refuses.
 
     Raises:
         RefusedTextsError: It refuses the only one.
@@ -126,9 +132,7 @@ def unless_refused(name: str, answers: Sequence[float | RefusedTextsError | None
     if refused and len(refused) == len(answers):
         raise refused[0] if len(answers) == 1 else RefusedError(refused[0].brief, refused[0].said)
     if refused:
-        _log.warning(
-            "%s: %d of %d documents are refused, not judged: %s", name, len(refused), len(answers), refused[0].brief
-        )
+        _log.warning("%s: %d of %d are refused, not judged: %s", name, len(refused), len(answers), refused[0].brief)
     return [None if isinstance(answer, RefusedTextsError) else answer for answer in answers]
 
 
@@ -139,8 +143,29 @@ def scored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
         JudgeError: It answers something else, or another number of scores.
         InputError: *query* is no text.
     """
-    _check_query(query)
-    return _listed(judge, judge.score(query, documents), len(documents))
+    return scored_many(judge, [(query, documents)])[0]
+
+
+def scored_many(judge: Judge, requests: Sequence[Request]) -> list[Scores]:
+    """The same for each of *requests*, in order; a request that is refused whole is not judged, unless all are."""
+    for query, _ in requests:
+        _check_query(query)
+    many = getattr(judge, "score_many", partial(_one_by_one, judge))
+    answers = _listed(judge, many(requests), len(requests))
+    return [_listed(judge, answer, len(texts)) for (_, texts), answer in zip(requests, answers, strict=True)]
+
+
+def _one_by_one(judge: Any, requests: Sequence[Request]) -> list[Any]:
+    answers: list[Any] = []
+    for query, documents in requests:
+        try:
+            answers.append(judge.score(query, documents))
+        except RefusedTextsError as exc:
+            answers.append(exc)
+    kept = unless_refused(judge.fingerprint, answers)
+    return [
+        [None] * len(texts) if scores is None else scores for (_, texts), scores in zip(requests, kept, strict=True)
+    ]
 
 
 async def ascored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
@@ -157,13 +182,13 @@ def _check_query(query: object) -> None:
         raise InputError(f"query: expected a text, got {type(query).__name__}")
 
 
-def _listed(judge: Judge, answer: Any, documents: int) -> Scores:
+def _listed(judge: Judge, answer: Any, count: int) -> list[Any]:
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         hint = ": score must not be async" if iscoroutine(answer) else ""
         raise JudgeError(f"{judge.fingerprint}: expected a list of scores, got {type(answer).__name__}{hint}")
-    given: Scores = list(answer)
-    if len(given) != documents:
-        raise JudgeError(f"{judge.fingerprint}: expected {documents} scores, got {len(given)}")
+    given = list(answer)
+    if len(given) != count:
+        raise JudgeError(f"{judge.fingerprint}: expected {count} scores, got {len(given)}")
     return given
 
 

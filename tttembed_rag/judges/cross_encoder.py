@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from tttembed_rag.clients.fingerprints import fingerprint_of
-from tttembed_rag.clients.local import EXTRA, MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, weights_digest
+from tttembed_rag.clients.local import MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, padded, weights_digest
 from tttembed_rag.clients.usage import Usage, estimated_tokens, report_usage
-from tttembed_rag.errors import InputError, require
-from tttembed_rag.judges.contract import Blocking, Scores
-from tttembed_rag.judges.documents import Screened, readable
+from tttembed_rag.errors import InputError
+from tttembed_rag.judges.contract import Blocking, Request, Scores
+from tttembed_rag.judges.documents import Screened, readable, spread_all
 from tttembed_rag.rewards.scales import Scale
 
 # Tokens of a pair where neither tokenizer nor model names a limit.
 _DEFAULT_LENGTH = 512
+# Pairs of a call on a CPU, which should say soon how far it is, and on an accelerator.
+_PAIRS = 256, 4_096
 
 
 class CrossEncoderJudge(Blocking):
@@ -58,6 +60,7 @@ class CrossEncoderJudge(Blocking):
             config.pad_token_id = tokenizer.pad_token_id
         self._pad = config.pad_token_id or 0
         self._batches = Batches(1 if config.pad_token_id is None else batch_tokens, model.device.type, name)
+        self.pairs_per_call = _PAIRS[model.device.type != "cpu"]
         self.scale = Scale(scale)
         self.fingerprint = fingerprint_of(
             "cross-encoder", name, weights=weights_digest(model), scale=scale, tokens=self._tokens
@@ -65,37 +68,34 @@ class CrossEncoderJudge(Blocking):
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, on the declared scale; None for a document without text."""
+        return self.score_many([(query, documents)])[0]
+
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """The same for each of *requests*: pairs of like length are read together, whatever their query."""
         limit = self._tokens * MOST_CHARACTERS_PER_TOKEN
-        screened = Screened.of(documents, limit)
-        if not screened.texts:
-            return [None] * screened.total
-        pairs = self._text.pairs(readable(query, limit), screened.texts)
+        screened = [Screened.of(documents, limit) for _, documents in requests]
+        queries = [readable(query, limit) for query, _ in requests]
+        pairs = self._text.pairs(
+            [(query, text) for query, some in zip(queries, screened, strict=True) for text in some.texts]
+        )
         lengths = [len(ids) for ids, _ in pairs]
         logits = self._batches.run(lengths, lambda rows: self._logits([pairs[row] for row in rows]))
         report_usage(Usage(input_tokens=sum(lengths)))
-        return screened.spread(logits)
+        return spread_all(screened, logits)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate of the tokens that scoring will read."""
         return Usage(input_tokens=sum(min(self._tokens, 4 + estimated_tokens(query, text)) for text in documents))
 
-    def _logits(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
-        torch = require("torch", EXTRA)
-
-        def padded(rows: Iterable[list[int]], value: int = 0) -> Any:
-            tensors = [torch.tensor(row) for row in rows]
-            return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
-
-        inputs = {"input_ids": padded((ids for ids, _ in pairs), self._pad)}
-        if len({len(ids) for ids, _ in pairs}) > 1:  # else nothing is padded: the faster kernel
-            inputs["attention_mask"] = padded([1] * len(ids) for ids, _ in pairs)
+    def _logits(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Any:
+        device, rows = self._model.device, [ids for ids, _ in pairs]
+        inputs = {"input_ids": padded(rows, self._pad, device)}
+        if len({len(ids) for ids in rows}) > 1:  # else nothing is padded: the faster kernel
+            inputs["attention_mask"] = padded([[1] * len(ids) for ids in rows], 0, device)
         if self._segmented:
-            inputs["token_type_ids"] = padded(types for _, types in pairs)
-        logits = self._model(**{key: value.to(self._model.device) for key, value in inputs.items()}).logits.float()[
-            :, 0
-        ]
-        scores: list[float] = (logits.sigmoid() if self.scale.kind == "probability" else logits).tolist()
-        return scores
+            inputs["token_type_ids"] = padded([types for _, types in pairs], 0, device)
+        logits = self._model(**inputs).logits.float()[:, 0]
+        return logits.sigmoid() if self.scale.kind == "probability" else logits
 
 
 def _places(model: Any) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import isfinite
 
 from tttembed_rag.judges.contract import Scores
@@ -28,7 +29,7 @@ _FIT = {**dict.fromkeys(_CONTROLS, " "), **dict.fromkeys(_HIDDEN), 0x09: "\t", 0
 def readable(text: str, limit: int) -> str:
     """*text* as a judge may read it: at most *limit* characters, no lone surrogates, nothing hidden."""
     cut = (text if len(text) <= limit else text.lstrip()[:limit]).replace("\r\n", "\n")
-    return whole(cut).translate(_FIT)
+    return cut if cut.isascii() and cut.isprintable() else whole(cut).translate(_FIT)
 
 
 def fence_of(query: str, document: str) -> str:
@@ -57,3 +58,9 @@ class Screened:
         for row, score in zip(self.rows, scores, strict=True):
             spread[row] = float(score) if score is not None and isfinite(score) else None
         return spread
+
+
+def spread_all(screened: Sequence[Screened], scores: Iterable[float | None]) -> list[Scores]:
+    """The *scores* of the texts of all requests, in order, for the documents of each."""
+    left = iter(scores)
+    return [some.spread(list(islice(left, len(some.texts)))) for some in screened]

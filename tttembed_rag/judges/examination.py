@@ -15,7 +15,7 @@ from importlib.resources import files
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges.contract import Judge, Scores, checked_judge, checked_rewards, forecast_of, scored
+from tttembed_rag.judges.contract import Judge, Scores, checked_judge, checked_rewards, forecast_of, scored_many
 
 # Questions that must be right: a judge that guesses has as many of 24 right with p < .001, by the binomial test.
 _NEEDED = 20
@@ -69,7 +69,7 @@ def check_judge(judge: Judge) -> None:
         JudgeError: It puts the right document first for fewer than 20 of the queries.
     """
     checked_judge(judge)
-    check_answers(judge, [score for query, documents in questions() for score in scored(judge, query, documents)])
+    check_answers(judge, [score for scores in scored_many(judge, questions()) for score in scores])
 
 
 def check_answers(judge: Judge, scores: Scores) -> None:

@@ -15,8 +15,8 @@ from tttembed_rag.clients.portions import Portions
 from tttembed_rag.clients.retrying import Patience, TooLargeError
 from tttembed_rag.clients.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
 from tttembed_rag.errors import InputError, JudgeError, check_count
-from tttembed_rag.judges.contract import Blocking, Scores, side_by_side, unless_refused
-from tttembed_rag.judges.documents import Screened, fence_of, readable
+from tttembed_rag.judges.contract import Blocking, Request, Scores, side_by_side, unless_refused
+from tttembed_rag.judges.documents import Screened, fence_of, readable, spread_all
 from tttembed_rag.rewards.scales import Scale
 
 # Requests in flight at once within one call.
@@ -162,12 +162,24 @@ class HttpJudge(Blocking):
         Raises:
             JudgeError: The server refused, stayed busy, or left a document out.
         """
-        screened = Screened.of(documents, self.longest_document)
-        size, ask = self._portions.most, partial(self._scores, query)
-        batches = [screened.texts[start : start + size] for start in range(0, len(screened.texts), size)]
-        answers = side_by_side(lambda batch: self._portions.ask(batch, ask), batches, _AT_ONCE)
-        name = self.endpoint.where.name
-        return screened.spread(unless_refused(name, [score for scores in answers for score in scores]))
+        return self.score_many([(query, documents)])[0]
+
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """The same for each of *requests*, side by side."""
+        screened, size = (
+            [Screened.of(documents, self.longest_document) for _, documents in requests],
+            self._portions.most,
+        )
+        batches = [
+            (query, some.texts[start : start + size])
+            for (query, _), some in zip(requests, screened, strict=True)
+            for start in range(0, len(some.texts), size)
+        ]
+        answers = side_by_side(
+            lambda batch: self._portions.ask(batch[1], partial(self._scores, batch[0])), batches, _AT_ONCE
+        )
+        scores = [score for batch in answers for score in batch]
+        return spread_all(screened, unless_refused(self.endpoint.where.name, scores))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""

@@ -21,8 +21,8 @@ from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.clients.retrying import RefusedTextsError, refusal
 from tttembed_rag.clients.usage import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, check_count
-from tttembed_rag.judges.contract import Scores, side_by_side, unless_refused
-from tttembed_rag.judges.documents import Screened, fence_of, readable
+from tttembed_rag.judges.contract import Request, Scores, side_by_side, unless_refused
+from tttembed_rag.judges.documents import Screened, fence_of, readable, spread_all
 from tttembed_rag.rewards.scales import Scale
 
 # A chat model as a function: what it is asked, what it answers; None or "" where it has no answer.
@@ -109,6 +109,8 @@ class RubricJudge:
         called = getattr(complete, "__call__", None)  # noqa: B004 (an object whose __call__ is async)
         self._async = inspect.iscoroutinefunction(complete) or inspect.iscoroutinefunction(called)
         self.blocks = not self._async
+        # Those of a model that answers many prompts at once.
+        self.pairs_per_call = int(getattr(complete, "prompts_per_call", 0))
         self._instruction = instruction
         self.longest_document = longest_document
         self._output_tokens = output_tokens
@@ -121,32 +123,52 @@ class RubricJudge:
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One grade per document, several prompts at once in threads; None where the answer has no verdict."""
+        return self.score_many([(query, documents)])[0]
+
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """The same for each of *requests*; a local chat model answers many prompts at once."""
         if self._async:  # in a thread, for this one may have a running event loop
             with ThreadPoolExecutor(1, "tttembed-judge") as pool:
-                return pool.submit(copy_context().run, asyncio.run, self.ascore(query, documents)).result()
-        screened = Screened.of(documents, self.longest_document)
+                return pool.submit(copy_context().run, asyncio.run, self._ascore_many(requests)).result()
+        screened, prompts = self._prompts(requests)
+        if self.pairs_per_call:
+            answers = self.complete.answers(prompts)
+            return spread_all(screened, [self._grade(answer, "length" * (answer is None)) for answer in answers])
 
-        def grade(text: str) -> float | RefusedTextsError | None:
-            with self._asking(self.prompt(query, text)) as asked:
-                asked.answer = self.complete(asked.prompt)
+        def grade(prompt: str) -> float | RefusedTextsError | None:
+            with self._asking(prompt) as asked:
+                asked.answer = self.complete(prompt)
             return asked.refused or self._grade(asked.answer, asked.ended)
 
-        return self._spread(screened, side_by_side(grade, screened.texts, self._concurrency))
+        grades = side_by_side(grade, prompts, self._concurrency)
+        return spread_all(screened, unless_refused(self._model, grades))
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, without blocking; a plain function runs in threads."""
         if not self._async:
             return await asyncio.to_thread(self.score, query, documents)
-        screened = Screened.of(documents, self.longest_document)
-        slots = asyncio.Semaphore(self._concurrency)
+        return (await self._ascore_many([(query, documents)]))[0]
 
-        async def grade(text: str) -> float | RefusedTextsError | None:
+    async def _ascore_many(self, requests: Sequence[Request]) -> list[Scores]:
+        slots = asyncio.Semaphore(self._concurrency)
+        screened, prompts = self._prompts(requests)
+
+        async def grade(prompt: str) -> float | RefusedTextsError | None:
             async with slots:
-                with self._asking(self.prompt(query, text)) as asked:
-                    asked.answer = await self.complete(asked.prompt)
+                with self._asking(prompt) as asked:
+                    asked.answer = await self.complete(prompt)
             return asked.refused or self._grade(asked.answer, asked.ended)
 
-        return self._spread(screened, await asyncio.gather(*(grade(text) for text in screened.texts)))
+        grades = await asyncio.gather(*map(grade, prompts))
+        return spread_all(screened, unless_refused(self._model, grades))
+
+    def _prompts(self, requests: Sequence[Request]) -> tuple[list[Screened], list[str]]:
+        """The texts of *requests* that are read, and the prompt for each."""
+        screened = [Screened.of(documents, self.longest_document) for _, documents in requests]
+        prompts = [
+            self.prompt(query, text) for (query, _), some in zip(requests, screened, strict=True) for text in some.texts
+        ]
+        return screened, prompts
 
     def _grade(self, answer: str | None, ended: str) -> float | None:
         """The grade of an *answer* that *ended* so; where it has none, the log says why, once."""
@@ -159,9 +181,6 @@ class RubricJudge:
                 self._silences.add(brief)
                 _log.warning("%s: no verdict: %s", self._model, brief)
         return grade
-
-    def _spread(self, screened: Screened, answers: Sequence[float | RefusedTextsError | None]) -> Scores:
-        return screened.spread(unless_refused(self._model, answers))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request a document, its prompt, and an answer of full length."""

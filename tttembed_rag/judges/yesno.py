@@ -2,22 +2,35 @@
 
 The recipe is the model's own: a frame that must not be cut, the text of the pair between, and the
 float32 softmax over the two raw logits at the last position (Eq. 5 of the paper). The tokens that
-all documents of a query share, frame and query, are read once and their keys and values reused.
+all documents of a query share, frame and query, are read once: on a CPU their keys and values are
+kept, on a card documents of many queries stand side by side in one sequence.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
+import time
 from collections.abc import Sequence
-from os.path import commonprefix
+from contextlib import nullcontext
+from itertools import chain, islice
 from typing import Any
 
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.clients.local import EXTRA, MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, weights_digest
+from tttembed_rag.clients.local import (
+    EXTRA,
+    MOST_CHARACTERS_PER_TOKEN,
+    Batches,
+    PlainTokenizer,
+    out_of_memory,
+    padded,
+    weights_digest,
+)
 from tttembed_rag.clients.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.judges.contract import Blocking, Scores
+from tttembed_rag.judges.contract import Blocking, Request, Scores
 from tttembed_rag.judges.documents import Screened, readable
+from tttembed_rag.judges.packing import FILLED, Packed, blocks_of, mask_of, packed, shared_tokens
 from tttembed_rag.rewards.scales import Scale
 
 PREFIX = (
@@ -29,6 +42,10 @@ PREFIX = (
 BODY = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 _TURNS = "<|im_start|>", "<|im_end|>"
+# Pairs of a call on a card, and tokens of a packed sequence; what does not fill half of one is padded instead.
+_PAIRS, _SEQUENCE = 2_048, 8_192
+
+_log = logging.getLogger(__name__)
 
 
 class YesNoJudge(Blocking):
@@ -41,6 +58,9 @@ class YesNoJudge(Blocking):
         instruction: What counts as relevant; part of the fingerprint.
         max_tokens: Tokens of frame and pair together; only the document's end is ever cut.
         batch_tokens: Tokens of a batch; None chooses by device.
+        pooled: Whether pairs of several queries are read together; None does so off the CPU, where it is faster, of
+            models with plain layers.
+        compile_after: Seconds of reading packed sequences after which the model is compiled for them.
     """
 
     documents_per_call = 128
@@ -55,6 +75,8 @@ class YesNoJudge(Blocking):
         instruction: str = INSTRUCTION,
         max_tokens: int = 8192,
         batch_tokens: int | None = None,
+        pooled: bool | None = None,
+        compile_after: float = 10.0,
     ) -> None:
         self._model = model
         self._text = PlainTokenizer(tokenizer)
@@ -69,6 +91,14 @@ class YesNoJudge(Blocking):
         self._answers = [token for (token,) in ids[:2]]
         self._instruction = instruction
         self._batches = Batches(batch_tokens, model.device.type, name)
+        # Layers that attend to all that stands before; others see more in a sequence than a row of its own holds.
+        plain = set(getattr(model.config, "layer_types", None) or [""]) == {"full_attention"}
+        self._pooled = plain and (model.device.type != "cpu" if pooled is None else pooled)
+        self._sequence, self._on_cuda = _SEQUENCE, model.device.type == "cuda"
+        # Seconds that packed sequences were read for, after so many of which the model is compiled.
+        self._packing, self._compile_after, self._compiled = 0.0, compile_after, False
+        self._head = model.get_output_embeddings().weight.detach()[self._answers].float().T
+        self.pairs_per_call = _PAIRS if self._pooled else 0
         weights, prompt = weights_digest(model), [PREFIX, BODY, SUFFIX]
         self.fingerprint = fingerprint_of(
             "yesno", name, weights=weights, prompt=prompt, instruction=instruction, tokens=max_tokens
@@ -76,59 +106,111 @@ class YesNoJudge(Blocking):
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """P(yes) per document; None for a document without text, or where the query leaves no room for one."""
+        return self.score_many([(query, documents)])[0]
+
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """The same for each of *requests*; on a card all are read together."""
         limit = self._room * MOST_CHARACTERS_PER_TOKEN
-        screened = Screened.of(documents, limit)
-        query = readable(query, limit)
-        head, *bodies = self._text.ids(
-            BODY.format_map({"instruction": self._instruction, "query": query, "document": text})
-            for text in ("", *screened.texts)
-        )
-        if not bodies or len(head) >= self._room:
-            return [None] * screened.total
-        rows = [self._prefix + body[: self._room] + self._suffix for body in bodies]
-        # At least one token of each is left.
-        common = len(commonprefix(rows))  # noqa: RUF071 (of lists of tokens, not of paths)
-        shared = min(common, min(map(len, rows)) - 1) if len(rows) > 1 else 0
-        rests, torch = [row[shared:] for row in rows], require("torch", EXTRA)
-        memory = None
-        if shared:
-            ids = torch.tensor([rows[0][:shared]], device=self._model.device)
-            with torch.inference_mode():
-                memory = self._model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
-        scores = self._batches.run(
-            [len(rest) for rest in rests],
-            lambda batch: self._p_yes([rests[row] for row in batch], memory, shared),
-            shared=shared,
-        )
-        report_usage(Usage(input_tokens=shared + sum(len(rest) for rest in rests)))
-        return screened.spread(scores)
+        screened = [Screened.of(documents, limit) for _, documents in requests]
+        asked = zip((readable(query, limit) for query, _ in requests), screened, strict=True)
+        pairs = [(query, text) for query, some in asked for text in ("", *some.texts)]
+        frame = {"instruction": self._instruction}
+        bodies = iter(self._text.ids(BODY.format_map({**frame, "query": q, "document": text}) for q, text in pairs))
+        queries = []
+        for some in screened:
+            head, *own = islice(bodies, 1 + len(some.texts))
+            has_room = len(head) < self._room
+            queries.append([self._prefix + body[: self._room] + self._suffix for body in own if has_room])
+        judged = [rows for rows in queries if rows]
+        with self._batches.reading():
+            scores = self._pooled_scores(judged) if self._pooled else chain(*map(self._after_head, judged))
+        left = iter(scores)
+        return [
+            some.spread(list(islice(left, len(rows))) or [None] * len(some.texts))
+            for some, rows in zip(screened, queries, strict=True)
+        ]
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate of the tokens that scoring will read."""
         shared = len(self._prefix) + estimated_tokens(self._instruction, query) + len(self._suffix)
         return Usage(input_tokens=sum(shared + min(self._room, estimated_tokens(text)) for text in documents))
 
-    def _p_yes(self, rests: Sequence[list[int]], memory: Any, shared: int) -> list[float]:
-        """P(yes) after the *shared* tokens, read as *memory*, and each of *rests*, padded between the two."""
-        torch, device = require("torch", EXTRA), self._model.device
-        longest = max(len(rest) for rest in rests)
-        ids = torch.zeros((len(rests), longest), dtype=torch.long)
-        mask = torch.ones((len(rests), shared + longest), dtype=torch.long)
-        places = torch.zeros_like(ids)
-        for row, rest in enumerate(rests):
-            ids[row, longest - len(rest) :] = torch.tensor(rest)
-            mask[row, shared : shared + longest - len(rest)] = 0
-            places[row, longest - len(rest) :] = torch.arange(shared, shared + len(rest))
-        past = copy.deepcopy(memory)
+    def _after_head(self, rows: Sequence[list[int]]) -> list[float]:
+        """P(yes) after each of the *rows* of one query; what all share is read once, and kept as keys and values."""
+        shared, memory = shared_tokens(rows) if len(rows) > 1 else 0, None
+        if shared:
+            ids = padded([rows[0][:shared]], 0, self._model.device)
+            memory = self._model.base_model(input_ids=ids, use_cache=True).past_key_values
+        return self._by_length([row[shared:] for row in rows], memory, shared)
+
+    def _by_length(self, rows: Sequence[list[int]], memory: Any = None, shared: int = 0) -> list[float]:
+        """P(yes) after *shared* tokens, read as *memory*, and each of *rows*, those of like length together."""
+        lengths = [len(row) for row in rows]
+        report_usage(Usage(input_tokens=shared + sum(lengths)))
+        return self._batches.run(
+            lengths, lambda batch: self._padded([rows[row] for row in batch], memory), shared=shared
+        )
+
+    def _padded(self, rows: Sequence[list[int]], memory: Any) -> Any:
+        """P(yes) (n,) after *memory* and each of *rows*, padded on the right: what stands behind is never seen."""
+        past, device = copy.deepcopy(memory), self._model.device
         if past is not None:
-            past.batch_repeat_interleave(len(rests))
-        logits = self._model(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
-            position_ids=places.to(device),
-            past_key_values=past,
-            use_cache=past is not None,
-            logits_to_keep=1,
-        ).logits[:, -1, self._answers]
-        p_yes: list[float] = logits.float().softmax(dim=-1)[:, 1].tolist()
-        return p_yes
+            past.batch_repeat_interleave(len(rows))
+        eager = require("torch", EXTRA).compiler.set_stance("force_eager") if self._compiled else nullcontext()
+        with eager:  # lengths differ from batch to batch
+            hidden = self._model.base_model(
+                input_ids=padded(rows, 0, device), past_key_values=past, use_cache=past is not None
+            ).last_hidden_state
+        ends = padded([[len(row) - 1] for row in rows], 0, device)
+        return self._p_yes(hidden.take_along_dim(ends[:, :, None], dim=1)[:, 0])
+
+    def _pooled_scores(self, queries: Sequence[Sequence[list[int]]]) -> list[float]:
+        """P(yes) after each row of all *queries*: in packed sequences, or where these gain nothing by length."""
+        rows = [row for own in queries for row in own]
+        lengths = [len(row) for row in rows]
+        while self._sequence and max(lengths, default=0) <= self._sequence <= 2 * sum(lengths):
+            try:
+                return self._in_sequences(queries)
+            except Exception as exc:  # noqa: BLE001 (what compiles kernels may raise anything)
+                if not out_of_memory(exc):
+                    _log.warning("%s: pairs are padded, for they cannot be packed", self.fingerprint, exc_info=True)
+                    self._sequence = 0
+                self._sequence //= 2
+                require("torch", EXTRA).cuda.empty_cache()
+        return self._by_length(rows)
+
+    def _in_sequences(self, queries: Sequence[Sequence[list[int]]]) -> list[float]:
+        """P(yes) after each row of *queries*, packed; the model is compiled once it has read so for long enough."""
+        own, began = self._model.config._attn_implementation, time.monotonic()  # noqa: SLF001 (no public name)
+        if self._on_cuda and not self._compiled and self._packing >= self._compile_after:
+            self._compiled = True
+            for layer in self._model.base_model.layers:  # all of which share what is compiled for the first
+                layer.compile(dynamic=False)
+        fed, under_way = 0, []
+        try:
+            self._model.set_attn_implementation("flex_attention" if self._on_cuda else "sdpa")
+            for sequence in packed(queries, self._sequence):
+                fed += len(sequence)
+                under_way.append(self._read(sequence))
+            # Taken once all are under way: the card works while sequences are laid.
+            scores = [score for values in under_way for score in values.tolist()]
+        finally:
+            self._model.set_attn_implementation(own)
+        self._packing += time.monotonic() - began
+        report_usage(Usage(input_tokens=fed))
+        return scores
+
+    def _read(self, sequence: Packed) -> Any:
+        """P(yes) (n,) at the ends of a *sequence*."""
+        if self._on_cuda:  # kernels are made for one length
+            sequence.add([0] * (self._sequence - len(sequence)), 0, FILLED, FILLED)
+        ids, places, *numbers = padded(sequence.columns, 0, self._model.device)
+        attention = (blocks_of if self._on_cuda else mask_of)(*numbers)
+        hidden = self._model.base_model(
+            input_ids=ids[None], position_ids=places[None], attention_mask=attention, use_cache=False
+        ).last_hidden_state
+        return self._p_yes(hidden[0, padded([sequence.ends], 0, self._model.device)[0]])
+
+    def _p_yes(self, hidden: Any) -> Any:
+        """P(yes) (n,) by the last states (n, width): of all words the head is asked for two."""
+        return (hidden.float() @ self._head).softmax(dim=-1)[:, 1]

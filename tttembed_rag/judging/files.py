@@ -10,7 +10,7 @@ from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
 from tttembed_rag.rewards.events import Feedback
 from tttembed_rag.rewards.rows import read_events
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.system.files import write_whole
+from tttembed_rag.system.files import PUBLIC, write_whole
 
 
 def read_feedback(spec: str, plan: Plan, *, queries: Mapping[str, str], documents: Mapping[str, str]) -> Verdicts:
@@ -41,4 +41,4 @@ def write_scores(path: Path, verdicts: Verdicts) -> None:
     for query, rewards in verdicts.rewards.items():
         lines += [f"{query}\t{document}\t{reward:.9g}\n" for document, reward in rewards.items()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, "".join(lines).encode())
+    write_whole(path, "".join(lines).encode(), mode=PUBLIC)

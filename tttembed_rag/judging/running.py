@@ -23,7 +23,7 @@ import numpy as np
 from tttembed_rag.clients.retrying import RefusedTextsError
 from tttembed_rag.clients.usage import Meter, Usage, metered
 from tttembed_rag.errors import JudgeError, RewardError, check_count
-from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_rewards, scored
+from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_rewards, pairs_per_call, scored_many
 from tttembed_rag.judges.examination import check_answers
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
@@ -104,7 +104,9 @@ class Run:
     ) -> None:
         judge.scale.check_calibrated()  # before anything is paid
         check_count("concurrency", concurrency)
-        self.account, self._judge, self._concurrency, self._wary = account, judge, concurrency, wary
+        self.account, self._judge, self._wary = account, judge, wary
+        # One call about many queries is tokenised while the other one is read.
+        self._concurrency = min(concurrency, 2) if pairs_per_call(judge) else concurrency
         self._watch, self._stop = watch or (lambda _: None), stop or Event()
         self._walk = Walk(plan, judge, account, examine=examine)
         self._under_way = Calls[tuple[JudgeCall, Meter]](judge.fingerprint, seconds, self._stop)
@@ -112,6 +114,7 @@ class Run:
         self._examining, self._chances = False, _CHANCES if examine else 0
         self._why: str | None = None
         self._failures = self._refusals = 0
+        self._open = 0  # pairs of the plan that a call under way asks about
         self._failed: dict[bytes, JudgeError] = {}
         self.usage, self.usd = Usage(), 0.0
         # Why the judge is asked no more: it broke down, or a cap has no room for its examination.
@@ -154,6 +157,7 @@ class Run:
         return self._verdicts()
 
     def _begin(self, call: JudgeCall) -> None:
+        self._open += 0 if call.examines else len(call.charge.pairs)
         self._examining = self._examining or call.examines
         with metered() as meter:
             if getattr(self._judge, "blocks", False):
@@ -165,6 +169,7 @@ class Run:
     def _end(self, begun: tuple[JudgeCall, Meter], future: Future[Scores]) -> None:
         """Settle a call that has ended, and keep its scores."""
         call, meter = begun
+        self._open -= 0 if call.examines else len(call.charge.pairs)
         try:
             scores = self._scores(future)
             if call.examines:
@@ -245,7 +250,8 @@ class Run:
 
     @property
     def _progress(self) -> Progress:
-        return Progress(self._walk.pairs, self._walk.cached, self.usage, self._walk.usd + self.usd)
+        asked = self._walk.pairs - self._open
+        return Progress(asked, self._walk.cached, self.usage, self._walk.usd + self.usd)
 
     def _verdicts(self) -> Verdicts:
         walk = self._walk
@@ -260,11 +266,8 @@ class Run:
 
 
 def _score(judge: Judge, call: JudgeCall) -> Scores:
-    """The judge's answers, one question after the other."""
-    scores: Scores = []
-    for query, texts in call.questions:
-        scores += scored(judge, query, texts)
-    return scores
+    """The judge's answers to all questions of a call."""
+    return [score for scores in scored_many(judge, call.questions) for score in scores]
 
 
 def _sensible(judge: Judge, answer: Sequence[object]) -> Scores:

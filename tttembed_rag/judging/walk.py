@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import Usage
-from tttembed_rag.judges.contract import Judge, documents_per_call, forecast_of
+from tttembed_rag.judges.contract import Judge, Request, documents_per_call, pairs_per_call
 from tttembed_rag.judges.examination import examination_keys, forecast_of_questions, has_passed, questions
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress
-from tttembed_rag.rewards.observations import Served
+from tttembed_rag.rewards.observations import Candidate, Served
 
-# A document of a query: its id, its text, and the address of the pair.
-Addressed = tuple[str, str, bytes]
+# A pair: its query, its candidate, and its address.
+Addressed = tuple[Served, Candidate, bytes]
+# The pairs of a call about several queries, by query.
+Pack = Sequence[Sequence[Addressed]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgeCall:
-    """A call to make: queries, each with texts in the order of the pairs of the charge; several only of an examination.
+    """A call to make: queries, each with texts in the order of the pairs of the charge.
 
     Where it *examines* the judge, no other call begins before its answer.
     """
 
-    questions: Sequence[tuple[str, Sequence[str]]]
+    questions: Sequence[Request]
     charge: Charge
     examines: bool = False
 
@@ -54,48 +58,62 @@ class Walk:
 
     def calls(self) -> Generator[JudgeCall | None, None, None]:
         """Calls to make, each charged, to be settled by the caller; None: one that is under way must end first."""
+        pack: list[Sequence[Addressed]] = []
         for served, candidates in self._plan.visits():
-            addressed = [
-                (one.doc_id, one.text, pair_key(self._judge.fingerprint, served.query, one.text)) for one in candidates
-            ]
-            self._look_up([key for _, _, key in addressed])
+            addressed = [(served, one, pair_key(self._judge.fingerprint, served.query, one.text)) for one in candidates]
             size = documents_per_call(self._judge)
             for start in range(0, len(addressed), size):
-                left: Sequence[Addressed] = addressed[start : start + size]
-                if any(self._is_fresh(key) for _, _, key in left):
-                    yield from self._examine()
-                while left and not self.stopped:
-                    left = yield from self._ask(served, left)
+                pack.append(addressed[start : start + size])
+                if sum(map(len, pack)) >= pairs_per_call(self._judge):
+                    yield from self._ask_all(pack)
+                    pack = []
                 if self.stopped:
                     return
+        yield from self._ask_all(pack)
 
     def examination(self) -> JudgeCall | None:
         """The examination of the judge, of one that has passed it the first question again; None where a cap ends."""
         chosen = questions()[: 1 if self._has_passed() else None]
         keys = examination_keys(self._judge.fingerprint, chosen)
-        estimate = forecast_of_questions(self._judge, chosen)
-        charge = self._account.charge(keys, estimate, least=len(keys), anew=True)
+        charge = self._account.charge(keys, forecast_of_questions(self._judge, chosen), least=len(keys), anew=True)
         return None if charge is None else JudgeCall(chosen, charge, examines=True)
 
-    def _ask(self, served: Served, part: Sequence[Addressed]) -> Generator[JudgeCall | None, None, Sequence[Addressed]]:
-        """Reach what is known of *part*, and ask about the rest; gives what is still to be asked about."""
-        fresh = {key: text for _, text, key in part if self._is_fresh(key)}
+    def _ask_all(self, pack: Pack) -> Generator[JudgeCall | None, None, None]:
+        """Reach the pairs of *pack*, in as many calls as caps and others who ask make of it."""
+        self._look_up([key for part in pack for _, _, key in part])
+        if any(self._is_fresh(key) for part in pack for _, _, key in part):
+            yield from self._examine()
+        while pack and not self.stopped:
+            pack = yield from self._ask(pack)
+
+    def _ask(self, pack: Pack) -> Generator[JudgeCall | None, None, Pack]:
+        """Reach what is known of *pack*, and ask about the rest; gives what is still to be asked about."""
+        pairs = [pair for part in pack for pair in part]
+        fresh = {key: (served.query, one.text) for served, one, key in pairs if self._is_fresh(key)}
         call = None
         if fresh:
-            charge = yield from self._charged(list(fresh), forecast_of(self._judge, served.query, list(fresh.values())))
+            charge = yield from self._charged(
+                list(fresh), forecast_of_questions(self._judge, _questions(fresh.values()))
+            )
             if charge is None:
-                return ()
+                if len(pack) == 1:
+                    self.stopped = self._account.ended
+                    return ()
+                half = len(pack) // 2
+                left = yield from self._ask(pack[:half])
+                return [*left, *pack[half:]]
             if charge.pairs:
-                call = JudgeCall([(served.query, [fresh[key] for key in charge.pairs])], charge)
+                call = JudgeCall(_questions([fresh[key] for key in charge.pairs]), charge)
             self._asked.update(charge.pairs)
             self._look_up(list(fresh))
-        known = [one for one in part if not self._is_fresh(one[2])]
+        known = [pair for pair in pairs if not self._is_fresh(pair[2])]
         self.cached += sum(key in self.answered for _, _, key in known)
-        self.reached += [(served.query_id, document, key) for document, _, key in known]
+        self.reached += [(served.query_id, one.doc_id, key) for served, one, key in known]
         if call is None:  # all is known, or others ask about the rest now
             return ()
         yield call
-        return [one for one in part if self._is_fresh(one[2])]
+        left = [[pair for pair in part if self._is_fresh(pair[2])] for part in pack]
+        return [part for part in left if part]
 
     def _examine(self) -> Generator[JudgeCall | None, None, None]:
         """Ask for the examination of the judge, unless its answers are kept or others ask for them now."""
@@ -107,6 +125,7 @@ class Walk:
                 return
             charge = yield from self._charged(keys, forecast_of_questions(self._judge, questions()), least=len(keys))
             if charge is None:
+                self.stopped = self._account.ended
                 return
             self._examined = len(charge.pairs) == len(keys)
             yield JudgeCall(questions(), charge, examines=True) if self._examined else None
@@ -117,11 +136,8 @@ class Walk:
     def _charged(
         self, pairs: Sequence[bytes], estimate: Usage, *, least: int = 1
     ) -> Generator[None, None, Charge | None]:
-        """The charge for a call about *pairs*; None where a cap ends the walk."""
-        while (charge := self._account.charge(pairs, estimate, least=least)) is None:
-            if not self._account.running:
-                self.stopped = self._account.ended
-                return None
+        """The charge for a call about *pairs*; None where a cap has no room for it."""
+        while (charge := self._account.charge(pairs, estimate, least=least)) is None and self._account.running:
             yield None
         return charge
 
@@ -134,6 +150,11 @@ class Walk:
             answers = self._account.get(missing)
             self.answered |= answers
             self.usd += sum(paid.usd for paid in answers.values())
+
+
+def _questions(pairs: Iterable[tuple[str, str]]) -> list[Request]:
+    """The queries of *pairs* of texts, in order, each with the documents that stand there together."""
+    return [(query, [text for _, text in group]) for query, group in groupby(pairs, key=itemgetter(0))]
 
 
 def forecast(plan: Plan, judge: Judge, cache: Answers, *, examine: bool = False) -> Progress:

@@ -33,8 +33,8 @@ FALLS = Question(
 )
 EXPOSED = Question(
     "TTT-G04",
-    "Does no document rise or fall in everybody's list by the word of sources?",
-    "documents move in too many lists by the word of sources",
+    "Does no document rise or fall in everybody's list, whatever is asked?",
+    "documents move in too many lists, whatever is asked",
 )
 AUDITED = Question("TTT-G05", "Do trusted labels confirm the gain?", "trusted labels do not confirm it: {found}")
 UNSOLVED = Question(

@@ -29,8 +29,8 @@ class Evidence:
         needed: About how many more rewarded queries (tasks, where n counts tasks) would settle it, if the
             gain holds; None where that is unknown or nothing is open.
         code: Stable name of the question that decided, such as ``TTT-G03``; empty where no gate was asked.
-        withheld: Documents of which nothing was heard that sources say: by their word these would have moved into or
-            out of the lists of many queries, whatever was asked (``TTT-G04``).
+        withheld: Documents that would have moved into or out of the lists of many queries, whatever was asked, by what
+            sources, or a judge that overrates them, say: that was not learned from (``TTT-G04``).
         sources: Distinct sources that the rewards came from; 0 where the declared judge gave them all.
         trust: The factor in [0, 1] on what is served: how far the trusted labels of an audit confirm the judge's order;
             1 without an audit. It is part of *alpha*, or of the vectors of a local or private offset.
@@ -84,7 +84,7 @@ class Evidence:
         more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
         code = f" [{self.code}]" if self.code else ""
         from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""
-        without = f"; without what sources say of {few(self.withheld)} [{EXPOSED.code}]" if self.withheld else ""
+        without = f"; without what was said of {few(self.withheld)} [{EXPOSED.code}]" if self.withheld else ""
         trust = f"{self.trust:.2f}"
         shrunk = "" if trust == "1.00" else f"; dose times {trust}, as far as labels confirm the judge's order"
         return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{shrunk}{without}{code}"

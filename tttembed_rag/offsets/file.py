@@ -23,6 +23,7 @@ from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.offset import Certificate, Offset
 from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
+from tttembed_rag.rewards.names import MAX_NAME, is_name
 from tttembed_rag.vectors.checks import FloatArray
 
 ToldT = TypeVar("ToldT")
@@ -74,6 +75,7 @@ def _or_none(known: Known) -> Known:
 
 
 _TEXT: Known = (lambda value: isinstance(value, str)), "a text"
+_NAME: Known = (lambda value: isinstance(value, str) and is_name(value)), f"a name of at most {MAX_NAME} bytes"
 _NUMBER: Known = _is_number, "a finite number"
 # What the fields of an offset may be, by their annotations, and what some of them may be by name: whoever shows offsets
 # and what is told of them takes them on trust. `Offsets` checks the arrays.
@@ -89,6 +91,8 @@ _KNOWN: Mapping[str, Known] = {
     "tuple[str, ...]": ((lambda value: isinstance(value, tuple) and all(isinstance(x, str) for x in value)), "texts"),
     "tuple[float, ...]": (_is_falling, "finite numbers that never rise"),
     "tuple[float, float] | None": _or_none((_is_interval, "two rising numbers")),
+    "Offset.task": _or_none(_NAME),
+    "Offset.query_id": _or_none(_NAME),
     "Evidence.trust": ((lambda value: _is_number(value, 0, 1)), "a number in [0, 1]"),
     "Skips.lost": ((lambda value: isinstance(value, tuple) and _is_falling(value[::-1])), "numbers that never fall"),
 }

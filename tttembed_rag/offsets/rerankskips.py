@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 
@@ -19,11 +20,14 @@ class Skips:
         lost: Upper bounds (90 %) of the mean loss of nDCG@10 over all requests, of the judge, where these lists are
             served as they are; never falling.
         depth: How deep the lists were judged: a deeper reranker loses more.
+        best: Digests of the texts of documents that had the best reward of a judged list: the others are not believed
+            to lead before a reranker has put them first.
     """
 
     leads: tuple[float, ...]
     lost: tuple[float, ...]
     depth: int
+    best: tuple[str, ...] = ()
 
     def lead(self, loss: float) -> float:
         """The least lead that is certified to lose at most *loss*; infinite where none is."""
@@ -41,5 +45,14 @@ class Skips:
             f"a cascade skips the reranker in {self.share(loss):.0%} of requests: at most {loss:g} nDCG@10 lost (90 %)"
         )
 
+    def has_led(self, text: str) -> bool:
+        """Whether the document *text* had the best reward of a judged list."""
+        return digest_of(text) in self.best
+
     def _fits(self, loss: float) -> int:
         return sum(lost <= loss for lost in self.lost)
+
+
+def digest_of(text: str) -> str:
+    """What `Skips` calls the *text* of a document."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

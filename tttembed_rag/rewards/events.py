@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.rewards.scales import Scale
@@ -27,6 +28,8 @@ SIGNALS = {
     "success": "1 the document served the task, 0 it did not",
     "judgment": "a grade on the declared scale",
 }
+# Words that a value may be written as.
+WORDS = {"true": True, "yes": True, "false": False, "no": False, "up": 1.0, "down": -1.0, "+": 1.0, "-": -1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class Event:
         signal: ``thumb``, ``click``, ``success`` or ``judgment``.
         value: As `SIGNALS` says: of a thumb 1 is up, -1 down, 0 taken back; else 1 or 0, or the grade of a judgment.
         position: Place at which the document was shown, from 1; only clicks need it.
+        source: Who did it; empty where that is not known. Of the thumbs of a source for a pair, the last counts.
     """
 
     query: str
@@ -46,6 +50,7 @@ class Event:
     signal: str
     value: float
     position: int = 1
+    source: str = ""
 
     def __post_init__(self) -> None:
         if self.signal not in SIGNALS:
@@ -75,30 +80,13 @@ class Feedback:
 
         *scale* is that of the grades of judgments, which the grades alone do not show.
         """
-        judged = {event.signal == "judgment" for event in events}
-        if len(judged) != 1:
-            raise InputError(f"events: expected judgments or behaviour, got {'both' if judged else 'none'}")
-        if (imported := judged == {True}) and scale is None:
+        check_thumbs(events)
+        scores = scores_of(events)
+        if events[0].signal != "judgment":
+            return cls(scores, Scale("probability"))
+        if scale is None:
             raise InputError("scale: expected one for judgments, such as rubric:0,3, got none")
-        thumbs = [event.value for event in events if event.signal == "thumb"]
-        if silent := thumbs.count(0.0):
-            line = f"value: {silent} of {len(thumbs)} thumbs are 0, a thumb taken back, which says nothing"
-            if 2 * silent > len(thumbs):
-                raise InputError(f"{line}; expected -1 for a thumb down")
-            _log.warning("%s; a thumb down is -1", line)
-        gained, counted = defaultdict[tuple[str, str], float](float), defaultdict[tuple[str, str], float](float)
-        for event in events:
-            pair = event.query, event.document
-            if imported:
-                gained[pair] += event.value
-                counted[pair] += 1.0
-            elif event.signal != "thumb" or event.value:  # else it was taken back
-                good = event.value > 0
-                gained[pair] += good
-                counted[pair] += 1.0 if good or event.signal != "click" else event.position**-_ATTENTION
-        strength = 0.0 if imported else _PRIOR
-        scores = {pair: (strength / 2 + gained[pair]) / (strength + total) for pair, total in counted.items()}
-        return cls(scores, scale if imported and scale is not None else Scale("probability"))
+        return cls(scores, scale)
 
     def by_text(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> dict[tuple[str, str], float]:
         """The scores by (query text, document text).
@@ -131,3 +119,41 @@ class Feedback:
                 raise DataError(f"{line}: expected the ids of both")
             _log.warning("%s: they are left out", line)
         return {pair: sum(scores) / len(scores) for pair, scores in table.items()}
+
+
+def value_of(signal: str, value: Any, *, column: str = "") -> float:
+    """The number that *value* is or is a word for; of a thumb, false and no are down."""
+    known = WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
+    try:
+        return -1.0 if signal == "thumb" and known is False else float(known)
+    except (TypeError, ValueError):
+        raise InputError(f"{column or signal}: expected a number, got {value!r:.40}") from None
+
+
+def check_thumbs(events: Sequence[Event]) -> None:
+    """Refuse *events* whose thumbs are mostly 0, as of somebody who writes a thumb down so; warn of fewer."""
+    thumbs = [event.value for event in events if event.signal == "thumb"]
+    if silent := thumbs.count(0.0):
+        line = f"value: {silent} of {len(thumbs)} thumbs are 0, a thumb taken back, which is neither up nor down"
+        if 2 * silent > len(thumbs):
+            raise InputError(f"{line}; expected -1 for a thumb down")
+        _log.warning("%s; a thumb down is -1", line)
+
+
+def scores_of(events: Sequence[Event]) -> dict[tuple[str, str], float]:
+    """The reward of each (query, document) of *events*, or the mean of its grades; a thumb taken back is one half."""
+    graded = {event.signal == "judgment" for event in events}
+    if len(graded) != 1:
+        raise InputError(f"events: expected judgments or behaviour, got {'both' if graded else 'none'}")
+    last: dict[tuple[str, ...] | int, Event] = {}
+    for number, event in enumerate(events):
+        of_source = event.signal == "thumb" and event.source
+        last[(event.query, event.document, event.source) if of_source else number] = event
+    gained, counted = defaultdict[tuple[str, str], float](float), defaultdict[tuple[str, str], float](float)
+    for event in last.values():
+        pair, value = (event.query, event.document), event.value
+        weight = event.position**-_ATTENTION if event.signal == "click" and not value else 1.0
+        gained[pair] += value if graded == {True} else value > 0
+        counted[pair] += abs(value) if event.signal == "thumb" else weight
+    strength = 0.0 if graded == {True} else _PRIOR
+    return {pair: (strength / 2 + gained[pair]) / (strength + total) for pair, total in counted.items()}

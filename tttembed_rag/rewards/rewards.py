@@ -24,6 +24,7 @@ from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.system.extensions import of_store
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.copies import near_copies, same_text
+from tttembed_rag.vectors.probe import probe_of
 from tttembed_rag.vectors.rows import UnitRows
 
 _OF_DOCUMENTS = ("doc_vectors", "doc_norms", "doc_texts")
@@ -54,6 +55,8 @@ class Rewards:
         embedder: Name of the embedding model that the vectors come from; empty where it is not known. Offsets carry it.
         trusted: Whether somebody vouches for the judge: True where it is declared, as its order is served or it passed
             its examination, False where nobody may; None leaves it to the data. No file keeps it.
+        probe: Vectors of fixed texts by that model, as `Probe.to_json` writes them; empty where it was not asked for
+            them. Offsets carry it too, and refuse another model by it.
     """
 
     query_vectors: FloatArray
@@ -72,6 +75,7 @@ class Rewards:
     doc_texts: NDArray[np.object_]
     embedder: str = ""
     trusted: bool | None = None
+    probe: str = ""
 
     @classmethod
     def from_arrays(
@@ -175,7 +179,8 @@ class Rewards:
             embedder: Name of the embedding model: offsets carry it, and serve no other.
         """
         columns = columns_of(feedback, embed_query, embed_documents)
-        return cls.from_indexed(**columns, scale=scale, judge=judge, embedder=embedder)
+        rewards = cls.from_indexed(**columns, scale=scale, judge=judge, embedder=embedder)
+        return replace(rewards, probe=probe_of(embed_query))
 
     @classmethod
     def from_parquet(

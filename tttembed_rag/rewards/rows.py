@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.rewards.columns import DEFAULT_TASK
-from tttembed_rag.rewards.events import SIGNALS, Event, Feedback
+from tttembed_rag.rewards.events import SIGNALS, Event, check_thumbs, scores_of, value_of
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 
+_log = logging.getLogger(__name__)
 # The columns that a document's text may be in, and those of a reward on a scale.
 _DOCUMENT = ("document", "text", "passage", "doc")
 _REWARD = ("reward", "score", "rating")
 _BEHAVIOUR = tuple(signal for signal in SIGNALS if signal != "judgment")
-_WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "up": 1.0, "down": -1.0, "+": 1.0, "-": -1.0}
 COLUMNS = f"query, document (or text), and one of reward, {', '.join(_BEHAVIOUR)}; task, source where several"
-# The columns of events by id, those of Quepid's ratings, and those of BEIR's judgments.
+# A line before the titles: an empty one, or that by which a spreadsheet names the delimiter.
+_BEFORE = re.compile(r'[\s",;|]*("?sep=.*)?', re.IGNORECASE | re.DOTALL)
+# Lines of a row that may be several, after a quote that is left open, where no other has half as many.
+_LONG = 8
+# The columns of events by id, those of Quepid's ratings and what it calls them in exports, those of BEIR's judgments.
 _EVENT = ("query_id", "doc_id", "signal", "value")
 _QUEPID = ("query", "docid", "rating")
+_EXPORTED = {"query text": "query", "doc id": "docid"}
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 
 # A row of a file with the number of its line.
@@ -60,16 +68,17 @@ def read_log(path: Path, *, task: str = DEFAULT_TASK) -> list[Served]:
 def read_votes(path: Path, *, scale: Scale, task: str) -> list[Served]:
     """The votes in a CSV with a header, or in a file of JSON lines: each query once for each task and source.
 
-    Thumbs, clicks and successes of a pair become one reward, as `Feedback` gathers them; rewards, which are on *scale*,
-    become their mean. Rows that name no task are of *task*. Ids are left to be made of the texts.
+    Thumbs, clicks and successes of a pair become one reward, as `Feedback` gathers them, of the thumbs of a source the
+    last; rewards, which are on *scale*, become their mean. Rows that name no task are of *task*. Ids are left to be
+    made of the texts.
 
     Raises:
         DataError: Not such a file; the message names the line.
         RewardError: A reward is off the scale.
     """
     with read_text(path, f"a file with {COLUMNS}, found none") as text:
-        lines = json_lines(path, text.split("\n"))
-        rows = _table(path, text)[1] if path.suffix.lower() in (".csv", ".tsv") else list(lines)
+        tabular = path.suffix.lower() in (".csv", ".tsv")
+        rows = table(path, text)[1] if tabular else list(json_lines(path, text.split("\n")))
     if not rows:
         raise DataError(f"{path}: expected at least one row with {COLUMNS}, found none")
     first = rows[0][1]
@@ -80,19 +89,20 @@ def read_votes(path: Path, *, scale: Scale, task: str) -> list[Served]:
     events: dict[tuple[str, str], list[Event]] = {}
     for number, row in rows:
         with _expected(path, number, COLUMNS):
-            of_task = row.get("task") or task
+            of_task = _cell(row, "task", task)
             for name, words in (("query", row.get("query")), ("document", row.get(column)), ("task", of_task)):
                 if not isinstance(words, str) or not words.strip():
                     raise InputError(f"{name}: expected a text, got {words!r:.40}")
-            value, signal = _number(signals[0], row.get(signals[0])), signals[0]
+            value, signal = value_of(signals[0], row.get(signals[0])), signals[0]
             if signal in _REWARD:
                 value, signal = float(scale.to_unit(np.array([value]))[0]), "judgment"
             event = _event(row, row["query"], row[column], signal, value)
-            events.setdefault((of_task, str(row.get("source") or "")), []).append(event)
+            events.setdefault((of_task, event.source), []).append(event)
     candidates: dict[tuple[str, str, str], list[Candidate]] = {}
     try:
+        check_thumbs([event for votes in events.values() for event in votes])
         for (of_task, source), votes in events.items():
-            for (query, document), reward in Feedback.of(votes, scale=Scale()).scores.items():
+            for (query, document), reward in scores_of(votes).items():
                 of_query = candidates.setdefault((query, of_task, source), [])
                 of_query.append(Candidate("", text=document, reward=reward))
     except InputError as exc:
@@ -114,7 +124,7 @@ def read_events(path: Path) -> Iterator[Event]:
     """
     readers: dict[str, Callable[[Path, str], Iterator[Event]]] = {".json": _opensearch, ".csv": _events}
     with read_text(path, "feedback, found no file") as text:
-        yield from readers.get(path.suffix, _qrels)(path, text)
+        yield from readers.get(path.suffix.lower(), _qrels)(path, text)
 
 
 @contextmanager
@@ -126,9 +136,9 @@ def read_text(path: Path, expected: str) -> Iterator[str]:
         raise DataError(f"{path}: expected {expected}") from exc
     except UnicodeDecodeError as exc:
         line = exc.object.count(b"\n", 0, exc.start) + 1
-        raise DataError(f"{path}:{line}: expected UTF-8 text, got other bytes: save the file as UTF-8") from exc
-    except csv.Error as exc:
-        raise DataError(f"{path}: expected comma-separated values ({exc})") from exc
+        raise DataError(
+            f"{path}:{line}: expected UTF-8 text, got other bytes: save it as CSV or JSON lines in UTF-8"
+        ) from exc
 
 
 @contextmanager
@@ -142,24 +152,44 @@ def _expected(path: Path, line: int, what: str) -> Iterator[None]:
         raise DataError(f"{path}:{line}: expected {what} ({exc})") from exc
 
 
-def _table(path: Path, text: str) -> tuple[Sequence[str], list[_Row]]:
-    """The titles of a CSV file in small letters, and its rows by them, none with more fields than there are titles."""
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    titles = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-    if len(titles) == 1 and set(titles[0]) & set(";\t|"):
-        raise DataError(f"{path}:1: expected columns separated by commas, got {titles[0]!r:.80}")
-    if twice := {name for name in titles if titles.count(name) > 1}:
-        raise DataError(f"{path}:1: expected different columns, got {', '.join(sorted(twice))} twice")
-    rows = []
-    for row in reader:
-        if more := row.get(None):  # fields without a column
-            raise DataError(
-                f"{path}:{reader.line_num}: expected {len(titles)} fields, got {len(titles) + len(more)}: "
-                "a text with a comma stands in double quotes"
-            )
-        rows.append((reader.line_num, row))
+def table(path: Path, text: str) -> tuple[list[str], list[_Row]]:
+    """The titles of a table in small letters, and its rows by them, as spreadsheets and databases write it.
+
+    Its delimiter is the one that divides its titles. Between tabs a quote is a character like others, unless the titles
+    stand in quotes. Columns without a title and empty rows are left out.
+    """
+    lines = list(io.StringIO(text, newline=""))
+    first = next((number for number, line in enumerate(lines) if not _BEFORE.fullmatch(line)), len(lines))
+    head = "".join(lines[first : first + 1])
+    delimiter = max(",\t;|", key=head.count)
+    plain = delimiter == "\t" and not head.startswith('"')
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL
+    reader = csv.reader(lines[first:], delimiter=delimiter, quoting=quoting, strict=True)
+    try:
+        every = [(first + reader.line_num, cells) for cells in reader]
+    except csv.Error as exc:
+        raise DataError(f"{path}:{first + reader.line_num}: expected comma-separated values ({exc})") from exc
+    titles = [name.strip().lower() for name in every[0][1]] if every else []
+    if twice := {name for name in titles if name and titles.count(name) > 1}:
+        raise DataError(f"{path}:{first + 1}: expected different columns, got {', '.join(sorted(twice))} twice")
+    rows = list[_Row]()
+    for number, cells in every[1:]:
+        if any(cell.strip() for cell in cells[len(titles) :]):
+            got = f"{len(titles)} fields, got {len(cells)}: a text with {delimiter!r} in it stands in double quotes"
+            raise DataError(f"{path}:{number}: expected {got}")
+        if any(cell.strip() for cell in cells):
+            row = zip_longest(titles, cells[: len(titles)])
+            rows.append((number, {title: cell for title, cell in row if title}))
+    _warn_of_open_quote(path, [number for number, _ in every])
     return titles, rows
+
+
+def _warn_of_open_quote(path: Path, ends: Sequence[int]) -> None:
+    """Say where a row of many lines ends, and no other has half as many: a quote may be left open in it."""
+    heights = sorted(((end - before, end) for before, end in pairwise(ends)), reverse=True)
+    if heights and heights[0][0] >= max([_LONG, *(2 * height for height, _ in heights[1:2])]):
+        _log.warning("%s:%d: a row of %d lines ends here: is a quote left open?", path, *heights[0][::-1])
 
 
 def json_lines(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
@@ -176,28 +206,37 @@ def json_lines(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
         yield number, row
 
 
+def _cell(row: Mapping[str, Any], name: str, default: Any) -> Any:
+    """What stands in a row under *name*, or the *default* where nothing does."""
+    value = row.get(name)
+    return default if value is None or value == "" else value
+
+
 def _event(row: Mapping[str, Any], query: str, document: str, signal: str, value: float) -> Event:
-    """An event with the place of its row, where that is known."""
-    place = _number("position", row.get("position") or 1)
+    """An event with the place of its row and who did it, where that is known."""
+    place = value_of("position", _cell(row, "position", 1))
     if place != int(place):
         raise InputError(f"position: expected a whole number, got {place:g}")
-    return Event(query, document, signal, value, int(place))
+    return Event(query, document, signal, value, int(place), str(_cell(row, "source", "")))
 
 
 def _events(path: Path, text: str) -> Iterator[Event]:
     """Events by id, a row each; or ratings as Quepid exports and imports them, where an empty one is no judgment."""
-    titles, rows = _table(path, text)
-    if set(titles) >= set(_QUEPID):
-        for number, row in rows:
+    titles, rows = table(path, text)
+    if {_EXPORTED.get(title, title) for title in titles} >= set(_QUEPID):
+        for number, exported in rows:
+            row = {_EXPORTED.get(title, title): cell for title, cell in exported.items()}
             if row["rating"] is None or row["rating"].strip():
                 with _expected(path, number, "query, docid and rating"):
                     yield _judgment(*(row[name] for name in _QUEPID))
         return
     if missing := [name for name in _EVENT if name not in titles]:
-        raise DataError(f"{path}:1: expected a header with {', '.join(_EVENT)}, lacks {', '.join(missing)}")
+        expected = f"{', '.join(_EVENT)} or {', '.join(_QUEPID)}"
+        raise DataError(f"{path}:1: expected a header with {expected}, lacks {', '.join(missing)}")
     for number, row in rows:
         with _expected(path, number, "an event"):
-            yield _event(row, row["query_id"], row["doc_id"], row["signal"], _number("value", row["value"]))
+            value = value_of(row["signal"], row["value"], column="value")
+            yield _event(row, row["query_id"], row["doc_id"], row["signal"], value)
 
 
 def _qrels(path: Path, text: str) -> Iterator[Event]:
@@ -244,11 +283,3 @@ def _judgment(query: Any, document: Any, grade: Any) -> Event:
         if not isinstance(value, str | int) or not str(value).strip():
             raise ValueError(f"{name}: expected a text, got {value!r:.40}")
     return Event(str(query), str(document), "judgment", float(grade))
-
-
-def _number(name: str, value: Any) -> float:
-    """A number, or a word for one: true, up."""
-    try:
-        return float(_WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name}: expected a number, got {value!r:.40}") from None

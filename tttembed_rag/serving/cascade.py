@@ -67,9 +67,10 @@ class Cascade:
 
     The list is sorted by shared words first, where a rescorer is published. Then, in this order: verdicts of this
     process on the same text are used again, where they know the first documents (half of them, once); a text of the
-    explored share is reranked; a list whose first document leads by enough is served as it is; all others are reranked.
-    Nothing is skipped before a version certifies it, which takes 60 judged questions. Whatever fails is logged, and the
-    list is served as it is.
+    explored share is reranked; a list whose first document leads by enough is served as it is, if the reranker put that
+    document first before, in this process or in what the version was learned from; all others are reranked. Nothing is
+    skipped before a version certifies it, which takes 60 judged questions. Whatever fails is logged, and the list is
+    served as it is.
 
     Args:
         judge: The reranker, as a judge.
@@ -106,6 +107,7 @@ class Cascade:
         self._depth, self._loss, self._explore = depth, loss, explore
         self._key = secrets.token_bytes(16)
         self._kept: FIFOCache[bytes, dict[bytes, float]] = FIFOCache(_KEPT)
+        self._best: FIFOCache[bytes, bool] = FIFOCache(_KEPT)
         self._seen: FIFOCache[_Watched, list[tuple[list[float], bool]]] = FIFOCache(_WATCHES)
         self._stopped: FIFOCache[_Watched, bool] = FIFOCache(_WATCHES)
         self._refused: set[str] = set()
@@ -158,9 +160,11 @@ class Cascade:
         # Whatever is known of it, a text is explored always or never, within one process.
         explored = int.from_bytes(self._digest(query)) < self._explore * 2 ** (8 * _DIGEST)
         skips = self._certified(ranked, task)
-        sure = skips is not None and ranked.lead >= skips.lead(self._loss)
+        leader = texts[first[0]]
         with self._lock:
             known = self._kept.get(about, {})
+            was_best = self._digest(request.tenant, task or "", leader) in self._best
+        sure = skips is not None and ranked.lead >= skips.lead(self._loss) and (was_best or skips.has_led(leader))
         if known:
             digests = {place: self._digest(texts[place]) for place in ranked.places}
             rewards = {place: known[digest] for place, digest in digests.items() if digest in known}
@@ -187,6 +191,9 @@ class Cascade:
                 raise RewardError(f"judge: expected a score of one of {len(judged)} documents at least, got none")
             with self._lock:
                 self._kept[about] = {self._digest(texts[place]): reward for place, reward in rewards.items()}
+                best, worst = max(rewards.values()), min(rewards.values())
+                leaders = [texts[place] for place, reward in rewards.items() if reward == best > worst]
+                self._best.update((self._digest(request.tenant, task or "", text), True) for text in leaders)
             if explored and skips is not None:
                 self._watch((task, skips), verdicts, sure)
             if self._verdicts is not None and (explored or skips is None):

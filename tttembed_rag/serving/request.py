@@ -70,14 +70,16 @@ class Request:
     def vector(self, base: Any) -> Any:
         """The vector to search with: *base* (d,) with its offset, as a list of Python floats.
 
-        A vector that the offsets refuse (NaN, zero, another width) is handed back; the first
-        refusal of a task is logged.
+        A vector that the offsets refuse (NaN, zero, another width, whole numbers) is handed back; the first refusal of
+        a task is logged.
         """
         # Some providers hand out numpy arrays; stores expect Python floats.
         base = base.tolist() if isinstance(base, np.ndarray) else base
         steered, served = base, False
         try:
             if self._offsets is not None:
+                if isinstance(base, list) and base and all(isinstance(number, int) for number in base):
+                    raise VectorError("X: expected fractions, got whole numbers, as quantised vectors have them")
                 steered, served = self._offsets.apply_found(base, self._offset), self._offset is not None
         except VectorError as error:
             if self._is_first("vector", self.task):

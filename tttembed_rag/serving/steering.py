@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, TTTEmbedError
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.serving.live import LiveOffsets, OffsetSupplier, checked_offsets
 from tttembed_rag.serving.request import Request
 from tttembed_rag.serving.tasks import TaskSource, checked_task, resolve_task
 from tttembed_rag.system import telemetry
+from tttembed_rag.vectors.probe import Probe
 
+_log = logging.getLogger(__name__)
 # Attributes in which embedding models of the frameworks keep the width of their vectors.
 _WIDTHS = ("dimensions", "embed_dim", "size")
 
@@ -30,22 +33,16 @@ class Steering:
         task: A task for every query, or a function from query text to task; a caller's `context` comes before the
             function. Where no task is named, the default task's or the global offset is looked up, as `Offsets.apply`
             does, and without one the base vector served.
-        model: The embedding model; where it says how wide its vectors are, offsets of another width are refused here
-            and not at the first query.
+        model: The embedding model. Offsets that are there and were learned for another one are refused here, and not at
+            the first query: by the width that it says its vectors have, and by its vectors of the texts of their probe.
 
     Raises:
-        InputError: *offsets* or *task* are something else, or the offsets are of another width than the model's.
+        InputError: *offsets* or *task* are something else, or the offsets were learned for another model.
     """
 
     def __init__(self, offsets: Offsets | OffsetSupplier, task: TaskSource = None, *, model: Any = None) -> None:
         self._live = offsets if isinstance(offsets, OffsetSupplier) else LiveOffsets(checked_offsets(offsets))
-        widths = (getattr(model, name, None) for name in _WIDTHS)
-        width = next((width for width in widths if type(width) is int and width > 0), None)
-        if isinstance(offsets, Offsets) and width not in (None, offsets.width):
-            raise InputError(
-                f"offsets: expected the width of {type(model).__name__}, {width}, got {offsets.width}: they were "
-                "learned for another embedding model"
-            )
+        _check_model(offsets if isinstance(offsets, Offsets) else getattr(offsets, "current", None), model)
         telemetry.instruments()
         self._task = checked_task(task)
         # What is logged once: tasks with a vector that the offsets refused, and that a list was not sorted.
@@ -88,6 +85,29 @@ class Steering:
 
     def __repr__(self) -> str:
         return f"{self._live!r}, task={self._task!r}"
+
+
+def _check_model(offsets: Offsets | None, model: Any) -> None:
+    """Refuse *offsets* that were learned for another embedding model than *model*."""
+    from tttembed_rag.embedders.wrapped import FrameworkEmbedder
+
+    if offsets is None:
+        return
+    widths = (getattr(model, name, None) for name in _WIDTHS)
+    width = next((width for width in widths if type(width) is int and width > 0), None)
+    name, why = type(model).__name__, ""
+    if width not in (None, offsets.width):
+        why = f"expected the width of {name}, {width}, got {offsets.width}"
+    elif "probe" in offsets.settings and FrameworkEmbedder.takes(model):
+        embed = FrameworkEmbedder(model).embed_queries
+        try:
+            now = Probe.of(lambda text: embed([text])[0])
+        except TTTEmbedError as exc:
+            _log.warning("%s was not asked whether offsets were learned for it: %s", name, exc.brief)
+            return
+        why = Probe.from_json(str(offsets.settings["probe"])).difference(now)
+    if why:
+        raise InputError(f"offsets: {why}: they were learned for another embedding model")
 
 
 # The search that is under way: who steers it, and by which request.

@@ -34,24 +34,23 @@ class FirstPass(Generic[Document]):
     Args:
         documents: The documents, in order.
         rewards: In [0, 1], one for each of the first documents; NaN where it was not judged.
-        key: Tells two documents apart.
+        key: The same for one document in two searches. Documents of one search with equal keys are told apart by place.
 
     Attributes:
         judged: The documents with a reward.
     """
 
     def __init__(self, documents: Sequence[Document], rewards: ArrayLike, key: Callable[[Document], Hashable]) -> None:
-        first = zip(documents, np.asarray(rewards, dtype=np.float64).tolist(), strict=False)
-        pairs = [(document, reward) for document, reward in first if not np.isnan(reward)]
-        self.judged = [document for document, _ in pairs]
-        self._rewards = [reward for _, reward in pairs]
-        self._documents = documents
-        self._key = key
+        self._documents, self._key = documents, key
+        first = zip(self._keyed(documents).items(), np.asarray(rewards, dtype=np.float64).tolist(), strict=False)
+        rewarded = [(keyed, reward) for keyed, reward in first if not np.isnan(reward)]
+        self.judged = [document for (_, document), _ in rewarded]
+        self._rewards = {key: reward for (key, _), reward in rewarded}
 
     @property
     def informative(self) -> bool:
         """Whether the rewards differ: equal ones cannot turn a query."""
-        return len(set(self._rewards)) > 1
+        return len(set(self._rewards.values())) > 1
 
     def turned(self, query_vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:
         """The vector of the second search: *query_vector* with the private offset of these rewards.
@@ -66,7 +65,8 @@ class FirstPass(Generic[Document]):
             VectorError: A vector is NaN, infinite, zero or of another width.
         """
         vector = as_floats("query_vector", query_vector).astype(np.float64)
-        rewards = Rewards.from_arrays(vector[None], [np.asarray(document_vectors)], [self._rewards], query_ids=["it"])
+        scores = list(self._rewards.values())
+        rewards = Rewards.from_arrays(vector[None], [np.asarray(document_vectors)], [scores], query_ids=["it"])
         steered: list[float] = fit(rewards, scope="query", gate=False).apply(vector, query_id="it").tolist()
         return steered
 
@@ -86,9 +86,14 @@ class FirstPass(Generic[Document]):
     def _ordered(
         self, ranked: Sequence[Document], order: Callable[[list[Hashable], dict[Hashable, float]], list[Hashable]]
     ) -> list[Document]:
-        by_key = {self._key(document): document for document in (*self._documents, *ranked)}
-        rewards = {self._key(document): reward for document, reward in zip(self.judged, self._rewards, strict=True)}
-        return [by_key[key] for key in order([self._key(document) for document in ranked], rewards)]
+        found = self._keyed(ranked)
+        by_key = self._keyed(self._documents) | found
+        return [by_key[key] for key in order(list(found), self._rewards)]
+
+    def _keyed(self, documents: Sequence[Document]) -> dict[Hashable, Document]:
+        """Documents by key and how often that came before."""
+        keys = [self._key(document) for document in documents]
+        return {(key, keys[:n].count(key)): documents[n] for n, key in enumerate(keys)}
 
 
 def cosines_of(vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:
@@ -126,7 +131,7 @@ class TwoPass(Generic[Document]):
         request: Query to the request that steers its searches and sorts what they find, such as `Steering.request`.
         read: Document to the text that the judge reads.
         rewards: Scores to rewards in [0, 1], NaN where there is none.
-        key: Tells two documents apart.
+        key: As for `FirstPass`.
         record: Takes the request, the base vector, the judged documents and their scores.
         logger: Logger of failures; a `FailureLog` says one line a minute.
         depth: Documents judged; None judges all that the first search gave.

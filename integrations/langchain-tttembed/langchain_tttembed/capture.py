@@ -1,15 +1,15 @@
 """Taps that write the retrieved and scored documents of an application into a log, and never disturb it.
 
-A tap returns the result of the wrapped object. A failure of the tap itself is logged.
+A tap returns the result of the wrapped object, as a list where it can be read once alone. Its own failures are logged.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from threading import Lock
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler, Callbacks
@@ -26,6 +26,13 @@ logger = logging.getLogger(__name__)
 
 # The key of a retriever's metadata, or of a call's, that names the task.
 METADATA_KEY = "tttembed_task"
+
+ItemsT = TypeVar("ItemsT", bound=Iterable[Any])
+
+
+def _kept(items: ItemsT) -> ItemsT | list[Any]:
+    """*items*, as a list where they can be read once alone."""
+    return items if hasattr(items, "__len__") else list(items)
 
 
 class RecordingCrossEncoder(BaseCrossEncoder):
@@ -54,7 +61,8 @@ class RecordingCrossEncoder(BaseCrossEncoder):
 
     def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
         """The wrapped cross encoder's scores, as they came."""
-        scores = self._cross_encoder.score(text_pairs)
+        text_pairs = _kept(text_pairs)
+        scores = _kept(self._cross_encoder.score(text_pairs))
         try:
             pairs: dict[str, list[tuple[str, float]]] = {}
             for (query, text), score in zip(text_pairs, scores, strict=True):
@@ -63,7 +71,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
                 texts, numbers = zip(*scored, strict=True)
                 self._log.record(query, texts, numbers, task=resolve_task(self._task, query), source=self._source)
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
-            self._failures.exception("%d scored pairs were not recorded", len(text_pairs))
+            self._failures.exception("scored pairs were not recorded")
         return scores
 
 
@@ -101,13 +109,17 @@ class RecordingCompressor(BaseDocumentCompressor):
         return self._recorded(await self.compressor.acompress_documents(documents, query, callbacks), query)
 
     def _recorded(self, documents: Sequence[Document], query: str) -> Sequence[Document]:
+        documents = _kept(documents)
         try:
             scored = [document for document in documents if document.metadata.get("relevance_score") is not None]
+            if documents and not scored:
+                name = type(self.compressor).__name__
+                raise InputError(f"{name} leaves no relevance_score: wrap its model in RecordingCrossEncoder")
             texts = [document.page_content for document in scored]
             scores = [float(document.metadata["relevance_score"]) for document in scored]
             self.log.record(query, texts, scores, task=resolve_task(self.task, query), source=self.source)
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
-            self._failures.exception("%d compressed documents were not recorded", len(documents))
+            self._failures.exception("compressed documents were not recorded")
         return documents
 
 
@@ -180,11 +192,13 @@ class RewardCallbackHandler(BaseCallbackHandler):
         if query is None:
             return
         try:
+            if not isinstance(documents, Sequence):  # whoever waits for them would find nothing
+                raise InputError(f"documents: expected a list, got {type(documents).__name__}")
             self._log.observe(query, [document.page_content for document in documents], task=task)
             if self._vectors is not None:
                 self._vectors.note(ids_of(documents))
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
-            self._failures.exception("%d retrieved documents were not recorded", len(documents))
+            self._failures.exception("retrieved documents were not recorded")
 
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
         """Forget a run that failed."""

@@ -240,6 +240,7 @@ class RescoringCompressor(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
         """The first *top_n* documents, best first."""
+        documents = list(documents)
         with _context_of(getattr(callbacks, "metadata", {})):
             try:
                 request, texts = self.embeddings.request(query), _noted(documents, self.vectors)
@@ -260,6 +261,7 @@ class RescoringCompressor(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
         """The same, awaiting the model and the reranker."""
+        documents = list(documents)
         with _context_of(getattr(callbacks, "metadata", {})):
             try:
                 request, texts = self.embeddings.request(query), _noted(documents, self.vectors)

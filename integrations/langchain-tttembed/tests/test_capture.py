@@ -121,6 +121,38 @@ class TestRecordingCrossEncoder:
 
         assert [log.trusted for log in logs] == [trusted] * 2
 
+    @pytest.mark.parametrize("given", [list, iter])
+    @pytest.mark.parametrize(
+        "answer", [lambda scores: map(float, scores), lambda scores: (one for one in scores), iter]
+    )
+    def test_what_can_be_read_once_is_handed_on(self, log, wrapped, given, answer):
+        """Lazy scores of lazy pairs: a map, as models with several labels give, reaches both the caller and the log."""
+
+        class Lazy(BaseCrossEncoder):
+            def score(self, text_pairs):
+                return answer(Lengths().score(text_pairs))
+
+        scores = list(RecordingCrossEncoder(Lazy(), log).score(given(PAIRS)))
+
+        assert scores == Lengths().score(PAIRS)
+        assert wrapped.rewards(log).values.tolist() == scores
+
+    @pytest.mark.parametrize("answer", [lambda: map(float, ["none"]), lambda: map(float, ["1"]), lambda: 7])
+    def test_an_answer_that_fails_fails_as_without_the_tap(self, log, answer):
+        """What is no list of scores is the caller's to see; fewer scores than pairs are logged."""
+
+        class Odd(BaseCrossEncoder):
+            def score(self, text_pairs):
+                return answer()
+
+        def outcome(model):
+            try:
+                return list(model.score(iter(PAIRS)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is compared
+                return type(error)
+
+        assert outcome(RecordingCrossEncoder(Odd(), log)) == outcome(Odd())
+
     def test_something_else_is_refused(self, log):
         """A wrong argument fails at construction."""
         with pytest.raises(InputError, match=r"^cross_encoder: expected a BaseCrossEncoder, got list$"):
@@ -138,6 +170,37 @@ class TestRecordingCompressor:
 
         assert compressed == [BestOnly().compress_documents(documents, "q")] * 2
         assert wrapped.rewards(log).values.tolist() == [0.7, 0.7]
+
+    async def test_documents_that_can_be_read_once_are_handed_on(self, wrapped):
+        """A generator of a compressor reaches both the caller and the log."""
+
+        class Lazy(BaseDocumentCompressor):
+            def compress_documents(self, documents, query, callbacks=None):
+                return (one for one in BestOnly().compress_documents(documents, query))
+
+        documents, log = [Document(text) for text in TEXTS[:2]], FakeLog("judge")
+        tap = RecordingCompressor(compressor=Lazy(), log=log)
+
+        found = [list(tap.compress_documents(documents, "q")), list(await tap.acompress_documents(documents, "r"))]
+
+        assert found == [BestOnly().compress_documents(documents, "q")] * 2
+        assert [call.scores for call in log.calls] == [(0.7,)] * 2
+
+    def test_a_compressor_that_leaves_no_score_is_named_once(self, caplog):
+        """Nothing is recorded, and the line says what records it."""
+
+        class Silent(BaseDocumentCompressor):
+            def compress_documents(self, documents, query, callbacks=None):
+                return documents[:1]
+
+        log = FakeLog("judge")
+        tap = RecordingCompressor(compressor=Silent(), log=log)
+        for _ in range(3):
+            tap.compress_documents([Document("a")], "q")
+
+        assert log.calls == []
+        [message] = caplog.messages
+        assert "Silent leaves no relevance_score: wrap its model in RecordingCrossEncoder" in message
 
 
 class TestRewardCallbackHandler:
@@ -172,6 +235,21 @@ class TestRewardCallbackHandler:
         found = [one.page_content for one in retriever.invoke("q")]
         assert [list(call.documents) for call in log.calls] == [found]
         assert not handler._pending
+
+    def test_documents_that_can_be_read_once_are_left_to_the_caller(self, caplog):
+        """They are not noted, which the log says."""
+
+        class Lazy(BaseRetriever):
+            def _get_relevant_documents(self, query, *, run_manager):
+                return (Document(text) for text in TEXTS)
+
+        log = FakeLog("judge")
+
+        found = Lazy().invoke("q", {"callbacks": [RewardCallbackHandler(log)]})
+
+        assert [one.page_content for one in found] == TEXTS
+        assert log.calls == []
+        assert "retrieved documents were not recorded: InputError: documents: expected a list" in caplog.text
 
     def test_a_failed_run_is_forgotten(self, log):
         """Errors leave nothing open."""

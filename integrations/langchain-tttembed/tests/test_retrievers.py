@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from langchain_core.callbacks import CallbackManager
+from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from langchain_tttembed import (
@@ -19,7 +20,7 @@ from langchain_tttembed import (
 from tests.adapters.langchain_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, drawn, knowing, likeness, of_task, of_words
 from tttembed_rag import Offsets, RewardLog, TextVectors
-from tttembed_rag.offsets.rerankskips import Skips
+from tttembed_rag.offsets.rerankskips import Skips, digest_of
 from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeLog
 
@@ -137,6 +138,13 @@ class TestRescoringCompressor:
         assert (await compressor.acompress_documents(found, "find 17", named))[0].page_content == "passage 17"
         assert compressor.compress_documents(found, "find 17", CallbackManager([])) == found[:3]
 
+    async def test_documents_may_come_one_by_one(self):
+        """A generator is sorted as a list is."""
+        found, compressor, _ = self.chain()
+
+        assert compressor.compress_documents(iter(found), "find 17") == compressor.compress_documents(found, "find 17")
+        assert len(await compressor.acompress_documents(iter(found), "find 17")) == len(found)
+
     async def test_nothing_is_embedded_where_nothing_is_published(self):
         """The documents stand as they came, and so they do where there are none."""
         found, compressor, _ = self.chain(task="another", top_n=3)
@@ -155,6 +163,33 @@ class TestRescoringCompressor:
         assert compressor.compress_documents(found[::-1], "find 17") == found[::-1]
         said = [one.message for one in caplog.records if one.levelname == "ERROR"]
         assert [one.startswith("61 documents stand as they came: KeyError") for one in said] == [True]
+
+
+class TestEqualTexts:
+    """Documents with one text and no ids, of different sources."""
+
+    @pytest.mark.parametrize("second_pass", [False, True])
+    @pytest.mark.parametrize("again", [[0, 1, 2], [1, 0, 2], [1, 2], [2, 3, 0]])
+    async def test_each_is_cited_once(self, second_pass, again):
+        """What the searches found, whatever the second one found again."""
+        found = [Document("pay by card", metadata={"source": name}) for name in "ab"]
+        found += [Document("pay by cash", metadata={"source": "c"}), Document("pay later", metadata={"source": "d"})]
+
+        class Store(Elsewhere):
+            searches = 0
+
+            def similarity_search_by_vector(self, embedding, k=4, **kwargs):
+                Store.searches += 1
+                return found[:3] if Store.searches % 2 or not second_pass else [found[place] for place in again]
+
+        wrapped = TTTEmbeddings(Model(Vectors(QUERY)), offsets=Offsets([], width=WIDTH))
+        judge = knowing(lambda _, text: len(text) % 3 / 3)
+        retriever = RewardRetriever(vectorstore=Store(), embeddings=wrapped, judge=judge, k=9, second_pass=second_pass)
+
+        cited = [one.metadata["source"] for one in retriever.invoke("q")]
+
+        assert len(cited) == len(set(cited))
+        assert set(cited) >= set("abc")
 
 
 class TestRescoringRetriever:
@@ -215,7 +250,7 @@ class TestRescoringRetriever:
 
     async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
         """A shared word leads by much, and nobody is asked; without one the judge puts the list in order."""
-        certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60))
+        certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60, (digest_of("passage 17"),)))
         judge = knowing()
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
         log = RewardLog.of(judge)

@@ -1,6 +1,7 @@
 """What LlamaIndex alone asks of postprocessors, handlers and retrievers; the laws of all stand in tests/adapters."""
 
 import logging
+import pickle
 
 import pytest
 from llama_index.core import VectorStoreIndex
@@ -20,7 +21,8 @@ from llama_index.retrievers.tttembed import RewardRetriever
 
 from tests.adapters.llama_index_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, knowing, likeness, of_words
-from tttembed_rag import InputError, Offsets, RewardLog, context
+from tttembed_rag import InputError, Offsets, RewardLog, Scale, context
+from tttembed_rag.judges import Blocking
 from tttembed_rag.testing import FakeJudge, FakeLog
 
 
@@ -201,6 +203,62 @@ class TestRewardRetriever:
         RewardRetriever(index.as_retriever(similarity_top_k=10), wrapped, knowing()).retrieve(bundle)
 
         assert bundle.embedding is None
+
+    @pytest.mark.parametrize("asynchronous", [True, False])
+    @pytest.mark.parametrize("preset", ["texts", "vector", "steered vector"])
+    async def test_the_vector_of_a_query_is_that_of_its_bundle(self, preset, asynchronous):
+        """The texts that HyDE sets are embedded; a vector of the caller is searched with, but none that is steered."""
+        wrapped = TTTEmbedding(Model(vectors=Vectors()), offsets=Offsets([], width=WIDTH))
+        index = VectorStoreIndex([TextNode(text=text, id_=text) for text in TEXTS], embed_model=wrapped)
+        asked, inner = [], index.as_retriever(similarity_top_k=10)
+
+        class Watched(type(inner)):
+            def _retrieve(self, query_bundle):
+                asked.append(query_bundle.embedding)
+                return inner._retrieve(query_bundle)
+
+            async def _aretrieve(self, query_bundle):
+                return self._retrieve(query_bundle)
+
+        bundles = {
+            "texts": QueryBundle("q", custom_embedding_strs=[TEXTS[0], TEXTS[1]]),
+            "vector": QueryBundle("q", embedding=[0.5] * WIDTH),
+            "steered vector": QueryBundle("q", embedding=wrapped.get_query_embedding("q")),
+        }
+        base = wrapped.base
+        expected = {
+            "texts": base.get_agg_embedding_from_queries([TEXTS[0], TEXTS[1]]),
+            "vector": [0.5] * WIDTH,
+            "steered vector": base.get_query_embedding("q"),
+        }
+        retriever = RewardRetriever(Watched(index, similarity_top_k=10), wrapped, knowing())
+
+        if asynchronous:
+            await retriever.aretrieve(bundles[preset])
+        else:
+            retriever.retrieve(bundles[preset])
+
+        assert asked[0] == pytest.approx(expected[preset])
+
+
+class ByLength(Blocking):
+    """A judge that can be pickled."""
+
+    fingerprint, scale = "by length", Scale.parse("logit")
+
+    def score(self, query, documents):
+        return [float(len(text)) for text in documents]
+
+
+def test_a_postprocessor_is_pickled_whole_or_not_at_all(nodes):
+    """What cannot be pickled, as a log in memory, is no reason to lose the judge in silence."""
+    whole = RewardPostprocessor(FakeLog("by length"), ByLength())
+
+    copy = pickle.loads(pickle.dumps(whole))  # noqa: S301 - its own
+
+    assert copy.postprocess_nodes(nodes, query_str="q") == whole.postprocess_nodes(nodes, query_str="q")
+    with pytest.raises(TypeError):
+        pickle.dumps(RewardPostprocessor(RewardLog.of(ByLength()), ByLength()))
 
 
 async def test_any_llm_is_a_judge():

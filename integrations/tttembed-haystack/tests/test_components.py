@@ -19,7 +19,7 @@ from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa:
 from tttembed_store.sql import open_store  # noqa: E402
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context  # noqa: E402
-from tttembed_rag.offsets.rerankskips import Skips  # noqa: E402
+from tttembed_rag.offsets.rerankskips import Skips, digest_of  # noqa: E402
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary  # noqa: E402
 
 WIDTH = 16
@@ -249,7 +249,7 @@ class TestRanker:
         monkeypatch.setattr("tttembed_rag.serving.cascade.secrets.token_bytes", bytes)  # which are not these two
         with open_store(store) as opened:
             (local,) = opened.serving().version.offsets.values()
-            certified = replace(local, skips=Skips((5.0,), (0.001,), 60))
+            certified = replace(local, skips=Skips((5.0,), (0.001,), 60, (digest_of(TEXTS[2]),)))
             opened.registry.publish(Offsets([certified], width=WIDTH, settings={"judge": "vowels"}), by="test")
         ranker = TTTRanker(store=store, task="billing", ranker=Vowels(), judge="vowels")
         documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]

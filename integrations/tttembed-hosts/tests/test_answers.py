@@ -1,6 +1,7 @@
 """Thumbs on answers from Langfuse and LangSmith, by their own clients, from servers of the shape that they document."""
 
 import base64
+import gzip
 import json
 import uuid
 from urllib.parse import parse_qs, urlsplit
@@ -49,7 +50,7 @@ class Langfuse:
             self.score(1, False, authorUserId="annotator"),
             self.score(1, "a category", dataType="CATEGORICAL"),
         ]
-        self.asked = []
+        self.asked, self.reply = [], None
 
     @staticmethod
     def observation(number, asked, found, **more):
@@ -73,6 +74,8 @@ class Langfuse:
         parts = urlsplit(path)
         asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
         self.asked.append((parts.path, asked))
+        if self.reply is not None:
+            return self.reply
         if parts.path == "/api/public/v2/observations":
             rows = self.observations if asked["type"] == "RETRIEVER" else []
         elif parts.path == "/api/public/v3/scores":
@@ -101,7 +104,7 @@ def test_thumbs_of_langfuse_are_weak_votes(langfuse, sqlite_url):
     """A thumb credits all documents of its trace a little, by its annotator, else the user of the trace."""
     code, said = run(langfuse.url, "--store", sqlite_url, "--scores-of", "thumb", "--json")
 
-    assert (code, json.loads(said)) == (0, {"queries": 3, "without_vectors": 6, "left_out": 0})
+    assert (code, json.loads(said)) == (0, {"queries": 3, "without_vectors": 6, "left_out": 0, "without_query": 0})
     up, down = (2 / 2 + 1) / 3, (1 / 2) / 2
     assert votes_in(sqlite_url) == {
         ("wool", WOOL[0], "ada"): round(up, 4),
@@ -119,6 +122,25 @@ def test_without_a_name_only_what_was_retrieved_is_read(langfuse, sqlite_url):
     assert code == 0
     assert votes_in(sqlite_url) == {}
     assert {path for path, _ in langfuse.asked} == {"/api/public/v2/observations"}
+
+
+def test_what_langfuse_decorates_is_read(langfuse, sqlite_url):
+    """The query and the documents of a function, as `@observe` writes them; an input that is hidden makes no query."""
+    pairs = [[{"page_content": text, "metadata": {"source": "a"}}, 0.5] for text in WOOL]
+    langfuse.observations = [
+        langfuse.observation(0, {"args": ["wool"], "kwargs": {"k": 4}}, pairs),
+        langfuse.observation(1, None, WOOL),
+        langfuse.observation(2, "null", WOOL),
+        langfuse.observation(2, {"args": [], "kwargs": {"query": "tea"}}, [{"node": {"text": "a page"}, "score": 1}]),
+    ]
+
+    langfuse.scores = [langfuse.score(number, True) for number in range(3)]
+
+    code, said = run(langfuse.url, "--store", sqlite_url, "--scores-of", "thumb")
+
+    shown = {(query, text) for query, text, _ in votes_in(sqlite_url)}
+    assert (code, shown) == (0, {("wool", WOOL[0]), ("wool", WOOL[1]), ("tea", "a page")})
+    assert "2 retrievals whose query was not understood" in said
 
 
 def test_numbers_are_on_the_scale_that_is_said(langfuse, sqlite_url):
@@ -151,6 +173,29 @@ def test_the_limit_is_one_of_spans(langfuse, sqlite_url):
 
     assert (code, json.loads(said)["queries"]) == (0, 1)
     assert [asked["limit"] for _, asked in langfuse.asked] == ["1"]
+
+
+@pytest.mark.parametrize(("rows", "pages"), [(0, 1), (1, 2)])
+def test_pages_that_never_end_are_the_end(langfuse, sqlite_url, rows, pages):
+    """One that is empty and names another, and one that comes a second time."""
+    langfuse.reply = 200, {}, {"data": langfuse.observations[:rows], "meta": {"limit": 1, "cursor": "next"}}
+
+    run(langfuse.url, "--store", sqlite_url)
+
+    assert len(langfuse.asked) == pages
+
+
+@pytest.mark.parametrize(("encoding", "error"), [("identity", "ReadError: expected at most 1000 bytes"), ("gzip", "")])
+def test_a_page_of_any_size_is_not_read(langfuse, sqlite_url, monkeypatch, encoding, error):
+    """Nor one that unfolds to any size."""
+    monkeypatch.setattr("tttembed_hosts.retrievers._MOST_BYTES", 1000)
+    page = json.dumps({"data": [langfuse.observation(0, "a" * 1000, WOOL)], "meta": {"limit": 1}}).encode()
+    langfuse.reply = 200, {"content-encoding": encoding}, gzip.compress(page) if encoding == "gzip" else page
+
+    code, said = run(langfuse.url, "--store", sqlite_url)
+
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith(f"Error: project: expected an answer of Langfuse ({error}")
 
 
 @pytest.fixture

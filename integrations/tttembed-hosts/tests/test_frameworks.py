@@ -322,6 +322,22 @@ class TestChroma:
 
         assert (found["documents"][0], found["distances"][0]) == ([DOCUMENTS[0]], [0.0])
 
+    def test_a_collection_that_was_made_without_offsets_is_asked_by_vector(self, words, published, tmp_path):
+        """Chroma opens it with the function that made it alone; steered vectors find in it what they find elsewhere."""
+        import chromadb
+        from tttembed_hosts.chroma import ChromaEmbeddingFunction
+
+        plain = chromadb.PersistentClient(str(tmp_path / "plain")).create_collection(
+            "manuals", embedding_function=words
+        )
+        plain.add(ids=["a", "b", "c"], documents=DOCUMENTS)
+        steered = ChromaEmbeddingFunction(words, store=published, task="billing").embed_query(["wool"])
+        found = plain.query(query_embeddings=steered, n_results=1)
+
+        query = offsets_of(task="billing").apply(vector_of("wool"), task="billing")
+        nearest = min(float(((vector_of(text) - query) ** 2).sum()) for text in DOCUMENTS)
+        assert found["distances"][0] == pytest.approx([nearest], rel=1e-4)
+
     @pytest.mark.slow
     def test_another_process_opens_the_collection(self, collection, tmp_path):
         """It finds the function by its name, and queries with the same offsets."""

@@ -21,7 +21,7 @@ def judged(query, document, grade):
     return Event(query, document, "judgment", grade)
 
 
-@pytest.mark.parametrize(("name", "by_text"), [("q.qrels", False), ("q.csv", True), ("q.json", True)])
+@pytest.mark.parametrize(("name", "by_text"), [("q.qrels", False), ("q.csv", True), ("q.CSV", True), ("q.json", True)])
 def test_what_is_written_is_read_again(tmp_path, name, by_text):
     """Each format goes there and back, queries named by id or by text, with their grades."""
     write_judgments(tmp_path / name, REWARDS, texts=TEXTS)
@@ -58,7 +58,7 @@ def test_ratings_of_quepid_are_read(tmp_path):
         ("wool, ,3", r"q.csv:3: .*document: expected a text, got ' '"),
         ("wool,7", r"q.csv:3: expected query, docid and rating"),
         ("wool,7,nan", r"q.csv:3: .*got nan"),
-        ('"wool,7,3\ntea,8,1', "q.csv: expected comma-separated values"),
+        ('"wool,7,3\ntea,8,1', "q.csv:4: expected comma-separated values"),
     ],
     ids=["no number", "no query", "no document", "cut", "nan", "open quote"],
 )

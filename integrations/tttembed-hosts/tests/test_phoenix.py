@@ -108,7 +108,7 @@ def test_spans_are_imported_judged_and_annotated(project, store, sqlite_url):
     store.observe([Served(query, None, rewarded, "wool")], judge="my-judge")
     annotated = run("store", "annotate", url, "--store", sqlite_url, "--json")
 
-    assert imported == (0, '{"queries": 1, "without_vectors": 3, "left_out": 0}\n')
+    assert imported == (0, '{"queries": 1, "without_vectors": 3, "left_out": 0, "without_query": 0}\n')
     assert json.loads(annotated[1]) == {"annotations": 2, "retrievals": 1, "judge": "my-judge"}
     (span,) = panels_of(url)
     assert span["spanId"] == opened.spans()[0].span_id

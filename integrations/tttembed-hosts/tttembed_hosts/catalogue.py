@@ -135,8 +135,6 @@ def from_task(task: Any, *, split: str | None = None, subset: str | None = None)
         "revision": place["revision"],
         "split": split,
         "subset": subset,
-        # A query that is a document of the corpus must not find itself.
-        "ignore_identical_ids": bool(task.ignore_identical_ids),
     }
     return SourceCollection(_documents(data["corpus"]), _queries(data["queries"], task, qrels), qrels, origin)
 
@@ -203,7 +201,7 @@ def _readable(name: str, path: str) -> Iterator[None]:
     if not Path(path).exists() and (reason := why_unreachable(extra=EXTRA)):
         raise DataError(f"{name}: expected its data at {path}; {reason}; HF_HUB_OFFLINE=1 reads what was downloaded")
     try:
-        with nullcontext() if sys.stderr.isatty() else without_bars("datasets", extra=EXTRA):
+        with nullcontext() if sys.stderr and sys.stderr.isatty() else without_bars("datasets", extra=EXTRA):
             yield
     except (OSError, ValueError, KeyError, RuntimeError) as exc:
         raise DataError(f"{name}: expected its data at {path} ({type(exc).__name__}: {first_line(exc)})") from exc

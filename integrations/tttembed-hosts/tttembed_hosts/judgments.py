@@ -41,12 +41,12 @@ def write_judgments(
     """
     check_count("grades", grades)
     graded = {pair: reward * grades for pair, reward in rewards.items()}
-    if path.suffix not in (".json", ".csv"):
+    if (suffix := path.suffix.lower()) not in (".json", ".csv"):
         write_whole(path, _qrels(graded).encode())
         return
     known = texts or {}
     by_text = {(known.get(query, query), document): grade for (query, document), grade in graded.items()}
-    write_whole(path, (_quepid(by_text) if path.suffix == ".csv" else _opensearch(by_text, name)).encode())
+    write_whole(path, (_quepid(by_text) if suffix == ".csv" else _opensearch(by_text, name)).encode())
 
 
 def _qrels(graded: Mapping[tuple[str, str], float]) -> str:

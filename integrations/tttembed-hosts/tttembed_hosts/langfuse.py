@@ -14,13 +14,15 @@ from typing import Any
 from tttembed_store.spans import Span, Thumb
 
 from tttembed_hosts.extras import require
-from tttembed_hosts.retrievers import address_of, seconds, span_of_retriever
+from tttembed_hosts.retrievers import address_of, bounded_client, seconds, span_of_retriever
 from tttembed_rag.errors import DataError, InputError
 
 __all__ = ["spans_at", "thumbs_at"]
 
 # Rows of a page: the most that scores are given at once.
 _PAGE = 100
+# Scores that are read at most.
+_MOST_SCORES = 1_000_000
 # The attribute that holds the user of an application, who gives thumbs where no annotator does.
 _USER = "user.id"
 
@@ -63,7 +65,7 @@ def thumbs_at(url: str, spans: Sequence[Span], *, name: str) -> list[Thumb]:
     since = datetime.fromtimestamp(first, tz=UTC)  # nobody judges an answer before it is asked for
     ask = _client(url).scores.get_many
     thumbs = []
-    for one in _pages(ask, None, name=name, fields="subject,annotation", from_timestamp=since):
+    for one in _pages(ask, _MOST_SCORES, name=name, fields="subject,annotation", from_timestamp=since):
         trace = None if one.subject is None else getattr(one.subject, "trace_id", None) or one.subject.id
         if trace in users and isinstance(one.value, bool | int | float):
             source = one.author_user_id or users[trace] or "langfuse"
@@ -77,20 +79,18 @@ def _client(url: str) -> Any:
     if not all(keys):
         raise InputError("project: expected the keys of a project in LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY")
     api = require("langfuse.api.client", "langfuse")
-    return api.LangfuseAPI(base_url=address, username=keys[0], password=keys[1])
+    return api.LangfuseAPI(base_url=address, username=keys[0], password=keys[1], httpx_client=bounded_client())
 
 
-def _pages(ask: Callable[..., Any], limit: int | None, **which: Any) -> Iterator[Any]:
-    """What *ask* gives page by page, at most *limit* rows."""
-    given, cursor = 0, None
-    while limit is None or given < limit:
-        most = _PAGE if limit is None else min(_PAGE, limit - given)
+def _pages(ask: Callable[..., Any], limit: int, **which: Any) -> Iterator[Any]:
+    """What *ask* gives page by page, at most *limit* rows; an empty page, or one that came before, is the end."""
+    left, cursor, past = limit, None, set[str | None]()
+    while left > 0 and cursor not in past:
+        past.add(cursor)
         try:
-            page = ask(limit=most, cursor=cursor, **which)
+            page = ask(limit=min(_PAGE, left), cursor=cursor, **which)
         except Exception as exc:  # of the client's HTTP library, which it does not wrap
             line = next(iter(str(exc).splitlines()), type(exc).__name__)
             raise DataError(f"project: expected an answer of Langfuse ({type(exc).__name__}: {line:.200})") from exc
-        yield from page.data
-        given, cursor = given + len(page.data), page.meta.cursor
-        if cursor is None:
-            return
+        yield from page.data[:left]
+        left, cursor = left - len(page.data), page.meta.cursor if page.data else None

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,8 +23,8 @@ from tttembed_rag.errors import DataError, InputError
 
 __all__ = ["spans_at", "thumbs_at"]
 
-# Runs whose feedback is asked for at once: they stand in an address.
-_PART = 50
+# Runs whose feedback is asked for at once, as they stand in an address, and how much of it is read at most.
+_PART, _MOST = 50, 100_000
 _FIELDS = ["ID", "TRACE_ID", "PARENT_RUN_IDS", "INPUTS", "OUTPUTS", "METADATA", "START_TIME"]
 # From when on runs are read; where nothing is said, the service reads those of the last day.
 _EVER = datetime(2020, 1, 1, tzinfo=UTC)
@@ -67,7 +68,8 @@ def thumbs_at(url: str, spans: Sequence[Span], *, name: str) -> list[Thumb]:
     runs, thumbs = list(traces), []
     with _asked(project):
         for begin in range(0, len(runs), _PART):
-            for one in client.list_feedback(run_ids=runs[begin : begin + _PART], feedback_key=[name]):
+            feedback = client.list_feedback(run_ids=runs[begin : begin + _PART], feedback_key=[name])
+            for one in islice(feedback, _MOST):
                 if isinstance(one.score, bool | int | float):
                     who = one.feedback_source
                     source = "langsmith" if who is None else str(who.user_id or who.user_name or "langsmith")

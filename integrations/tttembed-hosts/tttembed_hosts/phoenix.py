@@ -52,10 +52,8 @@ class PhoenixProject:
             raise InputError("project: expected no login in the address of Phoenix; a key is in PHOENIX_API_KEY")
         if parts.scheme not in ("phoenix+http", "phoenix+https") or not parts.hostname or not name:
             raise InputError(f"project: expected phoenix+http://HOST:6006/PROJECT, got {without_secrets(url)!r}")
-        client = require("phoenix.client", "phoenix").Client(
-            base_url=f"{parts.scheme[len(_SCHEME) :]}://{parts.netloc}"
-        )
-        return cls(client, name)
+        address = f"{parts.scheme[len(_SCHEME) :]}://{parts.netloc}"
+        return cls(require("phoenix.client", "phoenix").Client(base_url=address), name)
 
     def spans(self, *, since: float | None = None, limit: int = 10_000) -> list[Span]:
         """The spans of the project, at most *limit*, from *since* in Unix seconds on.

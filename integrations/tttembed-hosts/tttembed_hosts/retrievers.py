@@ -14,10 +14,14 @@ from tttembed_store.spans import Span
 from tttembed_rag.clients.options import without_secrets
 from tttembed_rag.errors import InputError
 
-__all__ = ["address_of", "seconds", "span_of_retriever"]
+__all__ = ["address_of", "bounded_client", "seconds", "span_of_retriever"]
 
+# Bytes of an answer that are read at most.
+_MOST_BYTES = 64 * 2**20
 # Where the text of a document stands: in documents of LangChain, LlamaIndex and Haystack, and in plain ones.
 _TEXTS = ("page_content", "content", "text")
+# What a document's fields stand in where LangChain serializes it, and in results of LlamaIndex and of engines.
+_WITHIN = ("kwargs", "node", "document", "payload", "metadata")
 
 
 def address_of(url: str, kind: str, key: str) -> tuple[str, SplitResult]:
@@ -32,6 +36,22 @@ def address_of(url: str, kind: str, key: str) -> tuple[str, SplitResult]:
     if parts.scheme not in (f"{kind}+http", f"{kind}+https") or not parts.hostname:
         raise InputError(f"project: expected {kind}+https://HOST, got {without_secrets(url)!r}")
     return f"{parts.scheme.partition('+')[2]}://{parts.netloc}", parts
+
+
+def bounded_client() -> Any:
+    """A client of httpx that follows no redirect and reads no page of more than `_MOST_BYTES`."""
+    import httpx
+
+    def bound(response: Any) -> None:
+        response.headers.pop("content-encoding", None)  # none was asked for, and it could unfold to any size
+        parts, left = list[bytes](), _MOST_BYTES
+        for part in response.stream:
+            if (left := left - len(part)) < 0:
+                raise httpx.ReadError(f"expected at most {_MOST_BYTES} bytes, got more")
+            parts.append(part)
+        response.stream = httpx.ByteStream(b"".join(parts))
+
+    return httpx.Client(timeout=60.0, headers={"accept-encoding": "identity"}, event_hooks={"response": [bound]})
 
 
 def span_of_retriever(
@@ -52,19 +72,21 @@ def span_of_retriever(
 
 
 def _document(found: Any) -> dict[str, Any]:
+    if isinstance(found, list) and len(found) > 1 and isinstance(found[1], int | float):  # beside its score
+        found = found[0]
     if isinstance(found, str):
         return {"content": found}
     if not isinstance(found, Mapping):
         return {}
-    inner = found.get("kwargs")  # as LangChain serializes it
-    fields = inner if isinstance(inner, Mapping) else found
-    text = next((fields[name] for name in _TEXTS if isinstance(fields.get(name), str)), None)
-    return {"content": text} | ({"id": str(fields["id"])} if fields.get("id") else {})
+    parts = [found, *(part for name in _WITHIN if isinstance(part := found.get(name), Mapping))]
+    text = next((part[name] for part in parts for name in _TEXTS if isinstance(part.get(name), str)), None)
+    key = next((part["id"] for part in parts if part.get("id") and isinstance(part["id"], str | int)), None)
+    return {"content": text} | ({} if key is None else {"id": str(key)})
 
 
 def _parsed(said: Any) -> Any:
     """What a service has kept as JSON; another text as it is."""
-    if isinstance(said, str) and said[:1] in "[{":
+    if isinstance(said, str) and (said[:1] in "[{" or said == "null"):
         with suppress(ValueError, RecursionError):
             return json.loads(said)
     return said

@@ -25,13 +25,17 @@ def filled(text: str) -> str:
 
 @pytest.mark.parametrize("service", sorted(SERVICES.keys() - {"postgres"}))
 def test_a_service_runs_a_command_that_exists(service: str) -> None:
-    """Its options are those of `tttembed`, and its store is the database beside it, with the user made there."""
+    """Its options are those of `tttembed`, and its store is the database beside it, with the user made there.
+
+    Its password stands in no argument, which every user of a machine may read.
+    """
     arguments = [filled(argument) for argument in SERVICES[service]["command"]]
     (store,) = (argument for argument in arguments if argument.startswith("postgresql"))
     user = SERVICES["postgres"]["environment"]["POSTGRES_USER"]
 
     assert parsed(arguments)[0] == arguments[0]
-    assert store == f"postgresql+psycopg://{user}:word@postgres/{user}"
+    assert store == f"postgresql+psycopg://{user}@postgres/{user}"
+    assert filled(SERVICES[service]["environment"]["PGPASSWORD"]) == "word"
     assert SERVICES[service]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
 
 

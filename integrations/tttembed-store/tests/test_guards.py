@@ -7,11 +7,11 @@ import pytest
 from numpy.testing import assert_array_equal
 from tttembed_store import Probe
 from tttembed_store.worker.drift import Drift, query_drift, reward_drift
-from tttembed_store.worker.probe import PROBE_TEXTS, SAME_MODEL
 from tttembed_store.worker.trial import WINDOW, LiveGains, Trial, live_gains, without_risen
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
 from tttembed_rag.errors import VectorError
+from tttembed_rag.vectors.probe import PROBE_TEXTS, SAME_MODEL
 
 WIDTH = 64
 

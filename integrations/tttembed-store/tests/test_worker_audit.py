@@ -38,7 +38,7 @@ def judged(planted, store):
 def draw(store, sheet, count=100):
     """The pairs of the spreadsheet that `audit draw` writes, and what it says."""
     said = CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", str(count)])
-    with sheet.open(encoding="utf-8", newline="") as file:
+    with sheet.open(encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file)), said.output
 
 

@@ -91,7 +91,10 @@ def test_a_folder_of_skills_is_a_catalogue(tmp_path):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "SKILL.md").write_text(f"---\n{head}\n---\nDo it --- well.\n", encoding="utf-8")
 
-    assert cards_of(tmp_path) == [Card("deep", "deep: Dig: deep."), Card("mail", "mail: Write mail.")]
+    assert cards_of(tmp_path) == [
+        Card("deep", "deep: Dig: deep.", ("Do it --- well.",)),
+        Card("mail", "mail: Write mail.", ("Do it --- well.",)),
+    ]
 
 
 def test_a_json_file_is_a_catalogue(tmp_path):
@@ -177,6 +180,66 @@ def test_skills_without_a_head_are_refused(tmp_path, text):
         cards_of(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("head", "description"),
+    [
+        ('description: "Fill forms. Use when: there is a form"', "Fill forms. Use when: there is a form"),
+        ("description: Fill forms. Use when: there is a form", "Fill forms. Use when: there is a form"),
+        ("description: @mention people\n  in forms", "@mention people in forms"),
+        ("description: [beta] fill forms", "[beta] fill forms"),
+        ("description: Fill forms --- and sign them", "Fill forms --- and sign them"),
+        ("description: |\n  Fill forms\n  --- and sign them", "Fill forms\n--- and sign them"),
+        ("description: 2024", "2024"),
+        ("version: 1.0\ndescription: yes", "yes"),
+    ],
+)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_heads_of_skills_are_read_as_people_write_them(tmp_path, head, description, mark):
+    """Between two lines that are ---; where it is no YAML, the lines of name and description are read."""
+    (tmp_path / "SKILL.md").write_text(f"{mark}---\nname: 7zip\n{head}\n--- \nHow to.\n---\n", encoding="utf-8")
+
+    assert [(card.name, card.text) for card in cards_of(tmp_path)] == [("7zip", f"7zip: {description}")]
+
+
+@pytest.mark.parametrize(
+    "content", [b"No head.", b"---\nname: [\n---\n", b"---\n- a\n---\n", b"", b"---\nname: \xff\n---\n"]
+)
+def test_a_bad_skill_among_others_is_named(tmp_path, content, caplog):
+    """The others are there."""
+    for name, text in {"good": b"---\nname: good\ndescription: fine\n---\n", "bad": content}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "SKILL.md").write_bytes(text)
+
+    assert cards_of(tmp_path) == [Card("good", "good: fine")]
+    assert f"({tmp_path / 'bad' / 'SKILL.md'})" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "catalog",
+    [
+        {"name": "create_invoice", "description": "Create an invoice", "inputSchema": {"type": "object"}},
+        {"type": "function", "function": {"name": "create_invoice", "description": "Create an invoice"}},
+    ],
+)
+def test_a_tool_alone_is_a_catalogue(catalog):
+    """Its keys are no tools."""
+    assert cards_of(catalog) == [Card("create_invoice", "create_invoice: Create an invoice")]
+
+
+@pytest.mark.parametrize(
+    "catalog",
+    [
+        {"servers": {"billing": {"tools": [{"name": "a", "description": "b"}]}}},
+        {"openapi": "3.1.0", "info": {"title": "x", "description": "y"}, "paths": {"/a": {"post": {"summary": "b"}}}},
+        {"name": "a", "inputSchema": {"type": "object"}},
+    ],
+)
+def test_an_object_that_is_no_catalogue_is_refused(catalog):
+    """Each value of a dict is a text, or has a description or a schema."""
+    with pytest.raises(InputError, match=r"catalog: expected tools.* got a dict without a description under"):
+        cards_of(catalog)
+
+
 def test_names_that_no_store_holds_have_a_key():
     """A name that is too long, or holds what databases or plans of judging refuse, is stored under its hash."""
     names = ["a" * 600, "a\0b", "\ud800", "a\tb", "a\nb", "a\u2028b"]
@@ -210,3 +273,35 @@ def test_the_server_of_a_tool_counts():
 
     assert [card.text.splitlines()[-1] for card in cards_of(entries)] == ["files: on disk", "files", "bare"]
     assert cards_of([crm])[0].text.splitlines()[-1] == "crm: customers"
+
+
+def test_a_skill_is_found_by_its_body(tmp_path):
+    """The paragraph that is nearest counts, short ones stand with what follows, and the card shows none of it."""
+    for name, body in (
+        (
+            "forms",
+            "# Forms\n\nFlatten the zebra fields afterwards, or viewers show nothing.\n\nRotate the giraffe scans.",
+        ),
+        ("b", ""),
+    ):
+        (tmp_path / name).mkdir()
+        text = f"---\nname: {name}\ndescription: Work with documents.\n---\n{body}\n"
+        (tmp_path / name / "SKILL.md").write_text(text, encoding="utf-8")
+    cards = cards_of(tmp_path)
+    embedder = FakeEmbedder()
+    search = LearnedToolSearch(tmp_path, embedder)
+
+    assert {card.name: card.passages for card in cards} == {
+        "b": (),
+        "forms": (
+            "# Forms\nFlatten the zebra fields afterwards, or viewers show nothing.",
+            "Rotate the giraffe scans.",
+        ),
+    }
+    assert {card.text for card in cards} == {"b: Work with documents.", "forms: Work with documents."}
+    assert search("giraffe scans", k=1) == search("zebra fields", k=1) == ["forms"]
+    index = search._index
+    assert index.dense(search._vector("Rotate the giraffe scans."))[index.rows["forms"]] > 0.99
+    assert len(index.without(["b"]).passages) == 2
+    assert search.add([Card("forms", "forms: Work with documents.")]) == 1
+    assert len(search._index.passages) == 0

@@ -50,6 +50,35 @@ async def work(client, topics):
             await client.call_tool(*direct, raise_on_error=False)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [({"to": "Ada"}, "paid Ada"), ('{"to": "Ada"}', "paid Ada"), ("", "paid nobody"), (None, "paid nobody")],
+)
+def test_arguments_may_be_a_text_in_json(arguments, answer):
+    """As clients send an argument that is an object or null; an empty text is an empty object."""
+    server = FastMCP("bank")
+    server.tool(lambda to="nobody": f"paid {to}", name="pay", description="Pay somebody")
+    learned_search(server, LearnedToolSearch([], FakeEmbedder()))
+
+    async def story():
+        async with Client(server) as client:
+            return await client.call_tool("call_tool", {"name": "pay", "arguments": arguments}, raise_on_error=False)
+
+    assert asyncio.run(story()).content[0].text == answer
+
+
+def test_arguments_that_are_no_object_are_refused():
+    """They reach no tool."""
+
+    async def story():
+        async with Client(server_with(LearnedToolSearch([], FakeEmbedder()))) as client:
+            bad = ["3", "[1]", "to Ada", '{"to": ']
+            called = [{"name": "zeta_redmail", "arguments": text} for text in bad]
+            return [(await client.call_tool("call_tool", one, raise_on_error=False)).is_error for one in called]
+
+    assert asyncio.run(story()) == [True] * 4
+
+
 def test_clients_teach_the_server_by_working():
     """A client sees two tools; what it calls teaches the search; requests never made find the right suite."""
     search = LearnedToolSearch([], FakeEmbedder())

@@ -144,6 +144,35 @@ def test_a_store_answers_itself_while_the_model_is_down(recall, way, caplog):
     assert {"the store answers itself" in record.getMessage() for record in caplog.records} == {True}
 
 
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("place", range(5))
+def test_an_item_that_is_not_taken_costs_itself_alone(way, place, caplog):
+    """One that the model refuses, and one whose text cannot be read: the others are found by what was learned."""
+
+    class Choosy(FakeEmbedder):
+        def embed_documents(self, texts):
+            if any("refused" in text for text in texts):
+                raise RuntimeError("a content filter")
+            return super().embed_documents(texts)
+
+    inner, recall = InMemoryStore(), LearnedRecall({}, Choosy())
+    texts = ["a red door", "a green boat", "the grey keys", "a blue hat"]
+    texts.insert(place, "refused, and longer than any other")
+    for number, text in enumerate(texts):
+        inner.put(ADA, f"m{number}", {"content": text})
+    inner.put(ADA, "odd", {"content": None})
+    store = LearnedStore(inner, recall, text=lambda value: value["content"].strip())
+    keys = [f"m{number}" for number in range(5) if number != place]
+
+    first = searched(store, way, ADA, query="green boat", limit=9)
+    store.put(ADA, "later", {"content": "this is refused, too"})
+    again = searched(store, way, ADA, query="green boat", limit=9)
+
+    assert sorted(first) == sorted(again) == keys
+    assert first[0] == again[0] == f"m{texts.index('a green boat')}"
+    assert [f"{name!r} " in caplog.text for name in ("odd", f"m{place}", "later")] == [True] * 3
+
+
 def test_two_first_searches_at_once(recall):
     """A namespace is known when the recall knows its items, not when it is listed."""
     inner = InMemoryStore()

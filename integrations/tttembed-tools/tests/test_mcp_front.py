@@ -304,6 +304,24 @@ def test_a_server_that_stays_silent_costs_its_own_tools_alone(monkeypatch, caplo
     assert "server 'silent': TimeoutError" in caplog.text
 
 
+def test_a_name_of_two_tools_is_neither_found_nor_called(caplog):
+    """A call that is meant for one server never goes to another; the other tools of both are found."""
+    servers = {"git": listing([tool("hub_log"), tool("status")]), "git_hub": listing([tool("log")])}
+
+    async def story():
+        async with FastClient(mcp_front.front(servers, LearnedToolSearch([], FakeEmbedder()))) as client:
+            first = await client.call_tool("call_tool", {"name": "git_hub_log"}, raise_on_error=False)
+            found = await client.call_tool("search_tools", {"query": "do it"})
+            again = await client.call_tool("git_hub_log", {}, raise_on_error=False)
+            return [tool["name"] for tool in found.structured_content["result"]], first, again
+
+    names, *answers = asyncio.run(story())
+
+    assert names == ["git_status"]
+    assert all("git_hub_log is a tool of several servers" in one.content[0].text for one in answers)
+    assert "other servers have tools of these names" in caplog.text
+
+
 def test_a_tool_that_does_not_answer_in_time_is_no_failure(monkeypatch):
     """The call ends, and says nothing of the tool; one that fails by itself does."""
     monkeypatch.setattr(mcp_front, "_LONGEST_CALL", 0.5)
@@ -357,6 +375,75 @@ def test_files_that_name_no_servers_are_refused(tmp_path, text, capsys):
     said = capsys.readouterr().err
     assert "servers.json" in said.splitlines()[-1]
     assert "SECRET" not in said
+
+
+def servers_of(folder, **entries):
+    """The servers of a file with these entries."""
+    (folder / "servers.json").write_text(json.dumps({"mcpServers": entries}))
+    return read_servers(folder / "servers.json")
+
+
+@pytest.mark.parametrize("off", [{"disabled": True}, {"enabled": False}])
+def test_a_server_that_is_switched_off_is_left_out(tmp_path, off, caplog):
+    """It is not started, whatever else is wrong with it, and a line names it."""
+    on, prod = {"command": "on", "disabled": False}, {"command": "prod", "env": {"KEY": "${NOT_SET}"}}
+
+    assert list(servers_of(tmp_path, on=on, prod=prod | off)) == ["on"]
+    assert "server 'prod' is switched off" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["disabledTools", "excludeTools"])
+def test_a_tool_that_is_switched_off_is_neither_found_nor_called(tmp_path, key):
+    """The other tools of its server are."""
+    name = f"zeta_{LEARNED[0]}"
+    servers = servers_of(tmp_path, office={"command": sys.executable, "args": [str(BEHIND)], key: [name]})
+    search = LearnedToolSearch([], FakeEmbedder())
+
+    async def story():
+        async with FastClient(mcp_front.front(servers, search)) as client:
+            await client.call_tool("search_tools", {"query": "do it"})
+            return await client.call_tool("call_tool", {"name": f"office_{name}"}, raise_on_error=False)
+
+    answer = asyncio.run(story())
+
+    assert answer.is_error
+    assert f"office_{name}" not in search.names
+    assert f"office_acme_{LEARNED[0]}" in search.names
+
+
+def test_variables_are_those_of_the_environment(tmp_path, monkeypatch):
+    """In every value of an entry, as clients fill them."""
+    monkeypatch.setenv("KEY_OF_TEST", "k")
+    monkeypatch.delenv("NOT_SET", raising=False)
+    local = {
+        "command": "${NOT_SET:-run}",
+        "args": ["--key", "${KEY_OF_TEST}"],
+        "env": {"KEY": "a${env:KEY_OF_TEST}b$c"},
+    }
+    away = {"url": "http://h/${KEY_OF_TEST}/mcp", "headers": {"Authorization": "Bearer ${KEY_OF_TEST:-none}"}}
+
+    servers = servers_of(tmp_path, local=local, away=away)
+
+    assert (servers["local"].command, servers["local"].args) == ("run", ["--key", "k"])
+    assert servers["local"].env["KEY"] == "akb$c"
+    assert (servers["away"].url, servers["away"].headers) == ("http://h/k/mcp", {"Authorization": "Bearer k"})
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        ({"command": "x", "args": ["sk-SECRET", "${NOT_SET}"]}, "'NOT_SET'"),
+        ({"url": "http://h", "headers": {"Authorization": "sk-SECRET ${input:key}"}}, "'input:key'"),
+        ({"command": "x", "args": ["sk-SECRET"], "tools": ["read"]}, "'tools'"),
+        ({"command": "x", "args": ["sk-SECRET"], "includeTools": ["read"]}, "'includeTools'"),
+    ],
+)
+def test_what_cannot_be_done_as_clients_do_it_is_refused_by_name(tmp_path, entry, name):
+    """A variable that is not set, or a list of the tools that are on."""
+    with pytest.raises(DataError, match=f"'a': expected .*{name}") as refused:
+        servers_of(tmp_path, a=entry)
+
+    assert "SECRET" not in str(refused.value)
 
 
 def test_an_address_that_is_none_is_refused(tmp_path, capsys):

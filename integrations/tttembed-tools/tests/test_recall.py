@@ -45,6 +45,22 @@ def test_users_find_their_own_memories():
     assert (set(found), others, recall("which door?")) == ({"door", "boat"}, ["door"], [])
 
 
+def test_users_without_number_take_no_memory_without_end(monkeypatch):
+    """In one process, requests are bounded over all users, of whom one that is there for the first time has a place."""
+    monkeypatch.setattr("tttembed_tools.outcomes._MOST", 20)
+    monkeypatch.setattr("tttembed_tools.outcomes._COUNTED", 10)
+    recall = LearnedRecall({}, FakeEmbedder(), last=2)
+    for number in range(40):
+        with context(tenant=f"user {number}"):
+            recall.add({"door": "a red door"})
+            recall.used("which door?", "door")
+            recall.flush()
+            kept = recall.requests()
+
+    store = recall._outcomes.store
+    assert (len(kept), store.counts().queries <= 30, len(store.tenants()) <= 31) == (1, True, True)
+
+
 def test_one_memory_more_embeds_one_text():
     """Adding embeds what is new or changed; removing embeds nothing, and what is removed is not found."""
     recall = remembering(["ada"])

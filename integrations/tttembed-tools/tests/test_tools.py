@@ -168,19 +168,65 @@ def test_requests_of_tools_never_called_get_better(search):
     assert first(search, UNSEEN) > 0.6
 
 
-def test_one_source_moves_nobody(search):
-    """What several agents found is learned; the same from one agent alone is not, however often it calls."""
-    by_one = LearnedToolSearch(CATALOG, FakeEmbedder())
-    before = [by_one(request(topic)) for topic in UNSEEN]
-    for number, topic in enumerate(LEARNED):
-        search.used(request(topic), f"zeta_{topic}", source=f"agent {number}")
-        with tttembed_rag.context(source="one agent"):
-            by_one.used(request(topic), f"zeta_{topic}")
+@pytest.mark.parametrize("failures", [True, False])
+@pytest.mark.parametrize("k", [2, 5, 10])
+def test_failures_are_learned_from_beside_successes(search, k, failures):
+    """An agent that reports everything that it was shown teaches as much as one that reports what worked."""
+    for topic in LEARNED:
+        for name in search(request(topic), k):
+            works = name == f"zeta_{topic}"
+            if works or failures:
+                search.used(request(topic), name, works)
 
     assert search.learn().moves
-    assert first(search, UNSEEN) > 0.6
-    assert not by_one.learn().moves
-    assert [by_one(request(topic)) for topic in UNSEEN] == before
+    assert first(search, UNSEEN) > 0.9
+
+
+def test_what_was_not_listed_was_not_refused(search):
+    """A tool is compared with those of its own list: of one search, of several, and of one that was made elsewhere."""
+    lists = [search(request(LEARNED[0]), k=3), search(request(LEARNED[1]), k=2), search(request(LEARNED[1]), k=4)]
+    lists.append(search.listed(request(LEARNED[2]), ["acme_redmail", "zeta_redmail"]))
+    for topic in LEARNED[:3]:
+        search.used(request(topic), f"zeta_{topic}")
+        search.used(request(topic), f"acme_{topic}", False)
+    requests, items = usable(search.requests(), search._index), search._index
+
+    rewards = rewards_of_outcomes(requests, items)
+
+    listed = {request(LEARNED[0]): lists[0], request(LEARNED[1]): lists[2], request(LEARNED[2]): lists[3]}
+    for row, one in enumerate(requests):
+        pairs = slice(rewards.starts[row], rewards.starts[row + 1])
+        worth = dict(zip(rewards.doc_ids[rewards.candidates[pairs]], rewards.values[pairs], strict=True))
+        assert set(worth) == {*listed[one.query], *one.outcomes}
+        assert {name: reward for name, reward in worth.items() if reward} == one.outcomes
+
+
+def test_one_source_learns_where_nobody_else_is_served(search):
+    """Alone in its tenant it is believed like a user of his own search; beside another source it is one voice."""
+    for topic in LEARNED:
+        search.used(request(topic), f"zeta_{topic}", source="ada")
+    alone = search.learn()
+    by_alone = first(search, UNSEEN)
+    search.used(request(UNSEEN[0]), f"zeta_{UNSEEN[0]}", source="bob")
+
+    assert alone.moves
+    assert by_alone > 0.6
+    assert not search.learn().moves
+
+
+@pytest.mark.parametrize(("source", "tenant"), [("anonymous", ""), ("ada", "other")])
+def test_one_source_moves_nobody_else(search, source, tenant):
+    """Callers over HTTP whom nobody named may be many, and tenants without offsets are served the shared ones."""
+    with tttembed_rag.context(tenant=tenant):
+        search.used(request(UNSEEN[0]), f"zeta_{UNSEEN[0]}", source=source)
+        search.flush()
+    for topic in LEARNED:
+        search.used(request(topic), f"zeta_{topic}", source=source)
+
+    lesson = search.learn()
+
+    assert not lesson.moves
+    assert "one source alone" in lesson.reason
 
 
 def test_a_call_joins_no_search_of_another_client(search):
@@ -245,7 +291,7 @@ def test_a_tool_that_one_user_called_is_no_contrast_for_another():
         worth = dict(zip(rewards.doc_ids[rewards.candidates[pairs]], rewards.values[pairs], strict=True))
         topic = one.query.removeprefix("please handle my ")
         suite, other = ("zeta", "acme") if one.source == "ada" else ("acme", "zeta")
-        assert len(worth) == 11
+        assert len(worth) == 9
         assert worth[f"{suite}_{topic}"] == 1
         assert f"{other}_{topic}" not in worth
 
@@ -549,7 +595,7 @@ def test_what_was_learned_survives(tmp_path):
 
 
 def test_tools_that_were_not_called_stay_unjudged(tmp_path):
-    """The store holds a reward for each call and for nothing else: no 0 for what was found."""
+    """The store holds a reward for each call and for nothing else: what was listed beside it has none, and no 0."""
     with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
         with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
             for topic in LEARNED:
@@ -560,7 +606,7 @@ def test_tools_that_were_not_called_stay_unjudged(tmp_path):
         rewards = store.rewards(TOOL_CALLS)
 
         assert rewards.values.tolist() == [1.0] * len(LEARNED)
-        assert store.counts().pairs == len(LEARNED)
+        assert (store.counts().rewards, store.counts().pairs) == (len(LEARNED), 10 * len(LEARNED))
 
 
 @pytest.mark.slow
@@ -730,3 +776,42 @@ def test_async_twins_do_the_same(search):
     found, again = asyncio.run(story())
 
     assert found == again == search(request("redmail"), 3)
+
+
+# What a source found out for itself
+
+
+def test_what_helped_a_source_comes_first_for_it_alone(search):
+    """The same request, and one a typo away, finds it first at once; for others, and for other tasks, nothing moves."""
+    query, last = request("redmail"), search(request("redmail"), k=len(CATALOG))[-1]
+    near = query.replace("please", "pleasse")
+    search._embedder._vectors[near] = search._vector(query) + 0.01
+    for source in ("ada", "", "anonymous"):
+        search.used(query, last, source=source)
+    search.used(query, search(query, k=1)[0], False, source="bob")
+
+    with tttembed_rag.context(source="ada"):
+        assert search(query, k=1) == search(near, k=1) == [last]
+        assert search(query, k=1, among=search.names) == [last]
+        assert last in str(search.explain(query, k=1))
+        assert search(request("bluefile"), k=1) != [last]
+        assert search(query, k=1, task="other") != [last]
+        with tttembed_rag.context(tenant="other"):
+            assert search(query, k=1) != [last]
+    for source in ("bob", "", "anonymous"):
+        with tttembed_rag.context(source=source):
+            assert last not in search(query, k=5)
+
+
+def test_what_helped_a_source_outlives_the_process_and_is_forgotten_with_it(tmp_path):
+    """Another process puts it first too; a source that was forgotten has nothing of its own any more."""
+    query, url = request("redmail"), f"sqlite:///{tmp_path}/tools.db"
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
+        last = search(query, k=len(CATALOG))[-1]
+        search.used(query, last, source="ada")
+    with open_store(url) as store, tttembed_rag.context(source="ada"):
+        with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
+            assert search(query, k=1) == [last]
+        store.forget(tenant="", source="ada", by="me")
+        with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
+            assert search(query, k=1) != [last]

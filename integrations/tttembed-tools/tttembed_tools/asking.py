@@ -18,7 +18,7 @@ from tttembed_rag.errors import LeaseLost, StoreUnavailable
 from tttembed_rag.judges.contract import Judge, checked_judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.observations import Candidate, Served
-from tttembed_tools.index import WEIGHT, Index
+from tttembed_tools.index import Index
 from tttembed_tools.learning import unused
 from tttembed_tools.outcomes import Outcomes, PastRequest
 
@@ -96,8 +96,7 @@ class UnusedJudge:
         for waiting in self._queue.waiting(self._judge.fingerprint, tenant=tenant, limit=self._last, called=True):
             place = (waiting.task, self._text_id(waiting.query))
             if same := known.get(place):
-                used = {index.keys[key] for request in same for key in request.outcomes if key in index.keys}
-                rows = unused(index.scores(same[0].query, same[0].vector, WEIGHT), used, _FIRST).tolist()
-                cards = [index.cards[row] for row in rows]
+                used = {key for request in same for key in request.outcomes}
+                cards = [index.cards[index.keys[key]] for key in unused(same, used, index)[:_FIRST]]
                 sample[place] = replace(waiting, candidates=[Candidate(card.key, text=card.text) for card in cards])
         return sample

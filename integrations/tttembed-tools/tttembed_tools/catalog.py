@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,16 @@ from tttembed_rag.system.jsontext import parsed_json
 
 _log = logging.getLogger(__name__)
 
-# Characters of a card; what stands behind them is rarely read by an embedding model.
-CARD_LIMIT = 2000
+# Characters of a card or a passage, as what stands behind them is rarely read by an embedding model; and those of a
+# paragraph that is no passage of its own.
+CARD_LIMIT, _SHORT = 2000, 60
 # Under which the metadata of an MCP tool say what its server is called and for.
 SERVER_META = "tttembed/server"
 # Attributes under which tools of different packages keep the JSON schema of their parameters.
 _SCHEMAS = ("input_schema", "inputSchema", "parameters", "parameters_json_schema")
+# The head of a SKILL.md, between lines of ---, and two of its fields, each with the lines that are indented below it.
+_HEAD = re.compile(r"\A\s*---[ \t]*\n(.*?\n)---[ \t]*$", re.DOTALL | re.MULTILINE)
+_FIELD = re.compile(r"^(name|description):[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 _EXPECTED = (
     "tools (function schemas, MCP tools, objects of LangChain, LlamaIndex, Pydantic AI or FastMCP), a dict from name "
     "to description, or the path of a JSON file or of a folder with SKILL.md files"
@@ -34,11 +39,13 @@ class Card:
 
     Attributes:
         name: The name by which an agent calls it.
-        text: What is embedded and searched: name, description, parameters.
+        text: What is embedded and searched, and judged: name, description, parameters.
+        passages: What is searched beside it, such as the body of a skill: the passage that is nearest counts.
     """
 
     name: str
     text: str
+    passages: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -74,7 +81,8 @@ def cards_of(catalog: Any) -> list[Card]:
         earlier = cards.setdefault(card.name, card)
         if card.text not in earlier.text:
             remarks[_TWICE].append(card.name)
-            cards[card.name] = Card(card.name, f"{earlier.text}\n{card.text}"[:CARD_LIMIT])
+            text = f"{earlier.text}\n{card.text}"[:CARD_LIMIT]
+            cards[card.name] = Card(card.name, text, earlier.passages + card.passages)
     if parts := [
         f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
         for what, names in remarks.items()
@@ -95,11 +103,9 @@ def _tools(catalog: Any) -> Iterable[Any]:
         for key in ("result", "tools"):
             if isinstance(catalog.get(key), Mapping | list):
                 return _tools(catalog[key])
-        described = {
-            name: {"description": value} if value is None or isinstance(value, str) else value
-            for name, value in catalog.items()
-        }
-        return [{"name": name, **value} if isinstance(value, Mapping) else value for name, value in described.items()]
+        if isinstance(catalog.get("function"), Mapping) or {"name", "description"} <= catalog.keys():
+            return [catalog]  # a tool alone
+        return [_named(name, value) for name, value in catalog.items()]
     inside = getattr(catalog, "tools", None)
     if isinstance(inside, list | tuple):
         return inside
@@ -108,9 +114,17 @@ def _tools(catalog: Any) -> Iterable[Any]:
     raise InputError(f"catalog: expected {_EXPECTED}, got {type(catalog).__name__}")
 
 
+def _named(name: Any, about: Any) -> Any:
+    """The tool of a dict that stands under its name."""
+    about = {"description": about} if about is None or isinstance(about, str) else about
+    if isinstance(about, Mapping) and not about.keys() & {"description", "function", *_SCHEMAS}:
+        raise InputError(f"catalog: expected {_EXPECTED}, got a dict without a description under {name!r}")
+    return {"name": name, **about} if isinstance(about, Mapping) else about
+
+
 def _read_json(path: Path) -> Any:
     try:
-        found = parsed_json(path.read_text(encoding="utf-8"))
+        found = parsed_json(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a JSON file of tools or a folder with SKILL.md files, got nothing") from exc
     except (ValueError, OSError) as exc:
@@ -121,26 +135,51 @@ def _read_json(path: Path) -> Any:
 
 
 def _skills(folder: Path) -> Iterable[Any]:
-    """Name and description of every SKILL.md below a folder, sorted by path."""
-    import yaml
-
+    """Name, description and body of every SKILL.md below a folder, sorted by path; the log names the bad ones."""
     files = sorted(folder.rglob("SKILL.md"))
     if not files:
         raise DataError(f"{folder}: expected SKILL.md files below this folder, got none")
-    for file in files:
-        parts = file.read_text(encoding="utf-8").split("---", 2)
-        try:
-            head = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
-        except yaml.YAMLError as exc:
-            raise DataError(f"{file}: expected YAML between two lines of ---, got {exc}") from exc
-        if not isinstance(head, Mapping):
-            raise DataError(f"{file}: expected YAML with name and description between two lines of ---, got none")
-        yield {"name": head.get("name") or file.parent.name, "description": head.get("description")}
+    heads = {file: _head(file) for file in files}
+    bad = [file for file, (_, is_yaml) in heads.items() if not is_yaml]
+    skills = [head | {"name": head.get("name") or file.parent.name} for file, (head, _) in heads.items() if head]
+    expected = "expected YAML with name and description between two lines of ---"
+    if not skills:
+        raise DataError(f"{bad[0]}: {expected}, got none")
+    if bad:
+        _log.warning(
+            "%d files are read as far as that is possible: %s (%s)", len(bad), expected, ", ".join(map(str, bad[:3]))
+        )
+    return skills
+
+
+def _head(file: Path) -> tuple[dict[str, Any], bool]:
+    """The body of a file and the fields at its head, all of them texts; and whether they are YAML, else two lines."""
+    import yaml
+
+    head = body = ""
+    try:
+        _, head, body = _HEAD.split(file.read_text(encoding="utf-8-sig"), 1)
+        fields = dict(yaml.load(head, yaml.BaseLoader), body=body)  # noqa: S506 - it makes texts, lists and dicts
+    except (ValueError, TypeError, OSError, yaml.YAMLError):  # not UTF-8, no head, no fields in it
+        fields = {name: " ".join(text.split()) for name, text in _FIELD.findall(head)}
+        return ({**fields, "body": body} if "description" in fields else {}), False
+    return fields, True
+
+
+def _passages(body: str) -> tuple[str, ...]:
+    """The paragraphs of a body; one that is short, such as a heading, stands with what follows."""
+    passages: list[str] = []
+    for paragraph in filter(None, map(str.strip, re.split(r"\n\s*\n", body))):
+        if passages and len(passages[-1]) < _SHORT:
+            passages[-1] = f"{passages[-1]}\n{paragraph}"[:CARD_LIMIT]
+        else:
+            passages.append(paragraph[:CARD_LIMIT])
+    return tuple(passages)
 
 
 def _card(tool: Any, remarks: dict[str, list[str]]) -> Card:
     if isinstance(tool, Card):
-        name, text = tool.name, tool.text
+        name, text, passages = tool.name, tool.text, tool.passages
         if not text.strip():
             remarks[_BLANK].append(name)
             text = name
@@ -151,9 +190,11 @@ def _card(tool: Any, remarks: dict[str, list[str]]) -> Card:
             description = ""
         lines = [f"{name}: {description.strip()}".rstrip(": "), *_parameters(str(name), schema, remarks)]
         text = "\n".join(filter(None, [*lines, _server(tool)]))
+        body = tool.get("body") if isinstance(tool, Mapping) else None
+        passages = _passages(body) if isinstance(body, str) else ()
     if not (isinstance(name, str) and name.strip()):
         raise InputError(f"catalog: expected a name for every tool, got {name!r} in {tool!s:.60}")
-    return Card(name, text[:CARD_LIMIT])
+    return Card(name, text[:CARD_LIMIT], passages)
 
 
 def _server(tool: Any) -> str:

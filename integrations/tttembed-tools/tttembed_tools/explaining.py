@@ -65,17 +65,18 @@ def explained(
     offsets: Offsets | None,
     requests: Sequence[PastRequest],
     *,
+    own: Sequence[int],
     k: int,
     task: str | None,
 ) -> SearchExplanation:
     """Why the first *k* items are found for a request with base vector (d,), beside earlier *requests* of this width.
 
-    The *offsets* are those that are served to the tenant, None for nothing.
+    The *offsets* are those that are served to the tenant, None for nothing, and the rows of *own* come first.
     """
     weight = weight_of(offsets)
     moved = vector if offsets is None else offsets.apply(vector, task=task)
     place = np.argsort(best(index.scores(query, vector, WEIGHT), len(index))) + 1
-    now = best(index.scores(query, moved, weight), k)
+    now = best(index.scores(query, moved, weight, own), k)
     near = [(float(request.vector @ vector / np.linalg.norm(request.vector)), request) for request in requests]
     near.sort(key=lambda pair: -pair[0])
     items = []
@@ -83,7 +84,8 @@ def explained(
         key = index.cards[row].key
         earlier = [(request.query, similarity) for similarity, request in near if key in request.helped]
         items.append(FoundItem(index.cards[row].name, int(place[row]), rank, tuple(earlier[:_EARLIER])))
-    return SearchExplanation(query, tuple(items), _reason(offsets, task))
+    first = f"{len(own)} helped this source with the same request; " if own else ""
+    return SearchExplanation(query, tuple(items), first + _reason(offsets, task))
 
 
 def _reason(offsets: Offsets | None, task: str | None) -> str:

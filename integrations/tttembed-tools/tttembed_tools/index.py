@@ -37,6 +37,11 @@ def fused(dense: FloatArray, keyword: FloatArray, weight: float) -> FloatArray:
     return standardized(dense) + np.float32(weight) * standardized(keyword)
 
 
+def texts_of(cards: Sequence[Card]) -> list[str]:
+    """What is embedded of *cards*: their texts, and behind them their passages."""
+    return [*(card.text for card in cards), *(passage for card in cards for passage in card.passages)]
+
+
 def best(scores: FloatArray, k: int) -> IntArray:
     """The places of the *k* highest scores (n,), highest first, of equal ones the first."""
     if k >= len(scores):
@@ -50,8 +55,9 @@ def best(scores: FloatArray, k: int) -> IntArray:
 class Index:
     """One state of the items, ready to be searched; it never changes, and others are made of it.
 
-    Each name of the *cards* comes once. Of their texts there are *keywords* for BM25 and unit *vectors* (n, d); the
-    place of each stands by its name in *rows*, and by its key in *keys*.
+    Each name of the *cards* comes once. Of their texts there are *keywords* for BM25, with those of their passages, and
+    unit *vectors* (n, d); the place of each stands by its name in *rows*, and by its key in *keys*. Their passages have
+    *passages* (m, d), each of the card at the place that *owners* (m,) says.
     """
 
     cards: tuple[Card, ...] = ()
@@ -59,6 +65,8 @@ class Index:
     rows: Mapping[str, int] = field(default_factory=dict)
     keys: Mapping[str, int] = field(default_factory=dict)
     vectors: FloatArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+    passages: FloatArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+    owners: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
 
     def __len__(self) -> int:
         return len(self.cards)
@@ -69,15 +77,22 @@ class Index:
         return int(self.vectors.shape[1])
 
     def plus(self, cards: Sequence[Card], vectors: FloatArray) -> Index:
-        """With *cards* and their *vectors* (m, d) behind the others, and in place of those of the same names."""
+        """With *cards* behind the others, and in place of those of the same names.
+
+        The *vectors* are those of `texts_of` them.
+        """
         old = self.without([card.name for card in cards])
         places = range(len(old), len(old) + len(cards))
+        owners = np.repeat(np.array(places, dtype=np.intp), [len(card.passages) for card in cards])
+        own, passages = vectors[: len(cards)], vectors[len(cards) :]
         return Index(
             (*old.cards, *cards),
-            old.keywords.plus([card.text for card in cards]),
+            old.keywords.plus(["\n".join([card.text, *card.passages]) for card in cards]),
             {**old.rows, **{card.name: place for place, card in zip(places, cards, strict=True)}},
             {**old.keys, **{card.key: place for place, card in zip(places, cards, strict=True)}},
-            np.concatenate([old.vectors, vectors]) if len(old) else vectors,
+            np.concatenate([old.vectors, own]) if len(old) else own,
+            np.concatenate([old.passages, passages]) if len(old.passages) else passages,
+            np.concatenate([old.owners, owners]),
         )
 
     def without(self, names: Collection[str]) -> Index:
@@ -87,12 +102,15 @@ class Index:
             return self
         kept = [place for place in range(len(self)) if place not in gone]
         cards = tuple(self.cards[place] for place in kept)
+        there = np.isin(self.owners, kept)
         return Index(
             cards,
             self.keywords.only(np.array(kept, dtype=np.intp)),
             {card.name: place for place, card in enumerate(cards)},
             {card.key: place for place, card in enumerate(cards)},
             self.vectors[kept],
+            self.passages[there],
+            np.searchsorted(kept, self.owners[there]),
         )
 
     def named(self, query: str) -> list[str]:
@@ -100,10 +118,20 @@ class Index:
         names = (name.strip(".-:/") for name in _NAMES.findall(query))
         return list(dict.fromkeys(name for name in names if name in self.rows and not _WORD.fullmatch(name)))
 
-    def scores(self, query: str, vector: FloatArray | None, weight: float) -> FloatArray:
-        """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone."""
+    def dense(self, vector: FloatArray) -> FloatArray:
+        """(n,) the products of a *vector* (d,) and the text of each item, or the passage of it that is nearest."""
+        products = self.vectors @ vector
+        if len(self.owners):
+            np.maximum.at(products, self.owners, self.passages @ vector)
+        return products
+
+    def scores(self, query: str, vector: FloatArray | None, weight: float, first: Sequence[int] = ()) -> FloatArray:
+        """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone. Some rows come *first*."""
         keyword = self.keywords.scores(query)
-        return keyword if vector is None else fused(self.vectors @ vector, keyword, weight)
+        scores = keyword if vector is None else fused(self.dense(vector), keyword, weight)
+        lift = np.zeros_like(scores)
+        lift[list(first)] = np.ptp(scores) + 1
+        return scores + lift if first else scores
 
 
 _EMPTY = Index()

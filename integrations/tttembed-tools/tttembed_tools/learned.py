@@ -16,7 +16,7 @@ from cachetools import LRUCache
 from tttembed_rag.capture.log import Known
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
-from tttembed_rag.errors import InputError, check_count, check_text
+from tttembed_rag.errors import InputError, check_count, check_text, in_brief
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import context, context_value, current_task, current_tenant
@@ -25,10 +25,11 @@ from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.asking import DAILY, UnusedJudge
 from tttembed_tools.catalog import Card
 from tttembed_tools.explaining import SearchExplanation, explained
-from tttembed_tools.index import Index, Items, best
+from tttembed_tools.index import Index, Items, best, texts_of
 from tttembed_tools.learner import OutcomeLearner
 from tttembed_tools.learning import FAILED, FLOOR, SUCCEEDED, Lesson, usable, weight_of
 from tttembed_tools.outcomes import Outcomes, PastRequest
+from tttembed_tools.own import OwnOutcomes
 
 if TYPE_CHECKING:
     from tttembed_store.sql import Store
@@ -38,10 +39,13 @@ if TYPE_CHECKING:
     from tttembed_rag.offsets.offsets import Offsets
 
 _log = logging.getLogger(__name__)
-# Vectors of the last requests, which outcomes are kept with.
-_REMEMBERED = 5000
+# Vectors and lists of the last requests, which outcomes are kept with; how much of a list is kept, and how long one is
+# taken to be that nobody noted.
+_REMEMBERED, _LONGEST, _ASSUMED = 5000, 50, 10
 # Requests of a tenant that are learned from, where nothing else was said.
 LAST = 2000
+# A text that every model embeds.
+_WORD = "text"
 # Seconds in which the last round of the background ends.
 _LAST_ROUND = 30.0
 
@@ -100,9 +104,12 @@ class LearnedSearch:
             raise InputError("judge: expected a store beside it, which keeps its answers and what they cost, got none")
         self._outcomes = Outcomes(store, self._embedder.fingerprint, last)
         self._outcomes.close_with(self)
+        self._own = OwnOutcomes(self._outcomes)
         asked = None if judge is None else UnusedJudge(self._outcomes, judge, budget, price or Price())
         self._learner = OutcomeLearner(self._outcomes, lambda: self._items, asked, abstain=abstain)
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
+        # By tenant, task and text of a request, the names that were listed since an outcome of it was kept.
+        self._listed: LRUCache[tuple[str, str, str], dict[str, None]] = LRUCache(_REMEMBERED)
         self._remembering = Lock()
 
     def __repr__(self) -> str:
@@ -137,7 +144,8 @@ class LearnedSearch:
     def add(self, items: Any) -> int:
         """Add items, and renew those whose text has changed; gives how many were embedded.
 
-        Items that are there already, with the same text, cost nothing.
+        Items that are there already, with the same text, cost nothing. One whose text the model does not take, while it
+        takes a word, is logged and left out.
         """
         cards = self._cards(items)
         with self._adding:
@@ -145,10 +153,22 @@ class LearnedSearch:
             here = set(index.cards)
             fresh = [card for card in cards if card not in here]
             if fresh:
-                vectors = self._embedder.embed_documents([card.text for card in fresh])
-                self._width = vectors.shape[1]
-                self._items = self._items.having(current_tenant(), index.plus(fresh, vectors))
-            return len(fresh)
+                index = self._grown(index, fresh)
+                self._width = index.width or self._width
+                self._items = self._items.having(current_tenant(), index)
+            return len(set(index.cards).intersection(fresh))
+
+    def _grown(self, index: Index, cards: list[Card]) -> Index:
+        """*index* with those of the *cards* whose texts the model takes."""
+        try:
+            return index.plus(cards, self._embedder.embed_documents(texts_of(cards)))
+        except Exception as exc:  # noqa: BLE001 - the caller's model: what it does not take is logged
+            self._embedder.embed_documents([_WORD])  # where this fails too, the texts are not why
+            if len(cards) > 1:
+                middle = len(cards) // 2
+                return self._grown(self._grown(index, cards[:middle]), cards[middle:])
+            _log.warning("%s: %r is left out: its text is not embedded: %s", self._kind, cards[0].name, in_brief(exc))
+            return index
 
     def remove(self, names: Collection[str]) -> None:
         """Take items away; what was learned of them stays, and serves again where they come back."""
@@ -161,6 +181,9 @@ class LearnedSearch:
         self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
     ) -> list[str]:
         """Names of the best items for a request, best first.
+
+        What helped the source of the caller's `context` comes first where it asks the same again, or nearly the same;
+        no other source finds it any better for that.
 
         An item whose name of several words (``create_invoice``, ``createInvoice``, ``mail.send``) stands in the request
         is always among them, in the last place where the search has not found it. Where the embedding model fails, that
@@ -182,12 +205,13 @@ class LearnedSearch:
         task = current_task() if task is None else task
         offsets, offset = self._outcomes.live.serving(query, task)
         named = [name for name in index.named(query) if among is None or name in among]
+        own = self._own_rows(index, query, vector, task)
         if vector is not None and offsets is not None:
-            floor = offsets.settings.get(FLOOR) if self._abstain else None
-            if isinstance(floor, float) and (index.vectors @ vector).max() < floor * np.linalg.norm(vector):
+            floor = offsets.settings.get(FLOOR) if self._abstain and not own else None
+            if isinstance(floor, float) and index.dense(vector).max() < floor * np.linalg.norm(vector):
                 return named[:k]
             vector = offsets.apply_found(vector, offset)
-        scores = index.scores(query, vector, weight_of(offsets))
+        scores = index.scores(query, vector, weight_of(offsets), own)
         order = best(scores, k)
         if among is not None:
             rows = [index.rows[name] for name in dict.fromkeys(among) if name in index.rows]
@@ -195,7 +219,18 @@ class LearnedSearch:
             order = allowed[best(scores[allowed], k)]
         names = [index.cards[row].name for row in order]
         missed = [name for name in named if name not in names][:k]
-        return [*names[: k - len(missed)], *missed]
+        return self.listed(query, [*names[: k - len(missed)], *missed], task=task)
+
+    def listed(self, query: str, names: list[str], *, task: str | None = None) -> list[str]:
+        """Note that *names* were listed for a request, where another search or process did it, and give them back.
+
+        What this search finds is noted already. Of items that were listed and not used it is learned that they were no
+        better; what was not listed was not refused. An outcome for a text that nothing was listed for, as in another
+        process, is taken to be from a list of ten.
+        """
+        with self._remembering:
+            self._listed.setdefault(_place(query, task), {}).update(dict.fromkeys(names))
+        return names
 
     async def asearch(
         self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
@@ -210,7 +245,14 @@ class LearnedSearch:
         task = current_task() if task is None else task
         if vector is None or not len(index):
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
-        return explained(index, query, vector, self.offsets, self.requests(), k=k, task=task)
+        own = self._own_rows(index, query, vector, task)
+        return explained(index, query, vector, self.offsets, self.requests(), own=own, k=k, task=task)
+
+    def _own_rows(self, index: Index, query: str, vector: FloatArray | None, task: str | None) -> list[int]:
+        """The rows of the items that helped the caller's source with the same request."""
+        source = context_value("source") or ""
+        helped = self._own.helped(query, vector, task=task or DEFAULT_TASK, source=source)
+        return [index.keys[key] for key in helped if key in index.keys]
 
     def used(
         self,
@@ -258,8 +300,15 @@ class LearnedSearch:
         task = (current_task() if task is None else task) or DEFAULT_TASK
         source = context_value("source") or "" if source is None else source
         reward = SUCCEEDED if succeeded else FAILED
-        card, known = index.cards[row], Known(vector, index.vectors[row : row + 1], doc_ids=[index.cards[row].key])
-        self._outcomes.note(query, card, reward, known, task=task, source=source, at=at)
+        if (place := _place(query, task)) not in self._listed:
+            self(query, _ASSUMED, task=task)
+        with self._remembering:  # a list is kept once
+            listed, self._listed[place] = self._listed.get(place, {}), {}
+        rows = list(dict.fromkeys([row, *(index.rows[other] for other in listed if other in index.rows)]))[:_LONGEST]
+        cards, rewards = [index.cards[other] for other in rows], [reward if other == row else None for other in rows]
+        known = Known(vector, index.vectors[rows], doc_ids=[card.key for card in cards])
+        self._outcomes.note(query, cards, rewards, known, task=task, source=source, at=at)
+        self._own.note(query, vector, index.cards[row].key, reward, task=task, source=source)
         return True
 
     def requests(self) -> list[PastRequest]:
@@ -354,6 +403,11 @@ class LearnedSearch:
         with self._remembering:
             self._vectors[query] = vector
         return vector
+
+
+def _place(query: str, task: str | None) -> tuple[str, str, str]:
+    """Where the list of a request stands: that of the caller's tenant, and of the *task* or the caller's."""
+    return current_tenant(), (current_task() if task is None else task) or DEFAULT_TASK, query
 
 
 def _embedder(embed: Any) -> Embedder:

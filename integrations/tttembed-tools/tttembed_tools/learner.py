@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tttembed_store.sql.records import TOOL_CALLS
@@ -51,6 +52,8 @@ class OutcomeLearner:
         if len(requests) < 2:
             raise RewardError("expected at least 2 requests for which an item helped")
         verdicts = None if self._unused is None else self._unused.verdicts(requests, index, tenant)
+        if self._outcomes.alone(tenant.name, requests):  # it is believed like a user of his own search
+            requests = [replace(request, source="") for request in requests]
         offsets = learn(requests, index, verdicts)
         moves = any(offset.served for offset in offsets.values())
         weight = offsets.settings[KEYWORD_WEIGHT]

@@ -1,14 +1,14 @@
 """From outcomes to what is served: the weight of BM25 and offsets of the dense leg, decided on the fused list.
 
-What is known of a request is which items helped. To learn from that, an item that helped is compared with the items
-that the search lists first and nobody used: they count as no better, and only while offsets are fitted. What is kept of
-them is nothing: they stay unjudged. Where a judge was asked about one of them, its verdict counts instead.
+What is known of a request is which items were listed for it, and which of them helped. An item that helped is compared
+with those that were listed and that nobody used: they count as no better, and only while offsets are fitted, as no
+reward of them is kept. What was not listed was not refused. Where a judge was asked about an item, its verdict counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -26,9 +26,8 @@ from tttembed_tools.outcomes import PastRequest
 
 # Rewards of an item that was used and helped, and of one that did not: a tool that failed by its own error.
 SUCCEEDED, FAILED = 1.0, 0.2
-# Items listed first that nobody used, with which an item that helped is compared: 10 where 80 % of the items that
-# helped stand among the first ten, else 30.
-_BACKGROUND, _DEEP_BACKGROUND, _NEAR = 10, 30, 0.8
+# Items that the search lists first, beside which what was used must agree with it, whatever was listed.
+_BACKGROUND = 10
 # What is tried: where all requests share a habit, such as one suite of tools, one offset for all finds more.
 _SCOPES: tuple[AnyScope, ...] = ("auto", "task")
 # In the settings of offsets, the weight of BM25.
@@ -86,18 +85,25 @@ def learn(
     """Offsets for the requests of `usable`, at least two, with the weight of BM25 in their settings.
 
     Both are decided at the end of the whole search: `tune` chooses the weight, then `fit` asks its gate about lists of
-    both legs. Of a local offset for each task and a constant one, those are taken by which these lists gain more.
+    both legs, in which what was listed for a request is ranked: of other items nobody knows whether they would have
+    helped. Of a local offset for each task and a constant one, those are taken by which these lists gain more.
     *verdicts* are rewards of items that nobody used, for each request, by the keys of their cards.
     """
     rewards = rewards_of_outcomes(requests, index, verdicts)
     keyword = {request.query_id: index.keywords.scores(request.query) for request in requests}
+    known: dict[str, set[int]] = {}
+    for request in requests:
+        rows = {index.keys[key] for key in (*request.outcomes, *request.shown) if key in index.keys}
+        known[request.query_id] = known.get(request.query_id, set()) | rows
 
     def listed(weight: float, vector: FloatArray, query_id: str) -> list[str]:
-        scores = fused(index.vectors @ vector, keyword[query_id], weight)
-        return [index.cards[row].key for row in best(scores, PLACES)]
+        rows = np.array(sorted(known[query_id]))
+        scores = fused(index.dense(vector), keyword[query_id], weight)[rows]
+        return [index.cards[row].key for row in rows[best(scores, PLACES)]]
 
-    weight = tune(rewards, listed, WEIGHTS).setting
-    fitted = [fit(rewards, scope=scope, served=partial(listed, weight)) for scope in _SCOPES]
+    vouching = rewards_of_outcomes([_beside_first(request, index) for request in requests], index)
+    weight = tune(rewards, listed, WEIGHTS, vouching=vouching).setting
+    fitted = [fit(rewards, scope=scope, served=partial(listed, weight), vouching=vouching) for scope in _SCOPES]
     offsets = max(fitted, key=_gained)
     settings = {**offsets.settings, KEYWORD_WEIGHT: weight}
     if (floor := floor_of(requests, index)) is not None:
@@ -115,11 +121,17 @@ def floor_of(requests: Sequence[PastRequest], index: Index) -> float | None:
 
     lowest: dict[str, float] = {}
     for source, request in zip(_sources(requests), requests, strict=True):
-        nearest = float((index.vectors @ request.vector).max() / np.linalg.norm(request.vector))
+        nearest = float(index.dense(request.vector).max() / np.linalg.norm(request.vector))
         lowest[source] = min(nearest, lowest.get(source, nearest))
     # How likely so few of them lie below it, were it one in a hundred of all, is binomial.
     below = next(few for few in range(len(lowest) + 1) if bdtr(few, len(lowest), _UNHEARD) > _ERROR)
     return sorted(lowest.values())[below - 1] if below else None
+
+
+def _beside_first(request: PastRequest, index: Index) -> PastRequest:
+    """A request as if the search had listed its first items down to `_BACKGROUND` that it has no outcome of."""
+    rows = best(index.scores(request.query, request.vector, WEIGHT), _BACKGROUND + len(request.outcomes))
+    return replace(request, shown=tuple(index.cards[row].key for row in rows.tolist()))
 
 
 def _sources(requests: Sequence[PastRequest]) -> list[str]:
@@ -136,25 +148,18 @@ def _gained(offsets: Offsets) -> float:
 def rewards_of_outcomes(
     requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
 ) -> Rewards:
-    """The outcomes of each request, beside the items that the search lists first and that no source used for it."""
+    """The outcomes of each request, beside the items that were listed and that no source used for it."""
     known = [
         {index.keys[key]: reward for key, reward in request.outcomes.items() if key in index.keys}
         for request in requests
     ]
-    scores = [index.scores(request.query, request.vector, WEIGHT) for request in requests]
-    lowest = [
-        min(row[index.keys[key]] for key in request.helped if key in index.keys)
-        for row, request in zip(scores, requests, strict=True)
-    ]
-    near = np.mean([(row > least).sum() < _BACKGROUND for row, least in zip(scores, lowest, strict=True)])
-    depth = _BACKGROUND if near >= _NEAR else _DEEP_BACKGROUND
-    used: dict[tuple[str, str], set[int]] = {}  # for a request, by any source
-    for request, own in zip(requests, known, strict=True):
-        used.setdefault((request.task, request.query_id), set()).update(own)
+    used: dict[tuple[str, str], set[str]] = {}  # for a request, by any source
+    for request in requests:
+        used.setdefault((request.task, request.query_id), set()).update(request.outcomes)
     candidates: list[IntArray] = []
     values = []
     for place, (request, own) in enumerate(zip(requests, known, strict=True)):
-        others = unused(scores[place], used[request.task, request.query_id], depth).tolist()
+        others = [index.keys[key] for key in unused([request], used[request.task, request.query_id], index)]
         judged = verdicts[place] if verdicts else {}
         candidates.append(np.array([*own, *others], dtype=np.intp))
         values.append(np.array([*own.values(), *(judged.get(index.cards[row].key, 0.0) for row in others)]))
@@ -173,8 +178,7 @@ def rewards_of_outcomes(
     )
 
 
-def unused(scores: FloatArray, used: Collection[int], count: int) -> IntArray:
-    """The places of the *count* items with the highest scores (n,) that were not *used*."""
-    others = scores.copy()
-    others[list(used)] = -np.inf
-    return best(others, min(count, len(others) - len(used)))
+def unused(requests: Iterable[PastRequest], used: Collection[str], index: Index) -> list[str]:
+    """The keys of the items that are still there, were listed for *requests*, and were not *used*, in their order."""
+    listed = dict.fromkeys(key for request in requests for key in request.shown)
+    return [key for key in listed if key in index.keys and key not in used]

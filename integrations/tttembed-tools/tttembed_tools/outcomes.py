@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from tttembed_store.capture.storelog import StoreLog
 from tttembed_store.following import follow
-from tttembed_store.sql.records import TOOL_CALLS
+from tttembed_store.sql.records import ANONYMOUS, TOOL_CALLS
 
 from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from tttembed_store.sql import Store
 
 # The reward from which on an item helped.
-_HELPED = 0.5
+HELPED = 0.5
+# Requests of all tenants that are kept in the memory of a process, unless more of one are read, and after how many new
+# ones they are counted.
+_MOST, _COUNTED = 10_000, 1000
 # Items of one request that are read.
 _DEPTH = 200
 # Seconds that a caller waits at most until its outcomes are written.
@@ -40,6 +44,7 @@ class PastRequest:
         vector: Its base vector (d,).
         task: Its task key.
         outcomes: Rewards of items by the keys of their cards.
+        shown: The keys of the other items that were listed for it, in their order.
         source: Who used them; several sources may use items for the same request.
     """
 
@@ -48,12 +53,13 @@ class PastRequest:
     vector: FloatArray
     task: str
     outcomes: Mapping[str, float]
+    shown: tuple[str, ...] = ()
     source: str = ""
 
     @property
     def helped(self) -> list[str]:
         """The keys of the items that helped."""
-        return [key for key, reward in self.outcomes.items() if reward >= _HELPED]
+        return [key for key, reward in self.outcomes.items() if reward >= HELPED]
 
 
 class Outcomes:
@@ -72,7 +78,7 @@ class Outcomes:
     def __init__(self, store: Store | str | None, embedder: str, last: int) -> None:
         from tttembed_store.sql import memory_store, open_store
 
-        self.shared = store is not None
+        self.shared, self._new = store is not None, count(1)
         self._is_own = store is None or isinstance(store, str)
         self.store = memory_store() if store is None else open_store(store) if isinstance(store, str) else store
         if not self.store.texts:
@@ -86,14 +92,16 @@ class Outcomes:
         if not self.shared:
             finalize(owner, self.close)
 
-    def note(self, query: str, card: Card, reward: float, known: Known, *, task: str, source: str, at: float) -> None:
-        """Keep the *reward* of an item for a request that was searched *at* a Unix second; it is written soon.
+    def note(self, query: str, cards: list[Card], rewards: list[float | None], known: Known, **facts: Any) -> None:
+        """Keep what was listed for a request, and *rewards* of what was used; it is written soon, with its *facts*.
 
         Without a tenant it is the shared one's, unless a store of many processes has tenants: then nobody knows whose
         it is, and it is left out.
         """
         tenant = context_value("tenant") if self.shared else current_tenant()
-        self._log.put(query, [card.text], [reward], known, tenant=tenant, at=at, task=task, source=source)
+        self._log.put(query, [card.text for card in cards], rewards, known, tenant=tenant, **facts)
+        if not self.shared and next(self._new) % _COUNTED == 0:
+            self.store.keep_newest(max(_MOST, self.last))
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.
@@ -105,12 +113,18 @@ class Outcomes:
             tenant, width=width, embedder=self.embedder, judge=TOOL_CALLS, limit=self.last, depth=_DEPTH, by_source=True
         )
         return [
-            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes, one.source)
+            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes, shown, one.source)
             for one in served
+            for shown in [tuple(item.doc_id for item in one.candidates if item.reward is None)]
             if one.vector is not None
             and one.query
             and (outcomes := {item.doc_id: item.reward for item in one.candidates if item.reward is not None})
         ]
+
+    def alone(self, tenant: str, requests: Sequence[PastRequest]) -> bool:
+        """Whether *requests* are of one named source, and nobody else is served what they teach *tenant*."""
+        names = {request.source for request in requests}
+        return len(names) == 1 and not names & {"", ANONYMOUS} and bool(tenant or not self.store.has_tenants())
 
     def forget(self, tenant: str, key: str) -> bool:
         """Forget an item of a tenant, on disk too, and where it was used all that was learned from it.

@@ -40,5 +40,6 @@ class LearnedRecall(LearnedSearch):
         here = self._index.rows
         self.remove(names)
         gone = {name: self._outcomes.forget(current_tenant(), Card(name, "").key) for name in names}
+        self._own.forget()
         if unknown := sum(not was and name not in here for name, was in gone.items()):
             _log.warning("%d of %d memories were not there to be forgotten", unknown, len(gone))

@@ -72,7 +72,7 @@ class Turn:
         if query == self._request:
             self._at = time.time()
         self._listed.update(names)
-        return names
+        return self._search.listed(self._request, names, task=self._task)
 
     def used(self, tool: str, succeeded: bool = True) -> None:
         """Keep that *tool* was called, and whether it worked."""

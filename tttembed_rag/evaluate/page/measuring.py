@@ -54,7 +54,7 @@ def _held_out(collection: Collection, splits: Sequence[tuple[Offsets, IntArray]]
     for offsets, held in splits:
         ids = collection.query_ids[held].tolist()
         moved = offsets.apply(collection.query_vectors[held], task=collection.dataset.name, query_id=ids)
-        found.append(collection.index.search(moved, LISTED)[1])
+        found.append(collection.search(moved, held, LISTED)[1])
     after = np.concatenate(found)
     raw, served = collection.raw[rows], collection.graded(rows, after)
     ends = [mean_interval(part) for part in np.split(served - raw, np.cumsum([len(held) for _, held in splits])[:-1])]
@@ -89,6 +89,9 @@ def _lists(
     dataset, query_id = collection.dataset, str(collection.query_ids[row])
     served = Served(query_id, collection.query_vectors[row], [], dataset.queries[query_id], dataset.name)
     query, offset = unit(np.asarray(served.vector, dtype=np.float64)), offsets.find(dataset.name, query_id)
+    if (own := collection.own[row]) >= 0:
+        documents = documents.copy()
+        documents[own] = -query  # the last of all
     dosed, key = (np.zeros_like(query), "") if offset is None else (offset.dosed(query), offset.key)
 
     def candidate(place: int) -> Candidate:

@@ -146,6 +146,22 @@ def test_a_strange_answer_is_the_answer(proxied, tools, said, caplog):
     assert answer.status_code == 200
     assert raw == said
     assert "was not steered" in caplog.text
+    assert ("Traceback" in caplog.text) == (said[:2] != b"\x1f\x8b")
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_a_service_is_reached_by_the_proxy_of_the_environment(proxied, serve, monkeypatch, near):
+    """Unless the environment says that it is near."""
+    away = serve(lambda _, __, ___: (200, {}, {"data": []}))
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", away.url)
+    monkeypatch.setenv("no_proxy", "127.0.0.1,embed.invalid" if near else "127.0.0.1")
+
+    answer = ask(proxied(upstream="http://embed.invalid"))
+
+    assert answer.status_code == (502 if near else 200)
+    assert [path for path, *_ in away.asked] == ([] if near else ["http://embed.invalid/v1/embeddings"])
 
 
 def test_a_new_version_is_served_at_once(proxied, tools, store, sqlite_url):

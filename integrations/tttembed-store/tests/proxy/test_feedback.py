@@ -60,6 +60,16 @@ def test_without_a_name_all_callers_are_one_voice(proxied, store_url, kept):
     assert kept() == {("q", "d", "anonymous"): 0.25}
 
 
+def test_a_thumb_may_be_a_word(proxied, store_url, kept):
+    """As in a file of votes."""
+    client = proxied(feedback=FeedbackWriter(store_url))
+    for document, said in (("a", "UP"), ("b", "down"), ("c", True), ("d", False)):
+        client.post("/v1/feedback", json={"query": "q", "documents": [{"id": document, "thumb": said}]})
+
+    rewards = {"a": 0.75, "b": 0.25, "c": 0.75, "d": 0.25}
+    assert kept() == {("q", document, "anonymous"): reward for document, reward in rewards.items()}
+
+
 def test_what_was_not_clicked_replaces_no_word(proxied, store_url, kept):
     """A page that is seen again says nothing against a thumb; a click counts that comes after its page was shown."""
     client = proxied(feedback=FeedbackWriter(store_url))
@@ -80,6 +90,11 @@ def test_what_was_not_clicked_replaces_no_word(proxied, store_url, kept):
         ([{"id": "a", "score": 0.4}], None, [0.4]),
         ([{"id": "a", "thumb": 1}, {"id": "a", "click": 1}], None, [2.5 / 3]),
         ([{"id": "a", "thumb": 1}, {"text": "a", "thumb": -1}], None, [0.75, 0.25]),
+        ([{"id": "a", "thumb": 1}, {"id": "a", "thumb": 0}, {"id": "b", "thumb": 0}], None, [0.5, 0.5]),
+        ([{"id": "a", "thumb": 1}, {"id": "a", "thumb": -1}], None, [0.25]),
+        ([{"id": "a", "thumb": True}, {"id": "b", "thumb": False}], None, [0.75, 0.25]),
+        ([{"id": "a", "thumb": "up"}, {"id": "b", "thumb": "No"}, {"id": "c", "thumb": "-"}], None, [0.75, 0.25, 0.25]),
+        ([{"id": "a", "click": "yes"}, {"id": "b", "click": "no"}], None, [0.75, 0.25]),
     ],
 )
 def test_what_is_said_becomes_a_reward(documents, scale, expected):
@@ -121,7 +136,7 @@ def test_what_means_nothing_is_refused(documents, scale, message):
             UP | {"documents": [{"id": "d", "thumb": 2}]},
             "documents[0].thumb: expected 1 up, -1 down, or 0 taken back, got 2",
         ),
-        (UP | {"documents": [{"id": "d", "thumb": True}]}, "documents[0].thumb: expected 1 up"),
+        (UP | {"documents": [{"id": "d", "thumb": "maybe"}]}, "documents[0].thumb: expected 1 up"),
         (UP | {"documents": [{"id": "d", "score": 1.5}]}, "documents[0].score: expected a number in [0, 1], got 1.5"),
         (UP | {"source": "x" * 600}, "source: expected at most 512 bytes of UTF-8, got 600"),
         (UP | {"documents": [{"id": "x" * 600, "thumb": 1}]}, "doc_id: expected at most 512 bytes of UTF-8, got 600"),

@@ -4,6 +4,9 @@ import base64
 
 import numpy as np
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from tttembed_store.proxy import Caller, Callers
 
 from tests.traffic import frozen
@@ -50,6 +53,42 @@ def test_a_query_is_steered(proxied, tools, headers, fields):
     expected = tools.offsets_of().apply(tools.vector_of("wash wool"))
     assert vectors(answer) == [pytest.approx(expected)]
     assert answer.headers["x-ttt-version"] == "file"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/openai/deployments/small/embeddings?api-version=2024-10-21", {"model": "small"}),
+        ("/openai/deployments/small/embeddings?api-version=2024-10-21", {}),
+        ("/v1beta/openai/embeddings", {"model": "small"}),
+        ("/embeddings", {"model": "small"}),
+        ("/v1/embeddings/", {"model": "small"}),
+        ("/v1/embed", {"model": "small", "texts": ["wash wool"]}),
+    ],
+)
+@pytest.mark.parametrize("quantised", [False, True])
+def test_a_query_is_steered_by_whatever_path_embeddings_have(proxied, tools, path, fields, quantised):
+    """Azure's, Gemini's and the older one of Cohere; a vector in whole numbers stays as it came."""
+    vector = [round(9 * number) for number in tools.vector_of("x")] if quantised else tools.vector_of("x")
+
+    async def embed(request):
+        is_cohere = request.url.path.endswith("/embed")
+        return JSONResponse({"embeddings": [vector]} if is_cohere else {"data": [{"index": 0, "embedding": vector}]})
+
+    with tools.running(Starlette(routes=[Route("/{path:path}", embed, methods=["POST"])])) as url:
+        answer = proxied(upstream=url).post(path, json={"input": "wash wool"} | fields, headers=QUERY)
+    said = answer.json()
+    served = said["embeddings"][0] if "embeddings" in said else said["data"][0]["embedding"]
+
+    assert served == (vector if quantised else pytest.approx(tools.offsets_of().apply(vector)))
+    assert all(isinstance(number, int) for number in served) == quantised
+    assert answer.headers["x-ttt-version"] == ("base" if quantised else "file")
+
+
+def test_a_query_at_a_path_of_no_embeddings_is_told_that_it_is_not_steered(proxied):
+    answer = proxied().post("/v1beta/models/small:embedContent", json={"content": "wash wool"}, headers=QUERY)
+
+    assert answer.headers["x-ttt-version"] == "base"
 
 
 @pytest.mark.parametrize(
@@ -132,16 +171,18 @@ def test_cohere_says_its_role_itself(proxied, bare, tools):
     assert document.content == direct.content
 
 
-def test_the_task_comes_from_the_header_then_the_key_then_the_default(proxied, tools):
+def test_the_task_comes_from_the_key_then_the_header_then_the_default(proxied, tools):
+    """A caller leaves the task that its key names no more than its tenant."""
     live = frozen(tools.offsets_of(task="billing"))
-    callers = Callers({"k1": Caller(task="billing"), "k2": Caller(task="other")}, task="billing")
+    callers = Callers({"k1": Caller(task="billing"), "k2": Caller(task="other"), "k3": Caller()}, task="billing")
     client = proxied(live, callers=callers)
 
     second = QUERY | {"authorization": "Bearer k2"}
 
     assert version(client, QUERY) == version(client, QUERY | {"authorization": "Bearer k1"}) == "file"
     assert version(client, second) == version(client, QUERY | {"api-key": "k2"}) == "base"
-    assert version(client, second | {"x-ttt-task": "billing"}) == "file"
+    assert version(client, second | {"x-ttt-task": "billing"}) == "base"
+    assert version(client, QUERY | {"x-ttt-task": "other", "api-key": "k3"}) == "base"
 
 
 def test_a_tenant_comes_from_its_key_alone(proxied, tools):

@@ -83,7 +83,7 @@ def test_an_audit_of_a_folder_is_drawn(rewards, folder, tmp_path, labels_of):
     done = CliRunner().invoke(main, asked)
 
     assert done.exit_code == 0, done.output
-    with audit.open(newline="") as file:
+    with audit.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     said = labels_of(rewards, range(600))
     assert len(rows) == 39

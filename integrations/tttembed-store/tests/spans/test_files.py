@@ -53,6 +53,14 @@ def test_all_ways_to_write_attributes_are_read(attributes):
     assert served.at == pytest.approx(1795338001.0)
 
 
+@pytest.mark.parametrize("name", ["spans.jsonl", "spans.json"])
+def test_a_mark_of_byte_order_is_no_text(tmp_path, name):
+    """Windows writes one before each file."""
+    (tmp_path / name).write_text(json.dumps(record(1, **flat())) + "\n", encoding="utf-8-sig")
+
+    assert len(read_spans(tmp_path / name)) == 1
+
+
 def test_children_come_first_in_any_order():
     """A retriever that asked another one is recognised, whatever the order of the file."""
     inner, outer = record(2, parent=1, **flat()), record(1, **flat(TEXTS[:1]))
@@ -154,7 +162,7 @@ def test_import_puts_spans_into_a_store(tmp_path, store, sqlite_url):
 
     first, second = run(*arguments), run(*arguments)
 
-    assert first == second == (0, '{"queries": 2, "without_vectors": 5, "left_out": 1}\n')
+    assert first == second == (0, '{"queries": 2, "without_vectors": 5, "left_out": 1, "without_query": 0}\n')
     assert (store.counts().queries, store.counts().pairs, store.counts().rewards) == (2, 3, 0)
 
 

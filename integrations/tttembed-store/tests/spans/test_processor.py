@@ -71,10 +71,22 @@ class TestReading:
             {"input.value": json.dumps({"query": "wool", "top_k": 3}), "input.mime_type": "application/json"},
             {"input.value": json.dumps("wool"), "input.mime_type": "application/json"},
             {"input.value": json.dumps({"any": "wool"}), "input.mime_type": "application/json"},
+            *(
+                {"input.value": json.dumps(asked), "input.mime_type": "application/json"}
+                for asked in (
+                    {"args": ["wool"], "kwargs": {"k": 4}},
+                    {"args": ["wool", "manuals"], "kwargs": {"collection": "manuals"}},
+                    {"args": [], "kwargs": {"query": "wool", "collection": "manuals"}},
+                    {"args": ["manuals"], "kwargs": {"question": "wool"}},
+                    {"args": [{"query": "wool", "lang": "en"}], "kwargs": {}},
+                    {"query_bundle": {"query_str": "wool", "image_path": None}, "mode": "hybrid"},
+                    ["wool"],
+                )
+            ),
         ],
     )
     def test_a_query_in_json_is_found(self, attributes):
-        """An input in JSON is looked into."""
+        """An input in JSON is looked into, in the ways in which decorators write what a function was asked."""
         log = FakeLog()
         processor, tracer = provided(log)
 
@@ -144,7 +156,19 @@ class TestReading:
         processor.force_flush()
 
         assert log.calls == []
-        assert processor.counts.left_out == 4
+        assert (processor.counts.left_out, processor.counts.without_query) == (0, 1)
+
+    @pytest.mark.parametrize("text", ["null", "{}", '{"args": [], "kwargs": {"k": 4}}', '{"a": "x", "b": "y"}', "[3]"])
+    def test_a_query_that_is_not_understood_is_counted(self, text):
+        """Nothing in JSON becomes the text of a query that nobody asked."""
+        log = FakeLog()
+        processor, tracer = provided(log)
+
+        tracer.start_span("retrieve", attributes=retriever(text) | {"input.mime_type": "application/json"}).end()
+        processor.force_flush()
+
+        assert log.calls == []
+        assert (processor.counts.left_out, processor.counts.without_query) == (0, 1)
 
     def test_the_limit_of_the_sdk_counts_as_a_cut(self):
         """What the SDK itself shortened is recognised by its length."""

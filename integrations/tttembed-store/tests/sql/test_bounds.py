@@ -56,6 +56,24 @@ class TestDepth:
         assert (before, store.counts().documents) == (610, 20)
 
 
+def test_who_has_most_gives_way(store):
+    """Of more queries than are kept the newest of each tenant stay, and a tenant whose last query goes, goes."""
+    at = {"acme": (5, 6, 7, 8), "bob": (1, 2), "eve": (0,)}
+    for tenant, times in at.items():
+        store.observe(
+            [deep(f"{tenant} {when}", 10 * when, 2, tenant=tenant, at=float(when)) for when in times], judge="j"
+        )
+    store.observe([deep("kim", 90, 2, tenant="kim", at=0.5)], judge="j")
+    store.forget(tenant="kim", by="test")
+
+    store.keep_newest(4)
+    kept = {tenant: sorted(store.rewards("j", tenant=tenant).query_ids.tolist()) for tenant in at}
+    assert kept == {"acme": ["acme 7", "acme 8"], "bob": ["bob 2"], "eve": ["eve 0"]}
+    store.keep_newest(2)
+    assert store.tenants() == ["", "acme", "bob", "kim"]
+    assert (store.counts().queries, store.counts().documents) == (2, 4)
+
+
 class TestClocks:
     """The time at which a query was served."""
 

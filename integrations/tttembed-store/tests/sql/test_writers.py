@@ -132,6 +132,26 @@ def test_a_process_that_is_frozen_holds_up_nobody(store_url):
         assert store.counts().queries == 1
 
 
+def test_nothing_of_a_session_outlasts_a_transaction(store_url):
+    """A pooler in transaction mode gives the next transaction another session of PostgreSQL, or another's."""
+    if store_url.startswith("sqlite"):
+        pytest.skip("a connection to a file is nobody else's")
+    left = {
+        "prepared statements": "SELECT count(*) FROM pg_prepared_statements",
+        "settings": "SELECT count(*) FROM pg_settings WHERE source = 'session' AND name NOT LIKE 'transaction%'",
+        "locks": "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
+    }
+    with open_store(store_url) as store:
+        for number in range(20):
+            store.observe([shown(f"q{number}", "d")])
+            store.counts()
+        bare = store._database.engine.raw_connection()
+        counts = {what: bare.driver_connection.execute(query).fetchone()[0] for what, query in left.items()}
+        bare.close()
+
+    assert counts == dict.fromkeys(left, 0)
+
+
 def together(calls):
     """Make each call in a thread of its own."""
     threads = [Thread(target=call) for call in calls]

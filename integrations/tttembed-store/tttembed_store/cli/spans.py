@@ -30,6 +30,11 @@ _AT_ONCE = 500
 _VOTERS = "votes"
 # The services whose projects are read, by the scheme of their addresses; in all but the first, scores are of answers.
 _PROJECTS = {"phoenix": "Phoenix", "langfuse": "Langfuse", "langsmith": "LangSmith"}
+# What is left out of spans, by the attribute of the reader that counts it.
+_LEFT_OUT = {
+    "left_out": "documents without a whole text",
+    "without_query": "retrievals whose query was not understood, redacted or cut",
+}
 
 
 @operators.command("import")
@@ -73,7 +78,7 @@ def import_(
     """
     from tttembed_store.sql.rows import in_parts
 
-    of_spans = spans or isinstance(log, str) or log.suffix == ".parquet"
+    of_spans = spans or isinstance(log, str) or log.suffix.lower() == ".parquet"
     if scores_of is not None and not of_spans:
         raise click.UsageError(f"--scores-of: expected spans, got {log}")
     of_log = not of_spans and is_log(Path(log))
@@ -82,7 +87,7 @@ def import_(
         raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
     votes = [] if of_spans or of_log else read_rewarded(Path(log), scale or "probability", DEFAULT_TASK)
     served = read_log(Path(log)) if of_log else votes
-    left_out, written = 0, 0
+    left_out, written = dict[str, int](), 0
     owner, judge = tenant or "", _VOTERS if votes or of_answers else scores_of or ""
     with opened(url, create=True) as store:
         if tenant is None and store.has_tenants():
@@ -105,12 +110,13 @@ def import_(
                 click.echo(f"{other} of {named}: `tttembed store reembed --embed {embed}` gives them some", err=True)
     if as_json:
         facts = {"queries": written, "without_vectors": lacking.texts}
-        click.echo(json.dumps(facts | ({"left_out": left_out} if of_spans else {})))
+        click.echo(json.dumps(facts | left_out))
         return
     if votes:
         written = len({(vote.task, vote.query) for vote in votes})
     what = f"{written} queries" + (f" with {sum(len(vote.candidates) for vote in votes)} votes" if votes else "")
-    click.echo(f"{what} of {log}" + (f"; {left_out} documents without a whole text" if left_out else ""))
+    rest = [f"; {count} {_LEFT_OUT[kind]}" for kind, count in left_out.items() if count]
+    click.echo("".join([f"{what} of {log}", *rest]))
     if lacking.texts:
         click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
 
@@ -123,8 +129,8 @@ def _served_spans(
     limit: int,
     *,
     thumbs: bool,
-) -> tuple[list[Served], int]:
-    """The queries that spans served, and how many documents were left out.
+) -> tuple[list[Served], dict[str, int]]:
+    """The queries that spans served, and how much was left out, by its kind.
 
     Rewards are the scores of the reranker *scores_of*, or the *thumbs* on answers of that name, on a *scale*.
     """
@@ -144,7 +150,8 @@ def _served_spans(
         of_answers = extension("tttembed.thumbs", service, brings=brings)(log, spans, name=scores_of)
         served = thumbed(queries, of_answers, declared)
     with_texts = [[candidate for candidate in query.candidates if candidate.text] for query in served]
-    return [replace(query, candidates=of) for query, of in zip(served, with_texts, strict=True)], reader.left_out
+    queries_of = [replace(query, candidates=of) for query, of in zip(served, with_texts, strict=True)]
+    return queries_of, {kind: getattr(reader, kind) for kind in _LEFT_OUT}
 
 
 def _service(log: Path | str) -> str:

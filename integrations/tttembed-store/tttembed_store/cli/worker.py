@@ -15,6 +15,7 @@ import click
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import counted, say, text
 from tttembed_rag.offsets.offset import AnyScope
+from tttembed_rag.serving.saved import url_of
 from tttembed_rag.system.failures import FailureLog
 from tttembed_store.cli.embedding import check_has_vectors, fill
 
@@ -30,7 +31,7 @@ _GRACE = 5.0
 
 
 @click.command(short_help="Judge what waits in a store, learn from it, and publish.")
-@click.argument("url", metavar="URL")
+@click.argument("url", metavar="URL", envvar="TTTEMBED_STORE", type=url_of)
 @click.option("--judge", "spec", metavar="SPEC", help="Who judges what waits, as in `tttembed judge`.")
 @click.option(
     "--rewards-of",
@@ -70,10 +71,11 @@ def worker(
 ) -> None:
     """Judge what waits in a store, learn from what is new, publish what the evidence supports; again and again.
 
-    URL is sqlite:///FILE or postgresql+psycopg://...; any number of workers share a store and its budget, and each
-    works for one tenant at a time. Without --judge only rewards that come from elsewhere are learned from. With
-    --batch, rewards come in a later round, within a day, most often at half the price. SIGTERM and SIGINT end it
-    after the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest is done).
+    URL is sqlite:///FILE or postgresql+psycopg://..., env:NAME, or that of TTTEMBED_STORE; any number of workers share
+    a store and its budget, and each works for one tenant at a time. Without --judge only rewards from elsewhere are
+    learned from. With --batch, rewards come in a later round, within a day, most often at half the price. SIGTERM and
+    SIGINT end it after the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest is
+    done).
     """
     from tttembed_rag.judges.specs import FREE, open_judge
     from tttembed_rag.judging.spending import Budget, Price

@@ -32,12 +32,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tttembed_rag.serving.steering import Steering
 from tttembed_store.following import TenantOffsets
-from tttembed_store.proxy.callers import ANONYMOUS, Caller, Callers
+from tttembed_store.proxy.callers import Caller, Callers
 from tttembed_store.proxy.catalogues import Catalogues, ToolSearch
 from tttembed_store.proxy.feedback import FeedbackWriter
 from tttembed_store.proxy.openapi import BODIES, checked_body, document
 from tttembed_store.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
 from tttembed_store.proxy.upstream import Answer, Headers, Upstream, raw_path
+from tttembed_store.sql.records import ANONYMOUS
 
 ResultT = TypeVar("ResultT")
 
@@ -139,7 +140,8 @@ class _Endpoints:
         if not (request.method == "POST" and is_embedding_path(request.url.path)):
             has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
             body = request.stream() if has_body else None
-            return _relayed(await self.upstream.ask(request, body, known=caller.known))
+            more = _UNSTEERED if "x-ttt-role" in request.headers else None
+            return _relayed(await self.upstream.ask(request, body, known=caller.known), more=more)
         read, rest = await _whole(request.stream(), self.limit)
         if rest is not None:
             _log.info("a request passes as it came: its body is longer than %d bytes", self.limit)
@@ -158,12 +160,16 @@ class _Endpoints:
         answer = await self.upstream.ask(request, sent, known=caller.known, replaced=replaced)
         if not steers or embedding is None or answer.status != 200:
             return _relayed(answer, answer.parts(), _UNSTEERED)
+        encoding = dict(answer.headers).get(b"content-encoding", b"identity")
+        if encoding != b"identity":
+            _log.warning("an answer was not steered: it came in %s, asked for as it is", encoding.decode("latin-1"))
+            return _relayed(answer, answer.parts(), _UNSTEERED)
         read, rest = await _whole(answer.parts(), self.limit)
         if rest is not None:
             _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
             return _relayed(answer, rest, _UNSTEERED)
         try:
-            steered, version = await _in_turn(len(read), partial(self._turned, path, embedding, read, caller))
+            steered, version = await _in_turn(len(read), partial(self._turned, embedding, read, caller))
         except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out
             _log.exception("an answer of the upstream was not steered")
             steered, version = read, _BASE
@@ -172,14 +178,14 @@ class _Endpoints:
         response.raw_headers.append((_VERSION, version))
         return response
 
-    def _turned(self, path: str, embedding: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
+    def _turned(self, embedding: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
         with caller.context(len(embedding.texts)):
 
             def turn(vector: Any, number: int) -> Any:
                 return self.steering.apply(vector, embedding.texts[number] if number < len(embedding.texts) else "")
 
-            steered, turned = steered_answer(path, body, turn)
+            steered, turned = steered_answer(body, turn)
             return steered, self._version() if turned else _BASE
 
     def _version(self) -> bytes:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from tttembed_rag.errors import InputError
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.serving.context import context
+from tttembed_store.sql.records import ANONYMOUS
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
-
-# The one source of all feedback whose source nobody names.
-ANONYMOUS = "anonymous"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +46,8 @@ class Callers:
 
     With *keys*, the tenant is that of the request's key and nothing else, so that no caller can name another's; a key
     that is not among them belongs to the shared tenant. Without, the header ``X-TTT-Tenant`` names the tenant; two that
-    differ, as where a gateway appends its own to a caller's, name none. The task is that of the header ``X-TTT-Task``,
-    else that of the key, else *task*. The source is that of the header ``X-TTT-Source``; two that differ, or an empty
+    differ, as where a gateway appends its own to a caller's, name none. The task is that of the key, else that of the
+    header ``X-TTT-Task``, else *task*. The source is that of the header ``X-TTT-Source``; two that differ, or an empty
     one, are `ANONYMOUS`, as only without that header a body may name one. Headers are read as UTF-8.
     """
 
@@ -72,7 +70,7 @@ class Callers:
             mapped = Caller(_only(headers, "x-ttt-tenant"))
         task, query_id = ("".join(_values(headers, name)[:1]) for name in ("x-ttt-task", "x-ttt-query-id"))
         source = (_only(headers, "x-ttt-source") or ANONYMOUS) if "x-ttt-source" in headers else ""
-        return replace(mapped, task=task or mapped.task or self._task, query_id=query_id, source=source)
+        return replace(mapped, task=mapped.task or task or self._task, query_id=query_id, source=source)
 
 
 def _only(headers: Headers, name: str) -> str | None:

@@ -15,7 +15,7 @@ import orjson
 
 from tttembed_rag.errors import InputError, StoreReplaced, StoreUnavailable
 from tttembed_rag.rewards.columns import DEFAULT_TASK
-from tttembed_rag.rewards.events import Event, Feedback
+from tttembed_rag.rewards.events import Event, scores_of, value_of
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_store.following.reached import Reached
@@ -33,8 +33,6 @@ _MOST_BYTES, _BESIDE = 64 * 2**20, 1000
 _AT_ONCE = 200
 # Seconds after which a store is asked again which tenants it has.
 _MOMENT = 0.2
-# The reward of a pair of which nothing is known: that of a thumb that was taken back.
-_UNKNOWN = 0.5
 
 
 class FeedbackWriter:
@@ -48,8 +46,8 @@ class FeedbackWriter:
             raise InputError("judge: expected a name to keep feedback under, got an empty one")
         self._reached = Reached(store, "store of feedback")
         self._judge = judge
-        # Requests that wait: who asks, what is written, its bytes, and who waits for that.
-        self._waiting: list[tuple[Caller, Served, int, Future[None]]] = []
+        # Requests that wait: who asks, what is written, its bytes, and who waits for how much of it is kept.
+        self._waiting: list[tuple[Caller, Served, int, Future[int]]] = []
         self._held = 0  # bytes of all of them
         self._writing: Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "tttembed-feedback")
@@ -57,41 +55,40 @@ class FeedbackWriter:
         self._tenants, self._asked = {""}, -math.inf
 
     async def keep(self, caller: Caller, body: Mapping[str, Any]) -> int:
-        """Keep what the *body* of a request says; gives of how many documents, as soon as they are in the store."""
+        """Keep what the *body* of a request says; gives of how many documents it is, once it is in the store."""
         served, size = served_of(caller, body), _BESIDE + len(orjson.dumps(body))
         if self._held + size > _MOST_BYTES:
             raise StoreUnavailable(f"expected at most {_MOST_BYTES} bytes to wait for the store, got more")
         self._held += size
-        done: Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((caller, served, size, done))
+        kept: Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((caller, served, size, kept))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all())
-        await done
-        return len(served.candidates)
+        return await kept
 
     async def _write_all(self) -> None:
         """Write until nothing waits."""
         while self._waiting:
             batch, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
             feedback = [(caller, served) for caller, served, _, _ in batch]
-            errors = await asyncio.get_running_loop().run_in_executor(self._thread, self._written, feedback)
+            outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._written, feedback)
             self._held -= sum(size for _, _, size, _ in batch)
-            for (*_, done), error in zip(batch, errors, strict=True):
-                if done.cancelled():  # the caller left
+            for (*_, kept), outcome in zip(batch, outcomes, strict=True):
+                if kept.cancelled():  # the caller left
                     continue
-                if error is None:
-                    done.set_result(None)
+                if isinstance(outcome, int):
+                    kept.set_result(outcome)
                 else:
-                    done.set_exception(error)
+                    kept.set_exception(outcome)
         self._writing = None
 
-    def _written(self, batch: Sequence[tuple[Caller, Served]]) -> list[Exception | None]:
-        """Write a batch in one transaction, or each by itself where one is refused; gives what is wrong with each."""
+    def _written(self, batch: Sequence[tuple[Caller, Served]]) -> list[Exception | int]:
+        """Write a batch in one transaction, or each by itself where one is refused; gives what is kept, or is wrong."""
         try:
             store = self._reached.store()
             refused = [self._refusal(store, caller) for caller, _ in batch]
             accepted = [served for (_, served), error in zip(batch, refused, strict=True) if error is None]
-            store.observe(accepted, judge=self._judge, fills=True)
+            kept = iter(store.feedback(accepted, judge=self._judge))
         except Exception as error:  # noqa: BLE001 - whatever it is, each caller is told
             if isinstance(error, StoreReplaced):  # the next request opens the store that is there now
                 self._reached.close()
@@ -99,7 +96,7 @@ class FeedbackWriter:
             if len(batch) > 1 and not isinstance(error, StoreUnavailable):
                 return [self._written([feedback])[0] for feedback in batch]
             return [error] * len(batch)
-        return refused
+        return [next(kept) if error is None else error for error in refused]
 
     def _refusal(self, store: Store, caller: Caller) -> Exception | None:
         """Why feedback of *caller* is refused: without a key, it is of a tenant that is there, of one where any is."""
@@ -120,7 +117,7 @@ def served_of(caller: Caller, body: Mapping[str, Any]) -> Served:
     """The query of a request with the documents that it is about, each once; a store makes the ids that are missing."""
     documents = {_key(document): document for document in body["documents"]}
     rewards = rewards_of(body["query"], body["documents"], body.get("scale"))
-    spoken = {_key(document) for document in body["documents"] if document.get("click", 1)}
+    spoken = {_key(document) for document in body["documents"] if value_of("click", document.get("click", 1))}
     candidates = [
         Candidate(document.get("id", ""), None, document.get("text", ""), rewards[key], key not in spoken)
         for key, document in documents.items()
@@ -130,20 +127,18 @@ def served_of(caller: Caller, body: Mapping[str, Any]) -> Served:
 
 
 def rewards_of(query: str, documents: Sequence[Mapping[str, Any]], scale: str | None) -> dict[str, float]:
-    """The reward of each document, by its id, or by a NUL and its text, as `Feedback` gathers its events."""
-    events, rewards = [], {_key(document): _UNKNOWN for document in documents}
+    """The reward of each document, by its id, or by a NUL and its text, as those of one source."""
+    events = []
     for document in documents:
         signal = next(name for name in VOTES if name in document)
-        value = float(document[signal])
+        value = value_of(signal, document[signal])
         if signal == "grade" and scale is None:
             raise InputError("scale: expected one for grades, such as rubric:0,3, got none")
         if signal in ("grade", "score"):
             declared = Scale() if signal == "score" or scale is None else Scale.parse(scale)
             value, signal = float(declared.to_unit(np.array([value]))[0]), "judgment"
-        if (signal, value) != ("thumb", 0.0):
-            events.append(Event(query, _key(document), signal, value, document.get("position", 1)))
-    scores = Feedback.of(events, scale=Scale()).scores if events else {}
-    return rewards | {document: reward for (_, document), reward in scores.items()}
+        events.append(Event(query, _key(document), signal, value, document.get("position", 1), source="who asks"))
+    return {document: reward for (_, document), reward in scores_of(events).items()}
 
 
 def _key(document: Mapping[str, Any]) -> str:

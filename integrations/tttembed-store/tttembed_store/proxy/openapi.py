@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.rewards.events import SIGNALS
+from tttembed_rag.rewards.events import SIGNALS, WORDS
 from tttembed_rag.rewards.observations import MAX_DEPTH
 
 _Schema = Mapping[str, Any]
@@ -37,14 +37,14 @@ def _object(required: Iterable[str], description: str = "a JSON object", **prope
 
 
 _VECTORS = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}, "description": "query vectors"}
-_YES_NO = [0, 1, False, True]
+_YES_NO = [0, 1, False, True, *WORDS]
 _SOURCE = _text("who says so, such as a user, of requests without a header X-TTT-Source", pattern="")
 _DOCUMENT = _object(
     (),
     "what is said of one document",
     id=_text("the id under which the document was recorded"),
     text=_text("the text of the document", _LONG),
-    thumb={"enum": [-1, 0, 1], "description": "1 up, -1 down, or 0 taken back"},
+    thumb={"enum": [-1, *_YES_NO], "description": "1 up, -1 down, or 0 taken back"},
     click={"enum": _YES_NO, "description": "1 clicked, or 0 shown and not clicked"},
     success={"enum": _YES_NO, "description": "1 it served the task, or 0 it did not"},
     grade={"type": "number", "description": "a number on the scale of the request"},
@@ -165,6 +165,7 @@ def _fits(value: Any, schema: _Schema) -> bool:
     """Whether *value* is of the type, the size and the values that *schema* says."""
     kind, truth = schema.get("type"), isinstance(value, bool)
     if kind is None:
+        value = value.strip().lower() if isinstance(value, str) else value
         return (value, truth) in [(one, isinstance(one, bool)) for one in schema["enum"]]
     if not isinstance(value, _TYPES[kind]) or (truth and kind != "boolean"):
         return False

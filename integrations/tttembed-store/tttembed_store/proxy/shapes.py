@@ -1,4 +1,4 @@
-"""The shapes of embedding requests and their answers: OpenAI's ``/v1/embeddings`` and Cohere's ``/v2/embed``.
+"""The shapes of embedding requests and their answers: OpenAI's (``.../embeddings``) and Cohere's (``.../embed``).
 
 Only a query may be steered. Whether a request holds queries is said, in this order, by the header ``X-TTT-Role``, by
 ``input_type`` in the body, or by a model named ``NAME@query``. The first of them that is there decides; where none is,
@@ -8,6 +8,7 @@ nothing is steered.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,6 +21,9 @@ Turn: TypeAlias = Callable[[Any, int], Any]
 
 _QUERIES = frozenset({"query", "search_query"})
 _ALIASES = ("@query", "@document")
+# Where texts stand in a request, and the model in the paths of Azure.
+_TEXTS = ("input", "texts", "inputs", "images")
+_DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class EmbeddingRequest:
 
 def is_embedding_path(path: str) -> bool:
     """Whether a request to *path* asks for embeddings."""
-    return path.endswith(("/v1/embeddings", "/v2/embed"))
+    return path.rstrip("/").endswith(("/embeddings", "/embed"))
 
 
 def asked_of(path: str, role: str | None, body: bytes) -> EmbeddingRequest | None:
@@ -46,16 +50,16 @@ def asked_of(path: str, role: str | None, body: bytes) -> EmbeddingRequest | Non
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(fields, dict) or not isinstance(fields.get("model"), str):
+    deployment = _DEPLOYMENT.search(path)
+    model, kind = fields.get("model", deployment and deployment[1]) if isinstance(fields, dict) else None, None
+    if not isinstance(model, str):
         return None
-    model, kind = fields["model"], None
     if model.endswith(_ALIASES):
         model, _, kind = model.rpartition("@")
         body = orjson.dumps(fields | {"model": model})
     kind = role or fields.get("input_type") or kind
     is_query = isinstance(kind, str) and kind.lower() in _QUERIES
-    names = ("input",) if path.endswith("/v1/embeddings") else ("texts", "inputs", "images")
-    texts: Any = next((fields[name] for name in names if fields.get(name)), [])
+    texts: Any = next((fields[name] for name in _TEXTS if fields.get(name)), [])
     return EmbeddingRequest(model, _texts(texts), is_query, body)
 
 
@@ -69,18 +73,19 @@ def _texts(texts: Any) -> list[str]:
     return [one if isinstance(one, str) else "" for one in texts]
 
 
-def steered_answer(path: str, body: bytes, turn: Turn) -> tuple[bytes, int]:
+def steered_answer(body: bytes, turn: Turn) -> tuple[bytes, int]:
     """The answer *body* of the upstream with its vectors turned, and how many were.
 
     Without any, the very bytes that came. Vectors in whole numbers or bits (``int8``, ``ubinary``) cannot be steered
     and are left as they are.
     """
     answer = orjson.loads(body)
-    if path.endswith("/v1/embeddings"):
+    if "data" in answer:
         items = enumerate(answer["data"])
         turned = sum(_turn(item, "embedding", turn, item.get("index", place)) for place, item in items)
     else:
-        kinds = [answer["embeddings"][kind] for kind in ("float", "base64") if answer["embeddings"].get(kind)]
+        kinds = answer["embeddings"]  # of Cohere's older endpoint, vectors
+        kinds = [kinds] if isinstance(kinds, list) else [kinds[kind] for kind in ("float", "base64") if kinds.get(kind)]
         turned = sum(_turn(vectors, place, turn, place) for vectors in kinds for place in range(len(vectors)))
     return (orjson.dumps(answer), turned) if turned else (body, 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Self, TypeAlias
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from starlette.exceptions import HTTPException
@@ -36,6 +37,13 @@ def raw_path(scope: Scope) -> bytes:
     return raw
 
 
+def _proxy_for(address: str) -> str | None:
+    """The proxy of the environment by which *address* is reached: none for this machine and for those of NO_PROXY."""
+    url, proxies = URL(address), getproxies()
+    is_near = url.host in ("127.0.0.1", "localhost", "::1") or proxy_bypass(url.host or "")
+    return None if is_near else proxies.get(url.scheme, proxies.get("all"))
+
+
 class Answer:
     """An answer of the upstream, its body not read yet; its headers are as they came, but for the connection's."""
 
@@ -65,7 +73,7 @@ class Upstream:
         if shown.rstrip("/").endswith(("/v1", "/v2")):
             raise InputError(f"upstream: expected the address before /v1, got {shown!r}")
         self.address = address.rstrip("/")
-        self._key = key
+        self._key, self._proxy = key, _proxy_for(self.address)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -103,7 +111,9 @@ class Upstream:
         while True:
             tries -= 1
             try:
-                answer = self._session.request(request.method, url, headers=decoded, data=body, allow_redirects=False)
+                answer = self._session.request(
+                    request.method, url, headers=decoded, data=body, allow_redirects=False, proxy=self._proxy
+                )
                 return Answer(await answer)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if isinstance(error.__cause__, ClientDisconnect):  # while the body was sent on, its caller left

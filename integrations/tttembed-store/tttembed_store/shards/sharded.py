@@ -131,7 +131,7 @@ def fit_sharded(
             keys = ["global" if task is None else f"task:{task}" for task in tasks]
             start = np.concatenate([start_of(recipe, key, width) for key in keys])
             offsets = _shared(each, plan._replace(groups=tuple(map(ShardGroup, tasks))), start, dtype)
-        return recorded(offsets, judge, width, recipe, scope, embedder)
+        return recorded(offsets, judge, width, recipe, scope, embedder=embedder)
 
 
 def _queries(census: Sequence[Census]) -> dict[str, NamedQueries]:

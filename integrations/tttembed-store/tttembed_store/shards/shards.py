@@ -32,7 +32,7 @@ from tttembed_rag.vectors.rows import Float64
 class ShardGroup(NamedTuple):
     """Queries that share an offset: those of a task, or of all (None).
 
-    What sources say is heard where `sources` is true, except of `withheld` documents.
+    Sources are heard where `sources` is true. Of `withheld` documents they are not, or else the judge is not.
     """
 
     task: str | None
@@ -176,12 +176,12 @@ class Shard:
                 return None
             rewards = of_task(rewards, group.task)
         named = np.repeat(rewards.sources != "", rewards.depths)
-        unheard = np.full(rewards.budget, not group.sources)
+        unheard = named & (not group.sources)
         if group.withheld:
             copies = rewards.same_documents
-            unheard |= np.isin(copies, copies[np.isin(rewards.doc_ids[rewards.candidates], group.withheld)])
-        kept = ~(named & unheard)
-        return rewards.only(kept) if kept.any() else None
+            withheld = np.isin(copies, copies[np.isin(rewards.doc_ids[rewards.candidates], group.withheld)])
+            unheard |= withheld & (named | (not group.sources))
+        return None if unheard.all() else rewards.only(~unheard)
 
     def _of_groups(self, plan: ShardPlan) -> dict[int, tuple[Rewards, Float64]]:
         """By row of the plan what each group is learned from: rewards, and how many voices each query has."""

@@ -31,10 +31,10 @@ def read_spans(path: Path) -> list[Span]:
         DataError: Not such a file; the message names the line.
     """
     try:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             records: Iterable[Any] = require("pyarrow.parquet", "parquet").read_table(path).to_pylist()
         else:
-            records = _without_envelopes(path, _json(path.read_text(encoding="utf-8")))
+            records = _without_envelopes(path, _json(path.read_text(encoding="utf-8-sig")))
         spans = []
         for number, record in enumerate(records, 1):
             try:

@@ -42,6 +42,7 @@ class Tapped:
         recorded: Rerankings that went to the log, with their scores.
         nested: Retrievers that only handed on what another one found.
         left_out: Documents without a whole text: redacted, cut, or never there.
+        without_query: Retrievals and rerankings whose query was redacted, cut, not there, or not understood.
         undeclared: Rerankings whose model was not declared, so that the scores mean nothing.
         unread: Spans that wait; after a flush, those that the queue had no room for.
         failed: Spans that could not be read, or were refused by the log.
@@ -51,6 +52,7 @@ class Tapped:
     recorded: int
     nested: int
     left_out: int
+    without_query: int
     undeclared: int
     unread: int
     failed: int
@@ -108,9 +110,8 @@ class TTTSpanProcessor(BatchSpanProcessor):
         """What became of all spans so far."""
         done, reader = self._reading, self._reading.reader
         unread = max(0, self._ended.values().get("", 0) - done.read)
-        return Tapped(
-            done.observed, done.recorded, reader.nested, reader.left_out, reader.undeclared, unread, done.failed
-        )
+        read = reader.nested, reader.left_out, reader.without_query, reader.undeclared
+        return Tapped(done.observed, done.recorded, *read, unread, done.failed)
 
 
 class _Ended:

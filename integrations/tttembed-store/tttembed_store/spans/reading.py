@@ -38,6 +38,8 @@ _GEN_AI = ("retrieval", "search_memory")
 _QUERY = ("gen_ai.retrieval.query.text", "gen_ai.memory.query.text")
 _RETRIEVED = ("retrieval.documents", "gen_ai.retrieval.documents", "gen_ai.memory.records")
 _RERANKED = "reranker.output_documents"
+# What functions call the query that they are asked.
+_QUERIES = ("query", "query_str", "query_bundle", "str_or_query_bundle", "text", "question", "input")
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
 # Bytes of query vectors, and of embedded texts, that are remembered at most; and spans, of which only digests are.
@@ -66,8 +68,9 @@ class Span:
 class Reader:
     """Reads served queries from spans that are handed over children first, as they end.
 
-    Its arguments are those of `TTTSpanProcessor`, and it counts what is *nested*, *left_out* and *undeclared*, as
-    `Tapped` says. About 180 MiB of the latest spans are remembered at most, however long their names and texts are.
+    Its arguments are those of `TTTSpanProcessor`, and it counts what is *nested*, *left_out*, *without_query* and
+    *undeclared*, as `Tapped` says. About 180 MiB of the latest spans are remembered at most, however long their names
+    and texts are.
     """
 
     scores_of: str | None = None
@@ -78,7 +81,7 @@ class Reader:
     def __post_init__(self) -> None:
         if self.cut_at is not None:
             check_count("cut_at", self.cut_at)
-        self.nested = self.left_out = self.undeclared = 0
+        self.nested = self.left_out = self.without_query = self.undeclared = 0
         # Spans that have a retriever with documents below them.
         self._around: LRUCache[bytes, None] = LRUCache(_SPANS)
         # By trace and text.
@@ -128,7 +131,7 @@ class Reader:
         """The query whose text may be *raw*, with its documents; those that are *scored* have a number, or no text."""
         query = self._whole(raw)
         if query is None:
-            self.left_out += len(documents)
+            self.without_query += bool(documents)
             return None
         texts = [text or "" for text in self._texts(documents)]
         scores = None
@@ -244,16 +247,30 @@ def _documents(fields: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
 
 
 def _input(fields: Mapping[str, Any]) -> Any:
-    """The query of a span's input: a text, or one of the usual names in JSON."""
+    """The query of a span's input: a text, or the one that JSON holds; None where that is not known."""
     written = fields.get("input.value")
     if not isinstance(written, str) or "json" not in str(fields.get("input.mime_type", "")):
         return written
-    parsed = _parsed(written)
-    if isinstance(parsed, dict):
-        texts = {key: value for key, value in parsed.items() if isinstance(value, str)}
-        named = next((texts[key] for key in ("query", "text", "question", "input") if key in texts), None)
-        return named if named is not None or len(texts) != 1 else next(iter(texts.values()))
-    return written if parsed is None else parsed
+    try:
+        return _query_of(parsed_json(written))
+    except ValueError:
+        return None if written[:1] in ("{", "[") else written
+
+
+def _query_of(asked: Any, depth: int = 0) -> str | None:
+    """The text of the query that a function was *asked*: by its name, else by its place, else the only one."""
+    if isinstance(asked, list) and len(asked) == 1:
+        asked = asked[0]
+    if not isinstance(asked, Mapping) or depth > _DEEPEST:
+        return asked if isinstance(asked, str) else None
+    fields = {**asked, **kwargs} if isinstance(kwargs := asked.get("kwargs"), Mapping) else asked
+    for name in _QUERIES:
+        if (query := _query_of(fields.get(name), depth + 1)) is not None:
+            return query
+    if isinstance(args := asked.get("args"), list) and args:
+        return _query_of(args[0], depth + 1)
+    texts = [text for text in fields.values() if isinstance(text, str)]
+    return texts[0] if len(texts) == 1 else None
 
 
 def _parsed(text: str) -> Any:

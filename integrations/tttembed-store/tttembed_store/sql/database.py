@@ -80,7 +80,7 @@ class Database:
         self.file = Path(file).absolute() if self.is_sqlite and not file.startswith("file:") else None
         self.salt = b""
         if self.is_sqlite:
-            waits = {"timeout": busy_seconds, "check_same_thread": False}
+            waits: dict[str, Any] = {"timeout": busy_seconds, "check_same_thread": False}
             self.engine = create_engine(self.url, hide_parameters=True, connect_args=waits)
             event.listen(self.engine, "connect", self._prepare)
             event.listen(self.engine, "begin", _begin)
@@ -88,9 +88,10 @@ class Database:
                 event.listen(self.engine, "checkout", partial(self._check_file, self.file))
         else:
             require("psycopg", "postgres")
-            waits = {"connect_timeout": _CONNECT_SECONDS}
+            # Nothing outlasts a transaction: behind a pooler, the next one may be on another's connection.
+            waits = {"connect_timeout": _CONNECT_SECONDS, "prepare_threshold": None}
             self.engine = create_engine(self.url, hide_parameters=True, pool_pre_ping=True, connect_args=waits)
-            event.listen(self.engine, "connect", partial(_limit, idle_seconds))
+            event.listen(self.engine, "begin", partial(_limit, idle_seconds))
         event.listen(self.engine, "handle_error", _reopen)
         _survive_fork(self.engine)
 
@@ -274,10 +275,9 @@ def _reopen(context: ExceptionContext) -> None:
         context.is_disconnect = True
 
 
-def _limit(idle_seconds: int, bare: Any, _: Any) -> None:
-    """Let PostgreSQL end an idle transaction of a new connection."""
-    bare.execute(f"SET idle_in_transaction_session_timeout = '{idle_seconds}s'")
-    bare.commit()
+def _limit(idle_seconds: int, connection: Connection) -> None:
+    """Let PostgreSQL end this transaction where it is idle."""
+    connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{idle_seconds}s'")
 
 
 def _begin(connection: Connection) -> None:

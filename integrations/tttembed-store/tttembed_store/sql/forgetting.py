@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from sqlalchemy import ColumnElement, Connection, exists, func, select
+from sqlalchemy import ColumnElement, Connection, exists, func, select, union
 
 from tttembed_rag.errors import InputError
 from tttembed_store.sql import schema
@@ -136,15 +136,33 @@ def expire_queries(connection: Connection, before: float, *, by: str) -> int:
     q = schema.queries
     rows = connection.execute(select(q.c.id, q.c.tenant).where(q.c.last_at < before).order_by(q.c.id)).all()
     old = [row.id for row in rows]
-    _, _, shown = _delete_queries(connection, old)
-    for part in in_parts(sorted(shown)):
-        _delete_documents(connection, schema.documents.c.id.in_(part) & _unseen())
+    _delete_with_documents(connection, old)
     for table in (schema.answers, schema.forgotten):
         connection.execute(table.delete().where(table.c.at < before))
     if old:
         mark_due(connection, {row.tenant for row in rows})
         write_line(connection, by, _EXPIRE, f"{len(old)} queries last served before {before:.0f}", None)
     return len(old)
+
+
+def keep_newest(connection: Connection, most: int) -> None:
+    """Delete all but *most* queries, the oldest of who has most first, and tenants of whom nothing is left.
+
+    Those stay that are served something, or had something forgotten that may still come late.
+    """
+    q, t = schema.queries.c, schema.tenants
+    turn = func.row_number().over(partition_by=q.tenant, order_by=(q.last_at.desc(), q.id.desc()))
+    beyond = select(q.id).order_by(turn, q.last_at.desc(), q.id.desc()).offset(most)
+    _delete_with_documents(connection, connection.execute(beyond).scalars().all())
+    known = union(select(q.tenant), select(schema.forgotten.c.tenant))
+    connection.execute(t.delete().where(t.c.name > "", t.c.live.is_(None), t.c.id.not_in(known)))
+
+
+def _delete_with_documents(connection: Connection, numbers: Sequence[int]) -> None:
+    """Delete queries by id, and the documents that only they were shown."""
+    _, _, shown = _delete_queries(connection, numbers)
+    for part in in_parts(sorted(shown)):
+        _delete_documents(connection, schema.documents.c.id.in_(part) & _unseen())
 
 
 def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int, int, set[int]]:

@@ -187,6 +187,21 @@ class History:
             for source, candidates in _by_source(row.id, shown[row.id], rewards).items()
         ]
 
+    def of_source(
+        self, tenant: str, source: str, embedder: str, judge: str, *, least: float, limit: int
+    ) -> list[tuple[str, str, np.ndarray[Any, np.dtype[np.float32]], str, float]]:
+        """The last rewards of a *source* of *least* or more, oldest first: task, text, vector, document, value."""
+        q, e, own = schema.queries, schema.embedders, schema.query_vectors
+        s, d, t, j = schema.source_rewards, schema.documents, schema.tenants, schema.judges
+        rewarded = select(q.c.task, q.c.text, own.c.vector, d.c.name, s.c.value).where(
+            *(s.c.source == source, t.c.name == tenant, j.c.name == judge, e.c.name == embedder),
+            *(s.c.query == q.c.id, s.c.document == d.c.id, s.c.judge == j.c.id, q.c.tenant == t.c.id),
+            *(own.c.query == q.c.id, own.c.embedder == e.c.id, q.c.text.is_not(None), s.c.value >= least),
+        )
+        with self._database.read() as connection:
+            rows = connection.execute(rewarded.order_by(s.c.at.desc()).limit(limit)).all()
+        return [(task, text, _vector(vector), name, value) for task, text, vector, name, value in reversed(rows)]
+
 
 def _by_source(
     query: int, shown: Mapping[int, Candidate], rewards: Mapping[Pair, BySource]

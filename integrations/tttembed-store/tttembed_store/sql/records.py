@@ -20,6 +20,8 @@ from tttembed_rag.vectors.checks import as_floats, checked_norms
 AUDIT = "audit"
 # The judge whose rewards are for calls of tools: `tttembed_tools` alone learns from them.
 TOOL_CALLS = "tool use"
+# The one source of all feedback over HTTP whose source nobody names.
+ANONYMOUS = "anonymous"
 
 
 @dataclass(frozen=True, slots=True)

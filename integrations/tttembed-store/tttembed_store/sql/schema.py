@@ -33,6 +33,11 @@ def _key() -> Column[int]:
     return Column("id", _Id, primary_key=True)
 
 
+def _recorded() -> Column[bool]:
+    """Whether the application recorded it itself: feedback that names it, whoever sent that, is not enough."""
+    return Column("recorded", Boolean, nullable=False)
+
+
 def _of(table: str, *, primary_key: bool = False, nullable: bool = False, cascade: bool = True) -> Column[int]:
     name = table.removesuffix("s") if table != "queries" else "query"
     parent = ForeignKey(f"{table}.id", ondelete="CASCADE" if cascade else None)
@@ -88,12 +93,13 @@ queries = _table(
     _of("embedders", nullable=True, cascade=False),
     Column("seen", Integer, nullable=False),
     Column("last_at", Double, nullable=False),
+    _recorded(),
     UniqueConstraint("tenant", "task", "name"),
     Index("queries_by_age", "tenant", "last_at"),
 )
 
 documents = _table(
-    "documents", _key(), _of("tenants"), _name(), Column("text", Text), UniqueConstraint("tenant", "name")
+    "documents", _key(), _of("tenants"), _name(), Column("text", Text), _recorded(), UniqueConstraint("tenant", "name")
 )
 
 query_vectors = _table(
@@ -120,6 +126,7 @@ pairs = _table(
     _of("documents", primary_key=True),
     # Its place in base order.
     Column("place", Integer, nullable=False),
+    _recorded(),
     Index("pairs_by_document", "document"),
     sqlite_with_rowid=False,
 )

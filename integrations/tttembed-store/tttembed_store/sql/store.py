@@ -119,7 +119,7 @@ class Store(AbstractContextManager["Store"]):
         """Let every connection go."""
         self._database.close()
 
-    def observe(self, served: Iterable[Served], *, judge: str = "", fills: bool = False) -> int:
+    def observe(self, served: Iterable[Served], *, judge: str = "") -> int:
         """Write served queries, all or nothing; gives how many of *served* were written.
 
         A query seen before (the same tenant, task and id) is merged: new values replace old ones, and its last 200
@@ -130,15 +130,32 @@ class Store(AbstractContextManager["Store"]):
         Args:
             served: Queries with their candidates.
             judge: Fingerprint of the judge that gave the candidates' rewards; needed where there are any.
-            fills: No text is replaced, and no candidate pushed out: what is beyond 200 is left out, with its rewards.
 
         Raises:
             InputError: A name, vector or reward is not what was expected; nothing was written.
         """
+        entries, written = self._write(served, judge, recorded=True)
+        return sum(key in written for key, _ in entries.served)
+
+    def feedback(self, served: Iterable[Served], *, judge: str) -> list[int]:
+        """Write what anybody said of documents, as `observe` does; gives how many rewards of each query were written.
+
+        It replaces nothing that the application recorded, and waits for no judge. What the application recorded keeps
+        its place among the 200 candidates of a query; the rest of the room is shared by the sources, in turns: the
+        newest document of each, the second newest, and so on.
+        """
+        entries, written = self._write(served, judge, recorded=False)
+        return [
+            sum((candidate.doc_id, query.source) in written.get(key, ()) for candidate in query.candidates)
+            for key, query in entries.served
+        ]
+
+    def _write(self, served: Iterable[Served], judge: str, *, recorded: bool) -> tuple[Entries, observing.Written]:
         judge = checked_name("judge", judge, empty=True)
-        entries = Entries(served, judge, self.text_id, keeps_texts=self.texts, fills=fills)
+        entries = Entries(served, judge, self.text_id, keeps_texts=self.texts, recorded=recorded)
         with self._database.write("observing") as connection:
-            return observing.write_entries(connection, entries, self._database.salt, self._database.now(connection))
+            now = self._database.now(connection)
+            return entries, observing.write_entries(connection, entries, self._database.salt, now)
 
     def reward(self, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]], *, source: str = "") -> int:
         """Write rewards of pairs that were observed, all or nothing; gives how many were written.
@@ -324,6 +341,11 @@ class Store(AbstractContextManager["Store"]):
         checked_name("by", by)
         with self._database.write("forgetting") as connection:
             return forgetting.expire_queries(connection, before, by=by)
+
+    def keep_newest(self, most: int) -> None:
+        """Keep the newest queries of each tenant in turns, *most* in all; tenants without any go too, if not served."""
+        with self._database.write("forgetting") as connection:
+            forgetting.keep_newest(connection, most)
 
     def _size(self, connection: Connection) -> int:
         if self._database.is_sqlite:

@@ -22,7 +22,7 @@ all tenants with something to do. A tenant with something broken has failed; the
 Private: may change without notice.
 """
 
-from tttembed_store.worker.probe import Probe
+from tttembed_rag.vectors.probe import Probe
 from tttembed_store.worker.rounds import Worker
 from tttembed_store.worker.steps import Action, Step
 from tttembed_store.worker.tenant import GROWTH, Findings, Learner, Tenant

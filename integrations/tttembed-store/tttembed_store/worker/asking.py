@@ -19,7 +19,7 @@ from threading import Event
 
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import InputError, JudgeError
-from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judges.contract import Judge, pairs_per_call
 from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import Plan
 from tttembed_rag.judging.running import Run
@@ -27,8 +27,9 @@ from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.sql import Lease, Store
 
-# Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
-_QUERIES = 16
+# Queries judged at a time, and pairs of a query at most times: after each such step rewards are written, and a worker
+# that is told to end ends. Where the judge is asked about many queries at once, there are as many as fill a call.
+_QUERIES, _PAIRS = 16, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,14 @@ class Asking:
         self.fingerprint = judge.fingerprint
         self.budget, self.price, self.seconds = budget, price, seconds
         self._judge, self._concurrency = judge, concurrency
+        self._queries = max(_QUERIES, pairs_per_call(judge) // _PAIRS)
 
     def tenants(self) -> set[str]:
         """Tenants for which pairs wait."""
         return set(self.queue.tenants(self.fingerprint))
 
     def judge(self, tenant: str, stop: Event, lease: Lease) -> Asked:
-        """Score what waits of `_QUERIES` queries of *tenant*.
+        """Score what waits of some queries of *tenant*.
 
         Of the newest these are the ones of which verdicts say most about what is asked; those that failed come last.
         Queries that a worker with a batch service asks about by now are left to it. No further call begins once *stop*
@@ -92,7 +94,7 @@ class Asking:
         """
         asked = self.store.open_batches.asked_about(self.fingerprint, tenant)
         observations = self.queue.waiting(
-            self.fingerprint, tenant=tenant, limit=_QUERIES, due=True, without=asked, covering=True
+            self.fingerprint, tenant=tenant, limit=self._queries, due=True, without=asked, covering=True
         )
         if not observations:
             return Asked()
@@ -116,7 +118,7 @@ class Asking:
             reasons = dict.fromkeys(ids, "nothing of it can be asked")
         if reasons:
             self.queue.failed(self.fingerprint, reasons, tenant=tenant)
-        more = len(observations) == _QUERIES and bool(came.scored or came.refused) and not came.stopped
+        more = len(observations) == self._queries and bool(came.scored or came.refused) and not came.stopped
         return replace(came, more=more)
 
     def run(self, about: Sequence[Served], lease: Lease, stop: Event, *, depths: Sequence[int] = (MAX_DEPTH,)) -> Run:

@@ -18,11 +18,11 @@ import numpy as np
 
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
+from tttembed_rag.vectors.probe import Probe
 from tttembed_rag.vectors.rows import Float64
 from tttembed_store.sql import Version
 from tttembed_store.sql.work.states import DRIFT, PROBE
 from tttembed_store.worker.drift import query_drift, reward_drift
-from tttembed_store.worker.probe import Probe
 from tttembed_store.worker.steps import Step
 from tttembed_store.worker.tenant import BY, Tenant, same_model
 from tttembed_store.worker.trial import FIRST_LOOK, WINDOW, Trial, live_gains, without_risen

@@ -22,10 +22,10 @@ from tttembed_rag.offsets.codes import AUDITED
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.system import telemetry
+from tttembed_rag.vectors.probe import Probe
 from tttembed_rag.vectors.rows import Float64
 from tttembed_store.sql.records import AUDIT, TOOL_CALLS
 from tttembed_store.worker.guarding import guard, recognise
-from tttembed_store.worker.probe import Probe
 from tttembed_store.worker.steps import Action, Step
 from tttembed_store.worker.tenant import BY, Learner, Memory, Tenant
 

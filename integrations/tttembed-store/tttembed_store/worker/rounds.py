@@ -23,13 +23,13 @@ from tttembed_rag.offsets.offset import AnyScope, check_scope
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.system.terminal import printable
+from tttembed_rag.vectors.probe import Probe
 from tttembed_store.batches.service import BatchService
 from tttembed_store.sql import Lease, Store
 from tttembed_store.sql.work.states import BASIS
 from tttembed_store.worker.asking import Asked, Asking
 from tttembed_store.worker.batches import BatchAsking
 from tttembed_store.worker.learning import learner_pass, one_pass
-from tttembed_store.worker.probe import Probe
 from tttembed_store.worker.steps import DECISIONS, Step
 from tttembed_store.worker.tenant import GROWTH, Habits, Learner, Tenant
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
+from tttembed_rag.system.jsontext import parsed_json
 from tttembed_tools import LearnedToolSearch, Turns, is_outage
 from tttembed_tools.hosts.extras import require
 from tttembed_tools.tools import sent_by
@@ -12,7 +14,7 @@ from tttembed_tools.tools import sent_by
 if TYPE_CHECKING:
     from fastmcp import FastMCP
 
-_REPORT = "report_outcome"
+_CALL, _REPORT = "call_tool", "report_outcome"
 
 
 def learned_search(
@@ -99,7 +101,14 @@ def learned_search(
 
         async def on_call_tool(self, context: Any, call_next: Any) -> Any:
             headers, name = get_http_headers(include_all=True), context.message.name
-            key = _key(headers)
+            key, arguments = _key(headers), context.message.arguments
+            if name == _CALL and isinstance(arguments, dict) and isinstance(text := arguments.get("arguments"), str):
+                # Some clients write an argument that is an object or null as text.
+                with suppress(ValueError):
+                    message = context.message.model_copy(
+                        update={"arguments": arguments | {"arguments": parsed_json(text.strip() or "{}")}}
+                    )
+                    context = context.copy(message=message)
             with sent_by(headers):
                 try:
                     result = await call_next(context)

@@ -55,7 +55,8 @@ class LearnedStore(BaseStore):
     are forgotten at once.
 
     Where the recall cannot take items in, as while the embedding model is down, that is logged, and the store answers
-    itself until a search has read the namespace again.
+    itself until a search has read the namespace again. An item whose text cannot be read or embedded, while others can,
+    is logged and not found.
 
     Args:
         store: The store; it needs no index.
@@ -149,8 +150,8 @@ class LearnedStore(BaseStore):
             if self._writes[namespace] != writes:
                 return
             try:
-                texts = {one.key: self._text(one.value) for one in items if one.namespace == namespace}
-                texts = {key: text for key, text in texts.items() if text.strip()}
+                texts = {one.key: self._text_of(one) for one in items if one.namespace == namespace}
+                texts = {key: text for key, text in texts.items() if key and text}
                 self._recall.add(texts)
                 if len(items) < _MOST and (gone := set(self._recall.names) - set(texts)):
                     self._recall.forget(gone)
@@ -158,6 +159,15 @@ class LearnedStore(BaseStore):
             except Exception:  # noqa: BLE001 - the caller's model, text and store: none must fail the search
                 self._read.pop(namespace, None)
                 _log.exception("the items of %s were not read: the store answers itself", namespace)
+
+    def _text_of(self, item: Item) -> str:
+        """What is searched of an item; blank where that cannot be read."""
+        try:
+            text = self._text(item.value)
+            return text if text.strip() else ""
+        except Exception:  # noqa: BLE001 - the caller's function, which must not hide the other items
+            _log.exception("item %r of %s has no text and is not found", item.key, item.namespace)
+            return ""
 
     def _begin(self, namespaces: set[_Namespace]) -> dict[_Namespace, int]:
         """Say that namespaces are written from now on."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +22,7 @@ from tttembed_tools.hosts.fastmcp import learned_search
 require("fastmcp", "mcp")
 import anyio  # noqa: E402 - FastMCP brings it
 from fastmcp import FastMCP  # noqa: E402
+from fastmcp.exceptions import NotFoundError  # noqa: E402
 from fastmcp.mcp_config import MCPConfig  # noqa: E402
 from fastmcp.server import create_proxy  # noqa: E402
 from fastmcp.server.middleware import Middleware  # noqa: E402
@@ -35,16 +39,22 @@ _log = logging.getLogger(__name__)
 _PATIENCE, _LONGEST_CALL = 30.0, 3600.0
 # What is searched of a server: so many tools, each of so many bytes as JSON; agents read those of several at once.
 _MOST_TOOLS, _LONGEST_TOOL = 20_000, 256 * 1024
+# A variable of the environment; and how clients name the tools of a server that are off, and those that are on.
+_VARIABLE = re.compile(r"\$\{(?:env:)?([^}\"]*?)(:-[^}\"]*)?\}")
+_OFF, _ON = ("disabledTools", "excludeTools"), ("tools", "includeTools")
 
 
 def read_servers(path: Path) -> dict[str, ClientTransport]:
     """How each server of a file is reached, as MCP clients have it: ``{"mcpServers": {NAME: {"command": ...}}}``.
 
+    A server or a tool that is switched off there is left out. ``${NAME}`` and ``${NAME:-DEFAULT}`` are variables.
+
     Raises:
-        DataError: The file is missing, or is something else. No value of it is shown: it may be a secret.
+        DataError: The file is missing, or is something else, a variable is not set, or only some tools are switched on.
+            No value of it is shown: it may be a secret.
     """
     try:
-        found = parsed_json(path.read_text(encoding="utf-8"))
+        found = parsed_json(path.read_text(encoding="utf-8-sig"))
     except (ValueError, OSError) as exc:
         raise DataError(f"{path}: expected a JSON file of MCP servers, found none ({type(exc).__name__})") from None
     servers = found.get("mcpServers") if isinstance(found, Mapping) else None
@@ -53,17 +63,43 @@ def read_servers(path: Path) -> dict[str, ClientTransport]:
     reached: dict[str, ClientTransport] = {}
     for name, about in servers.items():
         try:
-            reached[name] = MCPConfig.model_validate({"mcpServers": {name: about}}).mcpServers[name].to_transport()
-        except ValueError:
+            if about.get("disabled") is True or about.get("enabled") is False:
+                _log.warning("server %r is switched off", name)
+                continue
+            config = MCPConfig.model_validate({"mcpServers": {name: _entry(about)}})
+            reached[name] = config.mcpServers[name].to_transport()
+        except LookupError as exc:
+            raise DataError(f"{path}: {name!r}: {exc.args[0]}") from None
+        except (AttributeError, TypeError, ValueError):
             raise DataError(
                 f'{path}: expected {{"command": ..., "args": [...]}} or {{"url": ...}} for {name!r}'
             ) from None
     return reached
 
 
+def _entry(about: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a server with its variables filled, and its tools that are off as FastMCP says it."""
+    for key in _ON:
+        if isinstance(listed := about.get(key), list) and "*" not in listed:
+            raise LookupError(f"expected the tools that are off, in {_OFF[0]!r}, got those that are on, in {key!r}")
+    about = json.loads(_VARIABLE.sub(_variable, json.dumps(about)))
+    off = [tool for key in _OFF for tool in about.get(key) or ()]
+    return about | {"tools": {tool: {"enabled": False} for tool in off}} if off else about
+
+
+def _variable(match: re.Match[str]) -> str:
+    """The value of a variable as it stands within JSON."""
+    name, default = match.groups()
+    if name in os.environ:
+        return json.dumps(os.environ[name])[1:-1]
+    if default is None:
+        raise LookupError(f"expected the variable {name!r} in the environment, found none")
+    return str(default[2:])
+
+
 def described(path: Path) -> dict[str, str]:
     """What the servers of such a file are for, of those whose entry has a ``description``."""
-    servers = parsed_json(path.read_text(encoding="utf-8"))["mcpServers"]
+    servers = parsed_json(path.read_text(encoding="utf-8-sig"))["mcpServers"]
     return {name: about["description"] for name, about in servers.items() if isinstance(about.get("description"), str)}
 
 
@@ -78,7 +114,8 @@ def front(
 ) -> FastMCP[Any]:
     """The server that MCP clients see: ``search_tools`` and ``call_tool`` over the tools of all *servers*.
 
-    A tool is called ``SERVER_TOOL``. One that its server no longer lists leaves the search.
+    A tool is called ``SERVER_TOOL``. One that its server no longer lists leaves the search; where tools of two servers
+    are called the same, neither is found or called.
 
     Args:
         servers: How each server behind is reached, by its name.
@@ -89,10 +126,11 @@ def front(
         report: As for `learned_search`.
     """
     server = FastMCP[Any]("tttembed-tools")
+    names: dict[str, set[str]] = {}
     for name, transport in servers.items():
         client = ProxyClient(transport, timeout=_LONGEST_CALL, init_timeout=_PATIENCE)
         proxy = create_proxy(client, name=name, provider_error_strategy="raise")
-        proxy.add_middleware(_Listing(name, search, every, (about or {}).get(name, "")))
+        proxy.add_middleware(_Listing(name, search, every, (about or {}).get(name, ""), names))
         server.mount(proxy, namespace=name)
     learned_search(server, search, k=k, report=report)
     return server
@@ -112,13 +150,19 @@ async def serve(server: FastMCP[Any], search: LearnedToolSearch, *, every: float
 
 
 class _Listing(Middleware):
-    """What a server lists, kept for some seconds; where it does not answer, what it listed last."""
+    """What a server lists, kept for some seconds; where it does not answer, what it listed last.
 
-    def __init__(self, name: str, search: LearnedToolSearch, every: float, about: str) -> None:
+    The *names* of the tools of all servers are shared, by server.
+    """
+
+    def __init__(
+        self, name: str, search: LearnedToolSearch, every: float, about: str, names: dict[str, set[str]]
+    ) -> None:
         self._name = name
         self._about = about
         self._search = search
         self._every = every
+        self._names = names
         self._tools: list[Tool] = []
         self._until = 0.0
         self._asking = anyio.Lock()
@@ -134,14 +178,27 @@ class _Listing(Middleware):
                 except Exception as exc:  # noqa: BLE001 - another's server: the tools of the others are found
                     _log.warning("server %r: %s", self._name, _kind(exc))
                 self._until = time.monotonic() + self._every
-            return self._tools
+            return [one for one in self._tools if not self._is_double(one.name)]
+
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        """What a tool of the server answers."""
+        if self._is_double(name := context.message.name):
+            raise NotFoundError(f"{self._name}_{name} is a tool of several servers: expected servers of other names")
+        return await call_next(context)
+
+    def _is_double(self, name: str) -> bool:
+        return sum(f"{self._name}_{name}" in names for names in self._names.values()) > 1
 
     async def _keep(self, listed: Sequence[Tool]) -> None:
         fits = [one for one in listed if len(one.to_mcp_tool().model_dump_json()) <= _LONGEST_TOOL][:_MOST_TOOLS]
         if many := len(listed) - len(fits):
             _log.warning("server %r: %d tools are left out, too long or too many", self._name, many)
-        if gone := {one.name for one in self._tools} - {one.name for one in fits}:
-            await anyio.to_thread.run_sync(self._search.remove, {f"{self._name}_{name}" for name in gone})
+        here = {f"{self._name}_{one.name}" for one in fits}
+        if gone := self._names.get(self._name, set()) - here:
+            await anyio.to_thread.run_sync(self._search.remove, gone)
+        self._names[self._name] = here
+        if double := [one.name for one in fits if self._is_double(one.name)]:
+            _log.warning("server %r: other servers have tools of these names: %s", self._name, ", ".join(double[:3]))
         meta = {SERVER_META: f"{self._name}: {self._about}"} if self._about else {}
         self._tools = [one.model_copy(update={"meta": (one.meta or {}) | meta}) for one in fits] if meta else fits
 

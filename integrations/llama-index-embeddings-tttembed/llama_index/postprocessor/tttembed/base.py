@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.bridge.pydantic import BaseModel, PrivateAttr
+from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index.embeddings.tttembed import TTTEmbedding
@@ -34,7 +35,15 @@ from tttembed_rag.serving import Cascade
 logger = logging.getLogger(__name__)
 
 
-class RewardPostprocessor(BaseNodePostprocessor):
+class _Whole(BaseNodePostprocessor):
+    """One that is pickled with all that it has, or not at all: LlamaIndex would drop what it cannot pickle."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = BaseModel.__getstate__(self)  # without callbacks, which belong to the process
+        return {**state, "__dict__": {**state["__dict__"], "callback_manager": CallbackManager()}}
+
+
+class RewardPostprocessor(_Whole):
     """Nodes as they came, noted for a judge; or all of them judged now, in the order of their rewards.
 
     The judge reads what was embedded: the text with its metadata. All nodes are scored before the
@@ -137,7 +146,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         return rewarded(nodes, rewards.tolist())[: self._top_n]
 
 
-class RescoringPostprocessor(BaseNodePostprocessor):
+class RescoringPostprocessor(_Whole):
     """Nodes sorted by what verdicts taught of similarity and shared words; no judge is asked but by a *cascade*.
 
     Retrieve 20 to 100 nodes for it (``similarity_top_k=50``) from a store whose scores are cosine similarities. Where

@@ -12,6 +12,7 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices import VectorStoreIndex
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.embeddings.tttembed import TTTEmbedding, stored_vectors
+from llama_index.embeddings.tttembed.base import SteeredVector
 from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_text, read_texts
 
@@ -41,6 +42,8 @@ class RewardRetriever(BaseRetriever):
     search (a few milliseconds of learning). Judged nodes are sorted by the sum of their ranks, by
     reward and in the second search; nodes of the second search alone keep their places between them.
     Nodes carry the scores of their search.
+
+    The query vector is that of the ``QueryBundle`` or of its texts, as HyDE sets them; else the model embeds the query.
 
     A failure after the first search is logged, one line a minute, and the first search's nodes are returned.
 
@@ -96,9 +99,9 @@ class RewardRetriever(BaseRetriever):
         self.vectors = vectors or TextVectors(stored=_stored_by(retriever))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        query, model = query_bundle.query_str, self._embed_model
+        query, model, (preset, texts) = query_bundle.query_str, self._embed_model, _embedded(query_bundle)
         handlers = Handlers(
-            embed=model.embed_query_base,
+            embed=lambda _: preset or model.base.get_agg_embedding_from_queries(texts),
             search=lambda vector: self._retriever.retrieve(_bundle(query, vector)),
             judge=partial(scored, self._judge, query),
             vectors=lambda nodes: model.document_vectors(self._noted(nodes), vectors=self.vectors),
@@ -106,9 +109,13 @@ class RewardRetriever(BaseRetriever):
         return drive(self._loop.steps(query), handlers)[: self._top_n]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        query, model = query_bundle.query_str, self._embed_model
+        query, model, (preset, texts) = query_bundle.query_str, self._embed_model, _embedded(query_bundle)
+
+        async def embed(_: str) -> list[float]:
+            return preset or await model.base.aget_agg_embedding_from_queries(texts)
+
         handlers = Handlers(
-            embed=model.aembed_query_base,
+            embed=embed,
             search=lambda vector: self._retriever.aretrieve(_bundle(query, vector)),
             judge=partial(ascored, self._judge, query),
             vectors=lambda nodes: model.adocument_vectors(self._noted(nodes), vectors=self.vectors),
@@ -139,6 +146,13 @@ class RewardRetriever(BaseRetriever):
         if self._log is not None:
             texts, known = read_texts(nodes), Known(base)
             self._log.record(request.query, texts, scores, task=request.task, known=known, source=self._source)
+
+
+def _embedded(bundle: QueryBundle) -> tuple[list[float], list[str]]:
+    """The base vector that a query came with, none of one that was steered already, and what is embedded without it."""
+    vector = bundle.embedding
+    is_base = vector is not None and not isinstance(vector, SteeredVector)
+    return list(vector or ()) if is_base else [], bundle.embedding_strs or [bundle.query_str]
 
 
 def _bundle(query: str, vector: list[float]) -> QueryBundle:

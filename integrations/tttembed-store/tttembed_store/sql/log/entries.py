@@ -29,12 +29,13 @@ _TELLING = 8
 class Entries:
     """What a transaction writes; *judge* gave the candidates' rewards, and is empty where they carry none.
 
-    Where they *fill* what is empty alone, what is in the store stays, and nothing is cut off before that is known. An
-    empty id becomes the *text_id* of its text. A store that *keeps_texts* not has that for every id or task that tells
-    of a text, too, and for every source.
+    Where they were *recorded* by the application each query keeps its last candidates; of feedback none is cut off
+    before it is known what is in the store. An empty id becomes the *text_id* of its text. A store that *keeps_texts*
+    not has that for every id or task that tells of a text, too, and for every source.
 
     Attributes:
-        queries: Each query as often as it was served, in that order, with its ids and the time.
+        served: All of them in order, with their keys, ids and the time.
+        queries: Those of each query, but for what was forgotten.
         texts: The last text of each document that has one.
         query_vectors: The bytes of base vectors by query and embedder.
         document_vectors: The same of documents.
@@ -50,18 +51,20 @@ class Entries:
         text_id: Callable[[str], str],
         *,
         keeps_texts: bool = True,
-        fills: bool = False,
+        recorded: bool = True,
     ) -> None:
-        self.judge, self.fills, self._text_id, self._keeps_texts = judge, fills, text_id, keeps_texts
+        self.judge, self.recorded, self._text_id, self._keeps_texts = judge, recorded, text_id, keeps_texts
         self.queries: dict[QueryKey, list[Served]] = defaultdict(list)
         self.texts: dict[DocumentKey, str] = {}
         self.query_vectors: dict[tuple[QueryKey, str], bytes] = {}
         self.document_vectors: dict[tuple[DocumentKey, str], bytes] = {}
+        self.served: list[tuple[QueryKey, Served]] = []
         for one in served:
             self._add(self._checked(one))
 
     def _add(self, served: Served) -> None:
         key, embedder = (served.tenant, served.task, served.query_id), served.embedder
+        self.served.append((key, served))
         self.queries[key].append(served)
         if served.vector is not None:
             self.query_vectors[key, embedder] = checked_vector("vector", served.vector)
@@ -110,12 +113,12 @@ class Entries:
 
 
 def merged(
-    servings: Sequence[Served], *, fills: bool
+    servings: Sequence[Served], *, recorded: bool
 ) -> tuple[dict[str, int], dict[tuple[str, str], tuple[float, bool]]]:
     """The places of one query's candidates; and by candidate and source the rewards, and whether they are silent.
 
     What was shown last comes before what was shown earlier; a document keeps the place that it had first. Where they
-    *fill* what is empty alone, all are kept, else `MAX_DEPTH`.
+    were *recorded* by the application, `MAX_DEPTH` are kept, else all.
     """
     places: dict[str, int] = {}
     rewards: dict[tuple[str, str], tuple[float, bool]] = {}
@@ -126,7 +129,7 @@ def merged(
             pair = candidate.doc_id, served.source
             if candidate.reward is not None and not (candidate.silent and pair in rewards):
                 rewards[pair] = float(candidate.reward), candidate.silent
-        places = dict(islice((shown | places).items(), None if fills else MAX_DEPTH))
+        places = dict(islice((shown | places).items(), MAX_DEPTH if recorded else None))
         rewards = {pair: reward for pair, reward in rewards.items() if pair[0] in places}
     return places, rewards
 

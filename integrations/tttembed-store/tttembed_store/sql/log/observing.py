@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, case, collate, func, or_, select, true
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, case, collate, func, or_, select, true
 
 from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.sql import schema
@@ -29,18 +29,24 @@ from tttembed_store.sql.rows import embedder_id, id_of, ids_of, in_parts, insert
 
 # What every transaction asks, built once: of some queries, their pairs, owners and rewards of one judge; and of some
 # names, the documents of one tenant.
-_some: BindParameter[int] = bindparam("some_queries", expanding=True)
+_some: ColumnElement[Any] = bindparam("some_queries", expanding=True)
 _p, _q, _r, _d = (table.c for table in (schema.pairs, schema.queries, schema.rewards, schema.documents))
-_PAIRS = select(_p.query, _p.document).where(_p.query.in_(_some))
+_s = schema.source_rewards.c
+_PAIRS = select(_p.query, _p.document, _p.recorded).where(_p.query.in_(_some))
 _OWNERS = select(_q.id, _q.tenant).where(_q.id.in_(_some))
 _REWARDS = select(_r.query, _r.document, _r.value).where(_r.judge == bindparam("one_judge"), _r.query.in_(_some))
-_DOCUMENTS = select(_d.name, _d.id, _d.text).where(
+_DOCUMENTS = select(_d.name, _d.id, _d.text, _d.recorded).where(
     _d.tenant == bindparam("one_tenant"), _d.name.in_(bindparam("names", expanding=True))
 )
+_SPOKEN = select(_s.document, _s.source).where(_s.query == bindparam("one")).order_by(_s.at.desc(), _s.document.desc())
 # Seconds that the clock of a host may be ahead of the database's.
 _AHEAD = 300.0
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
 EVERYTHING = b""
+# The queries that were written, each with the rewards that were, as `merged` gives them.
+Written: TypeAlias = dict[QueryKey, Mapping[tuple[str, str], object]]
+# A document that was spoken of, and the source.
+_Word: TypeAlias = tuple[int, str]
 # What may be forgotten, and what its id there begins with: no name holds a NUL.
 Kind = Literal["query", "source", "document"]
 _BEGINS: dict[Kind, str] = {"query": "", "source": "\0", "document": "\0\0"}
@@ -51,63 +57,66 @@ def forgotten_id(salt: bytes, kind: Kind, name: str) -> bytes:
     return keyed_digest(salt, f"{_BEGINS[kind]}{name}".encode("utf-8", "surrogatepass"))
 
 
-def write_entries(connection: Connection, entries: Entries, salt: bytes, now: float) -> int:
-    """Write entries, but for what was forgotten since it was served; gives how often its queries were served."""
+def write_entries(connection: Connection, entries: Entries, salt: bytes, now: float) -> Written:
+    """Write entries, but for what was forgotten since it was served."""
     tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in entries.queries))
     _leave_out_forgotten(connection, entries, tenants, salt)
     if not entries.queries:
-        return 0
-    shown = {key: merged(servings, fills=entries.fills) for key, servings in entries.queries.items()}
+        return {}
+    shown = {key: merged(servings, recorded=entries.recorded) for key, servings in entries.queries.items()}
     keys = sorted({(key[0], doc_id) for key, (places, _) in shown.items() for doc_id in places})
     embedders = _embedders(connection, entries, keys)
     rewarded = any(rewards for _, rewards in shown.values())
     judges = ids_of(connection, schema.judges, [entries.judge] if rewarded else [])
     documents = _write_documents(connection, entries, keys, tenants, embedders)
     queries = _write_queries(connection, entries, tenants, embedders, now)
-    pairs = [
-        {"query": queries[key], "document": documents[key[0], doc_id], "place": place}
-        for key, (places, _) in shown.items()
-        for doc_id, place in places.items()
-    ]
-    pairs = _with_room(connection, pairs, fills=entries.fills)
-    insert_all(connection, schema.pairs, pairs)
-    there = {(pair["query"], pair["document"]) for pair in pairs}
-    rows = [
-        (queries[key], documents[key[0], doc_id], reward, source, silent)
-        for key, (_, rewards) in shown.items()
-        for (doc_id, source), (reward, silent) in rewards.items()
-        if (queries[key], documents[key[0], doc_id]) in there
-    ]
+    there: dict[int, dict[int, bool]] = defaultdict(dict)
+    for numbers in in_parts(sorted(queries.values())):
+        for query, document, recorded in connection.execute(_PAIRS, {"some_queries": numbers}):
+            there[query][document] = recorded
+    written, pairs, rows = Written(), list[dict[str, int]](), list[Row]()
+    for key, (places, rewards) in shown.items():
+        query, number_of = queries[key], {name: documents[key[0], name] for name in places}
+        before, new = there[query], dict.fromkeys(number_of.values(), entries.recorded)
+        spoken = [(number_of[name], source) for name, source in rewards]
+        room = _make_room(connection, query, before, new, spoken)
+        pairs += [
+            {"query": query, "document": number_of[name], "place": place, "recorded": entries.recorded}
+            for name, place in places.items()
+            if number_of[name] in room and entries.recorded > before.get(number_of[name], -1)
+        ]
+        written[key] = kept = {of: reward for of, reward in rewards.items() if number_of[of[0]] in room}
+        rows += [(query, number_of[name], value, source, silent) for (name, source), (value, silent) in kept.items()]
+    insert_all(connection, schema.pairs, pairs, replace=True)
     touched = sorted(queries.values())
     if rows:
         _write_rewards(connection, judges[entries.judge], rows, touched, now)
     else:
         update_progress(connection, touched)
-    return sum(map(len, entries.queries.values()))
+    return written
 
 
-def _with_room(connection: Connection, shown: Sequence[dict[str, int]], *, fills: bool) -> list[dict[str, int]]:
-    """Those of *shown* pairs that their queries take, which are locked, and keep `MAX_DEPTH` candidates each.
+def _make_room(
+    connection: Connection, query: int, there: Mapping[int, bool], new: Mapping[int, bool], spoken: Iterable[_Word]
+) -> Collection[int]:
+    """The documents that a query, which is locked, keeps of those *there* and the *new* ones: `MAX_DEPTH` at most.
 
-    All are taken, and the oldest of before are deleted for them; where they only *fill* what is empty, these stay.
+    What the application recorded, which each says, comes first, and the newest of that. Feedback has the rest of the
+    room, in turns: the newest document of which each source has *spoken*, the second newest, and so on.
     """
-    p = schema.pairs
-    there: dict[int, set[int]] = defaultdict(set)
-    for numbers in in_parts(sorted({pair["query"] for pair in shown})):
-        for query, document in connection.execute(_PAIRS, {"some_queries": numbers}):
-            there[query].add(document)
-    taken, new = [], defaultdict[int, set[int]](set)
-    for pair in shown:
-        query, document = pair["query"], pair["document"]
-        if not fills or document in there[query] or len(there[query] | new[query]) < MAX_DEPTH:
-            new[query].add(document)
-            taken.append(pair)
-    for query, documents in there.items():
-        earlier = sorted(documents - new[query], reverse=True)  # ids rise with time
-        for part in in_parts([] if fills else earlier[MAX_DEPTH - len(new[query]) :]):
-            for table in (schema.source_rewards, schema.rewards, p):
-                connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
-    return taken
+    if len(room := there.keys() | new.keys()) > MAX_DEPTH:
+        newest = [*new, *sorted(there, reverse=True)]  # ids rise with time
+        own = dict.fromkeys(document for document in newest if new.get(document) or there.get(document))
+        turns, of_source = dict[int, int](), Counter[str]()
+        for document, source in dict.fromkeys([*spoken, *map(tuple, connection.execute(_SPOKEN, {"one": query}))]):
+            if document not in own:
+                turns[document] = min(turns.get(document, MAX_DEPTH), of_source[source])
+                of_source[source] += 1
+        room = set([*own, *sorted(turns, key=turns.__getitem__)][:MAX_DEPTH])
+    for part in in_parts(sorted(there.keys() - room)):
+        for table in (schema.source_rewards, schema.rewards, schema.pairs):
+            connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
+    return room
 
 
 def reward_named(
@@ -186,7 +195,7 @@ def _recount() -> tuple[Any, Any]:
     """The statements that delete the progress of some queries, and that count it."""
     q, p, d, r, j = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.judges
     progress = schema.progress
-    waits = and_(q.c.text.is_not(None), d.c.text.is_not(None), r.c.query.is_(None), j.c.asks)
+    waits = and_(p.c.recorded, q.c.text.is_not(None), d.c.text.is_not(None), r.c.query.is_(None), j.c.asks)
     counted = (
         select(q.c.id, j.c.id, q.c.tenant, func.count(r.c.value), func.sum(case((waits, 1), else_=0)), q.c.last_at)
         .select_from(
@@ -255,7 +264,7 @@ def _write_queries(
     connection: Connection, entries: Entries, tenants: Mapping[str, int], embedders: Mapping[str, int], now: float
 ) -> dict[QueryKey, int]:
     """The queries with their ids; they stay locked until the transaction ends."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for (tenant, task, name), servings in sorted(entries.queries.items(), key=itemgetter(0)):
         last = max(_times(servings))
         rows.append(
@@ -267,11 +276,14 @@ def _write_queries(
                 "embedder": embedders.get([served.embedder for served in servings if served.at == last][-1]),
                 "seen": len(servings),
                 "last_at": min(last, now + _AHEAD),  # the clock of the host that served it may be ahead
+                "recorded": entries.recorded,
             }
         )
     names = {number: name for name, number in tenants.items()}
-    written = connection.execute(_query_upsert(connection.dialect.name, fills=entries.fills), rows)
-    ids = {(names[tenant], task, name): number for number, tenant, task, name in written}
+    written = connection.execute(_query_upsert(connection.dialect.name), rows).all()
+    ids = {(names[row.tenant], row.task, row.name): row.id for row in written}
+    texts = {ids[names[row["tenant"]], row["task"], row["name"]]: row["text"] for row in rows}
+    _renew_texts(connection, schema.queries, written, texts, recorded=entries.recorded)
     own = [
         {"query": ids[key], "embedder": embedders[embedder], "vector": vector, "checksum": checksum(vector)}
         for (key, embedder), vector in entries.query_vectors.items()
@@ -282,23 +294,40 @@ def _write_queries(
 
 
 @cache
-def _query_upsert(dialect: str, *, fills: bool) -> Any:
-    """The statement that writes queries and merges those that are there: what was served last replaces what was known.
+def _query_upsert(dialect: str) -> Any:
+    """The statement that writes queries and merges those that are there, but for their texts: the last replaces.
 
-    A text stays where it only *fills* what is empty. It gives the id, the tenant, the task and the name of each.
+    It gives the id, tenant, task and name of each, and the text that stands there.
     """
     table = schema.queries
     made = insert_in(dialect, table)
     new = made.excluded
     newer = new.last_at >= table.c.last_at
     merged = {
-        "text": func.coalesce(*((table.c.text, new.text) if fills else (new.text, table.c.text))),
         "embedder": case((newer, func.coalesce(new.embedder, table.c.embedder)), else_=table.c.embedder),
         "seen": table.c.seen + new.seen,
         "last_at": case((newer, new.last_at), else_=table.c.last_at),
     }
     made = made.on_conflict_do_update(index_elements=["tenant", "task", "name"], set_=merged)
-    return made.returning(table.c.id, table.c.tenant, table.c.task, table.c.name)
+    return made.returning(*(table.c[name] for name in ("id", "tenant", "task", "name", "text", "recorded")))
+
+
+def _renew_texts(
+    connection: Connection, table: Table, rows: Iterable[Any], texts: Mapping[int, str | None], *, recorded: bool
+) -> None:
+    """Give *rows* of a *table*, as they are stored, the *texts* that came, by id; with a text go its vectors.
+
+    What the application *recorded* replaces what was there, and what feedback brought is not taken over where it says
+    nothing; feedback replaces nothing.
+    """
+    vectors = schema.query_vectors if table is schema.queries else schema.document_vectors
+    for row in rows:
+        stored, came = row.text if row.recorded == recorded else None, texts.get(row.id)
+        text = (came or stored) if recorded else (stored or came)
+        if recorded >= row.recorded and (text, recorded) != (row.text, row.recorded):
+            connection.execute(table.update().where(table.c.id == row.id).values(text=text, recorded=recorded))
+            if row.text not in (None, text):
+                connection.execute(vectors.delete().where(next(iter(vectors.primary_key)) == row.id))
 
 
 def _write_documents(
@@ -315,14 +344,15 @@ def _write_documents(
         owner, names = tenants[tenant], [name for _, name in of_tenant]
         stored = _stored_documents(connection, owner, names)
         if missing := [name for name in names if name not in stored]:
-            rows = [{"tenant": owner, "name": name, "text": entries.texts.get((tenant, name))} for name in missing]
+            rows = [
+                {"tenant": owner, "name": name, "text": entries.texts.get((tenant, name)), "recorded": entries.recorded}
+                for name in missing
+            ]
             insert_all(connection, table, rows)
             stored |= _stored_documents(connection, owner, missing)
-        for name in names:
-            ids[tenant, name], text = stored[name]
-            if (came := entries.texts.get((tenant, name))) not in (None, text):
-                new = table.update().where(table.c.id == ids[tenant, name]).values(text=came)
-                connection.execute(new.where(table.c.text.is_(None)) if entries.fills else new)
+        ids |= {(tenant, name): stored[name].id for name in names}
+        texts = {ids[tenant, name]: entries.texts.get((tenant, name)) for name in names}
+        _renew_texts(connection, table, (stored[name] for name in names), texts, recorded=entries.recorded)
     _write_document_vectors(connection, entries, ids, embedders)
     return ids
 
@@ -351,12 +381,12 @@ def _write_document_vectors(
     insert_all(connection, table, rows, replace=True)
 
 
-def _stored_documents(connection: Connection, tenant: int, names: Sequence[str]) -> dict[str, tuple[int, str | None]]:
-    """Id and text, by name, of the documents that are there."""
+def _stored_documents(connection: Connection, tenant: int, names: Sequence[str]) -> dict[str, Any]:
+    """The documents that are there, by name: id, text, and whether the application recorded it."""
     return {
-        name: (number, text)
+        row.name: row
         for part in in_parts(names)
-        for name, number, text in connection.execute(_DOCUMENTS, {"one_tenant": tenant, "names": part})
+        for row in connection.execute(_DOCUMENTS, {"one_tenant": tenant, "names": part})
     }
 
 

@@ -85,7 +85,7 @@ class StoredVectors:
             after = 0
             while texts := self._texts(table, of, lacking, after):
                 rows = np.asarray(embed(list(texts.values())))
-                self._write(table, of, embedder, dict(zip(texts, rows, strict=True)))
+                self._write(table, of, embedder, texts, dict(zip(texts, rows, strict=True)))
                 after = max(texts)
                 watch(len(texts))
         return self.lacking(lacking)
@@ -97,13 +97,15 @@ class StoredVectors:
             chosen = lacking.where(table.c.text.is_not(None), table.c.text != "", table.c.id > after)
             return {row.id: row.text for row in connection.execute(chosen.order_by(table.c.id).limit(_AT_ONCE))}
 
-    def _write(self, table: Table, of: Table, embedder: str, vectors: Mapping[int, FloatArray]) -> None:
+    def _write(
+        self, table: Table, of: Table, embedder: str, texts: Mapping[int, str], vectors: Mapping[int, FloatArray]
+    ) -> None:
         packed = {row: checked_vector("vector", vector) for row, vector in vectors.items()}
         with self._database.write("observing") as connection:
             number = embedder_id(connection, embedder, len(next(iter(packed.values()))) // 4)
-            # Some may have been forgotten meanwhile; those that are there stay locked until the transaction ends.
-            locked = select(table.c.id).where(table.c.id.in_(packed)).order_by(table.c.id).with_for_update()
-            there = connection.execute(locked).scalars().all()
+            # Some may have been forgotten meanwhile, or have another text; the others stay locked until it ends.
+            locked = select(table.c.id, table.c.text).where(table.c.id.in_(packed)).order_by(table.c.id)
+            there = [row for row, text in connection.execute(locked.with_for_update()) if text == texts[row]]
             key = "query" if table is schema.queries else "document"
             rows = [
                 {key: row, "embedder": number, "vector": packed[row], "checksum": checksum(packed[row])}

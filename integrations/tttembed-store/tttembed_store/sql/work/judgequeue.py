@@ -55,7 +55,8 @@ class JudgeQueue:
     ) -> list[Served]:
         """Pairs of *tenant* with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
-        A document's first text makes the pairs wait of those queries that are served from then on.
+        The application recorded them; those that feedback alone named wait for no judge. A document's first text makes
+        the pairs wait of those queries that are served from then on.
 
         The newest queries come first, and those that the judge failed at last; with *due*, only such of them as it is
         time to ask about again. Queries that are in *without*, by the ids that this method gave, are left out, and so
@@ -290,7 +291,7 @@ def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> l
             select(p.c.query, d.c.id, d.c.text)
             .join(d, d.c.id == p.c.document)
             .outerjoin(r, and_(r.c.query == p.c.query, r.c.judge == judge, r.c.document == p.c.document))
-            .where(p.c.query.in_(numbers), d.c.text.is_not(None), r.c.query.is_(None))
+            .where(p.c.query.in_(numbers), p.c.recorded, d.c.text.is_not(None), r.c.query.is_(None))
             .order_by(p.c.query, p.c.place, d.c.id)
         )
         for query, document, text in rows:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.errors import InputError, VectorError
-from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, unit
+from tttembed_rag.errors import InputError, TTTEmbedError, VectorError
+from tttembed_rag.vectors.checks import FloatArray, checked_norms, unit
+from tttembed_rag.vectors.functions import vectors_from
 
 # Sentences of the longest probe text, which has about 1000 tokens: each has another matter, so that a model that reads
 # more or less of the text than before gives another vector.
@@ -60,11 +61,10 @@ class Probe:
             name: The declared name of the model, with its revision.
 
         Raises:
+            EmbedderError: The model fails, or gives something else.
             VectorError: A vector is NaN, infinite, zero or of another width.
         """
-        answers = [embed_query(text) for text in PROBE_TEXTS]
-        numbers = [answer.tolist() if hasattr(answer, "tolist") else answer for answer in answers]
-        return cls(name, np.asarray([as_floats("embed_query", vector) for vector in numbers]))
+        return cls(name, np.asarray([vectors_from("embed_query", embed_query, text) for text in PROBE_TEXTS]))
 
     def __post_init__(self) -> None:
         if self.queries.ndim != 2 or len(self.queries) != len(PROBE_TEXTS):
@@ -75,7 +75,7 @@ class Probe:
 
     def difference(self, other: Probe) -> str:
         """Why *other* is of another model, prompt or truncation, in words; empty if equal within `SAME_MODEL`."""
-        if self.name != other.name:
+        if self.name and other.name and self.name != other.name:
             return f"the embedder is declared as {other.name!r}, it was {self.name!r}"
         before, now = self.queries.astype(np.float64), other.queries.astype(np.float64)
         if before.shape != now.shape:
@@ -112,6 +112,14 @@ class Probe:
             raise
         except (KeyError, TypeError, ValueError) as exc:
             raise InputError(f"probe: expected what Probe.to_json gave, got something else ({exc})") from exc
+
+
+def probe_of(embed_query: Callable[[str], ArrayLike]) -> str:
+    """The probe of a model as text; empty where it takes no other texts than those that it was made for."""
+    try:
+        return Probe.of(embed_query).to_json()
+    except TTTEmbedError:
+        return ""
 
 
 _TEXTS = hashlib.sha256("\n".join(PROBE_TEXTS).encode()).hexdigest()[:8]
