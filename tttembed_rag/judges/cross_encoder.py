@@ -16,8 +16,9 @@ from tttembed_rag.rewards.scales import Scale
 
 # Tokens of a pair where neither tokenizer nor model names a limit.
 _DEFAULT_LENGTH = 512
-# Pairs of a call on a CPU, which should say soon how far it is, and on an accelerator.
-_PAIRS = 256, 4_096
+# Pairs of a call on a CPU, which should say soon how far it is, and on an accelerator; tokens of a batch on a CPU, where
+# larger ones only pad more.
+_PAIRS, _ON_CPU = (512, 4_096), 2_048
 
 
 class CrossEncoderJudge(Blocking):
@@ -59,6 +60,8 @@ class CrossEncoderJudge(Blocking):
         if config.pad_token_id is None:  # by which a causal model finds the last token of each row
             config.pad_token_id = tokenizer.pad_token_id
         self._pad = config.pad_token_id or 0
+        if batch_tokens is None and model.device.type == "cpu":
+            batch_tokens = _ON_CPU
         self._batches = Batches(1 if config.pad_token_id is None else batch_tokens, model.device.type, name)
         self.pairs_per_call = _PAIRS[model.device.type != "cpu"]
         self.scale = Scale(scale)
