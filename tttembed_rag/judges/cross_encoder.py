@@ -16,7 +16,7 @@ from tttembed_rag.rewards.scales import Scale
 
 # Tokens of a pair where neither tokenizer nor model names a limit.
 _DEFAULT_LENGTH = 512
-# Pairs of a call on a CPU, which should say soon how far it is, and on an accelerator; tokens of a batch on a CPU, where
+# Pairs of a call on a CPU, which should say soon how far it is, and on an accelerator; tokens of a batch on a CPU:
 # larger ones only pad more.
 _PAIRS, _ON_CPU = (512, 4_096), 2_048
 
