@@ -49,9 +49,11 @@ def bounded_client() -> Any:
             if (left := left - len(part)) < 0:
                 raise httpx.ReadError(f"expected at most {_MOST_BYTES} bytes, got more")
             parts.append(part)
+        response.stream.close()
         response.stream = httpx.ByteStream(b"".join(parts))
 
-    return httpx.Client(timeout=60.0, headers={"accept-encoding": "identity"}, event_hooks={"response": [bound]})
+    headers = {"accept-encoding": "identity", "connection": "close"}  # nothing is left open behind a page
+    return httpx.Client(timeout=60.0, headers=headers, event_hooks={"response": [bound]})
 
 
 def span_of_retriever(
