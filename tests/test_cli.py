@@ -506,7 +506,7 @@ def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
         "  a cascade skips the reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)",
     ]
     assert record["lost"] == [0.2, 0.05, 0.004, 0.002]
-    assert record["skips"] == {"leads": [3.0, 2.0], "lost": [0.004, 0.01], "depth": 10}
+    assert record["skips"] == {"leads": [3.0, 2.0], "lost": [0.004, 0.01], "depth": 10, "best": []}
 
 
 def test_show_prints_json_lines(saved: Path) -> None:
