@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from itertools import repeat
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,6 +19,7 @@ from tttembed_rag.clients.retrying import RefusedError, RefusedTextsError
 from tttembed_rag.clients.usage import Usage, estimated_tokens
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.system.background import DaemonThreads
 
 # One score per document, on the judge's scale; None is a document that was not judged.
 Scores = list[float | None]
@@ -113,12 +113,25 @@ def checked_judge(judge: Any) -> Any:
 def side_by_side(ask: Callable[[AskedT], ResultT], about: Sequence[AskedT], concurrency: int) -> list[ResultT]:
     """What *ask* gives for each of *about*, at most *concurrency* at once in threads; the first error is raised.
 
-    Calls that have not begun when one fails are not made. Usage is reported to the meter around this call.
+    Calls that have not begun when one fails are not made, and one that hangs keeps no process from ending. Usage is
+    reported to the meter around this call.
     """
     if len(about) < 2 or concurrency < 2:
         return list(map(ask, about))
-    with ThreadPoolExecutor(min(concurrency, len(about)), "tttembed-judge") as pool:
-        return list(pool.map(Context.run, [copy_context() for _ in about], repeat(ask), about))
+    answers: dict[int, ResultT] = {}
+    waiting = iter(enumerate(about))
+
+    def work() -> None:
+        try:
+            for place, question in waiting:
+                answers[place] = ask(question)
+        finally:  # after a failure nothing waits any more
+            deque(waiting, maxlen=0)
+
+    threads = DaemonThreads(concurrency)
+    for ended in [threads.submit(copy_context().run, work) for _ in range(min(concurrency, len(about)))]:
+        ended.result()
+    return [answers[place] for place in range(len(about))]
 
 
 def unless_refused(name: str, answers: Sequence[ResultT | RefusedTextsError | None]) -> list[ResultT | None]:
@@ -162,9 +175,10 @@ def _one_by_one(judge: Any, requests: Sequence[Request]) -> list[Any]:
             answers.append(judge.score(query, documents))
         except RefusedTextsError as exc:
             answers.append(exc)
-    kept = unless_refused(judge.fingerprint, answers)
+    unless_refused(judge.fingerprint, answers)
     return [
-        [None] * len(texts) if scores is None else scores for (_, texts), scores in zip(requests, kept, strict=True)
+        [None] * len(texts) if isinstance(answer, RefusedTextsError) else answer
+        for (_, texts), answer in zip(requests, answers, strict=True)
     ]
 
 
