@@ -50,8 +50,8 @@ TESTS = {
         f"No offset changes the share of rewarded queries whose first {thresholds.PLACES_EXPOSED} hold a document by "
         f"over {thresholds.MOST_MOVED:.0%}, where it is the best of more than {thresholds.MOST_MOVED_QUERIES} "
         "questions and its rewards are doubtful: those of sources, and those of a judge that are above the mean and "
-        f"vary over the questions less than {thresholds.VARIES:.0%} as much as all rewards do. Of one that moves "
-        "further these are left out, and the offset is learned again, "
+        f"vary over the questions less than {thresholds.VARIES:.0%} as much as those of all documents. Of one that "
+        "moves further these are left out, and the offset is learned again, "
         f"{thresholds.EXPOSURE_ROUNDS - 1} times at most."
     ),
     codes.AUDITED.code: (

@@ -18,6 +18,9 @@ from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
 
+# More than what rounding makes of no variance.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, eq=False)
 class Exposure:
@@ -78,6 +81,7 @@ class Exposure:
         values, named = self.rewards.values, np.repeat(self.rewards.sources != "", self.rewards.depths)
         judged, size = np.bincount(self.document, named) == 0, np.bincount(self.document)
         mean = np.bincount(self.document, values) / size
-        within = np.bincount(self.document, (values - mean[self.document]) ** 2) / size
-        overrated = judged & (mean > values.mean()) & (within < VARIES * values.var())
+        deviations = (values - mean[self.document]) ** 2
+        within = np.bincount(self.document, deviations) / size
+        overrated = judged & (mean > values.mean()) & (within + _ROUNDING < VARIES * deviations.mean())
         return np.asarray(named | overrated[self.document])
