@@ -112,8 +112,8 @@ class TestPublishing:
         """Folds give evidence only; served is the plain rule with neighbours, at the gate's temperatures and ridge."""
         rewards = planted(24, strength=0.9)
         found = fit(rewards, scope="global")["global"]
-        recipe = gated(Recipe(), rewards)
-        plain = shared_offset(with_neighbours(rewards), None, replace(recipe, ridge=RIDGE_STEP * recipe.ridge))
+        recipe = replace(gated(Recipe(), rewards), ridge=RIDGE_STEP * 0.3)
+        plain = shared_offset(with_neighbours(rewards), None, recipe)
 
         assert_array_equal(found.vector, plain.vector)
         assert (found.n, found.alpha) == (24, 24 / 25)
@@ -313,7 +313,7 @@ class TestNeeded:
 
     def test_is_said_where_a_gain_is_unsure(self, planted):
         """A gain within its error comes with the number of further rewarded queries it would need."""
-        evidence = fit(planted(10, depth=5, strength=0.3, seed=1), scope="global")["global"].evidence
+        evidence = fit(planted(10, depth=5, strength=0.2, seed=1), scope="global")["global"].evidence
 
         assert (evidence.verdict, evidence.code) == ("abstained", FALLS.code)
         assert evidence.needed > 0
@@ -373,7 +373,7 @@ class TestEvidence:
         """The fall of the KL loss decides, the change of nDCG@10 is told: both of a constant offset of other folds."""
         rewards = planted(20, strength=0.7)
         case = Case.of(rewards, gated(Recipe(), rewards))
-        recipe = replace(case.recipe, ridge=RIDGE_STEP * case.recipe.ridge, tolerance=LOOSER * case.recipe.tolerance)
+        recipe = replace(case.recipe, ridge=RIDGE_STEP * 0.3, tolerance=LOOSER * case.recipe.tolerance)
         wide, falls, changes = with_neighbours(rewards), np.zeros(20), np.zeros(20)
         for number in range(5):
             rows, others = (np.flatnonzero(which) for which in (case.fold == number, case.fold != number))

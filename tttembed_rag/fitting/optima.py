@@ -113,19 +113,14 @@ def _minimum(problem: Problem, start: FloatArray, recipe: Recipe) -> Solution:
 def _optima_of_batch(batch: Rewards, recipe: Recipe) -> Solution:
     """The private offsets of the queries of *batch*, in their order, searched in the basis that the solver wants."""
     grid = Grid.of(batch)
-    spread = recipe.spread
-    in_span = recipe.solver != "adam" or spread != 1.0
-    if in_span:
-        grid = replace(grid, base=np.where(grid.present, 1.0 - (1.0 - grid.base) / spread, 0.0))
-        recipe = replace(recipe, student_temperature=recipe.student_temperature / spread, ridge=recipe.ridge * spread)
-        problems = PrivateProblems.of(batch, Loss.of(grid, recipe), recipe.ridge, spread)
-    else:
-        problems = PrivateProblems.in_full_width(batch, Loss.of(grid, recipe), recipe.ridge)
+    in_span = recipe.solver != "adam"
+    problems_of = PrivateProblems.of if in_span else PrivateProblems.in_full_width
+    problems = problems_of(batch, Loss.of(grid, recipe), recipe.ridge)
     n, _, width = problems.coordinates.shape
 
     def problem(recipe: Recipe) -> PrivateProblems:
         return replace(problems, loss=Loss.of(grid, recipe))
 
     solution = lowest(problem, recipe, np.zeros((n, width)))
-    vectors, shares = problems.lift(batch, solution.offsets) if in_span else (solution.offsets, solution.shares)
-    return solution._replace(offsets=vectors.astype(batch.query_vectors.dtype, copy=False), shares=shares)
+    vectors = problems.lift(batch, solution.offsets) if in_span else solution.offsets
+    return solution._replace(offsets=vectors.astype(batch.query_vectors.dtype, copy=False))

@@ -23,9 +23,6 @@ from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, shift
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
-# Least of ||x + v||^2, which nears zero where v is all but -x.
-_SHORTEST = 0.01
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
@@ -177,19 +174,13 @@ class Case:
         """(n, k) products of the judged candidates and the queries that *offsets* (n, d) move."""
         return np.asarray(self.judged.base + self._along(offsets, self.judged))
 
-    def falls(self, offsets: Float64, shares: Float64 | None = None) -> Float64:
+    def falls(self, offsets: Float64) -> Float64:
         """(n,) by how many nats the KL loss of each query falls when *offsets* (n, d) move it.
 
-        By this fall every objective is measured. Where the sums (n,) of the *shares* that vectors have in the offsets
-        are known, the length of x + v is that where cosines are measured in their spread.
+        By this fall every objective is measured.
         """
         loss = Loss.of(self.grid, replace(self.recipe, objective=KD()))
-        squares, products = self.moved(offsets)
-        if shares is not None:
-            spread, common = self.recipe.spread, 1.0 - self.recipe.spread
-            longer = squares - 1.0 - common * shares * (2.0 + shares)
-            squares = np.maximum(1.0 + longer / spread, _SHORTEST)
-        return loss(np.ones(len(self.rewards)), self.grid.base).losses - loss(squares, products).losses
+        return loss(np.ones(len(self.rewards)), self.grid.base).losses - loss(*self.moved(offsets)).losses
 
     def moved(self, offsets: Float64) -> tuple[Float64, Float64]:
         """||x + v||^2 (n,) and (x + v) · z (n, k) of the candidates of `grid`, with v the *offsets* (n, d)."""
@@ -205,31 +196,22 @@ class Case:
 
 
 def folds_of(rewards: Rewards) -> IntArray:
-    """(n,) fold of each query: every task is dealt over the `FOLDS`, the queries of one question to one fold.
-
-    They are dealt by how near a question lies to the mean of all: whatever vectors have in common changes no fold.
-    """
+    """(n,) fold of each query: every task is dealt over the `FOLDS`, the queries of one question to one fold."""
     tasks, task = np.unique(rewards.tasks, return_inverse=True)
-    groups = rewards.near_queries
-    first_task = np.full(int(groups.max()) + 1, len(tasks))
-    np.minimum.at(first_task, groups, task)
-    nearest = np.full(len(first_task), -np.inf)
-    np.maximum.at(nearest, groups, rewards.queries.unit @ rewards.means[0])
+    first_task = np.full(int(rewards.near_queries.max()) + 1, len(tasks))
+    np.minimum.at(first_task, rewards.near_queries, task)
     fold = np.empty_like(first_task)
-    fold[np.lexsort((nearest, first_task))] = np.arange(len(fold)) % FOLDS
-    return fold[groups]
+    fold[np.argsort(first_task, kind="stable")] = np.arange(len(fold)) % FOLDS
+    return fold[rewards.near_queries]
 
 
 def gated(recipe: Recipe, rewards: Rewards) -> Recipe:
-    """The recipe by which the gate learns offsets from *rewards*: smoother than the paper's, in spreads of cosines.
+    """The recipe by which the gate learns offsets from *rewards*: smoother than the paper's.
 
-    Where every cosine c is a c + b, the spread and the student's temperature are a times as large and the ridge a times
-    as small: the same order of documents is learned. The teacher's temperature is at most a `SHARPNESS`-th of how far
-    the rewards of a query reach on average.
+    The teacher's temperature is at most a `SHARPNESS`-th of how far the rewards of a query reach on average.
     """
     teacher = TEACHER_STEP * recipe.teacher_temperature
     if (reach := rewards.reach[rewards.reach > 0]).size:
         teacher = min(teacher, max(float(reach.mean()) / SHARPNESS, SMALLEST))
-    student = max(STUDENT_STEP * recipe.student_temperature * rewards.spread, SMALLEST)
-    ridge = max(recipe.ridge / rewards.spread, SMALLEST)
-    return replace(recipe, teacher_temperature=teacher, student_temperature=student, ridge=ridge, spread=rewards.spread)
+    student = STUDENT_STEP * recipe.student_temperature
+    return replace(recipe, teacher_temperature=teacher, student_temperature=student)

@@ -40,7 +40,7 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
     if offset.served:
         offset = replace(offset, evidence=_certified(case, offset.evidence, scores))
     if sorts:
-        rescorer, sorted_by = _rescorer(case, products, offset.evidence.vouched)
+        rescorer, sorted_by = _rescorer(case, scores, offset.evidence.vouched)
         offset = replace(offset, rescorer=rescorer)
         if rescorer.served:
             rescorer = replace(rescorer, evidence=_certified(case, rescorer.evidence, sorted_by))
@@ -58,8 +58,7 @@ def _certified(case: Case, evidence: Evidence, scores: Float64) -> Evidence:
 def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Float64]:
     """The rescorer of what searches find, and the scores (n, k) of those that did not learn of the query.
 
-    Candidates are those of `Case.grid`, and their *cosines* (n, k) are to what moves the query, learned without it, but
-    for its length, which changes no order.
+    Candidates are those of `Case.grid`, and their *cosines* (n, k) are to what moves the query, learned without it.
     """
     weighing = Weighing.of(case.widened, case.grid, cosines, case.voices, case.recipe)
     held_out = weighing.held_out(case.fold)

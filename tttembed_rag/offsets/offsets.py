@@ -41,8 +41,6 @@ VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
 
 # Largest norm of an offset that is believed; query vectors have norm 1 here, and learned offsets are shorter than that.
 _LONGEST = 100.0
-# The spread of cosines (`Rewards.spread`) below which they lie close together: .2 under e5, .8 under MiniLM.
-_CROWDED = 0.5
 # Keys that are named where one is missing.
 _NAMED = 5
 
@@ -96,15 +94,6 @@ class Offsets(Mapping[str, Offset]):
     def settings(self) -> Mapping[str, str | float]:
         """How the offsets were learned, for the record; read only."""
         return MappingProxyType(self._settings)
-
-    @property
-    def crowded(self) -> str:
-        """What is said where cosines lie close together, as people ask why all their scores are alike; else nothing."""
-        spread = self._settings.get("spread")
-        if not isinstance(spread, float) or spread >= _CROWDED:
-            return ""
-        alike = f"cosines: {1 - spread:.2f} on average, so all scores are alike"
-        return f"{alike}; they are compared in their spread, {spread:.2f}"
 
     def __getitem__(self, key: str) -> Offset:
         """The offset of *key*; ``query:ID`` also finds a query of a named task by its id alone."""

@@ -28,8 +28,6 @@ from tttembed_rag.vectors.probe import probe_of
 from tttembed_rag.vectors.rows import UnitRows
 
 _OF_DOCUMENTS = ("doc_vectors", "doc_norms", "doc_texts")
-# Least spread of cosines: that of vectors of one text is a matter of rounding.
-_LEAST_SPREAD = 1e-4
 _OF_QUERIES = ("query_vectors", "query_norms", "tasks", "query_ids", "sources", "query_texts")
 
 
@@ -271,24 +269,7 @@ class Rewards:
     @cached_property
     def near_queries(self) -> IntArray:
         """(n,) a number for each group of queries that ask nearly the same: see `near_copies`."""
-        return near_copies(self.queries, self.spread)
-
-    @property
-    def spread(self) -> float:
-        """How far cosines spread under the embedder: the mean of 1 - cosine of every query and every judged document.
-
-        It is .8 to .95 with all-MiniLM-L6-v2 and .2 with multilingual-e5-small: the unit of all that is compared with a
-        cosine.
-        """
-        return max(_LEAST_SPREAD, 1.0 - float(np.vecdot(*self.means)))
-
-    @cached_property
-    def means(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The mean (d,) of the unit query vectors, and that of the judged documents, each text once."""
-        query, pair = (np.unique(same, return_index=True)[1] for same in (self.same_queries, self.same_documents))
-        sides = self.queries.rows(query), self.documents.rows(self.candidates[pair])
-        queries, documents = (rows.weighted_sum(np.full((1, len(rows)), 1.0 / len(rows)))[0] for rows in sides)
-        return queries, documents
+        return near_copies(self.queries)
 
     @cached_property
     def reach(self) -> NDArray[np.float64]:

@@ -39,20 +39,16 @@ class OwnOutcomes:
         with self._lock:
             own.setdefault((task, query), (vector, {}))[1][key] = reward
 
-    def helped(self, query: str, vector: FloatArray | None, items: FloatArray, *, task: str, source: str) -> list[str]:
-        """The keys of the items that helped *source* with the same text, else with the nearest copy of it.
-
-        How near a copy is, is told by how far the vectors (n, d) of all *items* lie from the request.
-        """
+    def helped(self, query: str, vector: FloatArray | None, *, task: str, source: str) -> list[str]:
+        """The keys of the items that helped *source* with the same text, else with the nearest copy of it."""
         own = self._of(source)
         with self._lock:
             found = own.get((task, query))
             others = [known for place, known in own.items() if place[0] == task]
             if others and found is None and vector is not None:
                 vectors = np.stack([other for other, _ in others])
-                unit = vector / np.linalg.norm(vector)
-                near, spread = vectors @ unit / np.linalg.norm(vectors, axis=1), 1 - float(np.mean(items @ unit))
-                found = others[int(near.argmax())] if near.max() > 1 - NEAR * spread else None
+                near = vectors @ vector / np.linalg.norm(vectors, axis=1) / np.linalg.norm(vector)
+                found = others[int(near.argmax())] if near.max() > NEAR else None
             return [key for key, reward in found[1].items() if reward >= HELPED] if found else []
 
     def forget(self) -> None:
