@@ -9,6 +9,7 @@ import json
 import re
 import runpy
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,27 @@ def test_figures_of_what_lists_bring_are_those_that_the_benchmark_wrote() -> Non
     words, offset = ([digits(of[which]) for of in found.values()] for which in ("words", "offset"))
     assert [*found] == ["16", "64", "200"]
     assert "makes {}, {} and {} of the ten that it reads so, beside {}, {} and {} of".format(*words, *offset) in page
+
+
+def test_figures_of_judging_on_a_gpu_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/judge.py --device cuda --json benchmarks/results/judge.json` takes seven minutes there."""
+    found = json.loads((RESULTS / "judge.json").read_text(encoding="utf-8"))
+    rate = {(row["work"], row["way"]): f"{row['pairs_s']:,.0f}" for row in found}
+    page = (REPO / "docs" / "explain" / "speed.md").read_text(encoding="utf-8")
+    sets = {"metatool": "metatool", "hotpotqa": "hotpotqa-dev500", "scifact": "scifact"}
+    ways = ("model card", "pooled, padded", "ours, before it compiles")
+
+    for size, (name, folder) in product(("0.6B", "4B"), sets.items()):
+        work = f"reranker {size}, {folder} x 10"
+        rivals = " | ".join(rate[work, way] for way in ways)
+        row = rf"\| {size}, {name} \| \d+ \| {re.escape(rivals)} \| \*\*{rate[work, 'ours, compiled']}\*\* \|"
+        assert re.search(row, page)
+    for name, folder in sets.items():
+        work = f"cross-encoder, {folder} x 10"
+        rivals = " and ".join(rate[work, f"sentence-transformers, {size}"] for size in (32, 128))
+        assert f"| {rivals} | **{rate[work, 'ours']}** |" in page
+        rival, ours = (rate[f"embedder, {folder}", way] for way in ("sentence-transformers, 32", "ours"))
+        assert re.search(rf"\| embedder, {name}.* \| {rival}.* \| \*\*{ours}\*\* \|", page)
 
 
 def test_figures_of_the_cascade_are_those_that_the_benchmark_wrote() -> None:
