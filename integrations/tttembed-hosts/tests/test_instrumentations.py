@@ -158,7 +158,7 @@ class TestHaystack:
         assert [(one.query, set(one.documents)) for one in tapped.calls] == [("wash 0", set(DOCUMENTS))] * (
             2 - embedders
         )
-        assert processor.counts.left_out == len(DOCUMENTS) * (embedders - 1)
+        assert processor.counts.without_query == embedders - 1
 
 
 @pytest.mark.slow
