@@ -53,8 +53,8 @@ SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 320" role="img
 font-family="system-ui, sans-serif" font-size="13">
   <title id="t">Calls saved, and what lists lose</title>
   <desc id="d">Across: the share of calls of a reranker that are saved where 0, 30 and 60 % of requests \
-repeat judged ones. Down: nDCG@10 lost beside today's lists; less is better. The cascade saves as many calls as caches \
-or more, and its lists are better than today's; those of caches are equal to today's.</desc>
+repeat judged ones. Down: nDCG@10 lost beside today's lists; less is better. The cascade saves about as many calls as \
+caches, and its lists are better than today's; those of caches are equal to today's.</desc>
   <style>
     text {{ fill: #24292f; text-anchor: middle }} .left {{ text-anchor: end }} .zero {{ stroke: #8c959f }}
     .bound {{ stroke: #cf222e; stroke-dasharray: 5 4 }} .ours {{ stroke: #0969da; fill: #0969da }}
