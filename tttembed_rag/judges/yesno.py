@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
@@ -122,9 +122,11 @@ class YesNoJudge(Blocking):
             has_room = len(head) < self._room
             queries.append([self._prefix + body[: self._room] + self._suffix for body in own if has_room])
         judged = [rows for rows in queries if rows]
-        with self._batches.reading():
-            scores = self._pooled_scores(judged) if self._pooled else chain(*map(self._after_head, judged))
-        left = iter(scores)
+        if self._pooled:
+            with self._batches.reading():
+                left = iter(self._pooled_scores(judged))
+        else:  # query by query, so that others are asked between the batches
+            left = iter([score for rows in judged for score in self._after_head(rows)])
         return [
             some.spread(list(islice(left, len(rows))) or [None] * len(some.texts))
             for some, rows in zip(screened, queries, strict=True)
@@ -140,7 +142,8 @@ class YesNoJudge(Blocking):
         shared, memory = shared_tokens(rows) if len(rows) > 1 else 0, None
         if shared:
             ids = padded([rows[0][:shared]], 0, self._model.device)
-            memory = self._model.base_model(input_ids=ids, use_cache=True).past_key_values
+            with require("torch", EXTRA).inference_mode():
+                memory = self._model.base_model(input_ids=ids, use_cache=True).past_key_values
         return self._by_length([row[shared:] for row in rows], memory, shared)
 
     def _by_length(self, rows: Sequence[list[int]], memory: Any = None, shared: int = 0) -> list[float]:
