@@ -77,10 +77,12 @@ class LocalEmbedder(RoleEmbedder):
             return unit_vectors(self._name, embedded(texts, self._batch_size or _ON_CPU), texts)
         order = np.argsort([-len(text) for text in texts], kind="stable").tolist()
         parts: list[FloatArray] = []
-        for first in iter(lambda: sum(map(len, parts)), len(texts)):
+        first = 0
+        while first < len(order):
             longest = min(len(texts[order[first]]) // _CHARACTERS + 1, self._model.max_seq_length or _TOKENS)
             rows = order[first : first + max(1, _TOKENS // longest)]
             parts.append(embedded([texts[row] for row in rows], len(rows)))
+            first += len(rows)
         return unit_vectors(self._name, np.concatenate(parts)[np.argsort(order)], texts)
 
 

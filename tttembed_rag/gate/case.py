@@ -33,7 +33,8 @@ class Terms:
         trusted: Whether somebody vouches for the judge; None lets the data say, and with False nobody does.
         search: The application's own search, through which changes are measured; None ranks what was judged.
         reranked: Whether a reranker sorts what *search* gives.
-        vouching: Rewards of the same queries in which the data vouch; None are those that are learned from.
+        vouching: Rewards of the same queries by which it is tested whether they agree with the retriever; None takes
+            those that are learned from.
     """
 
     labels: Labels | None = None

@@ -92,8 +92,9 @@ def fit(
             search that raises is an InputError, and its time is your own.
         reranked: True where a reranker sorts what *served* gives. Its lists count by what is in them then, whatever
             their order: nDCG@10 once they are sorted by reward, which is recall where one document is good.
-        vouching: The same rewards beside documents that were not shown, each as good as the worst: where lists are
-            short, that what was chosen agrees with the retriever is seen in these. They vouch, and teach nothing.
+        vouching: Rewards by which it is tested whether what was chosen agrees with the retriever; None is *rewards*.
+            Where users were shown short lists, these are the same rewards with documents added that were not shown,
+            at the lowest reward. No offset is learned from them.
         recipe: How offsets are learned: objective, solver, temperatures, ridge, dose.
 
     Returns:

@@ -16,8 +16,8 @@ STRICT_LEVEL = 0.0005
 # Pairs of documents judged for two queries or more below which their variance says nothing.
 FEW_PAIRS = 10
 # Share of the variance of rewards that lies within documents. Judges that never look at the query have 0 (.2 with
-# noise of half their spread), labels and a cross-encoder .4 to .6 on development (`benchmarks/poison.py blind`). Of
-# a document that a judge overrates they vary so much less than within documents on the whole.
+# noise of half their spread), labels and a cross-encoder .4 to .6 on development (`benchmarks/poison.py blind`). A
+# judge overrates a document whose rewards have less than this share of the mean variance within documents.
 VARIES = 0.25
 # How far the retriever's own order of the judged candidates lies below the judge's, in nDCG@10, at least. The least of
 # true judges on development is .02 (seal-tools).

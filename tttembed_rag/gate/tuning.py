@@ -69,7 +69,7 @@ def tune(
         trusted: Whether somebody vouches for the judge, as in `fit`; with False nothing is chosen.
         reranked: Whether a reranker sorts what *search* gives, as in `fit`: then as much as it reads, such as the first
             20, is what *search* should give.
-        vouching: The same rewards beside documents that were not shown, which vouch and teach nothing, as in `fit`.
+        vouching: Rewards by which it is tested whether what was chosen agrees with the retriever, as in `fit`.
 
     Raises:
         InputError: There are less than two settings, or *search* gives no ids that the rewards know.

@@ -61,8 +61,9 @@ class Judge(Protocol):
 def forecast_of(judge: Judge, query: str, documents: Sequence[str]) -> Usage:
     """The usage of scoring *documents*; for a judge without a forecast, one request with every text in it."""
     forecast: Callable[..., Usage] | None = getattr(judge, "forecast", None)
-    estimate = Usage(1, sum(estimated_tokens(query, text) for text in documents))
-    return estimate if forecast is None else forecast(query, documents)
+    if forecast is not None:
+        return forecast(query, documents)
+    return Usage(1, sum(estimated_tokens(query, text) for text in documents))
 
 
 def documents_per_call(judge: Judge) -> int:

@@ -166,10 +166,8 @@ class HttpJudge(Blocking):
 
     def score_many(self, requests: Sequence[Request]) -> list[Scores]:
         """The same for each of *requests*, side by side."""
-        screened, size = (
-            [Screened.of(documents, self.longest_document) for _, documents in requests],
-            self._portions.most,
-        )
+        screened = [Screened.of(documents, self.longest_document) for _, documents in requests]
+        size = self._portions.most
         batches = [
             (query, some.texts[start : start + size])
             for (query, _), some in zip(requests, screened, strict=True)

@@ -11,7 +11,6 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from types import SimpleNamespace
@@ -24,6 +23,7 @@ from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, check_cou
 from tttembed_rag.judges.contract import Request, Scores, side_by_side, unless_refused
 from tttembed_rag.judges.documents import Screened, fence_of, readable, spread_all
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.system.background import DaemonThreads
 
 # A chat model as a function: what it is asked, what it answers; None or "" where it has no answer.
 Complete = Callable[[str], str | None] | Callable[[str], Awaitable[str | None]]
@@ -128,8 +128,7 @@ class RubricJudge:
     def score_many(self, requests: Sequence[Request]) -> list[Scores]:
         """The same for each of *requests*; a local chat model answers many prompts at once."""
         if self._async:  # in a thread, for this one may have a running event loop
-            with ThreadPoolExecutor(1, "tttembed-judge") as pool:
-                return pool.submit(copy_context().run, asyncio.run, self._ascore_many(requests)).result()
+            return DaemonThreads(1).submit(copy_context().run, asyncio.run, self._ascore_many(requests)).result()
         screened, prompts = self._prompts(requests)
         if self.pairs_per_call:
             answers = self.complete.answers(prompts)

@@ -42,7 +42,8 @@ class Steering:
 
     def __init__(self, offsets: Offsets | OffsetSupplier, task: TaskSource = None, *, model: Any = None) -> None:
         self._live = offsets if isinstance(offsets, OffsetSupplier) else LiveOffsets(checked_offsets(offsets))
-        _check_model(offsets if isinstance(offsets, Offsets) else getattr(offsets, "current", None), model)
+        if model is not None:
+            _check_model(offsets if isinstance(offsets, Offsets) else getattr(offsets, "current", None), model)
         telemetry.instruments()
         self._task = checked_task(task)
         # What is logged once: tasks with a vector that the offsets refused, and that a list was not sorted.

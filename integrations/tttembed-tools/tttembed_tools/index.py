@@ -129,9 +129,11 @@ class Index:
         """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone. Some rows come *first*."""
         keyword = self.keywords.scores(query)
         scores = keyword if vector is None else fused(self.dense(vector), keyword, weight)
+        if not first:
+            return scores
         lift = np.zeros_like(scores)
         lift[list(first)] = np.ptp(scores) + 1
-        return scores + lift if first else scores
+        return scores + lift
 
 
 _EMPTY = Index()

@@ -44,8 +44,8 @@ class OwnOutcomes:
         own = self._of(source)
         with self._lock:
             found = own.get((task, query))
-            others = [known for place, known in own.items() if place[0] == task]
-            if others and found is None and vector is not None:
+            others = [] if found else [known for place, known in own.items() if place[0] == task]
+            if others and vector is not None:
                 vectors = np.stack([other for other, _ in others])
                 near = vectors @ vector / np.linalg.norm(vectors, axis=1) / np.linalg.norm(vector)
                 found = others[int(near.argmax())] if near.max() > NEAR else None

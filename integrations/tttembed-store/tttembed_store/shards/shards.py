@@ -32,7 +32,8 @@ from tttembed_rag.vectors.rows import Float64
 class ShardGroup(NamedTuple):
     """Queries that share an offset: those of a task, or of all (None).
 
-    Sources are heard where `sources` is true. Of `withheld` documents they are not, or else the judge is not.
+    The rewards of sources count where `sources` is true, but for those of `withheld` documents. Where it is false, the
+    judge's rewards alone count, but for those of these documents.
     """
 
     task: str | None
