@@ -128,7 +128,7 @@ class TestVotes:
 
         usual, theirs = (
             [
-                (vote.query, vote.source, vote.candidates)
+                (vote.query, vote.source, repr(vote.candidates))
                 for vote in read_votes(tmp_path / name, scale=Scale(), task="t")
             ]
             for name in ("a.csv", "b.csv")
