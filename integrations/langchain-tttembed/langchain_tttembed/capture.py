@@ -64,6 +64,10 @@ class RecordingCrossEncoder(BaseCrossEncoder):
         text_pairs = _kept(text_pairs)
         scores = _kept(self._cross_encoder.score(text_pairs))
         try:
+            if len(scores) != len(text_pairs):
+                raise InputError(
+                    f"cross_encoder: expected a score for each of {len(text_pairs)} pairs, got {len(scores)}"
+                )
             pairs: dict[str, list[tuple[str, float]]] = {}
             for (query, text), score in zip(text_pairs, scores, strict=True):
                 pairs.setdefault(query, []).append((text, float(score)))
