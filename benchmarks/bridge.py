@@ -89,7 +89,9 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         mine = [row for row in rows if row["pair"] == pair]
         sets = {name: [row["ndcg"] for row in mine if row["set"] == name] for name in {row["set"] for row in mine}}
         shares = {
-            way: float(np.mean([np.mean([m[way] for m in of]) / np.mean([m["old"] for m in of]) for of in sets.values()]))
+            way: float(
+                np.mean([np.mean([m[way] for m in of]) / np.mean([m["old"] for m in of]) for of in sets.values()])
+            )
             for way in mine[0]["ndcg"]
         }
         table[pair] = {"collections": len(sets), "splits": len(mine), "share": shares}

@@ -6,6 +6,7 @@ texts, and the old model is not asked.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tttembed_rag.clients.fingerprints import fingerprint_of
 from tttembed_rag.errors import DataError, InputError, VectorError
 from tttembed_rag.system.files import write_whole
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, norms, unit
@@ -141,6 +143,12 @@ class Bridge:
         units = vectors / checked_norms("X", vectors)[..., None]
         middles = self.documents if documents else self.queries
         return _crossed(units, self.weights, middles, self.distance).astype(vectors.dtype, copy=False)
+
+    def name_of(self, model: str) -> str:
+        """The fingerprint of vectors across this bridge, from that of the new *model*."""
+        parts = (self.weights, *self.queries, *self.documents)
+        numbers = b"".join(part.astype(np.float32).tobytes() for part in parts)
+        return fingerprint_of("bridged", model, bridge=hashlib.sha256(numbers).hexdigest())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all, without any text of a document or query."""

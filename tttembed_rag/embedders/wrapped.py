@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tttembed_rag.clients.fingerprints import fingerprint_of
+from tttembed_rag.embedders.bridge import Bridge
 from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, unit_vectors
 from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.functions import vectors_from
+from tttembed_rag.vectors.probe import Probe
 
 # The methods for queries and for documents by which objects are recognised; those of a framework take one query.
 _OWN = ("embed_queries", "embed_documents")
@@ -100,3 +103,41 @@ class Truncated(RoleEmbedder):
         if len(vectors) and vectors.shape[1] < self._dimensions:
             raise InputError(f"dimensions: expected at most {vectors.shape[1]}, got {self._dimensions}")
         return unit_vectors(self.fingerprint, vectors[:, : self._dimensions], texts)
+
+
+class Bridged(RoleEmbedder):
+    """A new model as an embedder of an old index: its vectors across a `Bridge`.
+
+    Args:
+        model: An `Embedder`, or an embedding object of LangChain or LlamaIndex.
+        bridge: The bridge, or the path of its file.
+
+    Raises:
+        InputError: The bridge was learned for another model.
+        DataError: The file is no bridge.
+    """
+
+    def __init__(self, model: Any, bridge: Bridge | str | os.PathLike[str]) -> None:
+        self._embedder = model if isinstance(model, Embedder) else FrameworkEmbedder(model)
+        self.bridge = checked_bridge(bridge, self._embedder)
+        self.fingerprint = self.bridge.name_of(self._embedder.fingerprint)
+
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
+        vectors = (self._embedder.embed_documents if place else self._embedder.embed_queries)(texts)
+        return self.bridge.apply(vectors, documents=bool(place)) if len(vectors) else vectors
+
+
+def checked_bridge(bridge: Bridge | str | os.PathLike[str], model: Any) -> Bridge:
+    """The *bridge*, or that in a file, which was learned for the *model* as far as its probe says.
+
+    Raises:
+        InputError: It was learned for another model.
+        DataError: The file is no bridge.
+    """
+    bridge = bridge if isinstance(bridge, Bridge) else Bridge.load(bridge)
+    if bridge.probe:
+        embed = (model if isinstance(model, Embedder) else FrameworkEmbedder(model)).embed_queries
+        now = Probe.of(lambda text: embed([text])[0])
+        if why := Probe.from_json(bridge.probe).difference(now):
+            raise InputError(f"bridge: {why}: it was learned for another embedding model")
+    return bridge
