@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from tttembed_rag.clients.fingerprints import fingerprint_of
 from tttembed_rag.errors import DataError, InputError, VectorError
 from tttembed_rag.system.files import write_whole
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, norms, unit
+from tttembed_rag.vectors.probe import Probe
 
 _FORMAT = "tttembed-bridge-1"
 # Fewer pairs say nothing of a map.
@@ -117,9 +119,11 @@ class Bridge:
         )
         if queries is None or not len(np.asarray(queries[0])):
             return bridge
-        half = bridge.towards(*(rows[::2] for rows in queries))
-        crossed, places = half.apply(queries[0][1::2][:_HELD]), queries[1][1::2][:_HELD]
-        return replace(bridge.towards(*queries), agreement=_agreement(crossed, places, old_rows))
+        asked, places = _paired("queries, new", queries[0], "queries, old", queries[1])
+        half = bridge.towards(asked[::2], places[::2]) if len(asked) > 1 else bridge
+        some = slice(1 if len(asked) > 1 else 0, 2 * _HELD, 2)
+        agreement = _agreement(half.apply(asked[some]), places[some], old_rows)
+        return replace(bridge.towards(asked, places), agreement=agreement)
 
     def towards(self, new: ArrayLike, old: ArrayLike) -> Bridge:
         """The same bridge, the middles of queries moved towards those of logged ones, by both models' vectors of them.
@@ -178,9 +182,9 @@ class Bridge:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
             if header.get("format") != _FORMAT:
                 raise DataError(f"{path}: expected a file of format {_FORMAT}, got {header.get('format')!r}")
-            kinds = [Middles(tensors[f"{kind}.new"], tensors[f"{kind}.old"]) for kind in ("queries", "documents")]
-            bridge = cls(tensors["weights"], *kinds, **json.loads(header["bridge"]))
-            shapes = {bridge.weights.shape, *((len(middles.new), len(middles.old)) for middles in kinds)}
+            kinds = {kind: Middles(tensors[f"{kind}.new"], tensors[f"{kind}.old"]) for kind in ("queries", "documents")}
+            bridge = cls(tensors["weights"], **kinds, **json.loads(header["bridge"]))
+            shapes = {bridge.weights.shape, *((len(middles.new), len(middles.old)) for middles in kinds.values())}
             numbers = np.array([bridge.distance, bridge.agreement], dtype=np.float64)
             if len(shapes) > 1 or not all(np.isfinite(part).all() for part in (numbers, *tensors.values())):
                 raise ValueError(f"finite numbers of one shape, got {shapes}")
@@ -189,6 +193,19 @@ class Bridge:
                 raise
             raise DataError(f"{path}: expected a bridge, got a damaged or foreign file ({exc})") from exc
         return bridge
+
+
+def bridge_for(embed_query: Callable[[str], ArrayLike], bridge: Bridge | str | os.PathLike[str]) -> Bridge:
+    """A *bridge*, or that in a file, for the model whose vector (e,) of a text *embed_query* gives.
+
+    Raises:
+        InputError: It was learned for another model, as its probe says.
+        DataError: The file is no bridge.
+    """
+    bridge = bridge if isinstance(bridge, Bridge) else Bridge.load(bridge)
+    if bridge.probe and (why := Probe.from_json(bridge.probe).difference(Probe.of(embed_query))):
+        raise InputError(f"bridge: {why}: it was learned for another embedding model")
+    return bridge
 
 
 def _paired(name: str, new: ArrayLike, other: str, old: ArrayLike) -> tuple[FloatArray, FloatArray]:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tttembed_rag.clients.fingerprints import fingerprint_of
-from tttembed_rag.embedders.bridge import Bridge
+from tttembed_rag.embedders.bridge import Bridge, bridge_for
 from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, unit_vectors
 from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.functions import vectors_from
-from tttembed_rag.vectors.probe import Probe
 
 # The methods for queries and for documents by which objects are recognised; those of a framework take one query.
 _OWN = ("embed_queries", "embed_documents")
@@ -119,25 +118,9 @@ class Bridged(RoleEmbedder):
 
     def __init__(self, model: Any, bridge: Bridge | str | os.PathLike[str]) -> None:
         self._embedder = model if isinstance(model, Embedder) else FrameworkEmbedder(model)
-        self.bridge = checked_bridge(bridge, self._embedder)
+        self.bridge = bridge_for(lambda text: self._embedder.embed_queries([text])[0], bridge)
         self.fingerprint = self.bridge.name_of(self._embedder.fingerprint)
 
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
         vectors = (self._embedder.embed_documents if place else self._embedder.embed_queries)(texts)
         return self.bridge.apply(vectors, documents=bool(place)) if len(vectors) else vectors
-
-
-def checked_bridge(bridge: Bridge | str | os.PathLike[str], model: Any) -> Bridge:
-    """The *bridge*, or that in a file, which was learned for the *model* as far as its probe says.
-
-    Raises:
-        InputError: It was learned for another model.
-        DataError: The file is no bridge.
-    """
-    bridge = bridge if isinstance(bridge, Bridge) else Bridge.load(bridge)
-    if bridge.probe:
-        embed = (model if isinstance(model, Embedder) else FrameworkEmbedder(model)).embed_queries
-        now = Probe.of(lambda text: embed([text])[0])
-        if why := Probe.from_json(bridge.probe).difference(now):
-            raise InputError(f"bridge: {why}: it was learned for another embedding model")
-    return bridge
