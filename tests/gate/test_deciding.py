@@ -452,7 +452,7 @@ class TestDeclared:
 
         assert (served(declared), served(unknown)) == (1, 0)
         assert declared["local:default"].evidence.vouched == "its declaration"
-        assert "vouched for by its declaration" in str(declared["local:default"].evidence)
+        assert "vouched for by trusted=True" in str(declared["local:default"].evidence)
         assert unknown["local:default"].evidence.code in (COMPARE.code, MEANS.code)
 
     def test_rewards_say_it_themselves(self, planted):
