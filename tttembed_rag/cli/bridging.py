@@ -109,9 +109,16 @@ def _opened(source: Path | str, old: str | None, whose: dict[str, Any]) -> list[
     vectors, rewards = old or "minilm", whose["rewards"]
     dataset = load_beir(source, labels=rewards is not None)
     scores = {} if rewards is None else None if rewards == QRELS else load_scores(source, rewards)
-    named = {"embedder": embedder_of(source, vectors), "judge": rewards or "nobody", "scores": scores}
-    scale = Scale.parse(whose["scale"])
-    return [Collection.of(dataset, *load_vectors(source, vectors, dataset), scale=scale, **named)]
+    return [
+        Collection.of(
+            dataset,
+            *load_vectors(source, vectors, dataset),
+            embedder=embedder_of(source, vectors),
+            judge=rewards or "nobody",
+            scores=scores,
+            scale=Scale.parse(whose["scale"]),
+        )
+    ]
 
 
 def _embedded(

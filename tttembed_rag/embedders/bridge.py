@@ -182,9 +182,9 @@ class Bridge:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
             if header.get("format") != _FORMAT:
                 raise DataError(f"{path}: expected a file of format {_FORMAT}, got {header.get('format')!r}")
-            kinds = {kind: Middles(tensors[f"{kind}.new"], tensors[f"{kind}.old"]) for kind in ("queries", "documents")}
-            bridge = cls(tensors["weights"], **kinds, **json.loads(header["bridge"]))
-            shapes = {bridge.weights.shape, *((len(middles.new), len(middles.old)) for middles in kinds.values())}
+            kinds = [Middles(tensors[f"{kind}.new"], tensors[f"{kind}.old"]) for kind in ("queries", "documents")]
+            bridge = cls(tensors["weights"], kinds[0], kinds[1], **json.loads(header["bridge"]))
+            shapes = {bridge.weights.shape, *((len(middles.new), len(middles.old)) for middles in kinds)}
             numbers = np.array([bridge.distance, bridge.agreement], dtype=np.float64)
             if len(shapes) > 1 or not all(np.isfinite(part).all() for part in (numbers, *tensors.values())):
                 raise ValueError(f"finite numbers of one shape, got {shapes}")
