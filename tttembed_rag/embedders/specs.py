@@ -12,12 +12,8 @@ from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
 from tttembed_rag.embedders.local import Kind, local_model, model2vec
 from tttembed_rag.embedders.service import PROTOCOLS, EmbeddingService
-<<<<<<< HEAD
-from tttembed_rag.embedders.wrapped import Bridged, FrameworkEmbedder, FunctionEmbedder, Truncated
-=======
 from tttembed_rag.embedders.smallmodel import minilm
-from tttembed_rag.embedders.wrapped import FrameworkEmbedder, FunctionEmbedder, Truncated
->>>>>>> main
+from tttembed_rag.embedders.wrapped import Bridged, FrameworkEmbedder, FunctionEmbedder, Truncated
 from tttembed_rag.errors import InputError
 
 _MODELS = (*get_args(Kind), "model2vec", *PROTOCOLS, "gemini")
