@@ -149,8 +149,8 @@ def test_what_are_no_pairs_is_refused(world):
 
     with pytest.raises(VectorError, match="a row for each of old"):
         Bridge.learn(new[:50], old)
-    with pytest.raises(InputError, match="at least 32 documents"):
-        Bridge.learn(new[:31], old[:31])
+    with pytest.raises(InputError, match="at least 20 documents"):
+        Bridge.learn(new[:19], old[:19])
     with pytest.raises(VectorError, match="old: expected finite, non-zero vectors, got a zero vector in row 3"):
         Bridge.learn(new, np.where(np.arange(300)[:, None] == 3, 0.0, old))
     with pytest.raises(VectorError, match=r"X: expected shape \(m, 32\)"):

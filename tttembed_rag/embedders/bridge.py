@@ -25,7 +25,7 @@ from tttembed_rag.vectors.probe import Probe
 
 _FORMAT = "tttembed-bridge-1"
 # Fewer pairs say nothing of a map.
-LEAST_PAIRS = 32
+LEAST_PAIRS = 20
 # Wide directions of the new vectors count less: each is divided by its variance to this power, where variances are
 # raised by this share of the mean one. These and the next two were chosen on six collections (benchmarks/bridge.py).
 _FLATTENING, _FLOOR = 0.1, 0.1
@@ -98,17 +98,20 @@ class Bridge:
 
         Raises:
             VectorError: A vector is NaN, infinite or zero, or the rows are no pairs.
-            InputError: There are fewer than 32 pairs.
+            InputError: There are fewer than 20 pairs.
         """
         new_rows, old_rows = _paired("new", new, "old", old)
         if (count := len(new_rows)) < LEAST_PAIRS:
             raise InputError(f"new: expected at least {LEAST_PAIRS} documents in both spaces, got {count}")
+        documents = Middles(new_rows.mean(axis=0), old_rows.mean(axis=0))
+        rows, others = _at_unit(new_rows - documents.new), old_rows - documents.old
         held = np.random.default_rng(0).permutation(count)[: min(_HELD, count // 5)]
         kept = np.delete(np.arange(count), held)
-        part = _crossed(new_rows[held], *_rotation(new_rows[kept], old_rows[kept]))
-        weights, documents, distance = _rotation(new_rows, old_rows)
+        spread, shared = rows[kept].T @ rows[kept], rows[kept].T @ others[kept]
+        distance = float(norms(others).mean())
+        part = _crossed(new_rows[held], _turn(spread, shared), documents, distance)
         bridge = cls(
-            weights,
+            _turn(spread + rows[held].T @ rows[held], shared + rows[held].T @ others[held]),
             Middles(documents.new, _SHARED * documents.old),
             documents,
             distance,
@@ -218,18 +221,16 @@ def _paired(name: str, new: ArrayLike, other: str, old: ArrayLike) -> tuple[Floa
     return new_rows, old_rows
 
 
-def _rotation(new: FloatArray, old: FloatArray) -> tuple[FloatArray, Middles, float]:
-    """The turn (e, d) of documents, their middles, and the mean distance of old ones from theirs.
+def _turn(spread: FloatArray, shared: FloatArray) -> FloatArray:
+    """The weights (e, d): orthogonal Procrustes of flattened new rows, by their products (e, e) and (e, d) with old ones.
 
-    It is orthogonal Procrustes of both sets less their middles, the new one flattened and at unit length.
+    All rows are centred, the new ones at unit length.
     """
-    middles = Middles(new.mean(axis=0), old.mean(axis=0))
-    rows, others = new - middles.new, old - middles.old
-    variances, axes = np.linalg.eigh(rows.T @ rows)
+    variances, axes = np.linalg.eigh(spread)
     variances = np.maximum(variances / max(float(variances.mean()), 1e-30), 0.0) + _FLOOR
     flat = (axes * variances**-_FLATTENING) @ axes.T
-    left, _, right = np.linalg.svd(_at_unit(rows @ flat).T @ others, full_matrices=False)
-    return flat @ left @ right, middles, float(norms(others).mean())
+    left, _, right = np.linalg.svd(flat @ shared, full_matrices=False)
+    return np.asarray(flat @ left @ right)
 
 
 def _crossed(units: FloatArray, weights: FloatArray, middles: Middles, distance: float) -> FloatArray:
