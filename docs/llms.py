@@ -40,7 +40,7 @@ ABOUT = {
     "how-to/search-engines.md": "engines that embed by themselves, and offsets as a function in PostgreSQL",
     "how-to/testing.md": "fakes of judge, model, log and clock for your own tests",
     "how-to/measure.md": "`tttembed eval` on folders with labels, collections by name, mteb",
-    "how-to/upgrade-the-embedding-model.md": "keep verdicts, embed anew, learn for the new model",
+    "how-to/bridge.md": "embed anew, or bridge a new model into the old index; two models compared",
     "how-to/beyond-one-machine.md": "batch services, Parquet, Celery and other schedulers",
     "scale.md": "a fit over shards of Parquet, on one machine or a Ray cluster",
     "explain/gate.md": "the questions that an offset is asked, with their tests",

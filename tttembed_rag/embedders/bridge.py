@@ -222,7 +222,7 @@ def _paired(name: str, new: ArrayLike, other: str, old: ArrayLike) -> tuple[Floa
 
 
 def _turn(spread: FloatArray, shared: FloatArray) -> FloatArray:
-    """The weights (e, d): orthogonal Procrustes of flattened new rows, by their products (e, e) and (e, d) with old ones.
+    """The weights (e, d): orthogonal Procrustes of flattened new rows, from their products (e, e), (e, d).
 
     All rows are centred, the new ones at unit length.
     """
