@@ -77,7 +77,7 @@ def measure(data: Path, cache: Path, pair: str, name: str, seeds: Sequence[int])
             kept = kept_by(bridge, collection, queries, mine, depth=DEPTH, trusted=True)
             for share in SHARES:
                 truth = Gain.measured(served - share * collection.raw[held], np.ones(len(held)), np.arange(len(held)))
-                proven = bool(kept.proves(kept.offsets, share))
+                proven = bool(kept.proof(kept.offsets, share))
                 gate[f"{judged}, {share:g}"] = {"proven": proven, "mean": truth.mean, "error": truth.error}
         row = {"pair": pair, "set": name, "seed": seed, "documents": len(old), "seconds": seconds}
         rows.append({**row, "agreement": bridge.agreement, "ndcg": means, "gate": gate})

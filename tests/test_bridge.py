@@ -205,8 +205,8 @@ def test_verdicts_say_what_is_kept(world):
         for docs in (new_docs, blind)
     )
 
-    assert good.proves(good.bridge, 0.7)
-    assert not bad.proves(bad.bridge, 0.7)
+    assert good.proof(good.bridge, 0.7)
+    assert not bad.proof(bad.bridge, 0.7)
     assert len(good.old) == 120
 
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
-    from tttembed_rag.embedders.bridge import Bridge
     from tttembed_rag.embedders.contract import Embedder
     from tttembed_rag.embedders.geminiembedder import GeminiEmbedder
     from tttembed_rag.embedders.local import LocalEmbedder
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from tttembed_rag.embedders.wrapped import Bridged
 
 __all__ = [
-    "Bridge",
     "Bridged",
     "Embedder",
     "EmbeddingService",
@@ -29,7 +27,6 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = facade(
         __name__,
         {
-            "tttembed_rag.embedders.bridge": ["Bridge"],
             "tttembed_rag.embedders.contract": ["Embedder"],
             "tttembed_rag.embedders.geminiembedder": ["GeminiEmbedder"],
             "tttembed_rag.embedders.local": ["LocalEmbedder"],

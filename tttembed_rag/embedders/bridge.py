@@ -41,22 +41,15 @@ class Middles(NamedTuple):
     new: FloatArray
     old: FloatArray
 
-    def towards(self, other: Middles, share: float) -> Middles:
-        """The middles that lie this *share* of the way to *other* ones."""
-        return Middles(*(here + share * (there - here) for here, there in zip(self, other, strict=True)))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bridge:
     """A map from vectors (e,) of a new model to unit vectors (d,) in the space of an old index.
 
-    A vector is taken from the new middle of its kind, turned, and put at one distance from that kind's old middle.
+    A vector is taken from the new middle of its kind, *queries* or *documents*, turned by the *weights* (e, d), and put
+    at one *distance* from that kind's old middle: the mean one of documents.
 
     Attributes:
-        weights: (e, d) the turn.
-        queries: The middles of queries.
-        documents: The middles of documents.
-        distance: That of old vectors of documents from their middle, on the mean.
         agreement: The share of the old model's first ten documents that held-out rows find through the bridge: logged
             queries where there are any, else documents, which are easier to find for than what users ask.
         pairs: Documents that it was learned from.
@@ -110,33 +103,27 @@ class Bridge:
         spread, shared = rows[kept].T @ rows[kept], rows[kept].T @ others[kept]
         distance = float(norms(others).mean())
         part = _crossed(new_rows[held], _turn(spread, shared), documents, distance)
-        bridge = cls(
-            _turn(spread + rows[held].T @ rows[held], shared + rows[held].T @ others[held]),
-            Middles(documents.new, _SHARED * documents.old),
-            documents,
-            distance,
-            _agreement(part, old_rows[held], old_rows[kept]),
-            count,
-            probe=probe,
-            embedder=embedder,
-        )
+        agreement = _agreement(part, old_rows[held], old_rows[kept])
+        weights = _turn(spread + rows[held].T @ rows[held], shared + rows[held].T @ others[held])
+        middles = Middles(documents.new, _SHARED * documents.old)
+        bridge = cls(weights, middles, documents, distance, agreement, count, probe=probe, embedder=embedder)
         if queries is None or not len(np.asarray(queries[0])):
             return bridge
         asked, places = _paired("queries, new", queries[0], "queries, old", queries[1])
-        half = bridge.towards(asked[::2], places[::2]) if len(asked) > 1 else bridge
-        some = slice(1 if len(asked) > 1 else 0, 2 * _HELD, 2)
-        agreement = _agreement(half.apply(asked[some]), places[some], old_rows)
+        learned, held_out = (slice(0, None, 2), slice(1, 2 * _HELD, 2)) if len(asked) > 1 else (slice(1), slice(1))
+        half = bridge.towards(asked[learned], places[learned])
+        agreement = _agreement(half.apply(asked[held_out]), places[held_out], old_rows)
         return replace(bridge.towards(asked, places), agreement=agreement)
 
     def towards(self, new: ArrayLike, old: ArrayLike) -> Bridge:
-        """The same bridge, the middles of queries moved towards those of logged ones, by both models' vectors of them.
+        """The same bridge, the middles of queries a part of the way to those of logged ones, by both models' vectors.
 
-        They go a quarter of the way: what all queries share orders no documents, and leaves less to what tells them
-        apart.
+        Not all of it: what all queries share orders no documents, and leaves less to what tells them apart.
         """
-        logged = Middles(*(rows.mean(axis=0) for rows in _paired("queries, new", new, "queries, old", old)))
-        here = Middles(self.documents.new, _SHARED * self.documents.old)
-        return replace(self, queries=here.towards(logged, _MOVED), logged=len(np.asarray(new)))
+        logged = _paired("queries, new", new, "queries, old", old)
+        starts = self.documents.new, _SHARED * self.documents.old
+        moved = [here + _MOVED * (rows.mean(axis=0) - here) for here, rows in zip(starts, logged, strict=True)]
+        return replace(self, queries=Middles(*moved), logged=len(logged[0]))
 
     def apply(self, X: ArrayLike, *, documents: bool = False) -> FloatArray:
         """Unit vectors (m, d) or (d,) in the old space for vectors X (m, e) or (e,) of queries, or of *documents*.
@@ -188,12 +175,11 @@ class Bridge:
             kinds = [Middles(tensors[f"{kind}.new"], tensors[f"{kind}.old"]) for kind in ("queries", "documents")]
             bridge = cls(tensors["weights"], kinds[0], kinds[1], **json.loads(header["bridge"]))
             shapes = {bridge.weights.shape, *((len(middles.new), len(middles.old)) for middles in kinds)}
-            numbers = np.array([bridge.distance, bridge.agreement], dtype=np.float64)
-            if len(shapes) > 1 or not all(np.isfinite(part).all() for part in (numbers, *tensors.values())):
+            if len(shapes) > 1 or not all(np.isfinite(part).all() for part in (bridge.distance, *tensors.values())):
                 raise ValueError(f"finite numbers of one shape, got {shapes}")
+        except DataError:
+            raise
         except (SafetensorError, LookupError, TypeError, ValueError) as exc:
-            if isinstance(exc, DataError):
-                raise
             raise DataError(f"{path}: expected a bridge, got a damaged or foreign file ({exc})") from exc
         return bridge
 

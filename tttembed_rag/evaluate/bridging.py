@@ -33,13 +33,9 @@ class Kept:
         arrays = [(each.old, each.bridge, each.offsets) for each in parts]
         return cls(*map(np.concatenate, zip(*arrays, strict=True))) if arrays else None
 
-    def proves(self, served: Float64, share: float) -> bool:
-        """Whether what is *served* keeps this *share* of the old model's mean by the lower end of its interval."""
-        return len(self.old) >= LEAST_QUERIES and mean_interval(served - share * self.old)[0] >= 0
-
     def proof(self, served: Float64, share: float) -> str:
-        """What is proven of what is *served*; empty where that is not to keep this *share*."""
-        if not self.proves(served, share):
+        """What proves that what is *served* keeps this *share* of the old model's mean, by the interval; else empty."""
+        if len(self.old) < LEAST_QUERIES or mean_interval(served - share * self.old)[0] < 0:
             return ""
         return (
             f"keeps {share:.0%} of the old model's nDCG@10 on {len(self.old)} held-out queries: {self._change(served)}"
@@ -47,15 +43,12 @@ class Kept:
 
     @property
     def lines(self) -> list[str]:
-        """Three lines for people."""
-        ways = {"old model": self.old, "bridge": self.bridge, "bridge and offsets": self.offsets}
-        head = f"nDCG@10 of {len(self.old)} held-out judged queries"
-        return [head, *(f"  {way:<20}{of.mean():.3f}  {self._change(of)}".rstrip() for way, of in ways.items())]
+        """What people read."""
+        ways = {"bridge": self.bridge, "bridge and offsets": self.offsets}
+        head = f"nDCG@10 of {len(self.old)} held-out judged queries: {self.old.mean():.3f} by the old model"
+        return [head, *(f"  {way:<20}{of.mean():.3f}, {self._change(of)}" for way, of in ways.items())]
 
     def _change(self, served: Float64) -> str:
-        """How much of the old model's mean is kept, and the change in its interval; nothing of the old model."""
-        if served is self.old:
-            return ""
         low, high = mean_interval(served - self.old)
         share = served.mean() / max(float(self.old.mean()), 1e-9)
         return f"{share:.0%}, {(served - self.old).mean():+.3f} [{low:+.3f}, {high:+.3f}]"

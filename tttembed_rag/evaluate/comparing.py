@@ -24,18 +24,9 @@ def compared(workloads: Mapping[str, Sequence[Collection]]) -> list[dict[str, An
             told = base.measured & collection.measured
             change = (collection.raw - base.raw)[told]
             low, high = mean_interval(change)
-            rows.append(
-                {
-                    "dataset": collection.dataset.name,
-                    "embedder": name,
-                    "queries": int(told.sum()),
-                    "ndcg10": float(collection.raw[told].mean()),
-                    "delta": float(change.mean()),
-                    "ci_low": low,
-                    "ci_high": high,
-                    "unjudged": _unjudged(collection),
-                }
-            )
+            row = {"dataset": collection.dataset.name, "embedder": name, "queries": int(told.sum())}
+            row |= {"ndcg10": float(collection.raw[told].mean()), "delta": float(change.mean())}
+            rows.append(row | {"ci_low": low, "ci_high": high, "unjudged": _unjudged(collection)})
     return rows
 
 
