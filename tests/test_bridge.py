@@ -262,8 +262,10 @@ def test_feedback_in_a_file_is_enough(tmp_path):
         ]
     (votes := tmp_path / "votes.csv").write_text("\n".join(rows), encoding="utf-8")
     fake = "python:tttembed_rag.testing:FakeEmbedder"
+    refused = run(votes, "--embed", fake, "--out", tmp_path / "b.safetensors")
     written = run(votes, "--old", fake, "--embed", fake, "--out", tmp_path / "b.safetensors", "--keep", "0.1")
 
+    assert "--old: expected the model" in refused.output
     assert written.exit_code == 0, written.output
     assert json.loads(Bridge.load(tmp_path / "b.safetensors").probe)["name"] == ""
     assert open_embedder(f"{fake}?bridge={tmp_path / 'b.safetensors'}").embed_queries(["topic1"]).shape == (1, 64)

@@ -45,9 +45,9 @@ def learn_bridge(
     unproven: bool,
     **whose: Any,
 ) -> None:
-    """Learn a map from vectors of a new model into the index of an old one, which need not answer any more.
+    """Search an old model's index with a new model: learn a bridge.
 
-    DIR is a BEIR folder with the old model's vectors of documents and logged queries; FILE and URL are rewards, as
+    The old model need not answer any more. DIR is a BEIR folder with the old model's vectors of documents and logged queries; FILE and URL are rewards, as
     `tttembed fit` takes them. Only the new model is asked; the old one too for a FILE, which has no vectors.
 
     Verdicts decide, on queries that nothing was learned from: the bridge, or with --offsets both, must keep the SHARE
@@ -66,10 +66,8 @@ def learn_bridge(
     logged = np.concatenate(queries), np.concatenate([each.query_vectors for each in collections])
     documents = collections[0].doc_vectors[sample]
     bridge = Bridge.learn(new, documents, logged, probe=probe, embedder=collections[0].embedder)
-    say = (
-        f"{bridge.pairs} documents, {bridge.logged} logged queries: held-out queries find {bridge.agreement:.0%} of the"
-    )
-    click.echo(f"{say} old model's first ten")
+    found = f"held-out queries find {bridge.agreement:.0%} of the old model's first ten"
+    click.echo(f"{bridge.pairs} documents, {bridge.logged} logged queries: {found}")
     depth, trusted = whose["depth"], whose["trusted"]
     judged = [_judged(each, depth) for each in collections]
     kept = Kept.joined(
@@ -105,6 +103,10 @@ def _opened(source: Path | str, old: str | None, whose: dict[str, Any]) -> list[
     from tttembed_rag.evaluate.files import embedder_of, load_beir, load_scores, load_vectors
 
     if isinstance(source, str) or not source.is_dir():
+        if isinstance(source, Path) and old is None:
+            raise click.UsageError(
+                f"--old: expected the model that your index was built with, for the texts of {source}"
+            )
         return collections_of(read_rewards(source, embed=old, vectors="", **whose).rewards)
     vectors, rewards = old or "minilm", whose["rewards"]
     dataset = load_beir(source, labels=rewards is not None)

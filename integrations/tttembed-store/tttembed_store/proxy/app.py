@@ -157,8 +157,9 @@ class _Endpoints:
         """The answer to an embedding request that was read as a whole."""
         path = request.url.path
         embedding = asked_of(path, request.headers.get("x-ttt-role"), body)
-        steers = embedding is not None and embedding.model == self.model
-        steers = steers and (embedding.is_query or self.bridge is not None)
+        steers = (
+            embedding is not None and embedding.model == self.model and (embedding.is_query or self.bridge is not None)
+        )
         # An answer that is to be read must not be compressed.
         replaced = {b"accept-encoding": b"identity"} if steers else None
         sent = body if embedding is None else embedding.body
