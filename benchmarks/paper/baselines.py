@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.paper.cells import Columns
+from benchmarks.paper.completion import COMPLETIONS
 from benchmarks.paper.design import (
     ALL,
     FUSED,
@@ -28,6 +30,7 @@ from benchmarks.paper.semanticcache import CACHES
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Judged, Workload
 from tttembed_rag import Rewards
+from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.vectors.checks import IntArray, unit
 from tttembed_rag.vectors.rows import Float64
@@ -35,13 +38,15 @@ from tttembed_rag.vectors.rows import Float64
 # Rewarded queries per task, then all of them.
 BREADTHS = (4, 16, 64, 200)
 OURS = "auto"
+# The same where the judge is declared: no rival asks who vouches for it.
+DECLARED = "auto, declared"
 _SEARCHES = {"query": "2 if judged", "auto": "1, 2 if judged", RERANK: "1", FUSED: "1, 2 if judged"}
 
 
 def baselines_study(workload: Workload, options: StudyOptions) -> Study:
     """Every rival on *workload*; of those that move documents, the ones that are installed."""
     design = Design.of(workload, options)
-    names = contestants()
+    names = contestants(options)
     breadths = design.breadths(BREADTHS)
     cells = [
         design.drawn("rivals", partial(measured_all, design), queries=workload.per_task(n), seed=seed, methods=names)
@@ -97,27 +102,40 @@ def baselines_study(workload: Workload, options: StudyOptions) -> Study:
     return Study(tuple(cells), report)
 
 
-def contestants() -> list[str]:
-    """Everything that is measured on the same pairs: ours, the rivals, caches, and rivals that move documents."""
-    return [*ALL, *RIVALS, *CACHES, *document_rivals()]
+# A collection, the rows of its judged queries and their rewards to nDCG@10 of every query.
+Measure: TypeAlias = Callable[[Collection, IntArray, Rewards], Float64]
+
+
+def rivals_of(options: StudyOptions) -> dict[str, Measure]:
+    """The rivals, completed matrices, caches, and rivals that move documents, of those that the *options* name.
+
+    Raises:
+        InputError: The options name another.
+    """
+    searched = {name: partial(_searched, move) for name, move in document_rivals().items()}
+    moved = {name: entrant.measure for name, entrant in RIVALS.items()}
+    everyone: dict[str, Measure] = {**moved, **COMPLETIONS, **CACHES, **searched}
+    if unknown := set(options.methods) - set(everyone):
+        raise InputError(f"methods: expected some of {', '.join(everyone)}, got {', '.join(sorted(unknown))}")
+    return {name: measure for name, measure in everyone.items() if name in (options.methods or everyone)}
+
+
+def contestants(options: StudyOptions) -> list[str]:
+    """Everything that is measured on the same pairs: ours, and the rivals."""
+    return [*ALL, DECLARED, *rivals_of(options)]
 
 
 def measured_all(design: Design, judged: Judged) -> Columns:
     """nDCG@10 of every query of the workload of *design* under each of `contestants`."""
-    columns = design.scopes(judged, design.options.depth)
-    for name, entrant in RIVALS.items():
-        columns[name] = design.workload.measured(partial(_measured, design.options.depth, entrant.measure), judged)
-    for name, cache in CACHES.items():
-        columns[name] = design.workload.measured(partial(_measured, design.options.depth, cache), judged)
-    for name, move in document_rivals().items():
-        measure = partial(_searched, move)
-        columns[name] = design.workload.measured(partial(_measured, design.options.depth, measure), judged)
+    workload, options = design.workload, design.options
+    columns = design.scopes(judged, options.depth)
+    columns[DECLARED] = workload.served(options.fit(workload.rewards(judged, options.depth), "auto", trusted=True))
+    for name, measure in rivals_of(options).items():
+        columns[name] = workload.measured(partial(_measured, options.depth, measure), judged)
     return columns
 
 
-def _measured(
-    depth: int, measure: Callable[[Collection, IntArray, Rewards], Float64], collection: Collection, rows: IntArray
-) -> Float64:
+def _measured(depth: int, measure: Measure, collection: Collection, rows: IntArray) -> Float64:
     """nDCG@10 (M,) of a rival that learns from the rewards of *rows*; raw without any."""
     return measure(collection, rows, pooled_rewards([collection], [rows], depth)) if len(rows) else collection.raw
 

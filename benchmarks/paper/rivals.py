@@ -191,8 +191,6 @@ def least_change_adapter(collection: Collection, _: IntArray, rewards: Rewards, 
     (orthogonal Procrustes); directions that no judged query has pass as they are. Relevant is what is better than the
     query's mean reward.
     """
-    from scipy.optimize import nnls
-
     x, targets = unit(rewards.query_vectors.astype(np.float64)), list[Float64]()
     learned = list[int]()
     for batch, grid, documents in _batches(rewards):
@@ -200,19 +198,26 @@ def least_change_adapter(collection: Collection, _: IntArray, rewards: Rewards, 
         for at, row in enumerate(batch.tolist()):
             better = grid.rewards[at] > mean[at] + _TIES
             relevant, irrelevant = (documents[at][grid.present[at] & side] for side in (better, ~better))
-            if not (len(relevant) and len(irrelevant)):
-                continue
-            apart = (relevant[:, None] - (1.0 + margin) * irrelevant[None]).reshape(-1, rewards.width)
-            # The least change under apart t >= 0 is apart' m, by the dual over multipliers m >= 0.
-            targets.append(x[row] + apart.T @ nnls(apart.T, -x[row])[0])
-            learned.append(row)
+            if len(relevant) and len(irrelevant):
+                targets.append(least_change(x[row], relevant, irrelevant, margin))
+                learned.append(row)
     if not learned:
         return collection.query_vectors.copy()
     queries, wanted = x[learned], unit(np.array(targets))
     spanned = np.linalg.pinv(queries) @ queries
     turn = wanted.T @ queries / len(queries) + np.eye(rewards.width) - spanned
     left, _, right = np.linalg.svd(turn)
-    return unit(collection.query_vectors) @ (left @ right).T.astype(collection.query_vectors.dtype)
+    turned: FloatArray = unit(collection.query_vectors) @ (left @ right).T.astype(collection.query_vectors.dtype)
+    return turned
+
+
+def least_change(x: Float64, relevant: Float64, irrelevant: Float64, margin: float) -> Float64:
+    """The vector (d,) nearest to *x* that scores each relevant document 1 + *margin* times each irrelevant one."""
+    from scipy.optimize import nnls
+
+    apart = (relevant[:, None] - (1.0 + margin) * irrelevant[None]).reshape(-1, len(x))
+    # Under apart t >= 0 the least change is apart' m, by the dual over multipliers m >= 0.
+    return np.asarray(x + apart.T @ nnls(apart.T, -x)[0])
 
 
 @dataclass(frozen=True, slots=True)
