@@ -155,6 +155,38 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
+def test_figures_of_written_questions_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/written.py --judge SPEC --json benchmarks/results/written.json` takes minutes."""
+    found = json.loads((RESULTS / "written.json").read_text(encoding="utf-8"))
+
+    def spread(of: Mapping[str, Any]) -> str:
+        return f"{digits(of['mean'])} [{digits(of['low'])}, {digits(of['high'])}]"
+
+    def told(of: Mapping[str, Any]) -> str:
+        return spread(of) if of["verdict"] == "published" else "not served"
+
+    rows = []
+    for one in found:
+        pairs = [
+            of for judge in ("own answer", "judged") for of in (told(one["told"][judge]), spread(one["true"][judge]))
+        ]
+        rows.append([one["set"], one["questions"], digits(one["own answer first"], ".2f"), *pairs])
+    first = [row for one in found for row in one["first"]]
+    for count in sorted({row["verdicts"] for row in first}):
+        mine = [row for row in first if row["verdicts"] == count]
+        starts = [row[judge][way] for judge in ("own answer", "judged") for way in ("on top", "chosen") for row in mine]
+        ways = [starts[at : at + len(mine)] for at in range(0, len(starts), len(mine))]
+        means = [sum(way) / len(mine) for way in ([row["without"] for row in mine], *ways)]
+        rows.append([str(count), *map(digits, means)])
+
+    printed, true = (
+        " and ".join(digits(sum(one[of][judge]["mean"] for one in found) / len(found)) for judge in found[0][of])
+        for of in ("told", "true")
+    )
+    assert [row for row in rows if f"| {' | '.join(row)} |" not in NUMBERS] == []
+    assert f"Printed figures are {printed} on the mean of six, true ones {true};" in NUMBERS
+
+
 def test_figures_of_memory_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/memory.py --json benchmarks/results/memory.json` takes two minutes."""
     found = json.loads((RESULTS / "memory.json").read_text(encoding="utf-8"))
@@ -331,6 +363,30 @@ def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
         f"{round(found['share']['auto']['n=64'])} % at 64 and {round(found['share']['auto']['n=200'])} % at 200"
         in NUMBERS
     )
+
+
+def test_figures_of_rivals_on_nine_collections_are_those_that_the_benchmark_wrote() -> None:
+    """`python -m benchmarks.paper baselines` with two judges takes minutes; its means are in the tree."""
+    judges = json.loads((RESULTS / "rivals.json").read_text(encoding="utf-8"))["nine collections"]
+    names = {"`auto`": "auto", "`auto`, declared": "auto, declared", "`auto`, kept verdicts": "auto + judge"}
+    names |= {"`local`": "local", "linear": "linear adapter", "mean difference": "mean difference"}
+    names |= {"RAGLite": "RAGLite adapter", "direct rerank of": "direct rerank", "direct rerank, if": "reranked"}
+    names |= {f"completed matrix, by {way}": f"completed matrix, {way}" for way in ("kernel", "factors")}
+    counts = ("4", "16", "64", "200")
+
+    def cell(part: Mapping[str, Mapping[str, float]], method: str, count: str) -> str:
+        value, *ours = (round(part[one][count], 2) for one in (method, "auto", "auto, declared"))
+        ahead = value > max(ours) and method not in ("auto + judge", "reranked")
+        return f"**{hundredths(value)}**" if ahead else hundredths(value)
+
+    page = (REPO / "docs" / "compare.md").read_text(encoding="utf-8")
+    tables = re.split(r"\n\n(?=\| \| labels, 4)", page)[1:]
+    for table, part in zip(tables, ("queries without rewards", "all queries"), strict=True):
+        rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
+        assert len(rows) > len(counts)
+        for title, *told in rows:
+            method = names[max((name for name in names if title.startswith(name)), key=len)]
+            assert told == [cell(of[part], method, count) for of in judges.values() for count in counts]
 
 
 def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
