@@ -91,7 +91,15 @@ def baselines_study(workload: Workload, options: StudyOptions) -> Study:
                 for part, rows in parts.items()
             ),
             kept(design, names, heads[:-1], list(zip(gained[:-1], judged[:-1], strict=True))),
-            _tests(workload, names, heads, gained),
+            _tests(workload, names, heads, gained, OURS, "all queries"),
+            _tests(
+                workload,
+                names,
+                heads[:-1],
+                [np.where(rewarded, np.nan, values) for values, rewarded in zip(gained[:-1], judged[:-1], strict=True)],
+                DECLARED,
+                "queries without rewards",
+            ),
             *(
                 Table(f"By set, {head}", ("method", *workload.names, "mean"), turned(by_set(workload, values), names))
                 for head, values in zip(heads, gained, strict=True)
@@ -171,12 +179,14 @@ def _searches(name: str) -> str:
     return RIVALS[name].searches if name in RIVALS else _SEARCHES.get(name, "1")
 
 
-def _tests(workload: Workload, names: Sequence[str], heads: Sequence[str], gained: Sequence[Float64]) -> Table:
-    """Auto minus each other method, with the corrected p value of every comparison of the table."""
-    ours, others = names.index(OURS), [i for i, name in enumerate(names) if name != OURS]
+def _tests(
+    workload: Workload, names: Sequence[str], heads: Sequence[str], gained: Sequence[Float64], name: str, part: str
+) -> Table:
+    """The method *name* minus each other one, with the corrected p value of every comparison of the table."""
+    ours, others = names.index(name), [i for i, other in enumerate(names) if other != name]
     differences = [values[[ours]] - values[others] for values in gained]
     estimates = [task_means(pairs, workload.tasks) for pairs in differences]
-    p = [[paired_p(pair.mean(axis=0), workload.tasks) for pair in pairs] for pairs in differences]
+    p = [[paired_p(_over_seeds(pair), workload.tasks) for pair in pairs] for pairs in differences]
     corrected = np.reshape(holm(list(np.ravel(p))), np.shape(p))
     rows = []
     for row, i in enumerate(others):
@@ -185,8 +195,16 @@ def _tests(workload: Workload, names: Sequence[str], heads: Sequence[str], gaine
             entries += [estimates[column][row], f"{corrected[column, row]:.3f}"]
         rows.append(tuple(entries))
     return Table(
-        f"{OURS} minus each of the others, all queries",
-        ("method", *(name for head in heads for name in (head, f"p {head}"))),
+        f"{name} minus each of the others, {part}",
+        ("method", *(column for head in heads for column in (head, f"p {head}"))),
         tuple(rows),
         (f"p: paired t test of the mean over sets, corrected by Holm for {corrected.size} comparisons.",),
     )
+
+
+def _over_seeds(values: Float64) -> Float64:
+    """Means (N,) over the seeds of *values* (S, N) that measured a query; NaN where none did."""
+    measured = np.isfinite(values)
+    count = measured.sum(axis=0)
+    total = np.where(measured, values, 0.0).sum(axis=0)
+    return np.asarray(np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0))
