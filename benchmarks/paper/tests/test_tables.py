@@ -32,7 +32,7 @@ from benchmarks.paper.transfer import transfer_study
 from benchmarks.paper.unseen import by_documents, unseen_study
 from benchmarks.paper.workload import Workload
 from tttembed_rag import Scale
-from tttembed_rag.errors import DataError
+from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.evaluate.collection import open_collection
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 90, 30, 12, 20
