@@ -81,7 +81,7 @@ def test_figures_of_judging_on_a_gpu_are_those_that_the_benchmark_wrote() -> Non
     """`python benchmarks/judge.py --device cuda --json benchmarks/results/judge.json` takes seven minutes there."""
     found = json.loads((RESULTS / "judge.json").read_text(encoding="utf-8"))
     rate = {(row["work"], row["way"]): f"{row['pairs_s']:,.0f}" for row in found}
-    page = (REPO / "docs" / "explain" / "speed.md").read_text(encoding="utf-8")
+    page = (REPO / "docs" / "reference" / "speed.md").read_text(encoding="utf-8")
     sets = {"metatool": "metatool", "hotpotqa": "hotpotqa-dev500", "scifact": "scifact"}
     ways = ("model card", "pooled, padded", "ours, before it compiles")
 
