@@ -20,6 +20,7 @@ from tttembed_tools.demo.tools import DemoRow
 REPO = Path(__file__).resolve().parents[1]
 DATA = REPO.parent / "shared" / "data"
 TEXT = (REPO / "README.md").read_text(encoding="utf-8")
+FIGURES = " ".join((REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8").split())
 NUMBERS = " ".join((REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8").split())
 RESULTS = REPO / "benchmarks" / "results"
 
@@ -158,7 +159,7 @@ def percent(value: float) -> str:
 def test_figures_of_memory_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/memory.py --json benchmarks/results/memory.json` takes two minutes."""
     found = json.loads((RESULTS / "memory.json").read_text(encoding="utf-8"))
-    page = (REPO / "docs" / "memory.md").read_text(encoding="utf-8")
+    page = " ".join((REPO / "docs" / "memory.md").read_text(encoding="utf-8").split())
     names = {
         "similarity and BM25": "ours, before anything is learned",
         "alone": "**ours**",
@@ -166,7 +167,16 @@ def test_figures_of_memory_are_those_that_the_benchmark_wrote() -> None:
     for one in found:
         cells = [digits(one[part], form) for part, form in (("all", ".3f"), ("gain", "+.3f"), ("error", ".3f"))]
         cells += [digits(one[part], ".3f") for part in ("before", "new")]
-        assert f"| {' | '.join([names.get(one['rival'], one['rival']), *cells])} |" in page
+        assert f"| {' | '.join([names.get(one['rival'], one['rival']), *cells])} |" in FIGURES
+    told = {one["rival"]: digits(one["all"], ".3f") for one in found}
+    tuned = [
+        digits(one["gain"], ".3f") for one in found if one["rival"].endswith(", tuned") and "legs" not in one["rival"]
+    ]
+    ahead = max(told[name] for name in told if "on our legs" in name)
+    assert f"rises from {told['similarity']} by similarity to {told['alone']}." in page
+    assert f"before anything is learned: {told['similarity and BM25']}." in page
+    assert f"gain {max(tuned)} at most where their constant is tuned." in page
+    assert f"On top of our two scores such rules reach {ahead}." in page
 
 
 def test_figures_of_agents_that_credit_themselves_are_those_that_the_benchmark_wrote() -> None:
@@ -183,15 +193,15 @@ def test_figures_of_agents_that_credit_themselves_are_those_that_the_benchmark_w
             ("listed", [one for one in rows if not one["credits itself"]]),
         )
     )
-    assert f"of {counters} of the requests that have nothing to do with it, and a success prior of {prior}" in page
-    assert f"here it is in {ours} of them, as before" in page
+    assert f"of {counters} of the requests that have nothing to do with it, and a success prior of {prior}" in FIGURES
+    assert f"here it is in {ours} of them, as before" in FIGURES
+    assert f"of {counters} of the requests that have nothing to do with it. Here it is in {ours} of them, as" in page
     assert ours == honest
 
 
 def test_figures_of_callers_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/tools.py --callers --json benchmarks/results/callers.json` takes minutes (without stdlib)."""
     rows = json.loads((RESULTS / "callers.json").read_text(encoding="utf-8"))
-    page = (REPO / "docs" / "tools.md").read_text(encoding="utf-8")
 
     def mean(part: str, **of: str) -> float:
         mine = [row[part] for row in rows if of.items() <= row.items()]
@@ -202,20 +212,19 @@ def test_figures_of_callers_are_those_that_the_benchmark_wrote() -> None:
         for name in dict.fromkeys(row["set"] for row in rows):
             again, first = (digits(mean(part, who=who, set=name), ".3f") for part in ("again@5", "first@10"))
             cells.append(f"{again} / {first}")
-        assert f"| {who} | {' | '.join(cells)} |" in page
+        assert f"| {who} | {' | '.join(cells)} |" in FIGURES
 
 
 def test_figures_of_the_floor_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/tools.py --floor --json benchmarks/results/floor.json` takes two minutes (without stdlib)."""
     rows = json.loads((RESULTS / "floor.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "tools.md").read_text(encoding="utf-8").split())
     on = [one for one in rows if one["certain"]]
     (texts, most_texts), (tools, most_tools), (own, most_own) = (
         (min(one[part] for one in on), max(one[part] for one in on)) for part in ("texts", "tools", "own")
     )
-    assert f"for {digits(texts, '.2f')} to {digits(most_texts, '.2f')} of the requests of four collections" in page
-    assert f"for {digits(tools, '.2f')} to {digits(most_tools, '.2f')} of those of other tools" in page
-    assert f"for {digits(own, '.3f')} to {digits(most_own, '.3f')} of its own" in page
+    assert f"for {digits(texts, '.2f')} to {digits(most_texts, '.2f')} of the requests of four collections" in FIGURES
+    assert f"for {digits(tools, '.2f')} to {digits(most_tools, '.2f')} of those of other tools" in FIGURES
+    assert f"for {digits(own, '.3f')} to {digits(most_own, '.3f')} of its own" in FIGURES
     certain = {one["set"] for one in on}
     assert certain == {"metatool", "bfcl-functions"}
     assert {one["set"] for one in rows} - certain == {"seal-tools", "apibench-hf"}
