@@ -20,6 +20,7 @@ from tttembed_tools.demo.tools import DemoRow
 REPO = Path(__file__).resolve().parents[1]
 DATA = REPO.parent / "shared" / "data"
 TEXT = (REPO / "README.md").read_text(encoding="utf-8")
+RERANKING = " ".join((REPO / "docs" / "reference" / "reranking.md").read_text(encoding="utf-8").split())
 FIGURES = " ".join((REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8").split())
 NUMBERS = " ".join((REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8").split())
 RESULTS = REPO / "benchmarks" / "results"
@@ -54,7 +55,6 @@ def digits(value: float, form: str = "+.3f") -> str:
 def test_figures_of_more_judging_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/ahead.py --json benchmarks/results/ahead.json` takes three minutes."""
     found = json.loads((RESULTS / "ahead.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "how-to" / "rerank-less.md").read_text(encoding="utf-8").split())
     steps, inside, near = (
         (min(some), max(some))
         for some in (
@@ -64,9 +64,13 @@ def test_figures_of_more_judging_are_those_that_the_benchmark_wrote() -> None:
     )
 
     assert [*found] == ["32", "64", "100", "200", "300"]
+    assert (
+        f"gained {digits(steps[0], '.3f')} to {digits(steps[1], '.3f')} more at every size from 32 to 300" in RERANKING
+    )
+    page = " ".join((REPO / "docs" / "how-to" / "choose-a-judge.md").read_text(encoding="utf-8").split())
     assert f"gained {digits(steps[0], '.3f')} to {digits(steps[1], '.3f')} more at every size from 32 to 300" in page
-    assert f"held the gain in {inside[0]:.0%} to {inside[1]:.0%}".replace("%", "", 1).replace("%", " %") in page
-    assert f"of it in {near[0]:.0%} to {near[1]:.0%}".replace("%", "", 1).replace("%", " %") in page
+    assert f"held the gain in {inside[0]:.0%} to {inside[1]:.0%}".replace("%", "", 1).replace("%", " %") in RERANKING
+    assert f"of it in {near[0]:.0%} to {near[1]:.0%}".replace("%", "", 1).replace("%", " %") in RERANKING
 
 
 def test_figures_of_what_lists_bring_are_those_that_the_benchmark_wrote() -> None:
@@ -102,7 +106,7 @@ def test_figures_of_judging_on_a_gpu_are_those_that_the_benchmark_wrote() -> Non
 def test_figures_of_the_cascade_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/cascade.py --json benchmarks/results/cascade.json` takes a quarter of an hour."""
     found = json.loads((RESULTS / "cascade.json").read_text(encoding="utf-8"))
-    page = (REPO / "docs" / "how-to" / "rerank-less.md").read_text(encoding="utf-8")
+    page = " ".join((REPO / "docs" / "how-to" / "rerank-less.md").read_text(encoding="utf-8").split())
     of = {tuple(one[name] for name in ("source", "judged", "repeats", "policy")): one for one in found}
     told = {"qrels+.05": "labels", "ce-minilm-multi": "cross-encoder"}
     for (source, judged, repeats, policy), one in of.items():
@@ -111,15 +115,20 @@ def test_figures_of_the_cascade_are_those_that_the_benchmark_wrote() -> None:
             saved = [f"{each['calls']:.0%}".replace("%", " %") for each in (one, *rivals)]
             lost = [digits(one[name]) for name in ("labels", "judge", "labels_all", "judge_all")]
             row = " | ".join([told[source], str(judged), f"{repeats:.0%}".replace("%", " %"), *saved, *lost])
-            assert f"| {row} |" in page
+            assert f"| {row} |" in RERANKING
     cascades = [one for key, one in of.items() if key[-1] == "cascade"]
     cells, broken = (sum(one[name] for one in cascades) for name in ("cells", "labels above"))
     first = digits(max(one["labels worst"] for one in cascades))
     assert sum(one["judge above"] for one in cascades) == 0
     above = sum(one["labels_all above"] for one in cascades)
     worst = digits(max(one["labels_all worst"] for one in cascades))
-    assert f"broken in {broken} of {cells} cells by labels ({first}), and in none by" in page
-    assert f"above .01 in {above} of them, {worst} at worst" in " ".join(page.split())
+    assert f"broken in {broken} of {cells} cells by labels ({first}), and in none by" in RERANKING
+    assert f"above .01 in {above} of them, {worst} at worst" in RERANKING
+    for repeats, sentence in ((0.0, "saves {} to {} % of the calls where no"), (0.6, "{} to {} % where 60 % do")):
+        calls = [100 * one["calls"] for key, one in of.items() if key[2:] == (repeats, "cascade")]
+        assert sentence.format(round(min(calls)), round(max(calls))) in page
+    texts = [100 * one["calls"] for key, one in of.items() if key[2:] == (0.6, "cache of texts")]
+    assert f"a cache of texts saves {round(min(texts))} to {round(max(texts))} % then" in page
 
 
 def test_figures_of_words_are_those_that_the_benchmark_wrote() -> None:
@@ -371,6 +380,9 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
         f"{percent(later[-1]['first'])} of others, instead of {percent(start['first'])}."
     )
 
-    assert table in (REPO / "docs" / "tools.md").read_text(encoding="utf-8")
+    page = " ".join((REPO / "docs" / "tools.md").read_text(encoding="utf-8").split())
+    assert table in (REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8")
+    assert f"rises from {parts[0][1]} to {parts[-1][1]}, all of it by the offsets." in page
+    assert by_offsets == both
     assert readme in " ".join(TEXT.split())
     assert [sentence for sentence in said if sentence not in NUMBERS] == []
