@@ -187,7 +187,7 @@ class RewardLog(Log):
             judge=self.judge,
             embedder=embedder,
         )
-        return replace(rewards, trusted=self.trusted)
+        return replace(rewards, trusted=self.trusted, declared_by=self.declared_by)
 
     def __repr__(self) -> str:
         return f"RewardLog({self.judge!r}, {len(self)} queries)"

@@ -57,7 +57,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
         self._source = source
         self._failures = FailureLog(logger)
         if source == "":
-            log.declare()
+            log.declare(type(self).__name__)
 
     def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
         """The wrapped cross encoder's scores, as they came."""
@@ -98,7 +98,7 @@ class RecordingCompressor(BaseDocumentCompressor):
         """Declare the judge whose order is served."""
         super().model_post_init(context)
         if self.source == "":
-            self.log.declare()
+            self.log.declare(type(self).__name__)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
