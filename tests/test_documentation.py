@@ -40,7 +40,7 @@ SKILLS = REPO / "tttembed_rag" / ".agents" / "skills"
 PAGES = [README, *sorted((REPO / "docs").rglob("*.md")), *sorted(SKILLS.rglob("*.md"))]
 NAMES = [str(page.relative_to(REPO)) for page in PAGES]
 # What the blocks of a page import and `make test` does not install; `make test-hosts` does, and runs that page.
-HOSTED = {"tools.md": "mcp"}
+HOSTED = {"mcp.md": "mcp"}
 TEXT = README.read_text(encoding="utf-8")
 
 
