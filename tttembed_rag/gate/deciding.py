@@ -235,7 +235,8 @@ def decide(case: Case, propose: Propose) -> Decision:
     tasks = None if proposal.families is None else proposal.observations
     claim = case.evidence(proposal.title, change, n=tasks, vouched=voucher)
     verdict = prove(proposal, change, claim, audited) or audit(claim, audited) or published(case, claim, audited)
-    return Decision(case, verdict, proposal, expect(change, claim, audited, headroom_of(case, base)))
+    expected = EXPECTED_SHARE * headroom_of(case, base)
+    return Decision(case, verdict, proposal, expect(proposal.fall(0.0), change, claim, audited, expected))
 
 
 def learnable(case: Case) -> Evidence | Float64:
@@ -310,17 +311,17 @@ def prove(proposal: Proposal, change: Gain, claim: Evidence, audited: Audited | 
     return None
 
 
-def expect(change: Gain, claim: Evidence, audited: Audited | None, headroom: float) -> Evidence | None:
+def expect(fall: Gain, change: Gain, claim: Evidence, audited: Audited | None, expected: float) -> Evidence | None:
     """Do the first ten places get better, as far as they were measured?
 
-    What was measured to be worse is never served. Of a judge who is believed a share of the *headroom* is expected, and
-    what was measured corrects it.
+    What was measured to be worse is never served. Where a judge is believed and no *fall* of the loss is proven, what
+    is *expected* and what was measured must make a gain together.
     """
     if change.above(LEVEL) < 0:
         return claim.denied_by(FALLS, WORSE + by_labels(audited))
-    expected = change.posterior(EXPECTED_SHARE * headroom)
-    if claim.vouched in BELIEVERS and expected <= LEAST_EXPECTED:
-        small = f"a gain of {expected:+.3f} is to be expected, and less than {LEAST_EXPECTED:g} is not served"
+    gain = change.posterior(expected)
+    if claim.vouched in BELIEVERS and gain <= LEAST_EXPECTED and fall.below(LEVEL) <= 0:
+        small = f"a gain of {gain:+.3f} is to be expected, and less than {LEAST_EXPECTED:g} is not served unproven"
         return claim.denied_by(FALLS, small + by_labels(audited))
     return None
 
