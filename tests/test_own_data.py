@@ -322,7 +322,7 @@ class TestMeasured:
         assert auto["delta"] > 0.3
         assert (auto["rewards"], auto["simulated"], auto["dataset"]) == ("votes.csv", False, "default")
         assert "auto helps queries that nobody judged" in result.output
-        assert "Labels of votes.csv: a document is relevant to a query where its reward" in result.output
+        assert "Labels of votes.csv: a document is worth as much as its reward lies above the least" in result.output
 
     def test_a_page_shows_what_the_last_line_says(self, here: Path) -> None:
         """The same means, and the queries one by one: each once, with its lists, by name and not by digest."""
@@ -377,7 +377,7 @@ class TestMeasured:
         assert named == {("votes", "votes.csv"), ("log", "mine")}
 
     def test_rows_become_labels(self, here: Path) -> None:
-        """By task; the mean of a pair, where each source counts once; a vote that was taken back is no relevance."""
+        """By task; the mean of a pair, where each source counts once; its gain lies above the query's least."""
         lines = ["query,document,reward,task,source"]
         lines += ["q,a,1,one,u", "q,a,0,one,u", "q,a,1,one,v", "q,b,0.5,one,u", "q,a,0,two,u", "q,c,1,two,"]
         (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
@@ -394,7 +394,7 @@ class TestMeasured:
         assert (one.name, two.name) == ("one", "two")
         assert list(one.documents) == list(two.documents) == ["a", "b", "c"]
         assert (scores, other_scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
-        assert one.qrels == {"q": {"a": 1.0, "b": 0.0}}
+        assert (one.qrels, two.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
         assert sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
 
     def test_a_judged_log_is_measured(self, here: Path) -> None:
@@ -445,7 +445,7 @@ class TestMeasured:
                 ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", "python:other:model"),
                 "expected the model of the offsets, fake, got other",
             ),
-            (("eval", "all-bad.csv", "--embed", EMBED), "expected a reward above 0.5 in task 'default', found none"),
+            (("eval", "all-bad.csv", "--embed", EMBED), "expected rewards that differ in at least half of the queries"),
             (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
             *(
                 ((command, "none.json", *rest, "--embed", EMBED), "none.json: expected a file of rows or a BEIR folder")

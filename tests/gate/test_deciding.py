@@ -369,6 +369,17 @@ class TestEvidence:
 
         assert expected == {key: o.evidence.n for key, o in offsets.items() if o.scope != "query"}
 
+    def test_queries_without_a_difference_are_left_out_and_counted(self, planted):
+        """They stay as they are under any offset: the gain is that of the others, and the line says how many."""
+        whole = planted(12)
+        alike = np.repeat(np.arange(12) < 4, whole.depths)
+        rewards = replace(whole, values=np.where(alike, 0.5, whole.values))
+
+        evidence = fit(rewards, scope="local", trusted=True)["local:default"].evidence
+
+        assert (evidence.n, evidence.left_out) == (8, 4)
+        assert "] without 4 queries whose rewards do not differ, a local offset, 12 held-out queries: " in str(evidence)
+
     def test_is_measured_on_queries_that_it_was_not_learned_from(self, planted):
         """The fall of the KL loss decides, the change of nDCG@10 is told: both of a constant offset of other folds."""
         rewards = planted(20, strength=0.7)

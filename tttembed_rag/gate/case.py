@@ -131,6 +131,11 @@ class Case:
         return max(1, round(float(self.voices.sum())))
 
     @property
+    def measured(self) -> Float64:
+        """(n,) the `voices` of queries whose rewards differ; nDCG@10 says nothing of the others."""
+        return np.where(self.rewards.reach > 0, self.voices, 0.0)
+
+    @property
     def by_sources(self) -> NDArray[np.bool_]:
         """Whether a source gave each of `rows`, and not the declared judge."""
         return np.asarray(self.rows.sources != "")
@@ -142,11 +147,15 @@ class Case:
     def evidence(self, reason: str, change: Gain = UNMEASURED, *, n: int | None = None, vouched: str = "") -> Evidence:
         """The evidence of what is published, with the measured *change* of nDCG@10; see `Evidence.denied_by`.
 
-        The questions are the *n* observations, and the voucher of the case vouches, unless others are given.
+        The questions whose rewards differ are the *n* observations, and the voucher of the case vouches, unless others
+        are given; the questions that are left out are counted.
         """
         gain = change.mean if change.freedom else None
         interval, vouched = change.interval(LEVEL), vouched or self.voucher
-        return Evidence(n or self.questions, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched)
+        alike = self.questions - (measured := max(1, round(float(self.measured.sum()))))
+        return Evidence(
+            n or measured, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched, left_out=alike
+        )
 
     def audited(self, offsets: FloatArray) -> Audited | None:
         """What the trusted labels say of *offsets* (n, d); None where there are none."""

@@ -226,7 +226,8 @@ def decide(case: Case, propose: Propose) -> Decision:
     audited = case.audited(proposal.held_out)
     voucher: Voucher = "trusted labels" if audited is not None and audited.decides else case.voucher
     change = proposal.change(base)
-    claim = case.evidence(proposal.title, change, n=proposal.observations, vouched=voucher)
+    tasks = None if proposal.families is None else proposal.observations
+    claim = case.evidence(proposal.title, change, n=tasks, vouched=voucher)
     verdict = prove(proposal, change, claim, audited) or audit(claim, audited)
     return Decision(case, verdict or published(claim, audited), proposal)
 

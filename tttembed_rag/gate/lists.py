@@ -71,7 +71,7 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
     scores = weighing.scores(held_out)
     before, after = cosines[:, :depth], scores[:, :depth]
     changes = judged_ndcg(case.judged, after) - judged_ndcg(case.judged, before)
-    change = Gain.measured(changes, case.voices, case.groups, most=most)
+    change = Gain.measured(changes, case.measured, case.groups, most=float(case.measured.sum()))
     audited = case.audited_orders(before, after)
     evidence = case.evidence(f"words beside vectors, {case.questions} held-out queries: ", change, vouched=voucher)
     believed = voucher in BELIEVERS

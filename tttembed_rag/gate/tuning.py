@@ -97,7 +97,7 @@ def tune(
     best_without = [int(np.argmax(measured[:, rows] @ case.voices[rows])) for rows in learning]
     chosen = np.array(best_without)[np.searchsorted(folds, case.fold)]
     changes = measured[chosen, np.arange(len(chosen))] - measured[0]
-    change = Gain.measured(changes, case.voices, case.groups, most=float(case.voices.sum()))
+    change = Gain.measured(changes, case.measured, case.groups, most=float(case.measured.sum()))
     best = int(np.argmax(measured @ case.voices))
     evidence = case.evidence(f"a setting of the search, {case.questions} held-out queries: ", change)
     if case.voucher == "nobody":

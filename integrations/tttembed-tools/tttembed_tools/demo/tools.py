@@ -15,12 +15,12 @@ import numpy as np
 
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder
-from tttembed_rag.embedders.local import minilm
+from tttembed_rag.embedders.minilm import minilm
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.page import drawing
 from tttembed_rag.evaluate.page.rendering import rendered
-from tttembed_rag.fitting.measures import dcg
+from tttembed_rag.fitting.measures import dcg, ndcg
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.vectors.rows import Float64
 from tttembed_tools.catalog import Card
@@ -168,8 +168,8 @@ def _measured(library: Dataset, index: Index, embedder: Embedder, seed: int) -> 
 
 
 def _ndcg(names: Sequence[str], grades: Mapping[str, float]) -> float:
-    found = dcg(np.array([grades.get(name, 0.0) for name in names]))
-    return float(found / dcg(np.array(sorted(grades.values(), reverse=True)[:10])))
+    found = np.array([grades.get(name, 0.0) for name in names])
+    return float(ndcg(found, dcg(np.array(sorted(grades.values(), reverse=True)))))
 
 
 def _samples(library: Dataset, search: LearnedToolSearch, gains: Mapping[str, float]) -> list[_Sample]:
