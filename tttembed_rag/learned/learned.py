@@ -1,4 +1,4 @@
-"""`Learned`: what goes where an embedding model and a reranker were, and learns from the one what the other lacks."""
+"""`Learned`: what goes where an embedding model and a reranker were, and learns from what the reranker says."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import numpy as np
 from tttembed_rag.capture.log import Log
 from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.textvectors import TextVectors
-from tttembed_rag.embedders.contract import Embedder
+from tttembed_rag.embedders.specs import as_embedder, open_embedder
 from tttembed_rag.errors import InputError, RewardError, check_count
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.judges.contract import Blocking, Judge, Scores, checked_judge, scored
+from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judging.plan import Progress, Verdicts
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.learned.lesson import Lesson
+from tttembed_rag.learned.writing import written_questions
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.rows import read_votes
@@ -40,9 +42,9 @@ Scorer: TypeAlias = Callable[[str, list[str]], Sequence[float | None]]
 # A question to the documents that a search finds for it, the best first.
 Search: TypeAlias = Callable[[str], Sequence[str]]
 
-_log = logging.getLogger(__name__)
+_failures = FailureLog(logging.getLogger(__name__))
 # From so many questions that somebody asked on, written ones count no more.
-ASKED = 16
+_ASKED = 16
 _OFFSETS, _VERDICTS = "offsets.safetensors", "verdicts.jsonl"
 
 
@@ -51,22 +53,21 @@ class Learned:
 
     An index that was built with your model stays as it is. Every list that `reranker` sorts is kept; `learn` makes
     offsets of them, which `embeddings` adds to query vectors from then on. You vouch for the reranker, as you serve its
-    order. The adapters have a `Learned` of their own, for the types of LangChain, LlamaIndex and Haystack.
+    order. LangChain, LlamaIndex and Haystack have a `Learned` of their own in their adapters, for their own types.
 
     Args:
         embeddings: A function from texts to vectors, an `Embedder`, or a spec such as ``minilm``.
         reranker: A function from a query and its documents to scores, a `Judge`, or a spec such as
             ``cross-encoder:PATH`` or ``cohere:rerank-v3.5``.
-        scale: What the scores of a reranker mean that does not say so: ``probability``, ``logit`` or
+        scale: What the scores mean where the reranker does not say so: ``probability``, ``logit`` or
             ``rubric:LOW,HIGH``.
-        name: The reranker's name, where it does not say so: verdicts of two rerankers do not mix.
         task: The task of every query, or a function from query text to task; None is the caller's `context`.
-        k: How many documents of a list are judged, >= 1.
-        store: The URL of a store that all processes share; None keeps everything in this one.
-        offsets: What was learned before; None before anything was.
+        k: How many documents of a list are judged by `ask`, >= 1.
+        store: The URL of a store whose worker learns for many processes; None learns in this one.
+        offsets: What was learned before.
 
     Attributes:
-        embeddings: Stands where your model stood, for queries and documents: queries get their offset.
+        embeddings: Stands where your model stood, for queries: a function from texts to vectors.
         reranker: Stands where your reranker stood.
         log: What was asked, shown and said.
         live: What is served.
@@ -81,95 +82,69 @@ class Learned:
         reranker: Any,
         *,
         scale: str = "probability",
-        name: str = "",
         task: TaskSource = None,
         k: int = 10,
         store: str | None = None,
         offsets: Offsets | None = None,
     ) -> None:
-        from tttembed_rag.embedders.specs import as_embedder, open_embedder
-
         check_count("k", k)
         model = open_embedder(embeddings) if isinstance(embeddings, str) else embeddings
-        self._embedder: Embedder = as_embedder(self._callable_model(model), name=_named(model))
+        self._embedder = as_embedder(self._embedding(model), name=_named(model))
+        self._judge = self._judge_of(reranker, scale)
         self._vectors, self._task, self._k = TextVectors(), checked_task(task), k
-        self._judge = self._judge_of(reranker, name, Scale.parse(scale))
-        self._store = store
-        # Questions that were written, and asked by nobody, are kept apart from those that were.
-        self._written = RewardLog.of(self._judge)
+        self._store, self._written = store, RewardLog.of(self._judge)
         self.log: Log = RewardLog.of(self._judge)
         self.live: OffsetSupplier = LiveOffsets(offsets)
         if store is not None:
+            brings, options = "a log in a store is a part", {"embedder": self._embedder.fingerprint}
             embed = {"embed_query": self._embed_query, "embed_documents": self._embedder.embed_documents}
-            brings, name_of_model = "a store is a part", self._embedder.fingerprint
-            self.log = of_store("log", brings=brings)(store, self._judge, embedder=name_of_model, **embed)
-            self.live = of_store("follow", brings=brings)(store, embedder=name_of_model)
-        for log in (self.log, self._written):
-            log.declare()
+            self.log = of_store("log", brings=brings)(store, self._judge, **options, **embed)
+            self.live = of_store("follow", brings=brings)(store, **options)
+        self.log.declare()
         self.embeddings = self._wrapped(model)
         self.reranker = self._recorded(reranker)
 
     @classmethod
     def load(cls, folder: str | Path, embeddings: Any, reranker: Any, **options: Any) -> Self:
         """What `save` wrote to *folder*, for the same model and reranker; options as of the class."""
-        offsets = Path(folder) / _OFFSETS
-        learned = cls(embeddings, reranker, offsets=Offsets.load(offsets) if offsets.exists() else None, **options)
+        saved = Path(folder) / _OFFSETS
+        learned = cls(embeddings, reranker, offsets=Offsets.load(saved) if saved.exists() else None, **options)
         for served in read_votes(Path(folder) / _VERDICTS, scale=Scale(), task=""):
-            learned._rewards_log.add(served)
+            learned._own_log.add(served)
         return learned
 
     def save(self, folder: str | Path) -> None:
         """Write what is served, and the verdicts, to *folder*; `tttembed eval` takes its file ``verdicts.jsonl``."""
         names = ("query", "document", "reward", "task", "source")
-        lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in self._rewards_log.rows()]
+        lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in self._own_log.rows()]
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_whole(Path(folder) / _VERDICTS, "".join(lines).encode())
         if isinstance(self.live, LiveOffsets) and self.live.current is not None:
             self.live.current.save(Path(folder) / _OFFSETS)
 
-    def ask(
-        self,
-        questions: Iterable[str],
-        search: Any,
-        *,
-        budget: Budget | str = "",
-        price: Price | str = "",
-    ) -> Verdicts:
+    def ask(self, questions: Iterable[str], search: Any, *, budget: str = "", price: str = "") -> Verdicts:
         """Search for each of *questions* and have the reranker judge what is found; no pair is judged twice.
 
-        Args:
-            questions: Questions as your users ask them.
-            search: Your search: a function from a question to documents, or what the adapter of your host takes.
-            budget: Caps, as ``pairs=2000,usd=1.50``; empty for none.
-            price: What the reranker costs, as ``request=0.002``.
+        The *search* is a function from a question to documents, or what the adapter of your host takes. A *budget* is
+        written as ``pairs=2000,usd=1.50``, the *price* of the reranker as ``request=0.002``.
         """
-        return self._asked(self._rewards_log, questions, self._searched(search), budget, price)
+        return self._asked(self._own_log, questions, self._searched(search), budget, price)
 
     def ask_documents(
         self,
         texts: Sequence[str],
         n: int = 100,
         *,
-        writer: Any = None,
-        budget: Budget | str = "",
-        price: Price | str = "",
+        writer: Callable[[str], str | None] | str | None = None,
+        budget: str = "",
+        price: str = "",
     ) -> Verdicts:
-        """The same with *n* questions made of *texts*, where nobody has asked any yet, by an exact search in *texts*.
+        """The same with *n* questions made of *texts*, your documents, which are searched: where nobody asks yet.
 
-        Nobody asked them, so nothing of them is served before ``learn(written=True)`` says so.
-
-        Args:
-            texts: Your documents.
-            n: How many questions, each from another document.
-            writer: A function from prompt to answer, or the spec of a chat model such as ``openai:MODEL``; it must not
-                use the rarest words of a document. None takes titles and headings.
-            budget: As of `ask`, of the judging.
-            price: As of `ask`.
+        A *writer* is a function from prompt to answer, or the spec of a chat model such as ``openai:MODEL``; without
+        one, titles and headings are the questions. Nothing of them is served before ``learn(written=True)``.
         """
-        from tttembed_rag.learned.writing import written_questions
-
-        questions = written_questions(texts, n, writer)
-        return self._asked(self._written, questions, self.documents(texts), budget, price)
+        return self._asked(self._written, written_questions(texts, n, writer), self.documents(texts), budget, price)
 
     def documents(self, texts: Sequence[str]) -> Search:
         """An exact search in *texts* with your model, for `ask`; needs ``tttembed-rag[eval]``."""
@@ -183,24 +158,17 @@ class Learned:
     def learn(self, *, written: bool = False) -> Lesson:
         """Learn from all verdicts, serve what they support, and say so in one sentence.
 
-        Args:
-            written: Whether what written questions teach may be served, while fewer than 16 others were judged; from
-                then on they are dropped.
+        What *written* questions teach may be served too, while fewer than 16 others were judged; from then on they are
+        dropped.
 
         Raises:
             RewardError: Nothing was judged.
         """
-        if self._store is not None:
-            learn = of_store("learn", brings="learning from a store is a part")
-            return Lesson.of(learn(self._store, self.log, self._embedder.fingerprint))
-        rows, own = self._rewards_log.rows(), self._written.rows()
-        of_written = bool(own) and len({(task, query) for query, _, _, task, _ in rows}) < ASKED
-        if of_written:
-            rows = [*own, *rows]
-        if not rows:
-            waiting = f"{len(self._rewards_log)} questions wait"
+        rows, own = self._own_log.rows(), self._written.rows()
+        of_written = bool(own) and len({(task, query) for query, _, _, task, _ in rows}) < _ASKED
+        if not (rows := [*own, *rows] if of_written else rows):
             hint = "scores that are no probabilities need scale='logit'"
-            raise RewardError(f"learn: expected judged documents, got none ({waiting}): use .reranker, or ask; {hint}")
+            raise RewardError(f"learn: expected judged documents, got none: use .reranker, or ask; {hint}")
         rewards = Rewards.from_texts(
             rows,
             embed_query=self._embed_query,
@@ -208,26 +176,26 @@ class Learned:
             judge=self._judge.fingerprint,
             embedder=self._embedder.fingerprint,
         )
-        offsets = fit(rewards, trusted=self.log.trusted)
-        withheld = of_written and not written
-        if not withheld and isinstance(self.live, LiveOffsets):
+        offsets, served = fit(rewards, trusted=self.log.trusted), written or not of_written
+        if served and isinstance(self.live, LiveOffsets):
             self.live.publish(offsets)
-        return Lesson.of(offsets, written=of_written, withheld=withheld)
+        return Lesson.of(offsets, written=of_written, served=served)
 
-    # What an adapter says of its host
+    # What an adapter says of its host's types
 
-    def _callable_model(self, model: Any) -> Any:
-        """What embeds as *model* does: an `Embedder`, or what `open_embedder` takes by ``python:MODULE:NAME``."""
+    def _embedding(self, model: Any) -> Any:
+        """What embeds as *model* does: an `Embedder`, an object of LangChain or LlamaIndex, or a function."""
         return model
 
     def _wrapped(self, model: Any) -> Any:
         """What stands where *model* stood."""
         steering = Steering(self.live, self._task, model=self._embedder)
-        return SteeredModel(model if callable(model) else self._embedder.embed_queries, self._embedder, steering)
+        embed = model if callable(model) else self._embedder.embed_queries
+        return lambda texts: np.array(steered_each(steering, np.asarray(embed(list(texts))), list(texts)))
 
-    def _recorded(self, reranker: Any) -> Any:  # noqa: ARG002 - hosts wrap theirs
+    def _recorded(self, reranker: Any) -> Any:  # noqa: ARG002 - a host's is recorded in its own way
         """What stands where *reranker* stood."""
-        return RecordedScores(self._judge, self.log, self._task)
+        return self._scored
 
     def _scorer(self, reranker: Any) -> Scorer | None:
         """The scores that *reranker* gives; None where it is none of this host."""
@@ -240,27 +208,28 @@ class Learned:
         return search  # type: ignore[no-any-return]
 
     @property
-    def _rewards_log(self) -> RewardLog:
+    def _own_log(self) -> RewardLog:
         if not isinstance(self.log, RewardLog):
-            raise InputError("store: expected none here: its worker judges, learns and keeps")
+            raise InputError(f"store: expected none: `tttembed worker {self._store}` judges, learns and keeps")
         return self.log
 
-    def _judge_of(self, reranker: Any, name: str, scale: Scale) -> Judge:
+    def _judge_of(self, reranker: Any, scale: str) -> Judge:
         if isinstance(reranker, str):
-            from tttembed_rag.judges.specs import open_judge
-
             return open_judge(reranker)
         scorer = None if hasattr(reranker, "ascore") else self._scorer(reranker)
-        if scorer is None:
-            return checked_judge(reranker)  # type: ignore[no-any-return]
-        return _Scoring(scorer, name or _named(reranker), scale)
+        return checked_judge(reranker) if scorer is None else _Scoring(scorer, _named(reranker), Scale.parse(scale))
 
-    def _asked(
-        self, log: RewardLog, questions: Iterable[str], search: Search, budget: Budget | str, price: Price | str
-    ) -> Verdicts:
-        budget = Budget.parse(budget) if isinstance(budget, str) else budget
-        price = Price.parse(price) if isinstance(price, str) else price
-        every = list(questions)
+    def _scored(self, query: str, documents: Sequence[str]) -> Scores:
+        """One score per document, as it came; each goes to the log, which never disturbs the request."""
+        scores = scored(self._judge, query, documents)
+        try:
+            self.log.record(query, documents, scores, task=resolve_task(self._task, query), source="")
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+            _failures.exception("scored documents were not recorded")
+        return scores
+
+    def _asked(self, log: RewardLog, questions: Iterable[str], search: Search, budget: str, price: str) -> Verdicts:
+        caps, cost, every = Budget.parse(budget), Price.parse(price), list(questions)
         for question in watched(every, len(every), "search"):
             log.observe(question, list(search(question))[: self._k], task=resolve_task(self._task, question))
         with working(log.waiting, "judge") as bar:
@@ -268,7 +237,7 @@ class Learned:
             def watch(now: Progress) -> None:
                 bar.update(now.pairs - bar.pos)
 
-            return log.score_waiting(self._judge, budget=budget, price=price, watch=watch)
+            return log.score_waiting(self._judge, budget=caps, price=cost, watch=watch)
 
     def _embed_query(self, query: str) -> FloatArray:
         vector: FloatArray = self._embedder.embed_queries([query])[0]
@@ -276,45 +245,6 @@ class Learned:
 
     def _embed_documents(self, texts: list[str]) -> FloatArray:
         return self._vectors.of(texts, lambda some: list(self._embedder.embed_documents(some)))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._embedder.fingerprint}, {self._judge.fingerprint}, {self.log!r})"
-
-
-class SteeredModel:
-    """Vectors of queries with what was learned; those of documents as they were."""
-
-    def __init__(self, embed: Callable[[list[str]], Any], embedder: Embedder, steering: Steering) -> None:
-        self._embed, self._embedder, self._steering = embed, embedder, steering
-        self.fingerprint = embedder.fingerprint
-        self.embed_documents = embedder.embed_documents
-
-    def __call__(self, texts: Sequence[str]) -> FloatArray:
-        """Vectors (len(texts), d) of queries, each with its offset, of the norm that the model gives."""
-        return np.array(steered_each(self._steering, np.asarray(self._embed(list(texts))), list(texts)))
-
-    embed_queries = __call__
-
-    def task_of(self, query: str) -> str | None:
-        """The task that gives *query* its offset; None where no task is named."""
-        return self._steering.task_of(query)
-
-
-class RecordedScores:
-    """The scores of a judge for the documents of a query; each goes to the log, which never disturbs the request."""
-
-    def __init__(self, judge: Judge, log: Log, task: TaskSource) -> None:
-        self._judge, self._log, self._task = judge, log, task
-        self._failures = FailureLog(_log)
-
-    def __call__(self, query: str, documents: Sequence[str]) -> Scores:
-        """One score per document, as it came."""
-        scores = scored(self._judge, query, documents)
-        try:
-            self._log.record(query, documents, scores, task=resolve_task(self._task, query), source="")
-        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
-            self._failures.exception("scored documents were not recorded")
-        return scores
 
 
 class _Scoring(Blocking):

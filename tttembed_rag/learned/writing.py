@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tttembed_rag.errors import InputError, check_count
+from tttembed_rag.judges.specs import open_chat
 from tttembed_rag.system.progress import watched
 from tttembed_rag.vectors.bm25 import words
 
@@ -22,43 +22,34 @@ Answer with the question alone.
 Text: {text}"""
 
 
-def written_questions(texts: Sequence[str], n: int, writer: Any = None) -> list[str]:
+def written_questions(texts: Sequence[str], n: int, writer: Callable[[str], str | None] | str | None) -> list[str]:
     """At most *n* different questions, one of each of so many *texts*, spread over all of them.
 
-    Answers of a *writer*, a function from prompt to answer or the spec of a chat model, that use a forbidden word are
-    left out.
+    The *writer* is a function from prompt to answer, or the spec of a chat model; None takes titles and headings. An
+    answer with a forbidden word is left out.
 
     Raises:
         InputError: *n* is below 1, or *texts* give no question.
     """
     check_count("n", n)
-    step = max(1, len(texts) // n)
-    some = list(texts[::step][:n])
-    questions = list(map(_title, some)) if writer is None else _asked(some, texts, _chat(writer))
+    some = list(texts[:: max(1, len(texts) // n)][:n])
+    if writer is None:
+        questions = list(map(_title, some))
+    else:
+        chat = open_chat(writer) if isinstance(writer, str) else writer
+        having = Counter(word for text in texts for word in set(words(text)))
+        questions = [_asked(text, having, chat) for text in watched(some, len(some), "write")]
     if not (different := list(dict.fromkeys(filter(None, questions)))):
         raise InputError(f"texts: expected some that give questions, got none of {len(texts)}")
     return different
 
 
-def _chat(writer: Any) -> Callable[[str], str | None]:
-    if isinstance(writer, str):
-        from tttembed_rag.judges.specs import open_chat
-
-        return open_chat(writer)
-    if not callable(writer):
-        raise InputError(f"writer: expected a function from prompt to answer, or a spec, got {type(writer).__name__}")
-    return writer  # type: ignore[no-any-return]
-
-
-def _asked(some: Sequence[str], texts: Sequence[str], chat: Callable[[str], str | None]) -> list[str]:
-    having = Counter(word for text in texts for word in set(words(text)))
-    questions = []
-    for text in watched(some, len(some), "write"):
-        rarest = sorted((w for w in set(words(text)) if len(w) >= _LETTERS), key=lambda word: (having[word], word))
-        forbidden = rarest[:_FORBIDDEN]
-        answer = (chat(_PROMPT.format(words=", ".join(forbidden), text=text)) or "").strip()
-        questions.append("" if set(words(answer)) & set(forbidden) else answer)
-    return questions
+def _asked(text: str, having: Counter[str], chat: Callable[[str], str | None]) -> str:
+    """The question that *chat* writes about *text*, whose words so many texts are *having*; empty for one left out."""
+    rarest = sorted((having[word], word) for word in set(words(text)) if len(word) >= _LETTERS)
+    forbidden = [word for _, word in rarest[:_FORBIDDEN]]
+    answer = (chat(_PROMPT.format(words=", ".join(forbidden), text=text)) or "").strip()
+    return "" if set(words(answer)) & set(forbidden) else answer
 
 
 def _title(text: str) -> str:
