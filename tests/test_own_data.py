@@ -121,6 +121,21 @@ class TestVotes:
         assert offsets.settings["embedder"] == "fake"
         assert finds_official_pages(offsets) > 0.3
 
+    def test_columns_are_read_by_what_people_call_them(self, tmp_path: Path) -> None:
+        """A sheet of question, article, vote and user, between semicolons, is one of query, document, thumb, source."""
+        (tmp_path / "a.csv").write_text("query,document,thumb,source\nq,d,up,ann\n", encoding="utf-8")
+        (tmp_path / "b.csv").write_text("Question;Article;Vote;User;Date\nq;d;up;ann;May\n", encoding="utf-8")
+
+        usual, theirs = (
+            [
+                (vote.query, vote.source, repr(vote.candidates))
+                for vote in read_votes(tmp_path / name, scale=Scale(), task="t")
+            ]
+            for name in ("a.csv", "b.csv")
+        )
+
+        assert theirs == usual
+
     def test_the_answer_is_a_few_lines(self, here: Path) -> None:
         """Private offsets are counted in one line, unless all are asked for."""
         write_votes(here / "votes.csv", "thumb", 1, -1)
@@ -193,12 +208,12 @@ class TestVotes:
                 "query,document,thumb\nq,well, d,1\n",
                 "votes.csv:2: expected 3 fields, got 4: a text with ',' in it stands in double quotes",
             ),
-            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected a number, got None"),
+            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got nothing"),
             ("query,document,reward\nq,d,90%\n", "votes.csv:2: reward: expected a number, got '90%'"),
             ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
             (
                 "query,document,reward\nq,a,1\nq,d,4\n",
-                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4 (declare the judge's scale; that",
+                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4 (declare the judge's scale: of",
             ),
             ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
             ("", "expected at least one row"),
@@ -338,8 +353,8 @@ class TestMeasured:
         shown = re.findall(r"<summary><span.*?</span> (.*?)</summary>", page)
 
         assert said.output.splitlines()[-1] == "Report: page.html"
-        assert f"helps queries that nobody judged: {delta:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]" in page
         assert f"to {after:.3f} ({delta:+.3f}, 90 % interval [{low:+.3f}, {high:+.3f}])" in page
+        assert page.count('title="the best for this query"') > len(shown)
         assert len(shown) == len(set(shown)) > 3
         assert set(shown) <= {query for query, _, _ in ROWS}
         assert [words for words in ("<script", "<link", "<img", "url(http") if words in page] == []

@@ -17,11 +17,12 @@ from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import shared_offset
 from tttembed_rag.gate.case import Case, gated
-from tttembed_rag.gate.deciding import SMALL
-from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.deciding import SMALL, expect
+from tttembed_rag.gate.gains import UNMEASURED, Gain
 from tttembed_rag.gate.proposals import Prior, propose_constant, propose_local, task_families
 from tttembed_rag.gate.thresholds import LEVEL, LOOSER, MOST_VOTED, RIDGE_STEP
 from tttembed_rag.offsets.codes import ANSWERS, COMPARE, FALLS, MEANS, PUBLISHED, UNSOLVED
+from tttembed_rag.offsets.evidence import Evidence
 
 every_scope = pytest.mark.parametrize("scope", ["global", "task", "local", "query", "auto"])
 shared_scopes = pytest.mark.parametrize("scope", ["global", "task", "local", "auto"])
@@ -452,8 +453,37 @@ class TestDeclared:
 
         assert (served(declared), served(unknown)) == (1, 0)
         assert declared["local:default"].evidence.vouched == "its declaration"
-        assert "vouched for by its declaration" in str(declared["local:default"].evidence)
+        assert "vouched for by trusted=True" in str(declared["local:default"].evidence)
         assert unknown["local:default"].evidence.code in (COMPARE.code, MEANS.code)
+
+    @pytest.mark.parametrize(
+        ("gain", "headroom", "by_data", "declared"),
+        [
+            (Gain(-0.01, 0.005, 60.0), 0.3, "their first ten places get worse", "their first ten places get worse"),
+            (Gain(0.005, 0.001, 60.0), 0.3, None, "a gain of +0.006 is to be expected"),
+            (Gain(0.03, 0.01, 60.0), 0.1, None, None),
+            (Gain(-0.01, 0.02, 3.0), 0.3, None, None),
+            (UNMEASURED, 0.1, None, None),
+            (UNMEASURED, 0.04, None, "a gain of +0.010 is to be expected, and less than 0.0125 is not served"),
+        ],
+    )
+    def test_no_line_contradicts_itself(self, gain, headroom, by_data, declared):
+        """Below zero for sure is never served, and of a declared judge no gain that is too small to be expected."""
+        claim = Evidence(60, gain.mean, gain.interval(0.05), "published", "")
+        found = [expect(gain, replace(claim, vouched=by), None, headroom) for by in ("the data", "its declaration")]
+
+        for expected, verdict in zip((by_data, declared), found, strict=True):
+            assert (expected is None) == (verdict is None)
+            assert verdict is None or (expected in verdict.reason and verdict.code == FALLS.code)
+
+    def test_the_line_names_what_declared_it(self, planted):
+        """A tap that serves its order; by hand it is the argument that says so."""
+        tapped = replace(planted(4, strength=0.9), trusted=True, declared_by="Tap: you serve its order")
+
+        by_tap, by_hand = (str(fit(tapped, trusted=by)["local:default"].evidence) for by in (None, True))
+
+        assert "; vouched for by Tap: you serve its order" in by_tap
+        assert "; vouched for by trusted=True" in by_hand
 
     def test_rewards_say_it_themselves(self, planted):
         """What the log knows of its judge reaches the gate; whoever calls `fit` may say otherwise."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ class Terms:
         reranked: Whether a reranker sorts what *search* gives.
         vouching: Rewards of the same queries by which it is tested whether they agree with the retriever; None takes
             those that are learned from.
+        declared_by: Who vouches where *trusted* is true, in words.
     """
 
     labels: Labels | None = None
@@ -42,6 +44,18 @@ class Terms:
     search: Search | None = None
     reranked: bool = False
     vouching: Rewards | None = None
+    declared_by: str = "trusted=True"
+
+    @classmethod
+    def of(cls, rewards: Rewards, trusted: bool | None, **terms: Any) -> Terms:
+        """The *terms* with what was said of the judge: *trusted*, or where that is None what *rewards* bring along."""
+        if trusted is None and rewards.declared_by:
+            terms["declared_by"] = rewards.declared_by
+        return cls(trusted=rewards.trusted if trusted is None else trusted, **terms)
+
+    def by(self, voucher: str) -> str:
+        """The words for a *voucher* at the end of a reason."""
+        return f"vouched for by {self.declared_by if voucher == 'its declaration' else voucher}"
 
     def signal(self, rewards: Rewards, by_query: Voices) -> Signal:
         """What the permutation test says of *rewards*, whose voices are *by_query*."""

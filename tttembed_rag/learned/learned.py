@@ -100,7 +100,7 @@ class Learned:
             embed = {"embed_query": self._embed_query, "embed_documents": self._embedder.embed_documents}
             self.log = of_store("log", brings=brings)(store, self._judge, **options, **embed)
             self.live = of_store("follow", brings=brings)(store, **options)
-        self.log.declare()
+        self.log.declare("your reranker")
         self.embeddings = self._wrapped(model)
         self.reranker = self._recorded(reranker)
 

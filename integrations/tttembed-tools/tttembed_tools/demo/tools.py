@@ -63,7 +63,7 @@ class _Sample(NamedTuple):
 
     def __str__(self) -> str:
         moved = f"#{self.right.rank_before} -> #{self.right.rank}"
-        return f"{self.title}: {self.found.query!r:.80}\n  right: {self.right.name}, {moved}; {self.found.reason}"
+        return f"{self.title}: {self.found.query!r:.80}\n  right: {self.right.name}, {moved}"
 
 
 def run_tool_demo(
@@ -112,12 +112,16 @@ def run_tool_demo(
     say("")
     for sample in samples:
         say(str(sample))
+    reasons = list(dict.fromkeys(sample.found.reason for sample in samples))
+    for reason in reasons:
+        say(f"Why: {reason}")
     marks = [drawing.Mark(line["change"], filled=line["changed"]) for line in lines]
     ends = [f"{line['seen']} requests" for line in (lines[0], lines[-1])]
     html = rendered(
         "tttembed_tools.demo/tools.html.jinja",
         lines=lines,
         samples=samples,
+        reasons=reasons,
         shown=_SHOWN,
         tools=len(cards),
         embedder=embedder.fingerprint,
