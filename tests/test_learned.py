@@ -86,9 +86,15 @@ class TestSentences:
 
         assert "; of the largest of 2 tasks [" in str(learned.learn())
 
-    def test_nothing_judged_is_an_error_that_says_what_to_do(self):
-        with pytest.raises(RewardError, match=r"^learn: expected judged documents, got none: use"):
-            made().learn()
+    def test_where_nothing_was_judged_the_cause_is_said(self):
+        """Scores that are no probabilities need a scale."""
+        ttt = made(lambda _, texts: [7.0] * len(texts))
+        ttt.reranker("q", ["a", "b"])
+
+        with pytest.raises(
+            RewardError, match=r"^rewards: expected a judged document, got none .*; scores were refused: "
+        ):
+            ttt.learn()
 
 
 class TestServing:

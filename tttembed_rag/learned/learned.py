@@ -15,7 +15,7 @@ from tttembed_rag.capture.log import Log
 from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.embedders.specs import as_embedder, open_embedder
-from tttembed_rag.errors import InputError, RewardError, check_count
+from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.judges.contract import Blocking, Judge, Scores, checked_judge, scored
 from tttembed_rag.judges.specs import open_judge
@@ -24,7 +24,7 @@ from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.learned.lesson import Lesson
 from tttembed_rag.learned.writing import written_questions
 from tttembed_rag.offsets.offsets import Offsets
-from tttembed_rag.rewards.rewards import Rewards
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.live import LiveOffsets, OffsetSupplier
@@ -45,6 +45,8 @@ Search: TypeAlias = Callable[[str], Sequence[str]]
 _failures = FailureLog(logging.getLogger(__name__))
 # From so many questions that somebody asked on, written ones count no more.
 _ASKED = 16
+# Who vouches.
+_BY = "your reranker"
 _OFFSETS, _VERDICTS = "offsets.safetensors", "verdicts.jsonl"
 
 
@@ -100,7 +102,7 @@ class Learned:
             embed = {"embed_query": self._embed_query, "embed_documents": self._embedder.embed_documents}
             self.log = of_store("log", brings=brings)(store, self._judge, **options, **embed)
             self.live = of_store("follow", brings=brings)(store, **options)
-        self.log.declare("your reranker")
+        self.log.declare(_BY)
         self.embeddings = self._wrapped(model)
         self.reranker = self._recorded(reranker)
 
@@ -150,7 +152,7 @@ class Learned:
         """An exact search in *texts* with your model, for `ask`; needs ``tttembed-rag[eval]``."""
         from tttembed_rag.evaluate.index import FaissIndex
 
-        index = FaissIndex.from_vectors(self._embed_documents(list(texts)))
+        index = FaissIndex.from_vectors(np.array(self._embed_documents(list(texts))))
         return lambda question: [
             texts[row] for row in index.search(self._embed_query(question)[None], self._k)[1][0].tolist()
         ]
@@ -164,19 +166,14 @@ class Learned:
         Raises:
             RewardError: Nothing was judged.
         """
-        rows, own = self._own_log.rows(), self._written.rows()
-        of_written = bool(own) and len({(task, query) for query, _, _, task, _ in rows}) < _ASKED
-        if not (rows := [*own, *rows] if of_written else rows):
-            hint = "scores that are no probabilities need scale='logit'"
-            raise RewardError(f"learn: expected judged documents, got none: use .reranker, or ask; {hint}")
-        rewards = Rewards.from_texts(
-            rows,
-            embed_query=self._embed_query,
-            embed_documents=self._embed_documents,
-            judge=self._judge.fingerprint,
-            embedder=self._embedder.fingerprint,
-        )
-        offsets, served = fit(rewards, trusted=self.log.trusted), written or not of_written
+        log, rows, own = self._own_log, self._own_log.rows(), self._written.rows()
+        if of_written := bool(own) and len({(task, query) for query, _, _, task, _ in rows}) < _ASKED:
+            log = RewardLog.of(self._judge)
+            log.declare(_BY)
+            for query, document, reward, task, source in (*own, *rows):
+                log.add(Served("", None, [Candidate("", None, document, reward)], query, task, source=source))
+        rewards = log.rewards(self._embed_query, self._embed_documents, embedder=self._embedder.fingerprint)
+        offsets, served = fit(rewards), written or not of_written
         if served and isinstance(self.live, LiveOffsets):
             self.live.publish(offsets)
         return Lesson.of(offsets, written=of_written, served=served)
@@ -243,8 +240,8 @@ class Learned:
         vector: FloatArray = self._embedder.embed_queries([query])[0]
         return vector
 
-    def _embed_documents(self, texts: list[str]) -> FloatArray:
-        return self._vectors.of(texts, lambda some: list(self._embedder.embed_documents(some)))
+    def _embed_documents(self, texts: list[str]) -> list[FloatArray]:
+        return list(self._vectors.of(texts, lambda some: list(self._embedder.embed_documents(some))))
 
 
 class _Scoring(Blocking):
