@@ -207,7 +207,7 @@ class Learned:
     @property
     def _own_log(self) -> RewardLog:
         if not isinstance(self.log, RewardLog):
-            raise InputError(f"store: expected none: `tttembed worker {self._store}` judges, learns and keeps")
+            raise InputError("store: expected none: its worker, `tttembed worker`, judges, learns and keeps")
         return self.log
 
     def _judge_of(self, reranker: Any, scale: str) -> Judge:
