@@ -738,14 +738,18 @@ def test_learned_keeps_verdicts_in_a_store_and_follows_it(tmp_path):
     """`Learned(..., store=URL)`: what the worker learns is served; this process does not learn by itself."""
     url = f"sqlite:///{tmp_path / 'ttt.db'}"
     embed, kinds = FakeEmbedder(), ("manual", "guide with examples")
-    ttt = Learned(embed, lambda _, texts: [0.9 if "guide" in text else 0.1 for text in texts], store=url)
-    for noun in ("refunds", "invoices", "backups", "payments"):
-        for where in "abcdefg":
-            ttt.reranker(f"how do {noun} {where} work", [f"{k} on {noun} {where}" for k in kinds])
+
+    def prefers_guides(query, texts):
+        return [0.9 if "guide" in text and text.split(" on ")[1] in query else 0.1 for text in texts]
+
+    ttt = Learned(embed, prefers_guides, store=url)
+    for topic in (f"{noun} {where}" for noun in ("refunds", "invoices", "backups") for where in "abcdefgh"):
+        others = (topic, topic[:-1] + "x", topic[:-1] + "y")
+        ttt.reranker(f"how do {topic} work", [f"{kind} on {other}" for other in others for kind in kinds])
     ttt.log.close()
     with open_store(url) as store:
         Worker(store, rewards_of=ttt.log.judge, min_new=1).round()
-    followed = Learned(embed, lambda _, texts: [0.0] * len(texts), store=url)
+    followed = Learned(embed, prefers_guides, store=url)
 
     assert followed.embeddings(["how do taxes work"]).tolist() != embed.embed_queries(["how do taxes work"]).tolist()
     with pytest.raises(InputError, match=r"^store: expected none: its worker, `tttembed worker`, judges, learns"):
