@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tttembed_rag import InputError, Learned, context
+from tttembed_rag.cli import main
 from tttembed_rag.errors import RewardError
 from tttembed_rag.learned.writing import written_questions
 from tttembed_rag.testing import FakeEmbedder, FakeJudge, word_overlap
@@ -232,3 +237,51 @@ def test_a_judge_says_its_scale_itself():
     ttt.reranker("refunds a", ["refunds a", "b"])
 
     assert [row[2] for row in ttt.log.rows()] == [1.0, 0.0]
+
+
+class TestCommand:
+    """`tttembed try`: the same sentence of files; of logs see `tests/adapters/test_learned.py`."""
+
+    @pytest.fixture
+    def tried(self, monkeypatch):
+        """Runs it with a model of the user's own; gives what it prints, and how it ends."""
+        monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(embedder=FakeEmbedder(), judge=FakeJudge()))
+
+        def run(*arguments):
+            result = CliRunner().invoke(main, ["try", *map(str, arguments), "--embed", "python:mine:embedder"])
+            return result.stdout.strip(), result.exit_code, result.stderr
+
+        return run
+
+    def test_verdicts_that_were_saved_give_the_lesson_that_was_printed(self, learned, tried, tmp_path):
+        learned.save(tmp_path)
+        file = tmp_path / "verdicts.jsonl"
+        printed, *_ = tried(file, "--trusted", "--json")
+
+        assert tried(file, "--trusted")[0] == str(learned.learn())
+        assert json.loads(printed)["evidence"]["gain"] == pytest.approx(learned.learn().evidence.gain, abs=1e-6)
+
+    def test_a_folder_is_searched_and_judged_under_a_budget(self, tried, tmp_path):
+        """Its page is that of `tttembed eval`."""
+        corpus = [{"_id": f"d{i}", "text": page} for i, page in enumerate(PAGES)]
+        queries = [{"_id": f"q{i}", "text": question} for i, question in enumerate(QUESTIONS)]
+        for name, rows in (("corpus", corpus), ("queries", queries)):
+            (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        (tmp_path / "qrels").mkdir()
+        labels = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{2 * i + 1}\t1" for i in range(len(QUESTIONS)))]
+        (tmp_path / "qrels" / "test.tsv").write_text("\n".join(labels), encoding="utf-8")
+        page = tmp_path / "page.html"
+        printed, code, told = tried(tmp_path, "--judge", "python:mine:judge", "--budget", "pairs=90", "--html", page)
+
+        assert (code, printed[:6] in ("served", "not ye", "nothin")) == (0, True), told
+        assert "judged: 90 of 90 pairs" in told
+        assert "<html" in page.read_text(encoding="utf-8")
+
+    def test_votes_need_no_judge(self, tried, tmp_path):
+        file = tmp_path / "votes.csv"
+        file.write_text("query,document,thumb\nq,a,1\nq,b,-1\n", encoding="utf-8")
+        _, code, told = tried(file, "--judge", "python:mine:judge")
+
+        assert code == 2
+        assert "--judge: expected a log or a folder, got" in told
+        assert tried(file)[0].startswith("not yet: it takes more questions")

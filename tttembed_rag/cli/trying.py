@@ -7,6 +7,7 @@ import json
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,20 +32,17 @@ from tttembed_rag.rewards.columns import DEFAULT_TASK
 @whether_trusted
 @click.option("--html", "page", metavar="PAGE", type=target, help="The page of `tttembed eval` too.")
 @click.option("--json", "as_json", is_flag=True, help="The lesson as one JSON object.")
-@click.pass_context
 def attempt(
-    ctx: click.Context,
     source: Path,
     spec: str | None,
     embed: str | None,
     rewards: str | None,
-    scale: str,
-    budget: str,
-    price: str,
     page: Path | None,
     *,
+    scale: str,
     trusted: bool | None,
     as_json: bool,
+    **spending: str,
 ) -> None:
     """Judge what waits, learn from all of it, and say in one sentence whether it would be served, and why.
 
@@ -57,35 +55,22 @@ def attempt(
     from tttembed_rag.gate.deciding import fit
     from tttembed_rag.learned.lesson import Lesson
 
-    folder = source.is_dir()
+    folder, invoke = source.is_dir(), click.get_current_context().invoke
     if spec is not None:
         if not (folder or is_log(source)):
             raise click.UsageError(f"--judge: expected a log or a folder, got {source}, which has verdicts of its own")
         of_folder = {"embed": embed} if folder else {}
         with redirect_stdout(io.StringIO()) as judged:
-            ctx.invoke(judge, source=source, spec=spec, budget=budget, price=price, no_examination=True, **of_folder)
+            invoke(judge, source=source, spec=spec, no_examination=True, **of_folder, **spending)
         click.echo(judged.getvalue().strip(), err=True)
         rewards, trusted = default_target(source, spec).stem, trusted if trusted is not None else True
-    vectors = "minilm" if embed is None else name_of(embed)
-    of_texts = None if folder else embed
-    found = read_rewards(
-        source,
-        embed=of_texts,
-        task=DEFAULT_TASK,
-        judge=None,
-        tenant="",
-        last=None,
-        vectors=vectors,
-        rewards=rewards,
-        scale=scale,
-        depth=10,
-        trusted=trusted,
-    )
+    read: dict[str, Any] = {"embed": None if folder else embed, "scale": scale, "rewards": rewards, "trusted": trusted}
+    read["vectors"] = "minilm" if embed is None else name_of(embed)
+    found = read_rewards(source, task=DEFAULT_TASK, judge=None, tenant="", last=None, depth=10, **read)
     lesson = Lesson.of(fit(found.rewards))
     if page is not None:
-        measured = {"rewards": rewards or "qrels", "embed": of_texts, "scale": scale, "vectors": vectors, "page": page}
         with redirect_stdout(io.StringIO()):
-            ctx.invoke(evaluate, folders=(source,), scopes=("auto",), trusted=trusted, **measured)
+            invoke(evaluate, folders=(source,), page=page, **(read if rewards else read | {"rewards": "qrels"}))
     if as_json:
         click.echo(json.dumps(asdict(lesson)))
     else:

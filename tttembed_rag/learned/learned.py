@@ -42,7 +42,7 @@ Scorer: TypeAlias = Callable[[str, list[str]], Sequence[float | None]]
 # A question to the documents that a search finds for it, the best first.
 Search: TypeAlias = Callable[[str], Sequence[str]]
 
-_failures = FailureLog(logging.getLogger(__name__))
+_log = logging.getLogger(__name__)
 # From so many questions that somebody asked on, written ones count no more.
 _ASKED = 16
 # Who vouches.
@@ -94,6 +94,7 @@ class Learned:
         self._embedder = as_embedder(self._embedding(model), name=_named(model))
         self._judge = self._judge_of(reranker, scale)
         self._vectors, self._task, self._k = TextVectors(), checked_task(task), k
+        self._failures = FailureLog(_log)
         self._store, self._written = store, RewardLog.of(self._judge)
         self.log: Log = RewardLog.of(self._judge)
         self.live: OffsetSupplier = LiveOffsets(offsets)
@@ -222,7 +223,7 @@ class Learned:
         try:
             self.log.record(query, documents, scores, task=resolve_task(self._task, query), source="")
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
-            _failures.exception("scored documents were not recorded")
+            self._failures.exception("scored documents were not recorded")
         return scores
 
     def _asked(self, log: RewardLog, questions: Iterable[str], search: Search, budget: str, price: str) -> Verdicts:

@@ -24,11 +24,10 @@ class Learned(tttembed_rag.Learned):
     """
 
     def _embedding(self, model: Any) -> Any:
-        return _Pair(*_both(model)) if hasattr(_both(model)[0], "run") else model
+        return _Pair(*_both(model))
 
     def _wrapped(self, model: Any) -> TTTTextEmbedder:
-        text = _both(model)[0] if hasattr(_both(model)[0], "run") else _Text(self._embed_query)
-        wrapped = TTTTextEmbedder(text, store=self._store or "memory")
+        wrapped = TTTTextEmbedder(_both(model)[0], store=self._store or "memory")
         wrapped._steering = Steering(self.live, self._task)  # noqa: SLF001 - of this distribution
         return wrapped
 
@@ -66,19 +65,6 @@ class _Pair:
             return [self.embed_query(text) for text in texts]
         shown = [Document(content=text) for text in texts]
         return [document.embedding for document in self._document.run(documents=shown)["documents"]]
-
-
-@component
-class _Text:
-    """A function from a query to its vector as a text embedder."""
-
-    def __init__(self, embed: Callable[[str], Any]) -> None:
-        self._embed = embed
-
-    @component.output_types(embedding=list[float])
-    def run(self, text: str) -> dict[str, Any]:
-        """The vector of *text*."""
-        return {"embedding": self._embed(text).tolist()}
 
 
 @component
