@@ -56,14 +56,14 @@ class TestSentences:
 
     def test_it_is_served_with_a_figure_and_who_vouches(self, learned):
         """The evidence of what is served has the same figure."""
-        lesson = learned.learn()
+        conclusion = learned.learn()
         evidence = learned.live.current["local:default"].evidence
 
-        assert (lesson.decision, lesson.evidence) == ("served", evidence)
+        assert (conclusion.decision, conclusion.evidence) == ("served", evidence)
         assert re.fullmatch(
             r"served: \+\.\d{3} nDCG@10 \[\+\.\d{3}, \+\.\d{3}\] on 40 questions it did not learn from; "
             r"rerank 1 instead of 6; vouched for by your reranker: you serve its order \[TTT-G00\]",
-            str(lesson),
+            str(conclusion),
         )
 
     def test_nothing_is_to_gain_where_the_search_is_right_already(self):
@@ -130,12 +130,12 @@ class TestServing:
         assert "scored documents were not recorded" in caplog.text
 
     def test_what_was_saved_is_served_and_learned_from_again(self, learned, tmp_path):
-        lesson = learned.learn()
+        conclusion = learned.learn()
         learned.save(tmp_path / "kept")
         loaded = Learned.load(tmp_path / "kept", embed, rerank)
 
         assert loaded.embeddings([TAXES])[0].tolist() == pytest.approx(learned.embeddings([TAXES])[0], abs=1e-6)
-        assert loaded.learn() == lesson
+        assert loaded.learn() == conclusion
 
     def test_another_model_of_the_same_width_is_refused(self, learned, tmp_path):
         learned.learn()
@@ -182,10 +182,10 @@ class TestWrittenQuestions:
         assert str(served).endswith("; from written questions [TTT-G00]")
 
     def test_sixteen_questions_that_were_asked_drop_them(self, learned):
-        lesson = learned.learn()
+        conclusion = learned.learn()
         learned.ask_documents(TITLED)
 
-        assert learned.learn(written=True) == lesson
+        assert learned.learn(written=True) == conclusion
 
     @pytest.mark.parametrize(
         ("text", "question"),

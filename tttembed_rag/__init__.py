@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tttembed_rag.judges.specs import open_judge
     from tttembed_rag.judging.running import judge_all
     from tttembed_rag.judging.spending import Budget, Price
+    from tttembed_rag.learned.conclusion import Conclusion
     from tttembed_rag.learned.learned import Learned
-    from tttembed_rag.learned.lesson import Lesson
     from tttembed_rag.offsets.evidence import Evidence
     from tttembed_rag.offsets.offset import Offset
     from tttembed_rag.offsets.offsets import Offsets
@@ -39,6 +39,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Budget",
+    "Conclusion",
     "CrossEncoderJudge",
     "Event",
     "Evidence",
@@ -48,7 +49,6 @@ __all__ = [
     "JudgeError",
     "Known",
     "Learned",
-    "Lesson",
     "LiveOffsets",
     "Offset",
     "Offsets",
@@ -87,8 +87,8 @@ if not TYPE_CHECKING:
             "tttembed_rag.judges.specs": ["open_judge"],
             "tttembed_rag.judging.running": ["judge_all"],
             "tttembed_rag.judging.spending": ["Budget", "Price"],
+            "tttembed_rag.learned.conclusion": ["Conclusion"],
             "tttembed_rag.learned.learned": ["Learned"],
-            "tttembed_rag.learned.lesson": ["Lesson"],
             "tttembed_rag.offsets.evidence": ["Evidence"],
             "tttembed_rag.offsets.offsets": ["Offsets"],
             "tttembed_rag.offsets.offset": ["Offset"],

@@ -58,13 +58,15 @@ def test_all_say_the_same_of_the_same_questions(learned, tmp_path, monkeypatch):
     """To the digit, of lists that each host's own search finds."""
     ttt, search, _ = learned
     ttt.ask(QUESTIONS, search)
-    lesson = ttt.learn()
+    conclusion = ttt.learn()
     plain = tttembed_rag.Learned(FakeEmbedder(), knowing(), k=6)
     plain.ask(QUESTIONS, plain.documents(PAGES))
     monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(judge=knowing(), embedder=FakeEmbedder()))
 
-    assert lesson.decision == "served"
-    assert str(lesson) == str(plain.learn()) == tried(tmp_path, ttt.log, "python:mine:judge", "python:mine:embedder")
+    assert conclusion.decision == "served"
+    assert (
+        str(conclusion) == str(plain.learn()) == tried(tmp_path, ttt.log, "python:mine:judge", "python:mine:embedder")
+    )
 
 
 def test_what_is_reranked_is_learned_from_and_served(learned):

@@ -31,7 +31,7 @@ from tttembed_rag.rewards.columns import DEFAULT_TASK
 @text("--price", "USD", "input=N,output=N (per million tokens), request=N (each).")
 @whether_trusted
 @click.option("--html", "page", metavar="PAGE", type=target, help="The page of `tttembed eval` too.")
-@click.option("--json", "as_json", is_flag=True, help="The lesson as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="The conclusion as one JSON object.")
 def attempt(
     source: Path,
     spec: str | None,
@@ -53,7 +53,7 @@ def attempt(
     """
     from tttembed_rag.embedders.specs import name_of
     from tttembed_rag.gate.deciding import fit
-    from tttembed_rag.learned.lesson import Lesson
+    from tttembed_rag.learned.conclusion import Conclusion
 
     folder, invoke = source.is_dir(), click.get_current_context().invoke
     if spec is not None:
@@ -67,11 +67,11 @@ def attempt(
     read: dict[str, Any] = {"embed": None if folder else embed, "scale": scale, "rewards": rewards, "trusted": trusted}
     read["vectors"] = "minilm" if embed is None else name_of(embed)
     found = read_rewards(source, task=DEFAULT_TASK, judge=None, tenant="", last=None, depth=10, **read)
-    lesson = Lesson.of(fit(found.rewards))
+    conclusion = Conclusion.of(fit(found.rewards))
     if page is not None:
         with redirect_stdout(io.StringIO()):
             invoke(evaluate, folders=(source,), page=page, **(read if rewards else read | {"rewards": "qrels"}))
     if as_json:
-        click.echo(json.dumps(asdict(lesson)))
+        click.echo(json.dumps(asdict(conclusion)))
     else:
-        say(str(lesson))
+        say(str(conclusion))

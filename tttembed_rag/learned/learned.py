@@ -21,7 +21,7 @@ from tttembed_rag.judges.contract import Blocking, Judge, Scores, checked_judge,
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judging.plan import Progress, Verdicts
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.learned.lesson import Lesson
+from tttembed_rag.learned.conclusion import Conclusion
 from tttembed_rag.learned.writing import written_questions
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.observations import Candidate, Served
@@ -158,7 +158,7 @@ class Learned:
             texts[row] for row in index.search(self._embed_query(question)[None], self._k)[1][0].tolist()
         ]
 
-    def learn(self, *, written: bool = False) -> Lesson:
+    def learn(self, *, written: bool = False) -> Conclusion:
         """Learn from all verdicts, serve what they support, and say so in one sentence.
 
         What *written* questions teach may be served too, while fewer than 16 others were judged; from then on they are
@@ -177,7 +177,7 @@ class Learned:
         offsets, served = fit(rewards), written or not of_written
         if served and isinstance(self.live, LiveOffsets):
             self.live.publish(offsets)
-        return Lesson.of(offsets, written=of_written, served=served)
+        return Conclusion.of(offsets, written=of_written, served=served)
 
     # What an adapter says of its host's types
 

@@ -23,7 +23,7 @@ _SHOWN = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class Conclusion:
     """What `Learned.learn` decided, and why; its text is one sentence.
 
     Attributes:
@@ -46,7 +46,7 @@ class Lesson:
 
     @classmethod
     def of(cls, offsets: Offsets, *, written: bool = False, served: bool = True) -> Self:
-        """The lesson of *offsets* that the gate decided about, and whether they are *served* where it publishes."""
+        """The conclusion of *offsets* that the gate decided about, and whether they are *served* where it publishes."""
         of_tasks = [offset for offset in offsets.values() if offset.query_id is None and offset.task is not None]
         offset = max(of_tasks or offsets.values(), key=lambda one: (one.n, one.served))
         evidence, rescorer = offset.evidence, offsets.rescorer(offset.task)
@@ -79,7 +79,8 @@ class Lesson:
             parts = ["nobody asked these questions: learn(written=True) serves what they teach", figure]
         else:
             needed = f"about {evidence.needed} more judged questions would settle it" * bool(evidence.needed)
-            parts = [needed or _CHANGES.get(evidence.code, ""), figure, evidence.reason]
+            reason = evidence.reason * (evidence.code != FALLS.code)  # which the figure tells
+            parts = [needed or _CHANGES.get(evidence.code, ""), figure, reason]
         parts += ["from written questions" * self.written, f"of the largest of {self.tasks} tasks" * (self.tasks > 1)]
         return f"{self.decision}: {'; '.join(filter(None, parts))} [{evidence.code}]"
 
