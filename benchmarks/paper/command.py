@@ -28,12 +28,12 @@ from benchmarks.paper.workload import Workload
 from tttembed_rag import __version__
 from tttembed_rag.cli.group import Many, said_in_one_line
 from tttembed_rag.cli.processes import side_by_side, worker_processes
-from tttembed_rag.cli.progress import watched
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole
+from tttembed_rag.system.progress import watched
 
 NAMES = (
     "budget",

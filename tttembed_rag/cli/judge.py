@@ -15,7 +15,7 @@ import click
 
 from tttembed_rag.cli.embedding import cached_embedder, embed_folder, embedded_by
 from tttembed_rag.cli.group import Many, counted, main, text
-from tttembed_rag.cli.progress import stoppable, working
+from tttembed_rag.system.progress import stoppable, working
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.datasets import Dataset
@@ -94,7 +94,7 @@ def judge(
 
     if source.suffix.lower() in (".csv", ".tsv"):
         raise click.UsageError(f"{source}: expected a folder or a log; votes need no judge: tttembed fit {source}")
-    target = out or _default_target(source, spec)
+    target = out or default_target(source, spec)
     if target.is_dir() or str(target) == "-":
         raise click.UsageError(f"{target}: expected a file, got {'a folder' if target.is_dir() else 'a dash'}")
     caps = Budget.parse(budget)
@@ -195,7 +195,7 @@ def _covering(
     return in_covering_order(served, queries, key=str(seed).encode())
 
 
-def _default_target(source: Path, spec: str) -> Path:
+def default_target(source: Path, spec: str) -> Path:
     """The default file of rewards: scores/JUDGE.tsv in the folder, or beside the log."""
     name = spec.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2]
     if spec.startswith("feedback:"):

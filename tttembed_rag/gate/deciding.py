@@ -50,7 +50,7 @@ from tttembed_rag.gate.thresholds import (
     MOST_CANDIDATES,
     MOST_VOTED,
 )
-from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, Question
+from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, REPEATS, Question
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.offset import AnyScope, Offset, Scope, check_scope
 from tttembed_rag.offsets.offsets import Offsets
@@ -278,7 +278,7 @@ def improve(case: Case, base: Float64) -> Evidence | None:
     if headroom_of(case, base) >= LEAST_HEADROOM:
         return None
     brought = "your search gives the reranker all that was judged good: judge deeper than it gives"
-    return refused(case, COMPARE, brought if case.terms.reranked else "the judge repeats the retriever's order")
+    return refused(case, COMPARE, brought if case.terms.reranked else REPEATS)
 
 
 def confirm(case: Case) -> Evidence | None:
