@@ -81,7 +81,10 @@ class Proposal:
 
     def change(self, base: Float64) -> Gain:
         """The change of nDCG@10 of held-out queries, by their rewards, from that of the *base* vectors (n,)."""
-        return Gain.measured(self.case.ndcg(self.held_out) - base, *self._counted, most=self._most)
+        weights, groups = self._counted
+        measured = self.case.measured
+        most = min(self._most, float(measured.sum()))
+        return Gain.measured(self.case.ndcg(self.held_out) - base, weights * (measured > 0), groups, most=most)
 
     @property
     def _counted(self) -> tuple[Float64, IntArray]:
