@@ -804,4 +804,4 @@ def test_cosines_that_lie_close_together_are_told(capsys, settings, said):
     """One line says why all scores are alike, where they are."""
     tell(Offsets([], width=4, settings=settings), everything=False, as_json=False)
 
-    assert ("cosines: 0.82 on average" in capsys.readouterr().out) == said
+    assert ("cosines: 0.83 on average" in capsys.readouterr().out) == said
