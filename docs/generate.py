@@ -29,7 +29,7 @@ TESTS = {
         "Two candidates of a query were judged, and their rewards differ; by the judge's rewards, the order that is "
         f"served without offsets has a mean nDCG@10 below {1 - thresholds.LEAST_HEADROOM:g}; they are a judge's, or of "
         "two sources or more; and where nobody declares the judge there are two rewarded queries, of which those "
-        f"within cosine {NEAR:g} of each other are one."
+        f"within {NEAR:g} spreads of cosines of each other are one (cosine {1 - NEAR:g} under all-MiniLM-L6-v2)."
     ),
     codes.MEANS.code: (
         "The first of these that speaks decides: trusted labels of an audit; whoever declares the judge "

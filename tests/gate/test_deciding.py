@@ -314,7 +314,7 @@ class TestNeeded:
 
     def test_is_said_where_a_gain_is_unsure(self, planted):
         """A gain within its error comes with the number of further rewarded queries it would need."""
-        evidence = fit(planted(10, depth=5, strength=0.2, seed=1), scope="global")["global"].evidence
+        evidence = fit(planted(10, depth=5, strength=0.3, seed=1), scope="global")["global"].evidence
 
         assert (evidence.verdict, evidence.code) == ("abstained", FALLS.code)
         assert evidence.needed > 0

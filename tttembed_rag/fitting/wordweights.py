@@ -67,7 +67,7 @@ class Weighing:
         scale = np.maximum(deviation, _LEAST_SCALE)
         teacher = softmax(np.where(present, grid.rewards / recipe.teacher_temperature, PADDING))
         start = np.zeros(FEATURES)
-        start[COSINE] = scale[COSINE] / recipe.student_temperature
+        start[COSINE] = scale[COSINE] / (recipe.student_temperature * recipe.spread)
         return cls(known / scale, scale, present, teacher, weights, start, vocabulary)
 
     def solved(self, queries: NDArray[np.bool_] | None = None) -> Float64:
