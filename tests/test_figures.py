@@ -442,3 +442,26 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
     assert by_offsets == both
     assert readme in " ".join(TEXT.split())
     assert [sentence for sentence in said if sentence not in NUMBERS] == []
+
+
+def test_figures_of_the_bridge_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/bridge.py --json benchmarks/results/bridge.json` takes minutes."""
+    found = json.loads((RESULTS / "bridge.json").read_text(encoding="utf-8"))
+    page = (REPO / "docs" / "how-to" / "bridge.md").read_text(encoding="utf-8")
+    titles = {
+        "e5:minilm": "multilingual-e5-small on MiniLM's index",
+        "minilm:e5": "MiniLM on multilingual-e5-small's index",
+        "lsa:minilm": "a bag of words on MiniLM's index",
+        "static:minilm": "a static model on MiniLM's index",
+    }
+    ways = ("rotation", "bridge", "logged", "64", "200", "new, index rebuilt")
+    gate = found["gate"]
+
+    assert {*titles} == {*found["pairs"]}
+    for pair, of in found["pairs"].items():
+        shares = " | ".join(f"{of['share'][way]:.0%}".replace("%", " %") for way in ways)
+        assert f"| {titles[pair]} | {shares} |" in page
+    assert (
+        f"In {gate['asked']} cells the gate was asked for nine tenths or all of it. It proved {gate['proven']}" in page
+    )
+    assert f"of which {gate['below']} kept less on other queries, {gate['below beyond chance']} beyond chance" in page
