@@ -122,3 +122,25 @@ def test_without_the_gate_cosines_are_as_they_are(planted):
     offsets = fit(planted(8), scope="global", gate=False)
 
     assert (offsets.settings["spread"], offsets.settings["student_temperature"]) == (1.0, 0.05)
+
+
+def test_the_head_of_longer_vectors_teaches_as_much(planted):
+    """Three times as many coordinates that hardly count change no verdict and no gain, cut off or not."""
+    head = planted(40, strength=0.6)
+    rng = np.random.default_rng(0)
+    tails = [0.02 * rng.standard_normal((len(rows.vectors), 3 * head.width)) for rows in (head.queries, head.documents)]
+    queries, documents = (
+        np.concatenate([rows.unit, tail / head.width**0.5], axis=1).astype(np.float32)
+        for rows, tail in zip((head.queries, head.documents), tails, strict=True)
+    )
+    whole = replace(
+        head,
+        query_vectors=queries,
+        doc_vectors=documents,
+        query_norms=np.linalg.norm(queries, axis=1),
+        doc_norms=np.linalg.norm(documents, axis=1),
+    )
+    (before, gains), (after, gains_after) = decisions(whole), decisions(head)
+
+    assert after == before
+    assert_allclose(gains_after, gains, atol=0.002)

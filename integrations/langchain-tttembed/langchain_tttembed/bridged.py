@@ -34,11 +34,11 @@ class BridgedEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """The vector of a query in the old space."""
-        return self.bridge.apply(self.base.embed_query(text)).tolist()
+        return self.bridge.apply(self.base.embed_query(text)).tolist()  # type: ignore[no-any-return]
 
     async def aembed_query(self, text: str) -> list[float]:
         """The vector of a query in the old space."""
-        return self.bridge.apply(await self.base.aembed_query(text)).tolist()
+        return self.bridge.apply(await self.base.aembed_query(text)).tolist()  # type: ignore[no-any-return]
 
     def _documents(self, vectors: list[list[float]]) -> list[list[float]]:
         return self.bridge.apply(vectors, documents=True).tolist() if vectors else []
