@@ -47,9 +47,8 @@ def learn_bridge(
 ) -> None:
     """Search an old model's index with a new model: learn a bridge.
 
-    The old model need not answer any more. DIR is a BEIR folder with the old model's vectors of documents and logged
-    queries; FILE and URL are rewards, as `tttembed fit` takes them. Only the new model is asked; the old one too for a
-    FILE, which has no vectors.
+    The old model need not answer any more. DIR is a BEIR folder with its vectors of documents and logged queries; FILE
+    and URL are rewards, as `tttembed fit` takes them. The texts of a FILE are embedded by both models.
 
     Verdicts decide, on queries that nothing was learned from: the bridge, or with --offsets both, must keep the SHARE
     of what the old model finds by the lower end of a 90 % interval. Else nothing is written, unless you say --unproven.
