@@ -57,7 +57,7 @@ LAYERS = {
         ("gate", "embedders", "judging"),
         ("serving", "evaluate"),
         ("capture",),
-        ("adapting", "testing"),
+        ("adapting", "testing", "learned"),
         ("__init__",),
         ("cli",),
         ("__main__",),

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tttembed_rag.gate.tuning import Tuned, tune
     from tttembed_rag.judges.contract import Judge
     from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
-    from tttembed_rag.judges.examination import check_judge
-    from tttembed_rag.judges.http import HttpJudge
     from tttembed_rag.judges.rubric import RubricJudge
     from tttembed_rag.judges.specs import open_judge
     from tttembed_rag.judging.running import judge_all
     from tttembed_rag.judging.spending import Budget, Price
+    from tttembed_rag.learned.conclusion import Conclusion
+    from tttembed_rag.learned.learned import Learned
     from tttembed_rag.offsets.evidence import Evidence
     from tttembed_rag.offsets.offset import Offset
     from tttembed_rag.offsets.offsets import Offsets
@@ -41,15 +41,16 @@ __version__ = "0.1.0"
 __all__ = [
     "Bridge",
     "Budget",
+    "Conclusion",
     "CrossEncoderJudge",
     "Event",
     "Evidence",
     "Feedback",
-    "HttpJudge",
     "InputError",
     "Judge",
     "JudgeError",
     "Known",
+    "Learned",
     "LiveOffsets",
     "Offset",
     "Offsets",
@@ -64,7 +65,6 @@ __all__ = [
     "TextVectors",
     "Tuned",
     "TwoPass",
-    "check_judge",
     "context",
     "fit",
     "judge_all",
@@ -86,12 +86,12 @@ if not TYPE_CHECKING:
             "tttembed_rag.gate.tuning": ["Tuned", "tune"],
             "tttembed_rag.judges.contract": ["Judge"],
             "tttembed_rag.judges.cross_encoder": ["CrossEncoderJudge"],
-            "tttembed_rag.judges.examination": ["check_judge"],
-            "tttembed_rag.judges.http": ["HttpJudge"],
             "tttembed_rag.judges.rubric": ["RubricJudge"],
             "tttembed_rag.judges.specs": ["open_judge"],
             "tttembed_rag.judging.running": ["judge_all"],
             "tttembed_rag.judging.spending": ["Budget", "Price"],
+            "tttembed_rag.learned.conclusion": ["Conclusion"],
+            "tttembed_rag.learned.learned": ["Learned"],
             "tttembed_rag.offsets.evidence": ["Evidence"],
             "tttembed_rag.offsets.offsets": ["Offsets"],
             "tttembed_rag.offsets.offset": ["Offset"],

@@ -8,6 +8,7 @@ from tttembed_rag.cli import (  # noqa: F401 - each adds its commands
     learning,
     measuring,
     offsets,
+    trying,
 )
 from tttembed_rag.cli.group import main
 

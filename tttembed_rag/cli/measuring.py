@@ -16,13 +16,13 @@ import numpy as np
 from tttembed_rag.cli.group import Many, main, target, write_json
 from tttembed_rag.cli.options import path_alone, rows_written, warn_of_sources, whether_trusted
 from tttembed_rag.cli.processes import side_by_side, worker_processes
-from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import collections_of, is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.recipe import Recipe, Solver
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole
+from tttembed_rag.system.progress import watched
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.collection import Collection

@@ -80,7 +80,7 @@ def _service(kind: str, model: str, dimensions: int | None, options: Options) ->
 
 def _here(kind: Any, target: str, options: Options) -> Embedder:
     if kind == "python":
-        return _object(target, options.load())
+        return as_embedder(options.load(), name=target)
     if kind == "minilm":
         return minilm()
     if kind == "model2vec":
@@ -95,8 +95,12 @@ def _here(kind: Any, target: str, options: Options) -> Embedder:
     return local_model(target, kind, **machine)
 
 
-def _object(name: str, model: Any) -> Embedder:
-    """An embedding object, or what can be called with texts, of the user's own as an embedder."""
+def as_embedder(model: Any, *, name: str) -> Embedder:
+    """An embedding object, or what can be called with texts, of the user's own as an embedder; *name* is a function's.
+
+    Raises:
+        InputError: It is neither.
+    """
     if isinstance(model, Embedder) and type(model).__module__.startswith("tttembed_rag."):
         return model
     if FrameworkEmbedder.takes(model):

@@ -34,16 +34,11 @@ class BridgedEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """The vector of a query in the old space."""
-        return self._query(self.base.embed_query(text))
+        return self.bridge.apply(self.base.embed_query(text)).tolist()  # type: ignore[no-any-return]
 
     async def aembed_query(self, text: str) -> list[float]:
         """The vector of a query in the old space."""
-        return self._query(await self.base.aembed_query(text))
-
-    def _query(self, vector: list[float]) -> list[float]:
-        crossed: list[float] = self.bridge.apply(vector).tolist()
-        return crossed
+        return self.bridge.apply(await self.base.aembed_query(text)).tolist()  # type: ignore[no-any-return]
 
     def _documents(self, vectors: list[list[float]]) -> list[list[float]]:
-        crossed: list[list[float]] = self.bridge.apply(vectors, documents=True).tolist() if vectors else []
-        return crossed
+        return self.bridge.apply(vectors, documents=True).tolist() if vectors else []

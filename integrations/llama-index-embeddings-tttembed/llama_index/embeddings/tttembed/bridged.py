@@ -36,10 +36,10 @@ class BridgedEmbedding(BaseEmbedding):
         return "BridgedEmbedding"
 
     def _get_query_embedding(self, query: str) -> Embedding:
-        return self._query(self._model.get_query_embedding(query))
+        return self._bridge.apply(self._model.get_query_embedding(query)).tolist()
 
     async def _aget_query_embedding(self, query: str) -> Embedding:
-        return self._query(await self._model.aget_query_embedding(query))
+        return self._bridge.apply(await self._model.aget_query_embedding(query)).tolist()
 
     def _get_text_embedding(self, text: str) -> Embedding:
         return self._get_text_embeddings([text])[0]
@@ -48,15 +48,7 @@ class BridgedEmbedding(BaseEmbedding):
         return (await self._aget_text_embeddings([text]))[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[Embedding]:
-        return self._texts(self._model.get_text_embedding_batch(texts))
+        return self._bridge.apply(self._model.get_text_embedding_batch(texts), documents=True).tolist()
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[Embedding]:
-        return self._texts(await self._model.aget_text_embedding_batch(texts))
-
-    def _query(self, vector: Embedding) -> Embedding:
-        crossed: Embedding = self._bridge.apply(vector).tolist()
-        return crossed
-
-    def _texts(self, vectors: list[Embedding]) -> list[Embedding]:
-        crossed: list[Embedding] = self._bridge.apply(vectors, documents=True).tolist()
-        return crossed
+        return self._bridge.apply(await self._model.aget_text_embedding_batch(texts), documents=True).tolist()
