@@ -36,10 +36,10 @@ class BridgedEmbedding(BaseEmbedding):
         return "BridgedEmbedding"
 
     def _get_query_embedding(self, query: str) -> Embedding:
-        return self._bridge.apply(self._model.get_query_embedding(query)).tolist()
+        return self._bridge.apply(self._model.get_query_embedding(query)).tolist()  # type: ignore[no-any-return]
 
     async def _aget_query_embedding(self, query: str) -> Embedding:
-        return self._bridge.apply(await self._model.aget_query_embedding(query)).tolist()
+        return self._bridge.apply(await self._model.aget_query_embedding(query)).tolist()  # type: ignore[no-any-return]
 
     def _get_text_embedding(self, text: str) -> Embedding:
         return self._get_text_embeddings([text])[0]
@@ -48,7 +48,7 @@ class BridgedEmbedding(BaseEmbedding):
         return (await self._aget_text_embeddings([text]))[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[Embedding]:
-        return self._bridge.apply(self._model.get_text_embedding_batch(texts), documents=True).tolist()
+        return self._bridge.apply(self._model.get_text_embedding_batch(texts), documents=True).tolist()  # type: ignore[no-any-return]
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[Embedding]:
-        return self._bridge.apply(await self._model.aget_text_embedding_batch(texts), documents=True).tolist()
+        return self._bridge.apply(await self._model.aget_text_embedding_batch(texts), documents=True).tolist()  # type: ignore[no-any-return]
