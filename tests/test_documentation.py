@@ -40,7 +40,7 @@ SKILLS = REPO / "tttembed_rag" / ".agents" / "skills"
 PAGES = [README, *sorted((REPO / "docs").rglob("*.md")), *sorted(SKILLS.rglob("*.md"))]
 NAMES = [str(page.relative_to(REPO)) for page in PAGES]
 # What the blocks of a page import and `make test` does not install; `make test-hosts` does, and runs that page.
-HOSTED = {"tools.md": "mcp"}
+HOSTED = {"mcp.md": "mcp"}
 TEXT = README.read_text(encoding="utf-8")
 
 
@@ -133,6 +133,7 @@ def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
 def provide(parameters: dict[str, Any]) -> None:
     """Makes the files and folders that a command reads, where they are missing."""
     vectors, judge = parameters.get("vectors") or "minilm", parameters.get("rewards", QRELS)
+    vectors = vectors[0] if isinstance(vectors, tuple) else vectors
     judge = judge[0] if isinstance(judge, tuple) else judge
     named = (parameters.get(name) for name in ("folder", "source"))
     for given in (*parameters.get("folders", ()), *named):

@@ -1,6 +1,6 @@
 """Keep a reranker's or judge's verdicts: offsets that improve query vectors, published on evidence.
 
-These thirty names are enough to log, judge, learn and serve. The rooms of the package list more:
+These thirty-one names are enough to log, judge, learn and serve. The rooms of the package list more:
 `tttembed_rag.judges`, `.judging`, `.embedders`, `.serving`, `.errors`, `.testing`, and `.adapting` for adapters.
 """
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tttembed_rag.capture.log import Known
     from tttembed_rag.capture.rewardlog import RewardLog
     from tttembed_rag.capture.textvectors import TextVectors
+    from tttembed_rag.embedders.bridge import Bridge
     from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
     from tttembed_rag.fitting.recipe import Recipe
     from tttembed_rag.gate.deciding import fit
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bridge",
     "Budget",
     "Conclusion",
     "CrossEncoderJudge",
@@ -77,6 +79,7 @@ if not TYPE_CHECKING:
             "tttembed_rag.capture.log": ["Known"],
             "tttembed_rag.capture.rewardlog": ["RewardLog"],
             "tttembed_rag.capture.textvectors": ["TextVectors"],
+            "tttembed_rag.embedders.bridge": ["Bridge"],
             "tttembed_rag.errors": ["InputError", "JudgeError", "TTTEmbedError"],
             "tttembed_rag.fitting.recipe": ["Recipe"],
             "tttembed_rag.gate.deciding": ["fit"],

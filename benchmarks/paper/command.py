@@ -71,6 +71,7 @@ NAMES = (
 @click.option("--depth", default=10, show_default=True, help="Rewarded candidates per query.")
 @click.option("--seeds", default="0,1,2", show_default=True, type=Many(int, "N,..."), help="Draws of rewarded queries.")
 @click.option("--breadths", default="", type=Many(int, "N,..."), help="Rewarded queries, instead of the study's own.")
+@click.option("--method", "methods", multiple=True, help="baselines, unseen: a rival, once for each.  [default: all]")
 @click.option("--objective", type=click.Choice(list(OBJECTIVES)), default="kd", show_default=True)
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
 @click.option("--specialty", help="recovery: the set specialised on.  [default: the first DIR]")

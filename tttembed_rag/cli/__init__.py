@@ -2,6 +2,7 @@
 
 from tttembed_rag.cli import (  # noqa: F401 - each adds its commands
     auditing,
+    bridging,
     data,
     judge,
     learning,

@@ -76,9 +76,9 @@ def judge(
     DIR is a BEIR folder with vectors/NAME.npz, LOG a file of JSON lines: query_id, query, task,
     candidates [{id, text}]. SPEC is yesno:MODEL, cross-encoder:MODEL, rubric:MODEL (a local chat model),
     openai:MODEL (any service that speaks its chat, by ?url=), anthropic:MODEL, gemini:MODEL, a vendor's reranker
-    (cohere:MODEL, jina:MODEL, voyage:MODEL, zeroentropy:MODEL), http+SHAPE://HOST or https+SHAPE://HOST (cohere, jina,
-    voyage, zeroentropy, vllm, vllm-score, tei, sglang, decision, gemini-decision), python:MODULE:NAME or feedback:FILE
-    (CSV, TREC qrels, OpenSearch JSON); options follow as ?name=value&...
+    (cohere:MODEL, jina:MODEL, voyage:MODEL), http+SHAPE://HOST or https+SHAPE://HOST (cohere, jina, voyage, vllm,
+    vllm-score, tei, sglang, decision, gemini-decision), python:MODULE:NAME or feedback:FILE (CSV, TREC qrels,
+    OpenSearch JSON); options follow as ?name=value&...
 
     The CSV of feedback has the columns query_id, doc_id, signal and value, and may have position. Signals: thumb
     (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked, weighed by position), success (1 the

@@ -22,7 +22,7 @@ from tttembed_rag.judges.yesno import YesNoJudge
 
 # Kinds of judges that cost nothing: models on this machine.
 FREE = ("yesno", "cross-encoder", "rubric")
-_MODELS = (*FREE, "openai", "anthropic", "gemini", "cohere", "jina", "voyage", "zeroentropy")
+_MODELS = (*FREE, "openai", "anthropic", "gemini", "cohere", "jina", "voyage")
 KINDS = ", ".join([*(f"{kind}:MODEL" for kind in _MODELS), "http+SHAPE://HOST or python:MODULE:NAME"])
 
 
@@ -31,9 +31,9 @@ def open_judge(spec: str) -> Judge:
 
     `yesno:MODEL`, `cross-encoder:MODEL`, `rubric:MODEL` (a local chat model), `openai:MODEL` (any service that speaks
     its chat completions, by `?url=`), `anthropic:MODEL`, `gemini:MODEL`, a vendor's reranker (`cohere:MODEL`,
-    `jina:MODEL`, `voyage:MODEL`, `zeroentropy:MODEL`), `http+SHAPE://HOST[:PORT][/PATH]` or `https+SHAPE://...` or
-    `python:MODULE:NAME` (a judge, a class or function that makes one, or a function from prompt to answer); options
-    follow as in an address: `cross-encoder:PATH?scale=logit&device=cuda`.
+    `jina:MODEL`, `voyage:MODEL`), `http+SHAPE://HOST[:PORT][/PATH]` or `https+SHAPE://...` or `python:MODULE:NAME` (a
+    judge, a class or function that makes one, or a function from prompt to answer); options follow as in an address:
+    `cross-encoder:PATH?scale=logit&device=cuda`.
 
     Raises:
         InputError: No such kind or option.

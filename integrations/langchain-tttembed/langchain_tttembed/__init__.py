@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from tttembed_rag.adapting import facade
 
 if TYPE_CHECKING:
+    from langchain_tttembed.bridged import BridgedEmbeddings
     from langchain_tttembed.capture import RecordingCompressor, RecordingCrossEncoder, RewardCallbackHandler
     from langchain_tttembed.embeddings import TTTEmbeddings
     from langchain_tttembed.judges import chat_judge
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from langchain_tttembed.retrievers import RescoringCompressor, RescoringRetriever, RewardRetriever
 
 __all__ = [
+    "BridgedEmbeddings",
     "Learned",
     "RecordingCompressor",
     "RecordingCrossEncoder",
@@ -29,6 +31,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = facade(
         __name__,
         {
+            "langchain_tttembed.bridged": ["BridgedEmbeddings"],
             "langchain_tttembed.capture": ["RecordingCompressor", "RecordingCrossEncoder", "RewardCallbackHandler"],
             "langchain_tttembed.embeddings": ["TTTEmbeddings"],
             "langchain_tttembed.judges": ["chat_judge"],
