@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from tttembed_rag.capture.log import Known
     from tttembed_rag.capture.rewardlog import RewardLog
     from tttembed_rag.capture.textvectors import TextVectors
-    from tttembed_rag.embedders.bridge import Bridge
     from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
     from tttembed_rag.fitting.recipe import Recipe
     from tttembed_rag.gate.deciding import fit
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Bridge",
     "Budget",
     "Conclusion",
     "CrossEncoderJudge",
@@ -79,7 +77,6 @@ if not TYPE_CHECKING:
             "tttembed_rag.capture.log": ["Known"],
             "tttembed_rag.capture.rewardlog": ["RewardLog"],
             "tttembed_rag.capture.textvectors": ["TextVectors"],
-            "tttembed_rag.embedders.bridge": ["Bridge"],
             "tttembed_rag.errors": ["InputError", "JudgeError", "TTTEmbedError"],
             "tttembed_rag.fitting.recipe": ["Recipe"],
             "tttembed_rag.gate.deciding": ["fit"],

@@ -69,8 +69,9 @@ def attempt(
     found = read_rewards(source, task=DEFAULT_TASK, judge=None, tenant="", last=None, depth=10, **read)
     conclusion = Conclusion.of(fit(found.rewards))
     if page is not None:
+        models = {"vectors": (read["vectors"],), "embed": () if read["embed"] is None else (read["embed"],)}
         with redirect_stdout(io.StringIO()):
-            invoke(evaluate, folders=(source,), page=page, **(read if rewards else read | {"rewards": "qrels"}))
+            invoke(evaluate, folders=(source,), page=page, **read | models | {"rewards": rewards or "qrels"})
     if as_json:
         click.echo(json.dumps(asdict(conclusion)))
     else:

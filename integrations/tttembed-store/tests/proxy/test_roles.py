@@ -10,7 +10,8 @@ from starlette.routing import Route
 from tttembed_store.proxy import Caller, Callers
 
 from tests.traffic import frozen
-from tttembed_rag import Bridge, Evidence, Offset, Offsets
+from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag.embedders import Bridge
 
 QUERY = {"x-ttt-role": "query"}
 

@@ -78,8 +78,7 @@ def serve(
     Without UPSTREAM a model of this machine answers, by OpenAI's shape: `tttembed serve --embed minilm --store URL`.
     """
     uvicorn = require("uvicorn", "serve")
-    from tttembed_rag import Bridge
-    from tttembed_rag.embedders import open_embedder
+    from tttembed_rag.embedders import Bridge, open_embedder
     from tttembed_store.following import TenantOffsets, follow
     from tttembed_store.proxy import Callers, FeedbackWriter, LocalModel, proxy_app
 

@@ -7,8 +7,8 @@ import os
 from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 
-from tttembed_rag import Bridge
 from tttembed_rag.adapting import bridge_for
+from tttembed_rag.embedders import Bridge
 
 
 class BridgedEmbedding(BaseEmbedding):
