@@ -99,10 +99,7 @@ class Weighing:
         return _correlation(self.features[..., COSINE], self.features[..., OVERLAP], self.present)
 
     def leaning(self, judged: Grid) -> float:
-        """By how much more the rewards of the *judged* correlate with BM25 than with similarity within a query.
-
-        They are the first candidates of each.
-        """
+        """How much more the rewards of the *judged*, the first of each query, correlate with BM25 than similarity."""
         among, first = judged.present, self.features[:, : judged.present.shape[1]]
         overlap, cosine = (_correlation(judged.rewards, first[..., column], among) for column in (OVERLAP, COSINE))
         return overlap - cosine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,35 +29,20 @@ _SHORTEST = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the application says of its judge and of its lists.
+    """What the application says of some judged pairs and of its lists.
 
     Attributes:
         labels: Trusted labels of some judged pairs; None where nobody audits.
-        trusted: Whether somebody vouches for the judge; None lets the data say, and with False nobody does.
         search: The application's own search, through which changes are measured; None ranks what was judged.
         reranked: Whether a reranker sorts what *search* gives.
         vouching: Rewards of the same queries by which it is tested whether they agree with the retriever; None takes
             those that are learned from.
-        declared_by: Who vouches where *trusted* is true, in words.
     """
 
     labels: Labels | None = None
-    trusted: bool | None = None
     search: Search | None = None
     reranked: bool = False
     vouching: Rewards | None = None
-    declared_by: str = "trusted=True"
-
-    @classmethod
-    def of(cls, rewards: Rewards, trusted: bool | None, **terms: Any) -> Terms:
-        """The *terms* with what was said of the judge: *trusted*, or where that is None what *rewards* bring along."""
-        if trusted is None and rewards.declared_by:
-            terms["declared_by"] = rewards.declared_by
-        return cls(trusted=rewards.trusted if trusted is None else trusted, **terms)
-
-    def by(self, voucher: str) -> str:
-        """The words for a *voucher* at the end of a reason."""
-        return f"vouched for by {self.declared_by if voucher == 'its declaration' else voucher}"
 
     def signal(self, rewards: Rewards, by_query: Voices) -> Signal:
         """What the permutation test says of *rewards*, whose voices are *by_query*."""
@@ -114,9 +98,9 @@ class Case:
         rewards, voices = by_query.rewards, by_query.weights
         signal = terms.signal(rewards, by_query)
         voucher: Voucher = "nobody"
-        if terms.trusted is True and (rows.sources == "").all():
+        if rows.trusted is True and (rows.sources == "").all():
             voucher = "its declaration"
-        elif terms.trusted is not False and (signal.believed or (together is not None and together.believed)):
+        elif rows.trusted is not False and (signal.believed or (together is not None and together.believed)):
             voucher = "the data"
         judged, widened = Grid.of(rewards), with_neighbours(rewards)
         return cls(
@@ -169,10 +153,13 @@ class Case:
         """
         gain = change.mean if change.freedom else None
         interval, vouched = change.interval(LEVEL), vouched or self.voucher
-        alike = self.questions - (measured := max(1, round(float(self.measured.sum()))))
-        return Evidence(
-            n or measured, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched, left_out=alike
-        )
+        measured = max(1, round(float(self.measured.sum())))
+        evidence = Evidence(n or measured, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched)
+        return replace(evidence, left_out=self.questions - measured)
+
+    def by(self, voucher: str) -> str:
+        """The words for a *voucher* at the end of a reason."""
+        return f"vouched for by {self.rows.declared_by or 'trusted=True' if voucher == 'its declaration' else voucher}"
 
     def audited(self, offsets: FloatArray) -> Audited | None:
         """What the trusted labels say of *offsets* (n, d); None where there are none."""
