@@ -15,8 +15,9 @@ from tttembed_rag.fitting.scopes import local_offset, shared_offset
 from tttembed_rag.fitting.solver import Solution
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.thresholds import LEVEL, LOOSER, RIDGE_STEP, TYPICAL_FALL
+from tttembed_rag.gate.thresholds import LEVEL, LOOSER, NARROWER, RIDGE_STEP, TYPICAL_FALL
 from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
@@ -27,12 +28,16 @@ class Prior(NamedTuple):
     """What the queries of a task are moved by without a reward of their own.
 
     Attributes:
-        served: (d,) the dosed global offset.
-        held_out: (d,) the same, learned without the task.
+        served: (d,) the dosed global offset, or the constant part of what a task is served already.
+        held_out: (d,) or (n, d) the same, learned without the task.
+        start: Whether it is served already: optima are sought around it.
+        map: The other part of it, where it depends on the query.
     """
 
     served: FloatArray
     held_out: FloatArray
+    start: bool = False
+    map: KernelMap | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,27 +98,49 @@ class Proposal:
         return float(self.case.voices.sum()) if self.families is None else math.inf
 
 
+def start_of(case: Case) -> Prior | None:
+    """What the task of *case* is served already; None where that is nothing."""
+    start = case.terms.start
+    if start is None:
+        return None
+    dosed = replace(start.map, weights=start.alpha * start.map.weights) if start.map is not None else None
+    return Prior(start.alpha * start.vector, case.terms.started(case.rewards), start=True, map=dosed)
+
+
 def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> Proposal:
     """The local offset of the one task of *case*: a regression towards what the task is served without it.
 
     It regresses the private *optima* of the queries; one that the solver did not reach counts nothing (Adam never
-    says).
+    says). Around a start it varies as the start does, or over `NARROWER` distances than queries do.
     """
     task, recipe = str(case.rewards.tasks[0]), case.recipe
-    targets = case.trust * optima.offsets
-    none = np.zeros(case.rewards.width, targets.dtype)
-    name = "a local offset around the global one" if prior else "a local offset"
+    none = np.zeros(case.rewards.width, optima.offsets.dtype)
+    name = "a local offset"
+    if prior:
+        name += " around what is served" if prior.start else " around the global one"
     prior = prior or Prior(none, none)
+    known = prior.held_out if prior.start else none
+    targets = known + case.trust * (optima.offsets - known)
     reached = optima.converged | (recipe.solver == "adam")
     weights = case.voices * np.asarray(reached, dtype=np.float64)
-    regression = Local.of(case.widened, targets - prior.held_out, recipe.kappa, weights=weights, groups=case.groups)
+    regression = Local.of(
+        case.widened,
+        targets - prior.held_out,
+        recipe.kappa,
+        weights=weights,
+        groups=case.groups,
+        bandwidth=None if prior.map is None else prior.map.bandwidth,
+        share=NARROWER if prior.start else 1.0,
+    )
     without = np.broadcast_to(prior.held_out.astype(np.float64), targets.shape)
     held_out = without + regression.held_out(case.fold)
 
     def learn(evidence: Evidence) -> Offset:
         used = optima.take(reached) if reached.any() else optima
-        around = replace(regression, targets=targets - prior.served)
-        return local_offset(around, task, case.questions, used, recipe, evidence, prior.served)
+        around = regression if prior.start else replace(regression, targets=targets - prior.served)
+        offset = local_offset(around, task, case.questions, used, recipe, evidence, prior.served)
+        both = None if prior.map is None or offset.map is None else prior.map.plus(offset.map)
+        return offset if both is None else replace(offset, map=both)
 
     return Proposal(name, case, held_out, without, learn)
 

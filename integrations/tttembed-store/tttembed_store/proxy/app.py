@@ -31,6 +31,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tttembed_rag.serving.steering import Steering
+from tttembed_rag.serving.tasks import TaskSource
 from tttembed_store.following import TenantOffsets
 from tttembed_store.proxy.callers import Caller, Callers
 from tttembed_store.proxy.catalogues import Catalogues, ToolSearch
@@ -57,6 +58,7 @@ def proxy_app(
     *,
     model: str,
     callers: Callers | None = None,
+    task: TaskSource = None,
     upstream_key: str | None = None,
     limit: int = 16_000_000,
     feedback: FeedbackWriter | None = None,
@@ -67,7 +69,8 @@ def proxy_app(
     The service is *upstream*, up to and without ``/v1``; *upstream_key* is its API key, sent for callers whose key the
     proxy knows. The offsets *live* were learned for *model*: vectors of other models pass as they came, and so does a
     body of more than *limit* bytes. *feedback* writes what comes to ``/v1/feedback``, and *searches*, by the names of
-    their catalogues, are asked by ``/v1/search/NAME`` and learn from ``/v1/used``; all are closed at the end.
+    their catalogues, are asked by ``/v1/search/NAME`` and learn from ``/v1/used``; all are closed at the end. The
+    *task* of queries whose caller names none may be a function of their text, such as `language_of`.
     """
     if not model:
         raise InputError("model: expected the name of a model, got an empty one")
@@ -75,7 +78,7 @@ def proxy_app(
         raise InputError(f"limit: expected > 0 bytes, got {limit}")
     behind = Upstream(upstream, key=upstream_key)
     callers, catalogues = callers or Callers(), Catalogues(searches or {})
-    own = _Endpoints(behind, live, Steering(live), model, callers, limit, feedback, catalogues)
+    own = _Endpoints(behind, live, Steering(live, task), model, callers, limit, feedback, catalogues)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -235,6 +238,7 @@ class _Endpoints:
         caller, body = await self._asked(request, "/v1/feedback")
         if self.feedback is None:
             raise HTTPException(404, "expected a server with --store, got one without")
+        caller = replace(caller, task=caller.task or self.steering.task_of(body["query"]))
         return _json({"kept": await self.feedback.keep(caller, body), "source": caller.source})
 
     async def search(self, request: Request) -> Response:
