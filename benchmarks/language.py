@@ -1,6 +1,6 @@
 """Language: what a query's own language pulls into its list, and what takes that away, with and without verdicts.
 
-    python -m benchmarks.language [--seeds 0,...,11] [--pairs 0,1,2,3] [--data DIR] [--json OUT.json] [--detect]
+    python -m benchmarks.language [--seeds 0,...,11] [--pairs 0,...,5] [--data DIR] [--json OUT.json] [--detect]
 
 XQuAD-R (development languages en, de, es, zh; multilingual e5): one pool holds every sentence in four languages, and a
 question is answered by one sentence of each. Half of the questions, in all languages, are held out; of the others so
@@ -9,7 +9,8 @@ the language of the question, as MLAIRE does: a quarter is fair. `means` are off
 from documents alone, or with the queries that nobody judged), and what verdicts learn around them. `own` are users who
 want their own language alone: the gate drops the means. `pairs` ask in one language and search another alone. Labels
 are the judge: a simulation. With --detect languages are those that `language_of` finds, else those of the collection.
-Three minutes on one core.
+With --pairs come `words`: lists sorted by words too, in one pool and in that of the language alone. Five minutes on one
+core.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from tttembed_rag.serving.languages import language_means, language_of
 from tttembed_rag.vectors.checks import unit
 
 HERE = Path(__file__).resolve().parent
-DEPTH, JUDGED, JUDGED_PAIRS = 10, (16, 64, 150), (16, 64)
+DEPTH, SORTED, JUDGED, JUDGED_PAIRS = 10, 50, (16, 64, 150), (16, 64)
 DISCOUNT = 1.0 / np.log2(np.arange(2, 12))
 Means = dict[str, list[tuple[float, float]]]
 
@@ -39,6 +40,8 @@ Means = dict[str, list[tuple[float, float]]]
 class Pool:
     """Documents and questions of several languages; *relevant* is (M, N), *question* the same in every language."""
 
+    texts: np.ndarray
+    asked: np.ndarray
     documents: np.ndarray
     of_document: np.ndarray
     queries: np.ndarray
@@ -62,7 +65,10 @@ class Pool:
         if detect:
             tasks = np.array([language_of(text) or "" for text in dataset.queries.values()])
             detected = np.array([language_of(text) or "" for text in dataset.documents.values()])
-        return cls(documents, names[0][:, 0], queries, names[1][:, 0], relevant, names[1][:, 2], tasks, detected)
+        texts = [np.array(list(some.values()), dtype=object) for some in (dataset.documents, dataset.queries)]
+        return cls(
+            *texts, documents, names[0][:, 0], queries, names[1][:, 0], relevant, names[1][:, 2], tasks, detected
+        )
 
     def found(self, vectors: np.ndarray, rows: np.ndarray, documents: np.ndarray | None = None) -> np.ndarray:
         """The first ten documents (rows, 10) of *vectors* (M, d) for the queries *rows*."""
@@ -77,13 +83,27 @@ class Pool:
         same = self.of_document[found] == self.of_query[rows][:, None]
         return float((gained / np.where(ideal > 0, ideal, 1.0))[ideal > 0].mean()), float(same.mean())
 
-    def judged(self, rows: np.ndarray, found: np.ndarray, relevant: np.ndarray, tasks: list[str] | None) -> Rewards:
+    def judged(
+        self,
+        rows: np.ndarray,
+        found: np.ndarray,
+        relevant: np.ndarray,
+        tasks: list[str] | None,
+        *,
+        words: bool = False,
+    ) -> Rewards:
         """Labels of what was *found* for the queries *rows*."""
         rewards = [relevant[row, documents].astype(float) for row, documents in zip(rows, found, strict=True)]
         ids = [str(row) for row in rows.tolist()]
+        known = {"query_texts": self.asked[rows].tolist(), "doc_texts": self.texts.tolist()} if words else {}
         return Rewards.from_indexed(
-            self.queries[rows], self.documents, list(found), rewards, tasks, ids, judge="labels (simulated)"
+            self.queries[rows], self.documents, list(found), rewards, tasks, ids, judge="labels (simulated)", **known
         )
+
+    def of(self, documents: np.ndarray) -> Pool:
+        """The pool with some of its *documents*, by rows, alone."""
+        kept = {name: getattr(self, name)[documents] for name in ("texts", "documents", "of_document", "detected")}
+        return replace(self, relevant=self.relevant[:, documents], **kept)
 
     def split(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """(pool, held-out) rows of queries: a question is in one of them in all languages."""
@@ -140,8 +160,7 @@ def pairs(pool: Pool, seed: int) -> dict[str, tuple[float, float]]:
     means = language_means(pool.documents, pool.detected.tolist(), *of_rows).apply(pool.queries, pool.tasks.tolist())
     hits: dict[str, list[float]] = {}
     for asked, searched in permutations(np.unique(pool.of_query).tolist(), 2):
-        of = np.flatnonzero(pool.of_document == searched)
-        part = Pool(**{**vars(pool), "documents": pool.documents[of], "relevant": pool.relevant[:, of]})
+        part = pool.of(np.flatnonzero(pool.of_document == searched))
         mine, theirs = (some[pool.of_query[some] == asked] for some in (rows, held))
         vectors = {"raw": pool.queries, "means": means}
         for count in JUDGED_PAIRS:
@@ -152,6 +171,36 @@ def pairs(pool: Pool, seed: int) -> dict[str, tuple[float, float]]:
             hit = np.take_along_axis(part.relevant[theirs], part.found(moved, theirs)[:, :5], axis=1).any(axis=1)
             hits.setdefault(name, []).append(float(hit[part.relevant[theirs].any(axis=1)].mean()))
     return {name: (float(np.mean(values)), float(np.std(values))) for name, values in hits.items()}
+
+
+def words(pool: Pool, seed: int) -> dict[str, tuple[float, float]]:
+    """nDCG@10 of lists under the offset, and of their first fifty sorted by words: by language, in one pool and alone."""
+    rows, held = pool.split(seed)
+    results = {}
+    names = np.unique(pool.of_query).tolist()
+    alone = [(pool.of(np.flatnonzero(pool.of_document == name)), name) for name in names]
+    for part, name in [(pool, ""), *alone]:
+        mine, theirs = (some[pool.of_query[some] == name] if name else some for some in (rows, held))
+        for count in JUDGED if not name else JUDGED_PAIRS:
+            asked = mine[:count]
+            tasks = pool.tasks.tolist() if not name else ["default"] * len(pool.queries)
+            found = part.found(pool.queries, asked)
+            given = [tasks[row] for row in asked]
+            offsets = fit(part.judged(asked, found, part.relevant, given, words=True), trusted=True)
+            vectors = offsets.apply(pool.queries, task=tasks)
+            near = vectors[theirs] @ part.documents.T
+            first = np.argsort(-near, axis=1, kind="stable")[:, :SORTED]
+            by_words = first.copy()
+            for place, row in enumerate(theirs.tolist()):
+                if rescorer := offsets.rescorer(tasks[row]):
+                    listed = first[place]
+                    order = rescorer.order(pool.asked[row], part.texts[listed].tolist(), near[place, listed])
+                    by_words[place] = listed[order]
+            for own in [name] if name else names:
+                some = pool.of_query[theirs] == own
+                measured = (part.measured(lists[some, :DEPTH], theirs[some])[0] for lists in (first, by_words))
+                results[f"{own}, {'alone' if name else 'one pool'}, {count}"] = tuple(measured)
+    return results
 
 
 def averaged(splits: Iterable[Mapping[str, tuple[float, float]]], second: str) -> dict[str, dict[str, float]]:
@@ -178,13 +227,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data" / "xquad-r-dev")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--detect", action="store_true", help="languages as language_of finds them")
-    for name, count in (("seeds", 12), ("pairs", 4)):
+    for name, count in (("seeds", 12), ("pairs", 6)):
         parser.add_argument(f"--{name}", type=_numbers, default=[*range(count)])
     args = parser.parse_args()
     pool = Pool.read(args.data, detect=args.detect)
     figures: dict[str, Any] = {
         "mixed": averaged((mixed(pool, seed) for seed in args.seeds), "own language"),
-        "pairs": averaged((pairs(pool, seed) for seed in args.pairs), "deviation of pairs") if args.pairs else {},
+        "pairs": averaged((pairs(pool, seed) for seed in args.pairs), "deviation of pairs"),
+        "words": averaged((words(pool, seed) for seed in args.pairs), "words"),
     }
     for part, rows in figures.items():
         print(part)
