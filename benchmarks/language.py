@@ -174,7 +174,7 @@ def pairs(pool: Pool, seed: int) -> dict[str, tuple[float, float]]:
 
 
 def words(pool: Pool, seed: int) -> dict[str, tuple[float, float]]:
-    """nDCG@10 of lists under the offset, and of their first fifty sorted by words: by language, in one pool and alone."""
+    """nDCG@10 under the offset, and of the first fifty sorted by words: by language, in one pool and alone."""
     rows, held = pool.split(seed)
     results = {}
     names = np.unique(pool.of_query).tolist()

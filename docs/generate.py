@@ -44,7 +44,11 @@ TESTS = {
         "queries. Where somebody vouches for the judge, the fall that is to be expected is above zero: the mean of "
         f"the falls and of one more observation of {thresholds.EXPECTED_FALL:g} nats. Where only the data do, its "
         f"lower bound at one-sided level {thresholds.LEVEL:g} (Student's t) is above zero. A task beside a global "
-        "offset must lower the loss below that one's."
+        "offset must lower the loss below that one's. Then their nDCG@10: whoever vouches, the 90 % interval of its "
+        "change must not lie below zero. Where somebody vouches for the judge, a gain above "
+        f"{thresholds.LEAST_EXPECTED:g} is to be expected: the mean of what was measured and of "
+        f"{thresholds.EXPECTED_SHARE:.0%} of what the judge's own order gains, which is known to "
+        f"{thresholds.EXPECTED_ERROR:g}, each weighted by its precision."
     ),
     codes.EXPOSED.code: (
         f"No offset changes the share of rewarded queries whose first {thresholds.PLACES_EXPOSED} hold a document by "

@@ -213,6 +213,7 @@ class TestJudgingLater:
         verdicts = log.score_waiting(judge)
 
         assert verdicts.progress.pairs == 2
+        assert repr(verdicts) == "Verdicts(2 pairs of 1 queries, 0 without a score)"
         assert log.waiting == 0
         assert log.rewards(vector, vectors).values.tolist() == [0.8, 0.4, 0.2]
 
@@ -250,6 +251,15 @@ class TestJudgingLater:
             InputError, match=r"^judge: expected an object with score, ascore, scale and fingerprint, got"
         ):
             ask(len)
+
+    def test_refused_scores_are_told_again_where_nothing_is_left(self):
+        """Logits on the default scale are refused when they come, and whoever learns from the empty log is told why."""
+        log = RewardLog("judge")
+        with pytest.raises(RewardError):
+            log.record("q", ["a", "b"], [-3.0, 7.5])
+
+        with pytest.raises(RewardError, match=r"scores were refused: rewards: expected scale probability in \[0, 1\]"):
+            log.rewards(vector, vectors)
 
     def test_nothing_waiting_is_no_work(self, judge):
         """An idle log asks nothing."""

@@ -211,7 +211,7 @@ def test_json_goes_to_the_file(folder: Path, tmp_path: Path) -> None:
     result = tttembed("eval", folder, *SMALL, "--json", tmp_path / "rows.json")
 
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
-    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "local", "query", "auto"}
+    assert {row["scope"] for row in rows} == {"rerank", "auto"}
     assert result.stdout.startswith("nDCG@10, mean of seeds")
 
 
@@ -230,17 +230,19 @@ def test_the_table_has_a_line_per_outcome(folder: Path) -> None:
     outcomes = [["auto"], ["global"], ["global", "ungated"], ["local"], ["local", "ungated"], ["query"]]
     outcomes += [["query", "ungated"], ["raw"], ["rerank"], ["task"], ["task", "ungated"]]
     expected = [[population, "4", *outcome] for population in ("heldout", "rewarded") for outcome in outcomes]
+    every = ("--scopes", "global,task,local,query,auto", "--baselines", "raw,rerank")
 
-    lines = table_of(tttembed("eval", folder, *SMALL).stdout)
+    lines, default = (table_of(tttembed("eval", folder, *SMALL, *options).stdout) for options in (every, ()))
 
     assert expected == [line[1:-7] for line in lines]
+    assert [line for line in expected if line[2:] in (["auto"], ["rerank"])] == [line[1:-7] for line in default]
 
 
 def test_the_table_counts_the_queries_that_were_rewarded(folder: Path) -> None:
-    """Of thirty queries, nine held out, 21 are rewarded at most, however many are asked for."""
-    said = tttembed("eval", folder, *SMALL, "--scopes", "auto", "--rewarded", "4,500").stdout
+    """Of thirty queries, nine held out, 21 are rewarded at most, however many are asked for; they stand there once."""
+    said = tttembed("eval", folder, *SMALL, "--scopes", "auto", "--rewarded", "4,64,500").stdout
 
-    assert {line[2] for line in table_of(said)} == {"4", "21"}
+    assert [line[2] for line in table_of(said)] == ["4", "4", "21", "21"] * 2
     assert "small: with 21 judged queries, auto" in said
 
 
@@ -258,13 +260,14 @@ def test_the_table_ends_with_a_sentence(folder: Path) -> None:
 def test_the_sentence_says_what_is_certain(low: float, high: float, word: str) -> None:
     """Whether the interval lies above zero, holds it, or lies below it; of the most judged queries."""
     row = {"ci_low": low, "delta": (low + high) / 2, "ci_high": high, "published": True, "rerank_delta": 0.1}
-    row |= {"raw_ndcg10": 0.5, "ndcg10": 0.5 + (low + high) / 2, "harmed_fraction": 0.1}
+    row |= {"raw_ndcg10": 0.5, "ndcg10": 0.5 + (low + high) / 2, "harmed_fraction": 0.1, "left_out": 3}
     cells = {("wings", "heldout", asked, "auto"): [row | {"rewarded_queries": asked}] for asked in (16, 64)}
 
     (line,) = conclusions(cells)
 
     assert line.startswith(f"wings: with 64 judged queries, auto {word} queries that nobody judged: ")
-    assert line.endswith(f"], {(low + high) / 2 / 0.1:.0%} of what direct rerank of these queries would gain.")
+    kept = f"{(low + high) / 2 / 0.1:.0%} of what direct rerank of these queries would gain."
+    assert line.endswith(f"], {kept} 3 queries whose rewards do not differ are left out.")
 
 
 def figures_of(rows: list[dict[str, Any]], published: str) -> list[str]:
@@ -464,7 +467,7 @@ def test_eval_on_a_real_collection_with_real_scores() -> None:
 
     rows = json.loads(result.stdout)
     assert {row["simulated"] for row in rows} == {False}
-    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "local", "query", "auto"}
+    assert {row["scope"] for row in rows} == {"rerank", "auto"}
     assert {row["budget"] for row in rows} == {160}
     assert all(0.5 < row["raw_ndcg10"] < 1.0 and 0.0 < row["ndcg10"] <= 1.0 for row in rows)
 
@@ -480,9 +483,13 @@ def private(saved: Path) -> str:
 def test_show_prints_a_line_per_offset(saved: Path) -> None:
     """Show tells of each offset what it was learned from, its dose and its evidence, in one line."""
     expected = [
-        "task:billing: 19 rewarded queries, dose 0.95, published: held-out gain +0.040 [+0.010, +0.070], steady",
         (
-            "task:legal: 6 rewarded queries, dose 0.00, abstained: held-out gain +0.010 [-0.060, +0.080], too few; "
+            "task:billing: 19 rewarded queries, dose 0.95, "
+            "published: held-out gain +0.040 nDCG@10 [+0.010, +0.070], steady"
+        ),
+        (
+            "task:legal: 6 rewarded queries, dose 0.00, "
+            "abstained: held-out gain +0.010 nDCG@10 [-0.060, +0.080], too few; "
             "about 30 more would settle it if the gain holds"
         ),
         f"{private(saved)}: 1 rewarded query, dose 0.50, ungated: no gate",
@@ -708,7 +715,7 @@ def test_show_tells_of_a_local_offset(folder: Path, locally: Path) -> None:
 
     assert line == (
         f"local:{folder.name}: 9 rewarded queries, dose 0.90, 8 landmarks, bandwidth 0.62, "
-        "published: held-out gain +0.100 [+0.020, +0.180], steady"
+        "published: held-out gain +0.100 nDCG@10 [+0.020, +0.180], steady"
     )
     assert (record["landmarks"], record["bandwidth"], record["gain"]) == (8, 0.625, 0.1)
 

@@ -416,6 +416,28 @@ def test_queries_without_a_scored_document_are_never_rewarded(collection: Collec
     assert held.tolist() == split(collection, 0, 0.3)[1].tolist()
 
 
+def test_queries_that_cannot_be_measured_are_left_out(collection: Collection) -> None:
+    """Their lists are neither better nor worse, whatever moves: no mean holds them, and a row counts them."""
+    alike = {name for name in collection.dataset.qrels if int(name[1:]) % 3 == 0}
+    blank = replace(collection.graded, ideal=np.where([name in alike for name in collection.query_ids.tolist()], 0, 1))
+    some = replace(collection, graded=blank)
+    members = {int(row) for row in split(some, 0, 0.3)[1]}
+
+    row = next(iter(run([some], ExperimentPlan(rewarded=(8,), seeds=(0,), scopes=(), baselines=("rerank",)))))
+
+    assert members == {int(row) for row in split(collection, 0, 0.3)[1]} - {int(name[1:]) for name in alike}
+    assert (row["population"], row["queries"], row["left_out"]) == ("heldout", len(members), len(alike))
+
+
+def test_most_queries_must_be_measured(collection: Collection) -> None:
+    """What a few queries say would look like an answer: one line says how many they are."""
+    few = np.arange(len(collection.raw)) < 3
+    blank = replace(collection, graded=replace(collection.graded, ideal=few.astype(float)))
+
+    with pytest.raises(DataError, match=r"^planted: expected rewards that differ in at least half .* got 3 of \d+; no"):
+        next(iter(run([blank], ExperimentPlan())))
+
+
 def test_nothing_to_reward_is_an_error(collection: Collection) -> None:
     """A judge that scored no document of the corpus is an error that names the data set."""
     scores = {q: {"elsewhere": 0.5} for q in collection.scores}

@@ -191,9 +191,9 @@ class TestFiles:
         ("name", "text", "message"),
         [
             ("x.csv", "query_id,doc_id\n", r"x.csv:1: expected a header with .* lacks signal, value$"),
-            ("x.csv", HEADER + "q,d,click,maybe,1,\n", r"x.csv:2: value: expected a number, got 'maybe'"),
+            ("x.csv", HEADER + "q,d,click,maybe,1,\n", r"x.csv:2: value: expected 1 or 0, got 'maybe'"),
             ("x.csv", HEADER + "q,d,click,1,first,\n", r"x.csv:2: position: expected a number, got 'first'"),
-            ("x.csv", HEADER + "q,d\n", r"x.csv:2: value: expected a number, got None"),
+            ("x.csv", HEADER + "q,d\n", r"x.csv:2: value: expected a number, got nothing"),
             ("x.txt", "q 0 2\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 2'"),
             ("x.txt", "q 0 d\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 d'"),
             ("x.json", "{}", r"x.json: expected .*judgmentRatings"),

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 import ir_measures
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tttembed_rag import InputError
+from tttembed_rag import Rewards
 from tttembed_rag.evaluate.measures import Graded, mean_interval
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.measures import gains_of, judged_ndcg
 
 GRADES = {"a": 3, "b": 1, "c": 0, "d": 2}
 
@@ -152,7 +154,17 @@ def test_rows_of_some_queries_are_measured() -> None:
     assert graded(np.array([1, 0]), np.array([[0], [0]])).tolist() == [0.0, 1.0]
 
 
-def test_fractional_grades_are_refused() -> None:
-    """A grade that would be rounded is an input error, not another grade."""
-    with pytest.raises(InputError, match=r"^qrels: expected whole grades, got 0\.5$"):
-        Graded.of({"a": {"x": 0.5}}, ["a"], ["x"])
+@given(seed=st.integers(0, 1000))
+@settings(deadline=None)
+def test_what_is_judged_is_measured_by_one_rule(seed: int) -> None:
+    """The gains of a judge's rewards give a search of what was judged the number that held-out evidence has."""
+    rng = np.random.default_rng(seed)
+    values = rng.uniform(0.01, 0.06, (3, 12))
+    documents = rng.standard_normal((12, 4))
+    rewards = Rewards.from_arrays(rng.standard_normal((3, 4)), np.stack([documents] * 3), values)
+    grid, names = Grid.of(rewards), [str(row) for row in range(12)]
+    gains = {str(row): dict(zip(names, gains_of(values[row]).tolist(), strict=True)) for row in range(3)}
+
+    measured = Graded.of(gains, list(gains), names)(np.arange(3), np.argsort(-grid.base, axis=1))
+
+    assert judged_ndcg(grid, grid.base) == pytest.approx(measured)

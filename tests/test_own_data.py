@@ -121,6 +121,21 @@ class TestVotes:
         assert offsets.settings["embedder"] == "fake"
         assert finds_official_pages(offsets) > 0.3
 
+    def test_columns_are_read_by_what_people_call_them(self, tmp_path: Path) -> None:
+        """A sheet of question, article, vote and user, between semicolons, is one of query, document, thumb, source."""
+        (tmp_path / "a.csv").write_text("query,document,thumb,source\nq,d,up,ann\n", encoding="utf-8")
+        (tmp_path / "b.csv").write_text("Question;Article;Vote;User;Date\nq;d;up;ann;May\n", encoding="utf-8")
+
+        usual, theirs = (
+            [
+                (vote.query, vote.source, repr(vote.candidates))
+                for vote in read_votes(tmp_path / name, scale=Scale(), task="t")
+            ]
+            for name in ("a.csv", "b.csv")
+        )
+
+        assert theirs == usual
+
     def test_the_answer_is_a_few_lines(self, here: Path) -> None:
         """Private offsets are counted in one line, unless all are asked for."""
         write_votes(here / "votes.csv", "thumb", 1, -1)
@@ -193,12 +208,12 @@ class TestVotes:
                 "query,document,thumb\nq,well, d,1\n",
                 "votes.csv:2: expected 3 fields, got 4: a text with ',' in it stands in double quotes",
             ),
-            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected a number, got None"),
+            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got nothing"),
             ("query,document,reward\nq,d,90%\n", "votes.csv:2: reward: expected a number, got '90%'"),
             ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
             (
                 "query,document,reward\nq,a,1\nq,d,4\n",
-                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4 (declare the judge's scale; that",
+                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4 (declare the judge's scale: of",
             ),
             ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
             ("", "expected at least one row"),
@@ -322,7 +337,7 @@ class TestMeasured:
         assert auto["delta"] > 0.3
         assert (auto["rewards"], auto["simulated"], auto["dataset"]) == ("votes.csv", False, "default")
         assert "auto helps queries that nobody judged" in result.output
-        assert "Labels of votes.csv: a document is relevant to a query where its reward" in result.output
+        assert "Labels of votes.csv: a document is worth as much as its reward lies above the least" in result.output
 
     def test_a_page_shows_what_the_last_line_says(self, here: Path) -> None:
         """The same means, and the queries one by one: each once, with its lists, by name and not by digest."""
@@ -338,8 +353,8 @@ class TestMeasured:
         shown = re.findall(r"<summary><span.*?</span> (.*?)</summary>", page)
 
         assert said.output.splitlines()[-1] == "Report: page.html"
-        assert f"helps queries that nobody judged: {delta:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]" in page
         assert f"to {after:.3f} ({delta:+.3f}, 90 % interval [{low:+.3f}, {high:+.3f}])" in page
+        assert page.count('title="the best for this query"') > len(shown)
         assert len(shown) == len(set(shown)) > 3
         assert set(shown) <= {query for query, _, _ in ROWS}
         assert [words for words in ("<script", "<link", "<img", "url(http") if words in page] == []
@@ -377,7 +392,7 @@ class TestMeasured:
         assert named == {("votes", "votes.csv"), ("log", "mine")}
 
     def test_rows_become_labels(self, here: Path) -> None:
-        """By task; the mean of a pair, where each source counts once; a vote that was taken back is no relevance."""
+        """By task; the mean of a pair, where each source counts once; its gain lies above the query's least."""
         lines = ["query,document,reward,task,source"]
         lines += ["q,a,1,one,u", "q,a,0,one,u", "q,a,1,one,v", "q,b,0.5,one,u", "q,a,0,two,u", "q,c,1,two,"]
         (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
@@ -394,7 +409,7 @@ class TestMeasured:
         assert (one.name, two.name) == ("one", "two")
         assert list(one.documents) == list(two.documents) == ["a", "b", "c"]
         assert (scores, other_scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
-        assert one.qrels == {"q": {"a": 1.0, "b": 0.0}}
+        assert (one.qrels, two.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
         assert sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
 
     def test_a_judged_log_is_measured(self, here: Path) -> None:
@@ -445,7 +460,7 @@ class TestMeasured:
                 ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", "python:other:model"),
                 "expected the model of the offsets, fake, got other",
             ),
-            (("eval", "all-bad.csv", "--embed", EMBED), "expected a reward above 0.5 in task 'default', found none"),
+            (("eval", "all-bad.csv", "--embed", EMBED), "expected rewards that differ in at least half of the queries"),
             (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
             *(
                 ((command, "none.json", *rest, "--embed", EMBED), "none.json: expected a file of rows or a BEIR folder")

@@ -49,6 +49,22 @@ class TestFromTexts:
         """Grades of 0 to 5 are mapped to [0, 1]."""
         assert of([("q", "a", 5), ("q", "b", 1)], scale="rubric:0,5").values.tolist() == [1.0, 0.2]
 
+    def test_swapped_columns_are_asked_about(self, caplog):
+        """Rows of (document, query, reward) are taken as they stand, and one line asks whether they are swapped."""
+        of([(document, query, reward) for query, document, reward in ROWS[:2]] + [("a third", "money back", 1.0)])
+
+        [line] = [record.getMessage() for record in caplog.records]
+        assert line == ("feedback: each of 3 queries has one document, of 2 in all: are queries and documents swapped?")
+
+    def test_thumbs_name_their_scale(self):
+        """Thumbs of -1 and 1 are on no scale from 0 to 1; the error says on which they are."""
+        rows = [("q", "a", 1), ("q", "b", -1)]
+
+        with pytest.raises(RewardError, match=r"of thumbs -1 and 1 rubric:-1,1"):
+            of(rows)
+
+        assert of(rows, scale="rubric:-1,1").values.tolist() == [1.0, 0.0]
+
     def test_sources_have_rows_of_their_own(self):
         """Two users may say different things of one document; the mean is of one source alone."""
         rows = [("q", "a", 1.0, "", "ann"), ("q", "a", 0.0, "", "ben"), ("q", "a", 0.5, "", "ben"), ("q", "b", 0.1)]

@@ -241,7 +241,7 @@ class TestGate:
         by_data, declared = (fit(rewards, trusted=trusted)["local:default"] for trusted in (None, True))
         assert by_data.evidence.vouched == "the data"
         assert by_data.rescorer.evidence.code == MEANS.code
-        assert "words and vectors agree by 0.1" in by_data.rescorer.evidence.reason
+        assert "follows words rather than vectors" in by_data.rescorer.evidence.reason
         assert declared.rescorer.served
 
     def test_what_speaks_against_any_offset_teaches_no_words(self):

@@ -17,11 +17,12 @@ from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import shared_offset
 from tttembed_rag.gate.case import Case, gated
-from tttembed_rag.gate.deciding import SMALL
-from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.deciding import SMALL, expect
+from tttembed_rag.gate.gains import UNMEASURED, Gain
 from tttembed_rag.gate.proposals import Prior, propose_constant, propose_local, task_families
 from tttembed_rag.gate.thresholds import LEVEL, LOOSER, MOST_VOTED, RIDGE_STEP
 from tttembed_rag.offsets.codes import ANSWERS, COMPARE, FALLS, MEANS, PUBLISHED, UNSOLVED
+from tttembed_rag.offsets.evidence import Evidence
 
 every_scope = pytest.mark.parametrize("scope", ["global", "task", "local", "query", "auto"])
 shared_scopes = pytest.mark.parametrize("scope", ["global", "task", "local", "auto"])
@@ -369,6 +370,17 @@ class TestEvidence:
 
         assert expected == {key: o.evidence.n for key, o in offsets.items() if o.scope != "query"}
 
+    def test_queries_without_a_difference_are_left_out_and_counted(self, planted):
+        """They stay as they are under any offset: the gain is that of the others, and the line says how many."""
+        whole = planted(12)
+        alike = np.repeat(np.arange(12) < 4, whole.depths)
+        rewards = replace(whole, values=np.where(alike, 0.5, whole.values))
+
+        evidence = fit(rewards, scope="local", trusted=True)["local:default"].evidence
+
+        assert (evidence.n, evidence.left_out) == (8, 4)
+        assert "] without 4 queries whose rewards do not differ, a local offset, 12 held-out queries: " in str(evidence)
+
     def test_is_measured_on_queries_that_it_was_not_learned_from(self, planted):
         """The fall of the KL loss decides, the change of nDCG@10 is told: both of a constant offset of other folds."""
         rewards = planted(20, strength=0.7)
@@ -441,8 +453,37 @@ class TestDeclared:
 
         assert (served(declared), served(unknown)) == (1, 0)
         assert declared["local:default"].evidence.vouched == "its declaration"
-        assert "vouched for by its declaration" in str(declared["local:default"].evidence)
+        assert "vouched for by trusted=True" in str(declared["local:default"].evidence)
         assert unknown["local:default"].evidence.code in (COMPARE.code, MEANS.code)
+
+    @pytest.mark.parametrize(
+        ("gain", "headroom", "by_data", "declared"),
+        [
+            (Gain(-0.01, 0.005, 60.0), 0.3, "their first ten places get worse", "their first ten places get worse"),
+            (Gain(0.005, 0.001, 60.0), 0.3, None, "a gain of +0.006 is to be expected"),
+            (Gain(0.03, 0.01, 60.0), 0.1, None, None),
+            (Gain(-0.01, 0.02, 3.0), 0.3, None, None),
+            (UNMEASURED, 0.1, None, None),
+            (UNMEASURED, 0.04, None, "a gain of +0.010 is to be expected, and less than 0.0125 is not served"),
+        ],
+    )
+    def test_no_line_contradicts_itself(self, gain, headroom, by_data, declared):
+        """Below zero for sure is never served, and of a declared judge no gain that is too small to be expected."""
+        claim = Evidence(60, gain.mean, gain.interval(0.05), "published", "")
+        found = [expect(gain, replace(claim, vouched=by), None, headroom) for by in ("the data", "its declaration")]
+
+        for expected, verdict in zip((by_data, declared), found, strict=True):
+            assert (expected is None) == (verdict is None)
+            assert verdict is None or (expected in verdict.reason and verdict.code == FALLS.code)
+
+    def test_the_line_names_what_declared_it(self, planted):
+        """A tap that serves its order; by hand it is the argument that says so."""
+        tapped = replace(planted(4, strength=0.9), trusted=True, declared_by="Tap: you serve its order")
+
+        by_tap, by_hand = (str(fit(tapped, trusted=by)["local:default"].evidence) for by in (None, True))
+
+        assert "; vouched for by Tap: you serve its order" in by_tap
+        assert "; vouched for by trusted=True" in by_hand
 
     def test_rewards_say_it_themselves(self, planted):
         """What the log knows of its judge reaches the gate; whoever calls `fit` may say otherwise."""

@@ -1,5 +1,6 @@
 """A mean gain, its bounds, and nDCG of judged candidates."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -95,3 +96,17 @@ def test_a_judge_that_never_says_zero_tells_as_much(planted):
 
     assert_allclose(judged_ndcg(grid, scores), judged_ndcg(other, scores))
     assert judged_ndcg(grid, scores).min() < 0.9
+
+
+@pytest.mark.parametrize(
+    ("gain", "expected"),
+    [
+        (Gain(0.0, math.inf, 0.0), 0.05),  # nothing was measured
+        (Gain(-0.01, 1e-4, 10_000.0), -0.01),  # all is known
+        (Gain(0.0, 0.015, 1e6), 0.025),  # both weigh the same
+        (Gain(0.0, 0.0, 1.0), 0.05 * 4 / 7),  # two that agree: a variance of .03^2 four times beside none, over two
+    ],
+)
+def test_what_was_measured_corrects_what_was_expected(gain, expected):
+    """The mean of both, each weighted by its precision."""
+    assert_allclose(gain.posterior(0.05), expected, atol=2e-3)

@@ -35,14 +35,17 @@ def test_verdicts_learn_around_the_start_and_lists_stay_fair(world):
     assert abs(world.own(after) - 1 / 3) < 0.1
 
 
-def test_far_from_all_verdicts_the_start_is_served(world):
+def test_far_from_all_verdicts_the_start_is_served(planted, world):
     """Verdicts say something where they lie, and nothing elsewhere."""
-    start = world.means()
-    learned = fit(world.rewards(start, range(30)), start=start, trusted=True)["local:de"]
-    away = -world.queries["de"].mean(axis=0)
+    rewards = planted(40, strength=0.9)
+    vector = np.full(rewards.width, 0.05)
+    begun = replace(world.means()["task:de"], task="default", vector=vector)
+    learned = fit(rewards, start=Offsets([begun], width=rewards.width), trusted=True)["local:default"]
+    away = -1e3 * rewards.queries.unit.mean(axis=0)
 
-    assert learned.map is not None
-    assert_allclose(learned.dosed(away / np.linalg.norm(away)), start["task:de"].vector, atol=1e-3)
+    assert "a local offset around what is served" in learned.evidence.reason
+    assert np.abs(learned.dosed(rewards.queries.unit) - vector).max() > 0.05
+    assert_allclose(learned.dosed(away), vector, atol=1e-6)
 
 
 def test_users_who_want_their_own_language_get_it_back(world):

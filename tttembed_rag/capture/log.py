@@ -40,15 +40,21 @@ class Log(ABC):
         judge: Fingerprint of the judge that gives the scores.
         trusted: Whether the judge is vouched for: True where its order is served or it passed its examination, False
             where nobody may; None leaves it to the data. Scores of a source are never vouched for.
+        declared_by: What said so, in words; empty where *trusted* was set by hand.
     """
 
     judge: str
     trusted: bool | None = None
+    declared_by: str = ""
 
-    def declare(self) -> None:
-        """Say that the application serves the order of the judge, unless *trusted* says something already."""
+    def declare(self, by: str) -> None:
+        """Say that *by* serves the order of the judge, unless *trusted* says something already.
+
+        One rule for all adapters: whatever stands in the path of a request and passes the judge's order on declares it.
+        What only listens does not.
+        """
         if self.trusted is None:
-            self.trusted = True
+            self.trusted, self.declared_by = True, f"{by}: you serve its order"
 
     def check_is_for(self, judge: Judge) -> None:
         """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from tttembed_rag.capture.log import Known, Log, list_of, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
-from tttembed_rag.errors import InputError, RewardError, check_count
+from tttembed_rag.errors import InputError, RewardError, TTTEmbedError, check_count
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.judging.cache import ScoreCache
 from tttembed_rag.judging.plan import Plan, Verdicts
@@ -71,6 +71,8 @@ class RewardLog(Log):
         self.tenant, self.trusted = tenant, trusted
         self.dropped, self.dropped_rewards = 0, 0
         self._capacity = capacity
+        # Why scores of a request were not kept, the last time.
+        self._refused = ""
         # (task, query) to each document's text with its rewards by source; none while it waits for a judge.
         self._served: OrderedDict[tuple[str, str], dict[str, dict[str, float]]] = OrderedDict()
         # Base vectors that callers knew.
@@ -104,7 +106,11 @@ class RewardLog(Log):
     ) -> None:
         """Keep one call, unless it was served to another tenant."""
         texts = list_of(documents)
-        rewards = [None] * len(texts) if scores is None else unit_rewards(self.scale, texts, scores)
+        try:
+            rewards = [None] * len(texts) if scores is None else unit_rewards(self.scale, texts, scores)
+        except TTTEmbedError as error:
+            self._refused = f"; scores were refused: {error}"
+            raise
         if current_tenant() == self.tenant:
             candidates = [Candidate("", None, text, reward) for text, reward in zip(texts, rewards, strict=True)]
             vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)
@@ -171,7 +177,9 @@ class RewardLog(Log):
             ]
             known: dict[str, ArrayLike] = {**self._query_vectors}
         if not rows:
-            raise RewardError(f"rewards: expected a judged document, got none ({len(self)} queries wait)")
+            raise RewardError(
+                f"rewards: expected a judged document, got none ({len(self)} queries wait){self._refused}"
+            )
         rewards = Rewards.from_texts(
             rows,
             embed_query=lambda query: known[query] if query in known else embed_query(query),
@@ -179,7 +187,7 @@ class RewardLog(Log):
             judge=self.judge,
             embedder=embedder,
         )
-        return replace(rewards, trusted=self.trusted)
+        return replace(rewards, trusted=self.trusted, declared_by=self.declared_by)
 
     def __repr__(self) -> str:
         return f"RewardLog({self.judge!r}, {len(self)} queries)"

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # The labels of a file of the user's own.
 _OF_FILES = (
-    "Labels of {files}: a document is relevant to a query where its reward lies above one half; what has no reward\n"
-    "counts as not relevant."
+    "Labels of {files}: a document is worth as much as its reward lies above the least one of the query; what has\n"
+    "no reward is worth nothing."
 )
 
 
@@ -47,8 +47,8 @@ _OF_FILES = (
 @click.option("--rewarded", default="16,64,200", type=Many(int, "N,..."), help="Queries per task.")
 @click.option("--seeds", default="0,1,2", type=Many(int, "N,..."), help="Splits.")
 @click.option("--holdout", default=0.3, help="Share of queries never rewarded.")
-@click.option("--scopes", default="global,task,local,query,auto", type=Many(str, "NAME,..."))
-@click.option("--baselines", default="raw,rerank", type=Many(str, "NAME,..."))
+@click.option("--scopes", default="auto", type=Many(str, "NAME,..."))
+@click.option("--baselines", default="rerank", type=Many(str, "NAME,..."))
 @click.option("--gate", type=click.Choice(["both", "on", "off"]), default="both")
 @click.option("--objective", type=click.Choice(list(OBJECTIVES)), default="kd")
 @click.option("--solver", type=click.Choice(get_args(Solver)), default="exact")
@@ -80,7 +80,8 @@ def evaluate(
     scores/NAME.tsv. Several folders are several tasks of one workload.
 
     FILE is your own feedback, or a judged log, as `tttembed fit` takes it. Its documents are what is searched, and its
-    rewards are the labels too: a document is relevant to a query where its reward lies above one half.
+    rewards are the labels too: a document is worth as much as its reward lies above the least one of the query.
+    Queries whose rewards do not differ are left out; where most of them are, nothing is measured.
 
     The page of --html shows what `auto` does with most judged queries: which queries gain and which lose, with their
     lists before and after. It is one file that loads nothing from elsewhere.

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from tttembed_rag.cli.embedding import cached_embedder
 from tttembed_rag.errors import DataError
+from tttembed_rag.fitting.measures import gains_of
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.rows import read_log, read_votes
@@ -28,17 +29,13 @@ if TYPE_CHECKING:
 Scores: TypeAlias = dict[str, dict[str, float]]
 # Vectors of texts that were embedded before, beside their file.
 _CACHE = ".known-vectors.sqlite"
-# A document is relevant to a query where its reward lies above this: more often liked than not. A vote that was taken
-# back is a reward of exactly this.
-RELEVANT = 0.5
 
 
 def tasks_of(rewards: Rewards) -> list[tuple[Dataset, Scores, dict[str, Scores]]]:
     """Each task of the *rewards* of texts: its texts, which are their own ids, and its scores.
 
     The documents are those of all tasks. The scores by query and document are the means of all sources, beside the
-    scores by query, source and document. Queries without a relevant document have labels too: nothing can be gained
-    there.
+    scores by query, source and document. Labels are gains: how far a score lies above the least of its query.
     """
     from tttembed_rag.evaluate.datasets import Dataset
 
@@ -52,7 +49,10 @@ def tasks_of(rewards: Rewards) -> list[tuple[Dataset, Scores, dict[str, Scores]]
     tasks = []
     for task, queries in by_task.items():
         scores = {query: _means(of_sources.values()) for query, of_sources in queries.items()}
-        qrels = {query: {name: float(score > RELEVANT) for name, score in of.items()} for query, of in scores.items()}
+        qrels = {
+            query: dict(zip(of, gains_of(np.array(list(of.values()))).tolist(), strict=True))
+            for query, of in scores.items()
+        }
         tasks.append((Dataset(task, documents, {query: query for query in scores}, qrels), scores, queries))
     return tasks
 
@@ -78,9 +78,6 @@ def collections_of(rewards: Rewards) -> list[Collection]:
 
     collections = []
     for dataset, scores, sources in tasks_of(rewards):
-        if not any(grade for grades in dataset.qrels.values() for grade in grades.values()):
-            expected = f"expected a reward above {RELEVANT:g} in task {dataset.name!r}"
-            raise DataError(f"{rewards.judge}: {expected}, found none")
         by, judge, vectors = rewards.embedder, rewards.judge, vectors_of(rewards, dataset)
         collections.append(Collection.of(dataset, *vectors, embedder=by, judge=judge, scores=scores, sources=sources))
     return collections

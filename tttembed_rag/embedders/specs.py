@@ -10,8 +10,9 @@ from tttembed_rag.clients.local import short_name
 from tttembed_rag.clients.options import Options
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
-from tttembed_rag.embedders.local import Kind, local_model, minilm, model2vec
+from tttembed_rag.embedders.local import Kind, local_model, model2vec
 from tttembed_rag.embedders.service import PROTOCOLS, EmbeddingService
+from tttembed_rag.embedders.smallmodel import minilm
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder, FunctionEmbedder, Truncated
 from tttembed_rag.errors import InputError
 

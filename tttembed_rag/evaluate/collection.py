@@ -113,6 +113,11 @@ class Collection:
         )
 
     @property
+    def measured(self) -> NDArray[np.bool_]:
+        """(M,) Whether a query has documents of different gains; the others are left out of every mean."""
+        return self.graded.ideal > 0
+
+    @property
     def judge_named(self) -> str:
         """The name of the judge for people, which says where it is simulated."""
         return f"{self.judge} (simulated judge)" if self.simulated else self.judge
@@ -229,12 +234,19 @@ def reordered(ranked: IntArray, candidates: IntArray, rewards: FloatArray, order
 
 
 def check_workload(collections: Sequence[Collection]) -> None:
-    """Refuse collections that cannot be measured together: two of one name, or vectors of several widths."""
+    """Refuse collections that cannot be measured together: two of one name, or vectors of several widths.
+
+    One of which most queries cannot be measured is refused too: what the few others say would look like an answer.
+    """
     names = [collection.dataset.name for collection in collections]
     if len(set(names)) < len(names):
         raise DataError(f"data sets: expected different names, got {', '.join(names)}")
     if len(widths := sorted({collection.doc_vectors.shape[1] for collection in collections})) > 1:
         raise DataError(f"data sets: expected vectors of one width, got {widths}")
+    for name, measured in zip(names, (collection.measured for collection in collections), strict=True):
+        if 2 * measured.sum() < len(measured):
+            got = f"{measured.sum()} of {len(measured)}; no list of the others is better than another"
+            raise DataError(f"{name}: expected rewards that differ in at least half of the queries, got {got}")
 
 
 def label_scale(dataset: Dataset) -> Scale:
@@ -296,10 +308,13 @@ def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], d
 
 
 def split(collection: Collection, seed: int, holdout: float) -> tuple[IntArray, IntArray]:
-    """(pool, held-out) query rows, shuffled by *seed*; the pool has only queries with a judged document."""
+    """(pool, held-out) query rows, shuffled by *seed*.
+
+    The pool has only queries with a judged document, and only queries that can be measured are held out.
+    """
     order = np.random.default_rng(seed).permutation(len(collection.query_ids))
     held = max(1, round(holdout * len(order)))
     pool = np.array([q for q in order[held:].tolist() if len(collection.candidates(q, 1)[0])], dtype=np.intp)
     if not pool.size:
         raise DataError(f"{collection.dataset.name}: expected judged queries outside the held-out ones, got none")
-    return pool, order[:held]
+    return pool, order[:held][collection.measured[order[:held]]]

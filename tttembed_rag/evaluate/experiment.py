@@ -101,9 +101,10 @@ class ExperimentPlan:
 def run(workload: Sequence[Collection], plan: ExperimentPlan) -> Iterator[Row]:
     """Every row of *plan* on a workload of one or several collections.
 
-    nDCG@10 has linear gains, the interval is a paired bootstrap over queries. `rerank_delta` is what direct rerank at
-    this depth would gain if every query of the population were judged, and `share` is `delta` over it: of the gain of a
-    reranker, the part that is kept without asking it. It is None where direct rerank gains less than `LEAST_GAIN`.
+    The interval is a paired bootstrap over queries. Those that cannot be measured are `left_out`, of all populations
+    together; a population without any other has no row. `rerank_delta` is what direct rerank at this depth would gain
+    if every query of the population were judged, and `share` is `delta` over it: of the gain of a reranker, the part
+    that is kept without asking it. It is None where direct rerank gains less than `LEAST_GAIN`.
     """
     check_workload(workload)
     baselines = [
@@ -146,6 +147,8 @@ def _cell(
     for collection, unlearned, rewarded_rows, heldout in zip(workload, baselines, judged, held, strict=True):
         everyone = np.arange(len(collection.raw))
         populations = {"heldout": heldout, "rewarded": rewarded_rows, "all": everyone}
+        measured_rows = {name: rows[collection.measured[rows]] for name, rows in populations.items()}
+        populations = {name: rows for name, rows in measured_rows.items() if len(rows)}
         of_collection = {
             "dataset": collection.dataset.name,
             "embedder": collection.embedder,
@@ -155,6 +158,7 @@ def _cell(
             "rewarded": rewarded,
             "rewarded_queries": len(rewarded_rows),
             "depth": plan.depth,
+            "left_out": int((~collection.measured).sum()),
             "budget": sum(len(collection.candidates(q, plan.depth)[0]) for q in rewarded_rows.tolist()),
         }
         for outcome in _outcomes(collection, plan, unlearned, rewarded_rows, fitted):

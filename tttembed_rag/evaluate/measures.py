@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.datasets import Judgments
-from tttembed_rag.fitting.measures import PLACES, dcg
+from tttembed_rag.fitting.measures import PLACES, dcg, ndcg
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -22,11 +21,11 @@ _DRAWN = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graded:
-    """nDCG@10, linear gains, of ranked rows of documents, for a collection whose labels were read once.
+    """nDCG@10 of ranked rows of documents, for a collection whose labels were read once.
 
     Attributes:
-        grades: (M, N) relevance of each document to each query, 0 where not labelled.
-        ideal: (M,) discounted gain of the best possible ten, 0 where nothing is relevant.
+        grades: (M, N) gain of each document for each query, 0 where not labelled.
+        ideal: (M,) discounted gain of the best possible ten, 0 where no document has a gain: nothing is measured there.
     """
 
     grades: Any
@@ -34,15 +33,9 @@ class Graded:
 
     @classmethod
     def of(cls, qrels: Judgments, query_ids: Sequence[str], doc_ids: Sequence[str]) -> Graded:
-        """The labels of *query_ids* over *doc_ids*; negative grades count as 0, absent documents for the ideal.
-
-        Raises:
-            InputError: A grade is no whole number.
-        """
+        """The labels of *query_ids* over *doc_ids*; negative grades count as 0, absent documents for the ideal."""
         from scipy.sparse import csr_array
 
-        if wrong := next((g for docs in qrels.values() for g in docs.values() if g != int(g)), None):
-            raise InputError(f"qrels: expected whole grades, got {wrong}")
         column = {doc: i for i, doc in enumerate(doc_ids)}
         rows, columns, values = [], [], []
         ideal = np.zeros(len(query_ids))
@@ -62,8 +55,7 @@ class Graded:
         if not first.size:
             return np.zeros(len(rows))
         gains = np.asarray(self.grades[np.repeat(rows, first.shape[1]), first.ravel()]).reshape(first.shape)
-        ideal = self.ideal[rows]
-        return np.asarray(np.divide(dcg(gains), ideal, out=np.zeros(len(rows)), where=ideal > 0))
+        return ndcg(gains, self.ideal[rows])
 
 
 def mean_interval(differences: Float64, *, level: float = 0.9) -> tuple[float, float]:

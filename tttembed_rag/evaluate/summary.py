@@ -24,13 +24,17 @@ _LEGEND = (
 
 
 def cells_of(rows: Iterable[dict[str, Any]]) -> Cells:
-    """The *rows* of held-out and of rewarded queries, those of all splits together."""
+    """The *rows* of held-out and of rewarded queries, those of all splits together.
+
+    Where more queries were asked for than there are, the least number that takes all of them stands for the others.
+    """
     cells: Cells = {}
     for row in rows:
         if row["population"] != "all":
             label = f"{row['scope']}{'' if row['scope'] in ('raw', 'rerank', 'auto') or row['gated'] else ' ungated'}"
             cells.setdefault((row["dataset"], row["population"], row["rewarded"], label), []).append(row)
-    return cells
+    judged = {key: (*key[:2], key[3], sum(row["rewarded_queries"] for row in cell)) for key, cell in cells.items()}
+    return {key: cells[key] for key in {same: key for key, same in reversed(judged.items())}.values()}
 
 
 def table(cells: Cells) -> str:
@@ -84,7 +88,10 @@ def _conclusion(dataset: str, cell: Rows) -> str:
     verdict = "helps" if low > 0 else "harms" if high < 0 else "changes little for"
     kept = "" if mean["share"] == "-" else f", {mean['share']} of what direct rerank of these queries would gain"
     change = f"{mean['delta']:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]"
-    return f"{of} {verdict} queries that nobody judged: {change}{kept}."
+    alike = (
+        f" {left_out} queries whose rewards do not differ are left out." if (left_out := cell[0]["left_out"]) else ""
+    )
+    return f"{of} {verdict} queries that nobody judged: {change}{kept}.{alike}"
 
 
 def _line(cell: tuple[str, str, int, str], mean: dict[str, Any]) -> str:

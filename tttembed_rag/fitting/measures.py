@@ -1,4 +1,8 @@
-"""nDCG@10 of judged candidates, and of what an application serves, by their rewards."""
+"""nDCG@10 by graded rewards, the one measure of the package: of judged candidates, and of what is served.
+
+Gains are linear: how far each reward, or grade, lies above the least of its query. A query whose rewards do not differ
+has no better list and no worse one: it is left out of every mean, and counted.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, in_brief
 from tttembed_rag.fitting.grid import Grid
@@ -25,20 +30,15 @@ LONGEST = 10_000
 
 
 def judged_ndcg(grid: Grid, scores: Float64) -> Float64:
-    """(n,) nDCG@10 of the judged candidates in order of *scores*.
-
-    Gains are rewards above the query's least: a judge that never says 0 tells as much as one that does.
-    """
-    least = np.where(grid.present, grid.rewards, np.inf).min(axis=1, keepdims=True)
-    rewards = np.where(grid.present, grid.rewards - least, 0.0)
-    ideal = dcg(-np.sort(-rewards, axis=1))
-    return np.asarray(dcg(np.take_along_axis(rewards, grid.order(scores), axis=1)) / np.where(ideal > 0, ideal, 1.0))
+    """(n,) nDCG@10 of the judged candidates in order of *scores*; see `gains_of`."""
+    gains = gains_of(grid.rewards, grid.present)
+    return ndcg(np.take_along_axis(gains, grid.order(scores), axis=1), dcg(-np.sort(-gains, axis=1)))
 
 
 def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, reranked: bool = False) -> Float64:
     """(n,) nDCG@10 of what *search* serves for query *vectors* (n, d), by the rewards of what was judged.
 
-    Gains are those of `judged_ndcg`; a document that was not judged has none. Where lists are *reranked*, the judge
+    Gains are those of `gains_of`; a document that was not judged has none. Where lists are *reranked*, the judge
     sorts what *search* gives: a list counts by what is in it, whatever its order. Where one document is good, that is
     recall at the length of the list.
 
@@ -48,10 +48,10 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
     if reranked not in (True, False):
         raise InputError(f"reranked: expected True or False, got {reranked!r}")
     names = np.where(rewards.query_texts == "", rewards.query_ids, rewards.query_texts)
-    ndcg, known, shown = np.zeros(len(rewards)), False, ""
+    measured, known, shown = np.zeros(len(rewards)), False, ""
     for row, (vector, name) in enumerate(zip(vectors, names.tolist(), strict=True)):
         pairs = slice(rewards.starts[row], rewards.starts[row + 1])
-        values = rewards.values[pairs] - rewards.values[pairs].min()
+        values = gains_of(rewards.values[pairs])
         gain = dict(zip(rewards.doc_ids[rewards.candidates[pairs]].tolist(), values.tolist(), strict=True))
         try:
             answer = search(vector, name)
@@ -65,12 +65,28 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
         ids = list(dict.fromkeys(listed))  # a document that is shown twice has its first place
         known, shown = known or any(document in gain for document in ids), str(next(iter(ids), shown))
         gains = [gain.get(document, 0.0) for document in ids]
-        lists = [sorted(gains, reverse=True) if reranked else gains, sorted(gain.values(), reverse=True)]
-        served, ideal = (float(dcg(np.array(at_places)[None])[0]) for at_places in lists)
-        ndcg[row] = served / ideal if ideal > 0 else 0.0
+        served, best = sorted(gains, reverse=True) if reranked else gains, sorted(gain.values(), reverse=True)
+        measured[row] = ndcg(np.array(served, dtype=np.float64), dcg(np.array(best)))
     if not known:
         raise InputError(f"your search: expected ids such as {str(rewards.doc_ids[0])!r}, got {shown!r} and others")
-    return ndcg
+    return measured
+
+
+def gains_of(rewards: Float64, among: NDArray[np.bool_] | bool = True) -> Float64:
+    """(..., k) how far each of the *rewards* lies above the least of its query; 0 where it is not *among* them.
+
+    A judge that never says 0 tells as much as one that does.
+    """
+    least = np.min(rewards, axis=-1, keepdims=True, where=among, initial=np.inf)
+    return np.where(among, rewards - least, 0.0)
+
+
+def ndcg(served: Float64, ideal: Float64) -> Float64:
+    """(...,) nDCG@10 of lists with gains *served* (..., k) at their places, where the best lists have DCG *ideal*.
+
+    It is 0 where the best has none: such a query is not measured.
+    """
+    return np.asarray(dcg(served) / np.where(ideal > 0, ideal, 1.0))
 
 
 def dcg(gains: Float64) -> Float64:

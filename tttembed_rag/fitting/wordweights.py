@@ -19,6 +19,8 @@ from tttembed_rag.vectors.rows import Float64
 # and 50 for words, 15 is the least with which no development collection falls behind its offset by more than .005.
 _RIDGE = np.array([1.5, 15.0, 15.0, 15.0])
 COSINE, OVERLAP = 0, 1
+# Products of norms that are zero but for rounding.
+_ROUNDING = 1e-12
 # Least deviation of a feature. Texts that were all cut to one length say nothing of what length is worth.
 _LEAST_SCALE = np.array([1e-9, 1e-9, 1e-9, 0.05])
 
@@ -94,10 +96,16 @@ class Weighing:
     @property
     def agreement(self) -> float:
         """Mean correlation of similarity and BM25 within a query; 0 where no word is shared."""
-        cosine, overlap = self.features[..., COSINE], self.features[..., OVERLAP]
-        size = np.sqrt((cosine**2).sum(axis=1) * (overlap**2).sum(axis=1))
-        together = (cosine * overlap).sum(axis=1)
-        return float(np.divide(together, size, out=np.zeros_like(size), where=size > 0).mean())
+        return _correlation(self.features[..., COSINE], self.features[..., OVERLAP], self.present)
+
+    def leaning(self, judged: Grid) -> float:
+        """By how much more the rewards of the *judged* correlate with BM25 than with similarity within a query.
+
+        They are the first candidates of each.
+        """
+        among, first = judged.present, self.features[:, : judged.present.shape[1]]
+        overlap, cosine = (_correlation(judged.rewards, first[..., column], among) for column in (OVERLAP, COSINE))
+        return overlap - cosine
 
     def _objective(self, theta: Float64, weights: Float64) -> tuple[float, Float64]:
         away = theta - self.start
@@ -108,3 +116,11 @@ class Weighing:
 
     def _log_student(self, theta: Float64) -> Float64:
         return log_softmax(np.where(self.present, self.scores(theta), PADDING))
+
+
+def _correlation(a: Float64, b: Float64, among: NDArray[np.bool_]) -> float:
+    """Mean correlation of *a* and *b* (n, k) within the rows, of what is *among* them; 0 where one does not differ."""
+    count = among.sum(axis=1, keepdims=True)
+    a, b = (np.where(among, x - np.where(among, x, 0.0).sum(axis=1, keepdims=True) / count, 0.0) for x in (a, b))
+    size = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+    return float(np.divide((a * b).sum(axis=1), size, out=np.zeros_like(size), where=size > _ROUNDING).mean())

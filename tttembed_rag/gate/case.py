@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ class Terms:
         vouching: Rewards of the same queries by which it is tested whether they agree with the retriever; None takes
             those that are learned from.
         start: What the queries of the case are served already; None where that is nothing.
+        declared_by: Who vouches where *trusted* is true, in words.
     """
 
     labels: Labels | None = None
@@ -45,6 +47,18 @@ class Terms:
     reranked: bool = False
     vouching: Rewards | None = None
     start: Offset | None = None
+    declared_by: str = "trusted=True"
+
+    @classmethod
+    def of(cls, rewards: Rewards, trusted: bool | None, **terms: Any) -> Terms:
+        """The *terms* with what was said of the judge: *trusted*, or where that is None what *rewards* bring along."""
+        if trusted is None and rewards.declared_by:
+            terms["declared_by"] = rewards.declared_by
+        return cls(trusted=rewards.trusted if trusted is None else trusted, **terms)
+
+    def by(self, voucher: str) -> str:
+        """The words for a *voucher* at the end of a reason."""
+        return f"vouched for by {self.declared_by if voucher == 'its declaration' else voucher}"
 
     def signal(self, rewards: Rewards, by_query: Voices) -> Signal:
         """What the permutation test says of *rewards*, whose voices are *by_query*, beside what is served already."""
@@ -140,6 +154,11 @@ class Case:
         return max(1, round(float(self.voices.sum())))
 
     @property
+    def measured(self) -> Float64:
+        """(n,) the `voices` of queries whose rewards differ; nDCG@10 says nothing of the others."""
+        return np.where(self.rewards.reach > 0, self.voices, 0.0)
+
+    @property
     def by_sources(self) -> NDArray[np.bool_]:
         """Whether a source gave each of `rows`, and not the declared judge."""
         return np.asarray(self.rows.sources != "")
@@ -151,11 +170,15 @@ class Case:
     def evidence(self, reason: str, change: Gain = UNMEASURED, *, n: int | None = None, vouched: str = "") -> Evidence:
         """The evidence of what is published, with the measured *change* of nDCG@10; see `Evidence.denied_by`.
 
-        The questions are the *n* observations, and the voucher of the case vouches, unless others are given.
+        The questions whose rewards differ are the *n* observations, and the voucher of the case vouches, unless others
+        are given; the questions that are left out are counted.
         """
         gain = change.mean if change.freedom else None
         interval, vouched = change.interval(LEVEL), vouched or self.voucher
-        return Evidence(n or self.questions, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched)
+        alike = self.questions - (measured := max(1, round(float(self.measured.sum()))))
+        return Evidence(
+            n or measured, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched, left_out=alike
+        )
 
     def audited(self, offsets: FloatArray) -> Audited | None:
         """What the trusted labels say of *offsets* (n, d); None where there are none."""

@@ -6,6 +6,7 @@
             -> prove: does the held-out loss fall?
             -> audit: do trusted labels confirm the gain?
             -> expose: does a document move everywhere? Then again without what is doubtful of it
+            -> expect: do the first ten places get better, as far as they were measured?
             -> Offset
 
 Each question is a function that gives a verdict, or None where the next one is asked. Tests and levels are data:
@@ -32,15 +33,18 @@ from tttembed_rag.gate.audit import Audited, Labels, check_labels
 from tttembed_rag.gate.belief import Voucher
 from tttembed_rag.gate.case import Case, Terms, gated
 from tttembed_rag.gate.exposure import Exposure
-from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.gains import WORSE, Gain
 from tttembed_rag.gate.lists import with_lists
-from tttembed_rag.gate.proposals import Prior, Proposal, propose_constant, propose_local, start_of, task_families
+from tttembed_rag.gate.proposals import Prior, Proposal, propose_constant, propose_local, task_families
+from tttembed_rag.gate.starts import check_start, kept, start_of
 from tttembed_rag.gate.thresholds import (
     AUDIT_ALONE_LEVEL,
     AUDIT_LEVEL,
     BELIEVERS,
     EXPECTED_FALL,
+    EXPECTED_SHARE,
     EXPOSURE_ROUNDS,
+    LEAST_EXPECTED,
     LEAST_HEADROOM,
     LEVEL,
     MIN_TASKS,
@@ -116,8 +120,7 @@ def fit(
     rewards = rewards.bounded(MOST_CANDIDATES)
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
-        trusted = rewards.trusted if trusted is None else trusted
-        terms = Terms(labels=audit, trusted=trusted, search=served, reranked=reranked, vouching=vouching)
+        terms = Terms.of(rewards, trusted, labels=audit, search=served, reranked=reranked, vouching=vouching)
         offsets = list(gated_offsets(rewards, scope, recipe, terms, start))
     else:
         offsets = plain_offsets(rewards, scope, recipe)
@@ -130,19 +133,6 @@ def check_rewards(rewards: object) -> None:
     """Refuse what is no `Rewards`."""
     if not isinstance(rewards, Rewards):
         raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
-
-
-def check_start(start: object, rewards: Rewards, *, asked: bool) -> None:
-    """Refuse a *start* that is none of these *rewards*, or that is not *asked*."""
-    if start is None:
-        return
-    if not isinstance(start, Offsets) or not asked:
-        got = type(start).__name__ if asked else "another scope, or gate=False"
-        raise InputError(f"start: expected Offsets, and scope='auto' or 'local' under the gate, got {got}")
-    embedder = start.settings.get("embedder", rewards.embedder) if rewards.embedder else ""
-    if start.width != rewards.width or embedder != rewards.embedder:
-        expected, got = f"width {rewards.width} {rewards.embedder}", f"width {start.width} {embedder}"
-        raise InputError(f"start: expected offsets of the same embedding model, {expected}, got {got}")
 
 
 def check_options(
@@ -238,19 +228,16 @@ def local_of(case: Case, task: str, propose: Propose) -> Offset:
     return kept(start, offset)
 
 
-def kept(start: Offset, offset: Offset) -> Offset:
-    """What a task is served already, *start*, in place of an *offset* of zero, with what is known of its lists."""
-    evidence = replace(start.evidence, reason=f"{start.evidence.reason}; kept: {offset.evidence.reason}")
-    start = replace(start, scope="local", task=offset.task, evidence=evidence)
-    return replace(start, rescorer=offset.rescorer, skips=offset.skips)
-
-
 class Decision(NamedTuple):
-    """The verdict on an offset of a case, with the proposal that it is on; None where no offset was proposed."""
+    """The verdict on an offset of a case, with the proposal that it is on; None where no offset was proposed.
+
+    In *worse* stands the verdict of `expect`, which is asked last: sources could else end by a document all learning.
+    """
 
     case: Case
     evidence: Evidence
     proposal: Proposal | None
+    worse: Evidence | None = None
 
 
 def offset_of(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offset:
@@ -276,9 +263,10 @@ def decide(case: Case, propose: Propose) -> Decision:
     audited = case.audited(proposal.held_out)
     voucher: Voucher = "trusted labels" if audited is not None and audited.decides else case.voucher
     change = proposal.change(base)
-    claim = case.evidence(proposal.title, change, n=proposal.observations, vouched=voucher)
-    verdict = prove(proposal, change, claim, audited) or audit(claim, audited)
-    return Decision(case, verdict or published(claim, audited), proposal)
+    tasks = None if proposal.families is None else proposal.observations
+    claim = case.evidence(proposal.title, change, n=tasks, vouched=voucher)
+    verdict = prove(proposal, change, claim, audited) or audit(claim, audited) or published(case, claim, audited)
+    return Decision(case, verdict, proposal, expect(change, claim, audited, headroom_of(case, base)))
 
 
 def learnable(case: Case) -> Evidence | Float64:
@@ -355,6 +343,21 @@ def prove(proposal: Proposal, change: Gain, claim: Evidence, audited: Audited | 
     return None
 
 
+def expect(change: Gain, claim: Evidence, audited: Audited | None, headroom: float) -> Evidence | None:
+    """Do the first ten places get better, as far as they were measured?
+
+    What was measured to be worse is never served. Of a judge who is believed a share of the *headroom* is expected, and
+    what was measured corrects it.
+    """
+    if change.above(LEVEL) < 0:
+        return claim.denied_by(FALLS, WORSE + by_labels(audited))
+    expected = change.posterior(EXPECTED_SHARE * headroom)
+    if claim.vouched in BELIEVERS and expected <= LEAST_EXPECTED:
+        small = f"a gain of {expected:+.3f} is to be expected, and less than {LEAST_EXPECTED:g} is not served"
+        return claim.denied_by(FALLS, small + by_labels(audited))
+    return None
+
+
 def audit(claim: Evidence, audited: Audited | None) -> Evidence | None:
     """Do trusted labels confirm the gain?"""
     if audited is None or not audited.refutes(AUDIT_LEVEL):
@@ -362,10 +365,10 @@ def audit(claim: Evidence, audited: Audited | None) -> Evidence | None:
     return replace(claim.denied_by(AUDITED, AUDITED.answer.format(found=audited)), against=True)
 
 
-def published(claim: Evidence, audited: Audited | None) -> Evidence:
+def published(case: Case, claim: Evidence, audited: Audited | None) -> Evidence:
     """The *claim* of an offset against which no question decided."""
     falls = "their loss is expected to fall" if claim.vouched in BELIEVERS else f"their loss falls (p < {LEVEL:g})"
-    return replace(claim, reason=f"{claim.reason}{falls}; vouched for by {claim.vouched}{by_labels(audited)}")
+    return replace(claim, reason=f"{claim.reason}{falls}; {case.terms.by(claim.vouched)}{by_labels(audited)}")
 
 
 def expose(case: Case, propose: Propose) -> Decision:
@@ -385,13 +388,14 @@ def expose(case: Case, propose: Propose) -> Decision:
             break
         case = case.of_rows(rest)
         decision = decision._replace(case=case)
-    evidence = replace(decision.evidence, withheld=tuple(withheld), sources=sources, trust=case.trust)
+    verdict = decision.evidence if decision.evidence.verdict != "published" else decision.worse or decision.evidence
+    evidence = replace(verdict, withheld=tuple(withheld), sources=sources, trust=case.trust)
     return decision._replace(evidence=evidence)
 
 
 def learned(decision: Decision, scope: Scope, task: str | None) -> Offset:
     """The offset of a *decision*: learned where it is published, else zero, with what is known of its lists."""
-    case, evidence, proposal = decision
+    case, evidence, proposal, _ = decision
     offset = nothing(case, scope, task, evidence)
     if proposal is None:
         return offset
@@ -403,7 +407,7 @@ def private_offsets_of(case: Case, task: str) -> list[Offset]:
     verdict = learnable(case)
     if not isinstance(verdict, Evidence):
         optima = private_optima(case.widened, case.recipe)
-        claim = case.evidence(f"private offsets, {case.questions} rewarded; vouched for by {case.voucher}")
+        claim = case.evidence(f"private offsets, {case.questions} rewarded; {case.terms.by(case.voucher)}")
         claim = replace(claim, sources=case.sources, trust=case.trust)
         audited = case.audited(case.recipe.dose(1) * case.trust * optima.offsets)
         if audited is None or not audited.refutes(AUDIT_ALONE_LEVEL):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tttembed_rag.gate.thresholds import LEVEL, TYPICAL_WEIGHT
+from tttembed_rag.gate.thresholds import EXPECTED_ERROR, LEVEL, TYPICAL_GAIN, TYPICAL_WEIGHT
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -76,6 +76,18 @@ class Gain:
         """The bounds of the mean, each at one-sided *level*; None where there is nothing to hold out."""
         return (self.below(level), self.above(level)) if self.freedom else None
 
+    def posterior(self, prior: float) -> float:
+        """The mean of what was measured and of a normal *prior*, whose standard error is `EXPECTED_ERROR`.
+
+        A few queries that agree by luck are no certainty: the variance is shrunk as in `of`.
+        """
+        if not self.freedom:
+            return prior
+        count = self.freedom + 1.0
+        spread = ((count * self.error) ** 2 + TYPICAL_WEIGHT * TYPICAL_GAIN**2) / (count + TYPICAL_WEIGHT)
+        measured = EXPECTED_ERROR**2 / (EXPECTED_ERROR**2 + spread / count)
+        return measured * self.mean + (1.0 - measured) * prior
+
     def doubt(self, *, believed: bool) -> str:
         """Why it publishes nothing, in words; empty where it is proven, or expected of a judge who is *believed*."""
         if self.mean <= 0:
@@ -101,6 +113,8 @@ class Gain:
         return float(stdtrit(self.freedom, 1 - level))
 
 
+# Why nothing is published that was measured to lie below zero.
+WORSE = "their first ten places get worse"
 # What is known before anything was measured.
 UNMEASURED = Gain(0.0, math.inf, 0.0)
 

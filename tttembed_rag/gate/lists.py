@@ -10,9 +10,9 @@ from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.wordweights import COSINE, Weighing
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.depth import lost_by_depth, skips_of
-from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.gains import WORSE, Gain
 from tttembed_rag.gate.proposals import Proposal
-from tttembed_rag.gate.thresholds import AGREEMENT, AUDIT_LEVEL, BELIEVERS, LEVEL, TYPICAL_FALL
+from tttembed_rag.gate.thresholds import AGREEMENT, AUDIT_LEVEL, BELIEVERS, LEANING, LEVEL, TYPICAL_FALL
 from tttembed_rag.offsets.codes import AUDITED, FALLS, MEANS
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.offset import Offset
@@ -71,19 +71,21 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
     scores = weighing.scores(held_out)
     before, after = cosines[:, :depth], scores[:, :depth]
     changes = judged_ndcg(case.judged, after) - judged_ndcg(case.judged, before)
-    change = Gain.measured(changes, case.voices, case.groups, most=most)
+    change = Gain.measured(changes, case.measured, case.groups, most=float(case.measured.sum()))
     audited = case.audited_orders(before, after)
     evidence = case.evidence(f"words beside vectors, {case.questions} held-out queries: ", change, vouched=voucher)
-    believed = voucher in BELIEVERS
-    if not believed and (agreement := weighing.agreement) < AGREEMENT:
-        weak = f"words and vectors agree by {agreement:.2f}, and nobody says that the judge is better than they are"
+    believed = voucher in BELIEVERS or (voucher == "the data" and weighing.leaning(case.judged) <= LEANING)
+    if not believed and (voucher == "nobody" or weighing.agreement < AGREEMENT):
+        weak = "the judge follows words rather than vectors, and nobody says that it is better than they are"
         evidence = evidence.denied_by(MEANS, weak)
     elif doubt := fall.doubt(believed=believed):
         evidence = evidence.denied_by(FALLS, doubt)
+    elif change.above(LEVEL) < 0:
+        evidence = evidence.denied_by(FALLS, WORSE)
     elif audited is not None and audited.refutes(AUDIT_LEVEL):
         evidence = evidence.denied_by(AUDITED, AUDITED.answer.format(found=audited))
     else:
         proven = "" if believed else f" (p < {LEVEL:g})"
-        reason = f"{evidence.reason}their loss falls{proven}; vouched for by {voucher}"
+        reason = f"{evidence.reason}their loss falls{proven}; {case.terms.by(voucher)}"
         evidence = replace(evidence, reason=reason)
     return Rescorer(weighing.solved() / weighing.scale, weighing.vocabulary, evidence), scores

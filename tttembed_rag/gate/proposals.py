@@ -84,7 +84,10 @@ class Proposal:
 
     def change(self, base: Float64) -> Gain:
         """The change of nDCG@10 of held-out queries, by their rewards, from that of the *base* vectors (n,)."""
-        return Gain.measured(self.case.ndcg(self.held_out) - base, *self._counted, most=self._most)
+        weights, groups = self._counted
+        measured = self.case.measured
+        most = min(self._most, float(measured.sum()))
+        return Gain.measured(self.case.ndcg(self.held_out) - base, weights * (measured > 0), groups, most=most)
 
     @property
     def _counted(self) -> tuple[Float64, IntArray]:
@@ -96,15 +99,6 @@ class Proposal:
     @property
     def _most(self) -> float:
         return float(self.case.voices.sum()) if self.families is None else math.inf
-
-
-def start_of(case: Case) -> Prior | None:
-    """What the task of *case* is served already; None where that is nothing."""
-    start = case.terms.start
-    if start is None:
-        return None
-    dosed = replace(start.map, weights=start.alpha * start.map.weights) if start.map is not None else None
-    return Prior(start.alpha * start.vector, case.terms.started(case.rewards), start=True, map=dosed)
 
 
 def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> Proposal:

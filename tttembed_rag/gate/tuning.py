@@ -83,8 +83,7 @@ def tune(
     settings = list(settings)
     if len(settings) < 2:
         raise InputError(f"settings: expected today's and at least one more, got {len(settings)}")
-    trusted = rewards.trusted if trusted is None else trusted
-    terms = Terms(trusted=trusted, search=partial(search, settings[0]), reranked=reranked, vouching=vouching)
+    terms = Terms.of(rewards, trusted, search=partial(search, settings[0]), reranked=reranked, vouching=vouching)
     case = Case.of(rewards, gated(Recipe(), rewards), terms)
     base = learnable(case)
     if isinstance(base, Evidence):
@@ -97,7 +96,7 @@ def tune(
     best_without = [int(np.argmax(measured[:, rows] @ case.voices[rows])) for rows in learning]
     chosen = np.array(best_without)[np.searchsorted(folds, case.fold)]
     changes = measured[chosen, np.arange(len(chosen))] - measured[0]
-    change = Gain.measured(changes, case.voices, case.groups, most=float(case.voices.sum()))
+    change = Gain.measured(changes, case.measured, case.groups, most=float(case.measured.sum()))
     best = int(np.argmax(measured @ case.voices))
     evidence = case.evidence(f"a setting of the search, {case.questions} held-out queries: ", change)
     if case.voucher == "nobody":
@@ -105,5 +104,5 @@ def tune(
     if change.below(LEVEL) <= 0:
         why = "their lists get no better" if change.mean <= 0 else "the improvement is within its error"
         return Tuned(settings[0], evidence.denied_by(FALLS, why))
-    proof = f"their lists get better (p < {LEVEL:g}); vouched for by {case.voucher}"
+    proof = f"their lists get better (p < {LEVEL:g}); {terms.by(case.voucher)}"
     return Tuned(settings[best], replace(evidence, reason=evidence.reason + proof))

@@ -118,6 +118,11 @@ class Verdicts:
     failed: Mapping[tuple[str, str], JudgeError] = field(default_factory=dict)
     broken: bool = False
 
+    def __repr__(self) -> str:
+        judged = sum(map(len, self.rewards.values()))
+        ended = f", ended early: {self.stopped}" if self.stopped else ""
+        return f"Verdicts({judged} pairs of {len(self.rewards)} queries, {self.unjudged} without a score{ended})"
+
 
 def verdicts_of(scale: Scale, pairs: Sequence[tuple[str, str, float | None]], progress: Progress) -> Verdicts:
     """The verdicts of a run at its end: of each pair the query id, the document id and the score on *scale*, if any."""

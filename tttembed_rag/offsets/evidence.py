@@ -37,6 +37,7 @@ class Evidence:
         vouched: Who vouches for the rewards: ``trusted labels``, ``its declaration``, ``the data`` or ``nobody``; empty
             where no gate was asked.
         against: Whether the rewards speak against any offset of the task, so that the global one is not served either.
+        left_out: Rewarded queries that the gain says nothing of, as their rewards do not differ.
         lost: By depth 1, 2, ...: how much nDCG@10 of the judge is lost at most (90 %) where the list under the offset
             is reranked so deep, against all that was judged reranked without it; never rising. Empty where that was not
             measured: of what is not served, of the global offset, where sources gave rewards, or with your own search.
@@ -54,6 +55,7 @@ class Evidence:
     trust: float = 1.0
     vouched: str = ""
     against: bool = False
+    left_out: int = 0
     lost: tuple[float, ...] = ()
 
     def denied_by(self, question: Question, finding: str) -> Evidence:
@@ -80,7 +82,8 @@ class Evidence:
         held_out = ""
         if self.gain is not None and self.interval is not None:
             low, high = self.interval
-            held_out = f"held-out gain {self.gain:+.3f} [{low:+.3f}, {high:+.3f}], "
+            alike = f" without {self.left_out} queries whose rewards do not differ" if self.left_out else ""
+            held_out = f"held-out gain {self.gain:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]{alike}, "
         more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
         code = f" [{self.code}]" if self.code else ""
         from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""

@@ -28,6 +28,7 @@ SIGNALS = {
     "success": "1 the document served the task, 0 it did not",
     "judgment": "a grade on the declared scale",
 }
+_TOLD = {"thumb": "up, down, 1 or -1", "click": "1 or 0", "success": "1 or 0"}
 # Words that a value may be written as.
 WORDS = {"true": True, "yes": True, "false": False, "no": False, "up": 1.0, "down": -1.0, "+": 1.0, "-": -1.0}
 
@@ -127,7 +128,8 @@ def value_of(signal: str, value: Any, *, column: str = "") -> float:
     try:
         return -1.0 if signal == "thumb" and known is False else float(known)
     except (TypeError, ValueError):
-        raise InputError(f"{column or signal}: expected a number, got {value!r:.40}") from None
+        got = "nothing" if value is None or value == "" else f"{value!r:.40}"
+        raise InputError(f"{column or signal}: expected {_TOLD.get(signal, 'a number')}, got {got}") from None
 
 
 def check_thumbs(events: Sequence[Event]) -> None:

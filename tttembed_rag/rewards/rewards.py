@@ -53,6 +53,7 @@ class Rewards:
         embedder: Name of the embedding model that the vectors come from; empty where it is not known. Offsets carry it.
         trusted: Whether somebody vouches for the judge: True where it is declared, as its order is served or it passed
             its examination, False where nobody may; None leaves it to the data. No file keeps it.
+        declared_by: What vouches for it, in words; empty where *trusted* was set by hand. No file keeps it.
         probe: Vectors of fixed texts by that model, as `Probe.to_json` writes them; empty where it was not asked for
             them. Offsets carry it too, and refuse another model by it.
     """
@@ -73,6 +74,7 @@ class Rewards:
     doc_texts: NDArray[np.object_]
     embedder: str = ""
     trusted: bool | None = None
+    declared_by: str = ""
     probe: str = ""
 
     @classmethod

@@ -22,8 +22,13 @@ from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 
 _log = logging.getLogger(__name__)
-# The columns that a document's text may be in, and those of a reward on a scale.
-_DOCUMENT = ("document", "text", "passage", "doc")
+# What columns of votes are called elsewhere, and those of a reward on a scale.
+_CALLED = {
+    "query": ("question",),
+    "document": ("text", "passage", "doc", "article"),
+    "thumb": ("vote",),
+    "source": ("user",),
+}
 _REWARD = ("reward", "score", "rating")
 _BEHAVIOUR = tuple(signal for signal in SIGNALS if signal != "judgment")
 COLUMNS = f"query, document (or text), and one of reward, {', '.join(_BEHAVIOUR)}; task, source where several"
@@ -82,21 +87,24 @@ def read_votes(path: Path, *, scale: Scale, task: str) -> list[Served]:
     if not rows:
         raise DataError(f"{path}: expected at least one row with {COLUMNS}, found none")
     first = rows[0][1]
-    column = next((name for name in _DOCUMENT if name in first), None)
-    signals = [name for name in (*_REWARD, *_BEHAVIOUR) if name in first]
-    if "query" not in first or column is None or len(signals) != 1:
+    called = {
+        name: next((other for other in (name, *others) if other in first), name) for name, others in _CALLED.items()
+    }
+    signals = [name for name in (*_REWARD, *_BEHAVIOUR) if called.get(name, name) in first]
+    if not {called["query"], called["document"]} <= first.keys() or len(signals) != 1:
         raise DataError(f"{path}:1: expected {COLUMNS}, got {', '.join(map(str, first))}")
     events: dict[tuple[str, str], list[Event]] = {}
-    for number, row in rows:
+    for number, cells in rows:
         with _expected(path, number, COLUMNS):
+            row = cells | {name: cells.get(title) for name, title in called.items()}
             of_task = _cell(row, "task", task)
-            for name, words in (("query", row.get("query")), ("document", row.get(column)), ("task", of_task)):
+            for name, words in (("query", row["query"]), ("document", row["document"]), ("task", of_task)):
                 if not isinstance(words, str) or not words.strip():
                     raise InputError(f"{name}: expected a text, got {words!r:.40}")
             value, signal = value_of(signals[0], row.get(signals[0])), signals[0]
             if signal in _REWARD:
                 value, signal = float(scale.to_unit(np.array([value]))[0]), "judgment"
-            event = _event(row, row["query"], row[column], signal, value)
+            event = _event(row, row["query"], row["document"], signal, value)
             events.setdefault((of_task, event.source), []).append(event)
     candidates: dict[tuple[str, str, str], list[Candidate]] = {}
     try:

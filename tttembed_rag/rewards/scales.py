@@ -103,6 +103,6 @@ class Scale:
             got = f"values from {low:g} to {high:g}" if low < high else f"{low:g}"
             raise RewardError(
                 f"rewards: expected scale {self} in [{self.low:g}, {self.high:g}], got {got} "
-                "(declare the judge's scale; that of one to five stars is rubric:1,5)"
+                "(declare the judge's scale: of one to five stars rubric:1,5, of thumbs -1 and 1 rubric:-1,1)"
             )
         return np.clip((scores - self.low) / (self.high - self.low), 0.0, 1.0)

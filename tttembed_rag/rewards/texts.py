@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from tttembed_rag.rewards.names import numbered
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.vectors.functions import vectors_from
 
+_log = logging.getLogger(__name__)
 # Characters of a document's text that are its id; only a beginning of this length can be that of several texts, so
 # that none is another one with a number.
 _SHOWN = 80
@@ -43,6 +45,9 @@ def columns_of(
         raise RewardError("feedback: expected at least one row, got none")
     tasks, queries, sources = zip(*judged, strict=True)
     documents = list(dict.fromkeys(text for of_query in judged.values() for text in of_query))
+    if all(len(of_query) == 1 for of_query in judged.values()) and len(documents) < len(set(queries)):
+        got = f"each of {len(set(queries))} queries has one document, of {len(documents)} in all"
+        _log.warning("feedback: %s: are queries and documents swapped?", got)
     rows = {text: row for row, text in enumerate(documents)}
     vectors = {query: vectors_from("embed_query", embed_query, query) for query in dict.fromkeys(queries)}
     if len(widths := sorted({len(vector) for vector in vectors.values()})) > 1:

@@ -50,8 +50,8 @@ _Watched: TypeAlias = tuple[str | None, Skips]
 class VerdictLog(Protocol):
     """What a cascade asks of a log: `tttembed_rag.adapting.Log`."""
 
-    def declare(self) -> None:
-        """Say that the order of its judge is served."""
+    def declare(self, by: str, /) -> None:
+        """Say that the order of its judge is served, *by* whom."""
 
     def check_is_for(self, judge: Judge, /) -> None:
         """Refuse another judge than its own."""
@@ -102,7 +102,7 @@ class Cascade:
             if not hasattr(log, "check_is_for"):
                 raise InputError(f"log: expected a RewardLog or a StoreLog, got {type(log).__name__}")
             log.check_is_for(judge)
-            log.declare()
+            log.declare(type(self).__name__)
         self._verdicts = log
         self._depth, self._loss, self._explore = depth, loss, explore
         self._key = secrets.token_bytes(16)

@@ -57,13 +57,17 @@ class RecordingCrossEncoder(BaseCrossEncoder):
         self._source = source
         self._failures = FailureLog(logger)
         if source == "":
-            log.declare()
+            log.declare(type(self).__name__)
 
     def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
         """The wrapped cross encoder's scores, as they came."""
         text_pairs = _kept(text_pairs)
         scores = _kept(self._cross_encoder.score(text_pairs))
         try:
+            if len(scores) != len(text_pairs):
+                raise InputError(
+                    f"cross_encoder: expected a score for each of {len(text_pairs)} pairs, got {len(scores)}"
+                )
             pairs: dict[str, list[tuple[str, float]]] = {}
             for (query, text), score in zip(text_pairs, scores, strict=True):
                 pairs.setdefault(query, []).append((text, float(score)))
@@ -94,7 +98,7 @@ class RecordingCompressor(BaseDocumentCompressor):
         """Declare the judge whose order is served."""
         super().model_post_init(context)
         if self.source == "":
-            self.log.declare()
+            self.log.declare(type(self).__name__)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None

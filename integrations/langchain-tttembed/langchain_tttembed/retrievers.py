@@ -90,7 +90,7 @@ class RewardRetriever(BaseRetriever):
         if self.log is not None:
             self.log.check_is_for(self.judge)
             if self.source == "":
-                self.log.declare()
+                self.log.declare(type(self).__name__)
         if self.vectors is None and (stored := stored_vectors(self.vectorstore)):
             self.vectors = TextVectors(stored=stored)
         return self

@@ -112,6 +112,16 @@ class TestRecordingCrossEncoder:
         assert (record.name, record.levelno, record.exc_info) == ("langchain_tttembed.capture", logging.ERROR, None)
         assert "RewardError: " in record.getMessage()
 
+    def test_too_few_scores_are_counted_in_the_log(self, log, caplog):
+        """A cross encoder that gives one score for two pairs is named; its answer goes on as it came."""
+
+        class Short(Lengths):
+            def score(self, text_pairs):
+                return super().score(text_pairs)[:1]
+
+        assert len(RecordingCrossEncoder(Short(), log).score(PAIRS)) == 1
+        assert f"expected a score for each of {len(PAIRS)} pairs, got 1" in caplog.text
+
     @pytest.mark.parametrize(("source", "said", "trusted"), [("", None, True), ("", False, False), (None, None, None)])
     def test_the_judge_is_declared(self, source, said, trusted):
         """Its order is served; not where scores are those of sources, nor where something else was said."""
@@ -120,6 +130,11 @@ class TestRecordingCrossEncoder:
         RecordingCompressor(compressor=BestOnly(), log=logs[1], source=source)
 
         assert [log.trusted for log in logs] == [trusted] * 2
+        by = [
+            f"{tap.__name__}: you serve its order" * bool(trusted)
+            for tap in (RecordingCrossEncoder, RecordingCompressor)
+        ]
+        assert [log.declared_by for log in logs] == by
 
     @pytest.mark.parametrize("given", [list, iter])
     @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class TestWriting:
         log.record("q", ["a"], [1.0])
         log.flush()
         before = store.rewards("judge").trusted
-        log.declare()
+        log.declare("Tap")
         log.record("q", ["b"], [1.0])
         log.flush()
 

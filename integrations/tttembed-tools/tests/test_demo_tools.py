@@ -64,10 +64,11 @@ def test_three_samples_say_which_they_are(story):
     assert [title.partition(" (")[0] for title, _ in said] == ["Gained most", "In between", "Lost most"]
     for title, right in said:
         (asked,) = re.findall(r"please handle my (\w+)", title)
-        assert re.match(rf"  right: <i>zeta_{asked}, #\d+ -> #\d+; ", right)
+        assert re.match(rf"  right: <i>zeta_{asked}, #\d+ -> #\d+$", right)
         assert f"Right: <strong>&lt;i&gt;zeta_{asked}</strong>, #" in html
     assert re.search(r"\(\d+ of 30 gain\): ", said[0][0])
-    assert "#2 -> #1; " in said[0][1]
+    assert said[0][1].endswith("#2 -> #1")
+    assert [line.count("held-out gain") for line in lines if line.startswith("Why: ")] == [1]
 
 
 def test_points_are_filled_where_something_is_served(story):
@@ -84,7 +85,7 @@ def test_points_are_filled_where_something_is_served(story):
 def test_the_report_is_one_file_that_escapes_texts(story):
     """Drawings, table and three explained requests; hostile texts are shown as text."""
     _, _, html = story
-    _, _, explained = html.partition("three requests that nobody asked before</h2>")
+    _, _, explained = html.partition("Three requests that nobody asked before, and why</h2>")
 
     assert html.count("<svg") == 2
     assert explained.count("<h3>") == 3

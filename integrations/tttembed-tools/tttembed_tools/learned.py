@@ -61,7 +61,7 @@ class LearnedSearch:
     Args:
         items: The items: a dict from name to text, or `Card` values; `add` brings more.
         embed: The embedding model: an `Embedder`, an object of LangChain or LlamaIndex, or the text of one as
-            `tttembed_rag.embedders.open_embedder` takes it. None is all-MiniLM-L6-v2 (``tttembed-rag[demo]``).
+            `tttembed_rag.embedders.open_embedder` takes it. None is all-MiniLM-L6-v2 (``minilm``).
         store: An open store, or its URL, shared by any number of processes; None learns in this process.
         judge: Who says, while something is learned, whether some of the items that were listed for a request and that
             nobody used would have served it: any judge, or the text of one as `tttembed judge` takes it. It needs a

@@ -19,7 +19,7 @@
       rows.sort((a, b) => b.score + dose * b.lift - a.score - dose * a.lift || a.before - b.before);
       rows.forEach((row, place) => {
         row.item.hidden = place >= Number(list.dataset.listed);
-        row.from.textContent = row.before === place + 1 ? "" : `${place + 1 < row.before ? "\u2191" : "\u2193"} from ${row.before}`;
+        row.from.textContent = row.before === place + 1 ? "" : `${row.before} \u2192 ${place + 1}`;
       });
       list.append(...rows.map((row) => row.item));
     }

@@ -33,19 +33,18 @@ def extent(marks: Sequence[Mark]) -> tuple[float, float]:
 
 
 def levels(measure: str, values: Mapping[str, float], beside: Collection[str]) -> str:
-    """A horizontal bar for each value of a *measure* by its name, from zero to the greatest; none is below zero.
+    """A horizontal bar for each value of a *measure* from 0 to 1, by its name.
 
     Bars named *beside* are only compared with, and drawn quietly.
     """
-    high = max(values.values()) or 1.0
     title = f"{measure}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items())
     svg = _canvas(title, _WIDTH, _ROW * len(values), "chart levels")
     for place, (name, value) in enumerate(values.items()):
         y = _ROW * place
         _text(svg, name, 0, y + 13, "start")
         _text(svg, f"{value:.3f}", _WIDTH, y + 13, "end")
-        for kind, end in (("rest", high), ("bar quiet" if name in beside else "bar", value)):
-            _add(svg, "rect", kind, x=0.0, y=y + 18, width=_WIDTH * end / high, height=_BAR)
+        for kind, end in (("rest", 1.0), ("bar quiet" if name in beside else "bar", value)):
+            _add(svg, "rect", kind, x=0.0, y=y + 18, width=_WIDTH * end, height=_BAR)
     return ET.tostring(svg, encoding="unicode")
 
 

@@ -27,7 +27,8 @@ class Listed:
     """A candidate in the list of a query. At dose s it scores `score` + s `lift`: that is all that a ranking needs.
 
     The *score* is its cosine similarity x·z to the base vector, the *lift* what the offset as served adds: alpha v·z.
-    The *rank* is that under the base vector, 1 is the best.
+    The *rank* is that under the base vector, 1 is the best. None of the query is worth more than a *best* one, by that
+    by which lists are measured.
     """
 
     document: str
@@ -36,6 +37,7 @@ class Listed:
     rank: int
     score: float
     lift: float
+    best: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tttembed_rag.evaluate.page import drawing
 from tttembed_rag.evaluate.page.heldout import LISTED, HeldOut, Lists, held_out_of, traffic_of
 from tttembed_rag.evaluate.page.moving import lists_of
 from tttembed_rag.evaluate.page.rendering import held_out_drawings, rendered
-from tttembed_rag.evaluate.summary import Cells, conclusions, mean_of
+from tttembed_rag.evaluate.summary import Cells, mean_of
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.observations import Candidate, Served
@@ -41,9 +41,7 @@ def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells
         drawn_course = drawing.course("Change of nDCG@10 by judged queries", marks, *ends)
         facts = {"name": name, "held_out": held_out, "drawings": held_out_drawings(held_out)}
         sections.append(facts | {"course": course, "drawn": drawn_course})
-    return rendered(
-        "tttembed_rag.evaluate.page/eval.html.jinja", sections=sections, conclusions=conclusions(cells), about=about
-    )
+    return rendered("tttembed_rag.evaluate.page/eval.html.jinja", sections=sections, about=about)
 
 
 def _held_out(collection: Collection, splits: Sequence[tuple[Offsets, IntArray]], depth: int) -> HeldOut:
@@ -62,6 +60,9 @@ def _held_out(collection: Collection, splits: Sequence[tuple[Offsets, IntArray]]
     places = [(offsets, row) for offsets, held in splits for row in held.tolist()]
     documents = unit(np.asarray(collection.doc_vectors, dtype=np.float64))
 
+    left_out = int((~collection.measured).sum())
+    alike = f" {left_out} queries whose rewards do not differ are left out." if left_out else ""
+
     def shown(some: Sequence[int]) -> tuple[Lists, ...]:
         first = {places[place][1]: place for place in reversed(some)}  # a query once, as it lost or gained most
         return tuple(
@@ -77,7 +78,7 @@ def _held_out(collection: Collection, splits: Sequence[tuple[Offsets, IntArray]]
         shown,
         measure="by the labels",
         method=f"{len(splits)} splits: what the gate publishes from the queries that are judged in a split serves "
-        "those that it holds out. A query counts once in each split that holds it out.",
+        f"those that it holds out. A query counts once in each split that holds it out.{alike}",
         traffic=traffic_of(before, after, len(collection.doc_ids)),
         interval=(low, high),
     )
@@ -98,4 +99,7 @@ def _lists(
         name = str(collection.doc_ids[place])
         return Candidate(name, None, dataset.documents[name], collection.rewards_of(query_id, [name]).get(name))
 
-    return lists_of(served, dosed, key, vectors=documents, candidate=candidate, before=before, after=after)
+    grades = {name: grade for name, grade in dataset.qrels.get(query_id, {}).items() if grade > 0}
+    return lists_of(
+        served, dosed, key, vectors=documents, candidate=candidate, before=before, after=after, grades=grades
+    )

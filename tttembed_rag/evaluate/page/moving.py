@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,15 +66,20 @@ def lists_of(
     candidate: Callable[[int], Candidate] | None = None,
     before: float | None = None,
     after: float | None = None,
+    grades: Mapping[str, float] | None = None,
 ) -> Lists:
     """The candidates of a query that is moved by *dosed* (d,): alpha v of the offset *key*.
 
     They are those of *served*; or those of a collection with unit *vectors* (n, d), each what *candidate* gives for its
-    row. Those among the first before or after are kept, with their ranks among all.
+    row. Those among the first before or after are kept, with their ranks among all. The best are those by *grades*, by
+    document, where they are given, else by rewards.
     """
     if vectors is None:
         vectors = unit(np.array([shown.vector for shown in served.candidates], dtype=np.float64))
     candidate = candidate or list(served.candidates).__getitem__
+    if grades is None:
+        grades = {shown.doc_id: shown.reward for shown in served.candidates if shown.reward is not None}
+    most = max(grades.values(), default=math.inf)
     scores = vectors @ unit(np.asarray(served.vector, dtype=np.float64))
     lifts = vectors @ np.asarray(dosed, dtype=np.float64)
     order = np.argsort(-scores, kind="stable")
@@ -94,6 +100,7 @@ def lists_of(
                 rank=int(was[row]) + 1,
                 score=float(scores[row]),
                 lift=float(lifts[row]),
+                best=grades.get(shown.doc_id, -math.inf) >= most,
             )
             for row, shown in zip(kept, map(candidate, kept), strict=True)
         ),

@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tttembed_store.sql import open_store
 
+from tttembed_rag import Steering
 from tttembed_rag.cli import main
+from tttembed_rag.embedders import minilm
 
 PAGES = Path(__file__).resolve().parents[4] / "docs" / "how-to"
 MODEL = "text-embedding-3-small"
@@ -160,3 +163,49 @@ def test_bad_options_end_with_one_line(arguments, message, tmp_path, monkeypatch
 
     assert result.exit_code == 2
     assert message in result.output.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_model_of_this_machine_answers_without_an_upstream(tools, tmp_path):
+    """Documents come as the model embeds them, queries steered; what it does not serve is refused in one line."""
+    offsets = tools.offsets_of(width=384)
+    offsets.save(tmp_path / "offsets.safetensors")
+    arguments = ["serve", "--embed", "minilm", "--offsets", str(tmp_path / "offsets.safetensors"), "--port", "0"]
+    process = subprocess.Popen([sys.executable, "-m", "tttembed_rag", *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().split()[0]
+
+        def ask(model, path="embeddings"):
+            return httpx.post(f"{url}/v1/{path}", json={"model": model, "input": ["wash wool"]}, timeout=60)
+
+        document, query = ask("minilm").json()["data"][0]["embedding"], ask("minilm@query")
+        refused = ask("other").json(), ask("minilm", "completions").json()
+    finally:
+        process.kill()
+        process.communicate()
+
+    expected = minilm().embed_queries(["wash wool"])[0]
+    np.testing.assert_allclose(document, expected, atol=1e-6)
+    np.testing.assert_allclose(
+        query.json()["data"][0]["embedding"], Steering(offsets).apply(expected, "wash wool"), atol=1e-6
+    )
+    assert query.headers["x-ttt-version"] == "file"
+    assert [answer["error"]["message"] for answer in refused] == [
+        'tttembed: expected {"model": "minilm", "input": [text, ...]}',
+        "tttembed: expected POST /v1/embeddings, got POST /v1/completions",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected UPSTREAM, an address, or --embed SPEC"),
+        (["http://127.0.0.1:1"], "--model: expected the name of the model at UPSTREAM"),
+    ],
+)
+def test_what_answers_must_be_said(arguments, message, tmp_path):
+    """Neither an address nor a model, or an address without its model's name, is refused."""
+    result = CliRunner().invoke(main, ["serve", "--offsets", str(tmp_path / "a"), *arguments])
+
+    assert result.exit_code == 2
+    assert message in result.output

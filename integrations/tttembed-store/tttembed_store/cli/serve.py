@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Stand before an embedding service and steer vectors of queries.")
-@click.argument("upstream", metavar="UPSTREAM")
-@click.option("--model", required=True, metavar="NAME", help="Whose vectors are steered.")
+@click.argument("upstream", metavar="[UPSTREAM]", required=False)
+@click.option("--model", metavar="NAME", help="Whose vectors are steered; without UPSTREAM, how --embed is called.")
 @click.option("--store", "url", envvar="TTTEMBED_STORE", metavar="URL", help="The store whose live version is served.")
 @click.option("--offsets", "path", type=Path, metavar="FILE", help="Or the offsets of a file.")
 @text("--embedder", "NAME", "Serve no offsets learned for another fingerprint.")
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     metavar="NAME=PATH[,URL]",
     help="Search the tools of PATH at /v1/search/NAME, and keep what was learned in a store of its own at URL.",
 )
-@click.option("--embed", default="minilm", metavar="SPEC", help="Of --catalog, as for `data`.")
+@click.option("--embed", metavar="SPEC", help="What answers in place of UPSTREAM; and of --catalog, `minilm` if none.")
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", default=8787, type=click.IntRange(0, 65535), metavar="N", help="0: any.")
 @counted("--limit", 16, "Megabytes of a body up to which it is read; a longer one passes as it came.")
 def serve(
-    upstream: str,
-    model: str,
+    upstream: str | None,
+    model: str | None,
     url: str | None,
     path: Path | None,
     embedder: str,
@@ -61,7 +61,7 @@ def serve(
     upstream_key: str | None,
     judge: str,
     catalogs: tuple[str, ...],
-    embed: str,
+    embed: str | None,
     host: str,
     port: int,
     limit: int,
@@ -76,21 +76,29 @@ def serve(
     With --store, POST /v1/feedback keeps what users say of documents. With --catalog, POST /v1/search/NAME finds tools,
     and POST /v1/used keeps which of them worked. GET /v1/openapi.json describes these. Everything else passes as it
     came.
+
+    Without UPSTREAM a model of this machine answers, by OpenAI's shape: `tttembed serve --embed minilm --store URL`.
     """
     uvicorn = require("uvicorn", "serve")
+    from tttembed_rag.embedders import open_embedder
     from tttembed_store.following import TenantOffsets, follow
-    from tttembed_store.proxy import Callers, FeedbackWriter, proxy_app
+    from tttembed_store.proxy import Callers, FeedbackWriter, LocalModel, proxy_app
 
+    if upstream is None and embed is None:
+        raise click.UsageError("expected UPSTREAM, an address, or --embed SPEC, a model that answers here")
+    if (model := model or (embed if upstream is None else None)) is None:
+        raise click.UsageError("--model: expected the name of the model at UPSTREAM, got none")
     if (url is None) == (path is None):
         raise click.UsageError("expected either --store URL or --offsets FILE")
     callers = Callers(dict(_caller(key) for key in keys), task=task)
     own_key = None if upstream_key is None else _secret("--upstream-key", upstream_key)
     if own_key is not None and not keys:
         raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")
-    searches = _searches(catalogs, embed, url)
+    searches = _searches(catalogs, embed or "minilm", url)
+    behind = upstream or LocalModel(open_embedder(embed or ""), model)
     live = follow(url, embedder=embedder) if url is not None else TenantOffsets.of_file(str(path), embedder=embedder)
     app = proxy_app(
-        upstream,
+        behind,
         live,
         model=model,
         callers=callers,
@@ -121,7 +129,7 @@ def serve(
     # What was imported stays: later collections pass it over, which would make a caller wait for tens of milliseconds.
     gc.collect()
     gc.freeze()
-    click.echo(f"http://{shown}:{listening.getsockname()[1]} steers {model} at {upstream}; {live!r}")
+    click.echo(f"http://{shown}:{listening.getsockname()[1]} steers {model} at {upstream or 'this process'}; {live!r}")
     uvicorn.Server(config).run(sockets=[listening])
 
 

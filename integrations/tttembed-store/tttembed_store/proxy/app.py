@@ -36,6 +36,7 @@ from tttembed_store.following import TenantOffsets
 from tttembed_store.proxy.callers import Caller, Callers
 from tttembed_store.proxy.catalogues import Catalogues, ToolSearch
 from tttembed_store.proxy.feedback import FeedbackWriter
+from tttembed_store.proxy.localmodel import LocalModel
 from tttembed_store.proxy.openapi import BODIES, checked_body, document
 from tttembed_store.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
 from tttembed_store.proxy.upstream import Answer, Headers, Upstream, raw_path
@@ -53,7 +54,7 @@ _LONG = 200_000
 
 
 def proxy_app(
-    upstream: str,
+    upstream: str | LocalModel,
     live: TenantOffsets,
     *,
     model: str,
@@ -66,17 +67,18 @@ def proxy_app(
 ) -> Starlette:
     """An ASGI application that stands before an embedding service and steers the vectors of queries.
 
-    The service is *upstream*, up to and without ``/v1``; *upstream_key* is its API key, sent for callers whose key the
-    proxy knows. The offsets *live* were learned for *model*: vectors of other models pass as they came, and so does a
-    body of more than *limit* bytes. *feedback* writes what comes to ``/v1/feedback``, and *searches*, by the names of
-    their catalogues, are asked by ``/v1/search/NAME`` and learn from ``/v1/used``; all are closed at the end. The
-    *task* of queries whose caller names none may be a function of their text, such as `language_of`.
+    The service is *upstream*, an address up to and without ``/v1``, or a model in this process; *upstream_key* is its
+    API key, sent for callers whose key the proxy knows. The offsets *live* were learned for *model*: vectors of other
+    models pass as they came, and so does a body of more than *limit* bytes. *feedback* writes what comes to
+    ``/v1/feedback``, and *searches*, by the names of their catalogues, are asked by ``/v1/search/NAME`` and learn from
+    ``/v1/used``; all are closed at the end. The *task* of queries whose caller names none may be a function of their
+    text, such as `language_of`.
     """
     if not model:
         raise InputError("model: expected the name of a model, got an empty one")
     if limit < 1:
         raise InputError(f"limit: expected > 0 bytes, got {limit}")
-    behind = Upstream(upstream, key=upstream_key)
+    behind = Upstream(upstream, key=upstream_key) if isinstance(upstream, str) else upstream
     callers, catalogues = callers or Callers(), Catalogues(searches or {})
     own = _Endpoints(behind, live, Steering(live, task), model, callers, limit, feedback, catalogues)
 
@@ -128,7 +130,7 @@ def _is_normalised(path: str) -> bool:
 class _Endpoints:
     """What the application answers: what it forwards, vectors that it steers, and what it takes and finds itself."""
 
-    upstream: Upstream
+    upstream: Upstream | LocalModel
     live: TenantOffsets
     steering: Steering
     model: str
@@ -149,7 +151,7 @@ class _Endpoints:
         if rest is not None:
             _log.info("a request passes as it came: its body is longer than %d bytes", self.limit)
             answer = await self.upstream.ask(request, rest, known=caller.known)
-            return _relayed(answer, answer.parts(), _UNSTEERED)
+            return _relayed(answer, answer.parts, _UNSTEERED)
         return await _while_connected(request, self._answered(request, read, caller))
 
     async def _answered(self, request: Request, body: bytes, caller: Caller) -> Response:
@@ -162,12 +164,12 @@ class _Endpoints:
         sent = body if embedding is None else embedding.body
         answer = await self.upstream.ask(request, sent, known=caller.known, replaced=replaced)
         if not steers or embedding is None or answer.status != 200:
-            return _relayed(answer, answer.parts(), _UNSTEERED)
+            return _relayed(answer, answer.parts, _UNSTEERED)
         encoding = dict(answer.headers).get(b"content-encoding", b"identity")
         if encoding != b"identity":
             _log.warning("an answer was not steered: it came in %s, asked for as it is", encoding.decode("latin-1"))
-            return _relayed(answer, answer.parts(), _UNSTEERED)
-        read, rest = await _whole(answer.parts(), self.limit)
+            return _relayed(answer, answer.parts, _UNSTEERED)
+        read, rest = await _whole(answer.parts, self.limit)
         if rest is not None:
             _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
             return _relayed(answer, rest, _UNSTEERED)
@@ -268,7 +270,7 @@ class _Endpoints:
 
 def _relayed(answer: Answer, parts: AsyncIterator[bytes] | None = None, more: Headers | None = None) -> Response:
     """An answer as it comes, part by part."""
-    response = StreamingResponse(parts or answer.parts(), answer.status)
+    response = StreamingResponse(parts or answer.parts, answer.status)
     response.raw_headers = answer.headers + (more or [])
     return response
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Self, TypeAlias
 from urllib.request import getproxies, proxy_bypass
 
@@ -44,19 +45,20 @@ def _proxy_for(address: str) -> str | None:
     return None if is_near else proxies.get(url.scheme, proxies.get("all"))
 
 
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the upstream, its body not read yet; its headers are as they came, but for the connection's."""
+    """An answer of the upstream: its headers as they came, but for the connection's, and the parts of its body."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self.status = response.status
-        self.headers: Headers = [(n.lower(), v) for n, v in response.raw_headers if n.lower() not in _HOP]
-        self._response = response
+    status: int
+    headers: Headers
+    parts: AsyncIterator[bytes]
 
-    async def parts(self) -> AsyncIterator[bytes]:
-        """The body, in the parts in which it comes."""
-        async with self._response as response:
-            async for part in response.content.iter_any():
-                yield part
+
+async def _parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The body, in the parts in which it comes."""
+    async with response:
+        async for part in response.content.iter_any():
+            yield part
 
 
 class Upstream:
@@ -114,7 +116,9 @@ class Upstream:
                 answer = self._session.request(
                     request.method, url, headers=decoded, data=body, allow_redirects=False, proxy=self._proxy
                 )
-                return Answer(await answer)
+                response = await answer
+                kept = [(name.lower(), value) for name, value in response.raw_headers if name.lower() not in _HOP]
+                return Answer(response.status, kept, _parts(response))
             except (aiohttp.ClientError, TimeoutError) as error:
                 if isinstance(error.__cause__, ClientDisconnect):  # while the body was sent on, its caller left
                     raise error.__cause__ from error

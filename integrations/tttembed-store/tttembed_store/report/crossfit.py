@@ -45,10 +45,12 @@ def held_out(
     that it does not know is counted and not shown. The gate asks the trusted *labels*, as it does before anything is
     published. *watch* gives the parts one by one as it is given them, and may tell how far the work is.
     """
-    rewards = rewards.bounded(_DEPTH)
-    rewards = rewards.take(np.flatnonzero(rewards.reach > 0)) if rewards.reach.any() else rewards
+    every = rewards.bounded(_DEPTH)
+    rewards = every.take(np.flatnonzero(every.reach > 0)) if every.reach.any() else every
     if not rewards.reach.all() or len(np.unique(rewards.near_queries)) < _LEAST:
         return None
+    alike = len(every) - len(rewards)
+    left_out = f" {alike} rewarded queries are left out, as their rewards do not differ." if alike else ""
     dosed, keys = moved_without(rewards, parts_of(rewards), scope, labels, watch)
     grid = Grid.of(rewards)
     lifts = rewards.documents.similarities(UnitRows(dosed, np.ones(len(rewards))), grid.slots)
@@ -77,7 +79,7 @@ def held_out(
         shown,
         measure=f"by the rewards of {judge}",
         method="Each fifth of the judged queries is served by what the gate publishes from the other four; judged "
-        "candidates alone are measured.",
+        f"candidates alone are measured.{left_out}",
         traffic=traffic_of(_firsts(queries, pool), _firsts(queries + moved, pool), len(pool)),
     )
 

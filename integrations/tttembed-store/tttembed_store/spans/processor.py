@@ -93,7 +93,7 @@ class TTTSpanProcessor(BatchSpanProcessor):
         checked_log(log)
         check_count("capacity", capacity)
         if scores_of is not None:
-            log.declare()
+            log.declare(type(self).__name__)
         self._ended = telemetry.Tallies("")
         self._reading = _Reading(log, Reader(scores_of, texts, cut_at, vectors))
         batch = min(_BATCH, capacity)

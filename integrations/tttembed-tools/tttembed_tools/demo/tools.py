@@ -15,12 +15,12 @@ import numpy as np
 
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder
-from tttembed_rag.embedders.local import minilm
+from tttembed_rag.embedders.smallmodel import minilm
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.page import drawing
 from tttembed_rag.evaluate.page.rendering import rendered
-from tttembed_rag.fitting.measures import dcg
+from tttembed_rag.fitting.measures import dcg, ndcg
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.vectors.rows import Float64
 from tttembed_tools.catalog import Card
@@ -63,7 +63,7 @@ class _Sample(NamedTuple):
 
     def __str__(self) -> str:
         moved = f"#{self.right.rank_before} -> #{self.right.rank}"
-        return f"{self.title}: {self.found.query!r:.80}\n  right: {self.right.name}, {moved}; {self.found.reason}"
+        return f"{self.title}: {self.found.query!r:.80}\n  right: {self.right.name}, {moved}"
 
 
 def run_tool_demo(
@@ -112,12 +112,16 @@ def run_tool_demo(
     say("")
     for sample in samples:
         say(str(sample))
+    reasons = list(dict.fromkeys(sample.found.reason for sample in samples))
+    for reason in reasons:
+        say(f"Why: {reason}")
     marks = [drawing.Mark(line["change"], filled=line["changed"]) for line in lines]
     ends = [f"{line['seen']} requests" for line in (lines[0], lines[-1])]
     html = rendered(
         "tttembed_tools.demo/tools.html.jinja",
         lines=lines,
         samples=samples,
+        reasons=reasons,
         shown=_SHOWN,
         tools=len(cards),
         embedder=embedder.fingerprint,
@@ -168,8 +172,8 @@ def _measured(library: Dataset, index: Index, embedder: Embedder, seed: int) -> 
 
 
 def _ndcg(names: Sequence[str], grades: Mapping[str, float]) -> float:
-    found = dcg(np.array([grades.get(name, 0.0) for name in names]))
-    return float(found / dcg(np.array(sorted(grades.values(), reverse=True)[:10])))
+    found = np.array([grades.get(name, 0.0) for name in names])
+    return float(ndcg(found, dcg(np.array(sorted(grades.values(), reverse=True)))))
 
 
 def _samples(library: Dataset, search: LearnedToolSearch, gains: Mapping[str, float]) -> list[_Sample]:

@@ -85,7 +85,7 @@ class RewardPostprocessor(_Whole):
         if judge is not None:
             log.check_is_for(checked_judge(judge))
             if source == "":
-                log.declare()
+                log.declare(type(self).__name__)
         if top_n is not None:
             check_count("top_n", top_n)
         super().__init__()

@@ -83,7 +83,7 @@ class RewardRetriever(BaseRetriever):
         if log is not None:
             checked_log(log).check_is_for(judge)
             if source == "":
-                log.declare()
+                log.declare(type(self).__name__)
         for name, count in (("depth", depth), ("top_n", top_n)):
             if count is not None:
                 check_count(name, count)

@@ -105,7 +105,7 @@ class TTTRecorder:
         with context(task=task, tenant=tenant):
             if self.judge:
                 if source == "":
-                    self.log.declare()
+                    self.log.declare(type(self).__name__)
                 self.log.record(query, texts, [doc.score for doc in shown], task=task, known=known, source=source)
             else:
                 self.log.observe(query, texts, task=task, known=known)
