@@ -38,7 +38,7 @@ def test_verdicts_learn_around_the_start_and_lists_stay_fair(world):
 def test_far_from_all_verdicts_the_start_is_served(planted, world):
     """Verdicts say something where they lie, and nothing elsewhere."""
     rewards = planted(40, strength=0.9)
-    vector = np.full(rewards.width, 0.05)
+    vector = 0.3 * fit(rewards, scope="global")["global"].vector
     begun = replace(world.means()["task:de"], task="default", vector=vector)
     learned = fit(rewards, start=Offsets([begun], width=rewards.width), trusted=True)["local:default"]
     away = -1e3 * rewards.queries.unit.mean(axis=0)
