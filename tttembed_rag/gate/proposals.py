@@ -109,9 +109,7 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
     """
     task, recipe = str(case.rewards.tasks[0]), case.recipe
     none = np.zeros(case.rewards.width, optima.offsets.dtype)
-    name = "a local offset"
-    if prior:
-        name += " around what is served" if prior.start else " around the global one"
+    what = " around what is served" if prior and prior.start else " around the global one" if prior else ""
     prior = prior or Prior(none, none)
     known = prior.held_out if prior.start else none
     targets = known + case.trust * (optima.offsets - known)
@@ -136,7 +134,7 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
         both = None if prior.map is None or offset.map is None else prior.map.plus(offset.map)
         return offset if both is None else replace(offset, map=both)
 
-    return Proposal(name, case, held_out, without, learn)
+    return Proposal(f"a local offset{what}", case, held_out, without, learn)
 
 
 def propose_constant(case: Case, task: str | None = None, *, unseen: bool = False) -> Proposal:

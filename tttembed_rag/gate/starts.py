@@ -30,8 +30,7 @@ def start_of(case: Case) -> Prior | None:
     start = case.terms.start
     if start is None:
         return None
-    dosed = replace(start.map, weights=start.alpha * start.map.weights) if start.map is not None else None
-    return Prior(start.alpha * start.vector, case.terms.started(case.rewards), start=True, map=dosed)
+    return Prior(start.alpha * start.vector, case.terms.started(case.rewards), start=True, map=start.map)
 
 
 def kept(start: Offset, offset: Offset) -> Offset:

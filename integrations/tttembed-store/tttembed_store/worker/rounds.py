@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from threading import Event
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import uuid4
 
 from tttembed_rag.errors import InputError, LeaseLost, StoreTooSlow, StoreUnavailable, Superseded, in_brief
@@ -129,8 +129,9 @@ class Worker:
         learned = rewards_of or (judge.fingerprint if judge else None)
         if learner is not None:
             learned, embedder = learner.judge, learner.embedder
-        known: dict[str, Any] = {"scope": scope, "min_new": min_new, "last": last, "growth": growth, "start": start}
-        self._habits = Habits(judge=learned, embedder=embedder, **known)
+        self._habits = Habits(
+            judge=learned, embedder=embedder, scope=scope, min_new=min_new, last=last, growth=growth, start=start
+        )
         self._learner = learner
         self._probe = probe
         self._judge_seconds = judge_seconds
