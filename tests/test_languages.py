@@ -39,6 +39,15 @@ def test_the_language_of_a_text(text, language):
 
 
 @detector
+def test_the_second_guess_counts_where_languages_are_named():
+    """Chinese is taken for Japanese at times; where no Japanese is spoken it is not."""
+    text = "加那利群岛在哪个大陆沿岸\uff1f"
+
+    assert language_of(text) == "ja"
+    assert [language_of(text, among) for among in (("en", "zh"), ("en", "ja"), ("en",))] == ["zh", "ja", "ja"]
+
+
+@detector
 def test_the_task_is_the_language():
     """`task=language_of` is all that is written; a task that the caller names comes first."""
     evidence = Evidence(1, None, None, "ungated", "")
