@@ -76,13 +76,13 @@ class Speakers:
             np.mean([(found % self.count == answers).sum(axis=1) / len(self.languages) for found in lists.values()])
         )
 
-    def rewards(self, offsets: Offsets | None, asked: Iterable[int], *, own: bool = False) -> Rewards:
-        """What users say of the lists under *offsets*: what answers is good, of their *own* language alone."""
+    def rewards(self, offsets: Offsets | None, asked: Iterable[int], *, own: bool | None = None) -> Rewards:
+        """What users say of the lists under *offsets*: what answers is good, in their *own* language or in others."""
         rows, columns = list(asked), []
         for name, lists in self.found(offsets, rows).items():
             for row, found in zip(rows, lists, strict=True):
-                good = (found % self.count == row) & ((self.spoken[found] == name) if own else True)
-                partly = 0.3 * (self.spoken[found] == name) if own else 0.0
+                good = (found % self.count == row) & (own is None or (self.spoken[found] == name) == own)
+                partly = 0.0 if own is None else 0.3 * ((self.spoken[found] == name) == own)
                 columns.append((name, f"{name}:{row}", self.queries[name][row], found, np.maximum(good, partly)))
         tasks, ids, queries, candidates, values = zip(*columns, strict=True)
         return Rewards.from_indexed(np.array(queries), self.documents, candidates, values, tasks, ids, judge="users")

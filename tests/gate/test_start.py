@@ -75,7 +75,7 @@ def test_verdicts_that_say_nothing_leave_the_start(world):
 def test_who_is_not_believed_takes_no_start_away(world, voice):
     """Neither a judge that contradicts the retriever nor a single account decides what others are served."""
     start = world.means()
-    rewards = world.rewards(start, range(30), own=voice == "one source")
+    rewards = world.rewards(start, range(30), own=True if voice == "one source" else None)
     if voice == "one source":
         rewards = replace(rewards, sources=np.full(len(rewards), "someone"))
     else:
@@ -94,9 +94,20 @@ def test_a_start_that_depends_on_the_query_is_a_part_of_what_is_learned(planted)
     both, below = learned["local:default"], earlier["local:default"]
     away = -1e3 * rewards.queries.unit.mean(axis=0)
 
-    assert "around what is served" in both.evidence.reason
-    assert len(both.map.landmarks) > len(below.map.landmarks)
+    assert both.evidence.reason.startswith("a local offset around what is served")
+    assert len(both.map.landmarks) == len(below.map.landmarks) + 52 == 60
+    assert both.map.bandwidth == below.map.bandwidth
     assert_allclose(both.dosed(away), below.dosed(away), atol=1e-3)
+
+
+def test_rewards_are_compared_with_what_was_served(world):
+    """Where other languages are wanted, rewards agree with the order of the start, and not with that of base vectors."""
+    start = world.means()
+    rewards = world.rewards(start, range(30), own=False)
+    around, alone = fit(rewards, start=start), fit(rewards)
+
+    assert {offset.evidence.vouched for offset in around.values()} == {"the data"}
+    assert {offset.evidence.vouched for offset in alone.values()} == {"nobody"}
 
 
 def test_tasks_without_verdicts_keep_their_start(world):
