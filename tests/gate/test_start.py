@@ -101,7 +101,7 @@ def test_a_start_that_depends_on_the_query_is_a_part_of_what_is_learned(planted)
 
 
 def test_rewards_are_compared_with_what_was_served(world):
-    """Where other languages are wanted, rewards agree with the order of the start, and not with that of base vectors."""
+    """Where other languages are wanted, rewards agree with the order of the start, and not with that before it."""
     start = world.means()
     rewards = world.rewards(start, range(30), own=False)
     around, alone = fit(rewards, start=start), fit(rewards)

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from tttembed_rag.embedders.service import EmbeddingService
     from tttembed_rag.embedders.smallmodel import minilm
     from tttembed_rag.embedders.specs import open_embedder
+    from tttembed_rag.embedders.wrapped import Bridged
 
 __all__ = [
+    "Bridged",
     "Embedder",
     "EmbeddingService",
     "GeminiEmbedder",
@@ -31,5 +33,6 @@ if not TYPE_CHECKING:
             "tttembed_rag.embedders.smallmodel": ["minilm"],
             "tttembed_rag.embedders.service": ["EmbeddingService"],
             "tttembed_rag.embedders.specs": ["open_embedder"],
+            "tttembed_rag.embedders.wrapped": ["Bridged"],
         },
     )

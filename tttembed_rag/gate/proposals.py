@@ -51,6 +51,7 @@ class Proposal:
         without: (n, d) what moves each query where it is not served.
         learn: Learns the offset, on the evidence given.
         families: (n,) a number for each family of tasks, where a family is one observation and not a question.
+        shares: (n,) the sum of the shares that vectors have in what moves each query; None where it is not known.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Proposal:
     without: Float64
     learn: Callable[[Evidence], Offset]
     families: IntArray | None = None
+    shares: Float64 | None = None
 
     @property
     def observations(self) -> int:
@@ -73,7 +75,7 @@ class Proposal:
 
     def fall(self, expected: float) -> Gain:
         """The fall of the loss below that of what is served without it, one pseudo-observation being *expected*."""
-        falls = self.case.falls(self.held_out) - self.case.falls(self.without)
+        falls = self.case.falls(self.held_out, self.shares) - self.case.falls(self.without)
         return Gain.of(falls, *self._counted, typical=TYPICAL_FALL, expected=expected, most=self._most)
 
     @property
@@ -110,7 +112,7 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
     task, recipe = str(case.rewards.tasks[0]), case.recipe
     none = np.zeros(case.rewards.width, optima.offsets.dtype)
     what = " around what is served" if prior and prior.start else " around the global one" if prior else ""
-    prior = prior or Prior(none, none)
+    alone, prior = prior is None, prior or Prior(none, none)
     known = prior.held_out if prior.start else none
     targets = known + case.trust * (optima.offsets - known)
     reached = optima.converged | (recipe.solver == "adam")
@@ -126,6 +128,7 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
     )
     without = np.broadcast_to(prior.held_out.astype(np.float64), targets.shape)
     held_out = without + regression.held_out(case.fold)
+    shares = replace(regression, targets=case.trust * optima.shares[:, None]).held_out(case.fold)[:, 0]
 
     def learn(evidence: Evidence) -> Offset:
         used = optima.take(reached) if reached.any() else optima
@@ -134,7 +137,7 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
         both = None if prior.map is None or offset.map is None else prior.map.plus(offset.map)
         return offset if both is None else replace(offset, map=both)
 
-    return Proposal(f"a local offset{what}", case, held_out, without, learn)
+    return Proposal(f"a local offset{what}", case, held_out, without, learn, shares=shares if alone else None)
 
 
 def propose_constant(case: Case, task: str | None = None, *, unseen: bool = False) -> Proposal:

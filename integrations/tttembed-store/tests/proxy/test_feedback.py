@@ -372,4 +372,6 @@ def test_it_is_of_the_task_that_follows_from_the_text(proxied, store_url):
 
     with open_store(store_url, create=False) as store, store._database.read() as connection:
         named = select(schema.queries.c.text, schema.queries.c.task)
-        assert {text: task for text, task in connection.execute(named)} == {"Wolle waschen": "de", "wash wool": "en"}
+        tasks = {row.text: row.task for row in connection.execute(named)}
+
+    assert tasks == {"Wolle waschen": "de", "wash wool": "en"}
