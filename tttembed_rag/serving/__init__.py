@@ -9,11 +9,14 @@ from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
     from tttembed_rag.serving.cascade import Cascade
+    from tttembed_rag.serving.languages import language_means, language_of
     from tttembed_rag.serving.request import Request
 
 __all__ = [
     "Cascade",
     "Request",
+    "language_means",
+    "language_of",
 ]
 
 if not TYPE_CHECKING:
@@ -21,6 +24,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "tttembed_rag.serving.cascade": ["Cascade"],
+            "tttembed_rag.serving.languages": ["language_means", "language_of"],
             "tttembed_rag.serving.request": ["Request"],
         },
     )

@@ -270,6 +270,15 @@ class TestVectorsIn:
         assert answer.json() == {"version": None, "reason": "nothing was published", "age": None, "error": None}
 
 
+def test_the_task_may_follow_from_the_text(proxied, tools):
+    """As `language_of` gives it, where the caller names none."""
+    live = frozen(tools.offsets_of(task="de"))
+    client = proxied(live, task=lambda text: "de" if "Wolle" in text else "en")
+
+    assert [version(client, QUERY, input=text) for text in ("Wolle waschen", "wash wool")] == ["file", "base"]
+    assert version(client, QUERY | {"x-ttt-task": "en"}, input="Wolle waschen") == "base"
+
+
 @pytest.fixture
 def bridge(tools):
     """A bridge from the service's model to an index of another width."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tttembed_rag.cli.group import counted, text
+from tttembed_rag.cli.options import by_language
+from tttembed_rag.serving.languages import language_of
 from tttembed_rag.system.extensions import extension
 from tttembed_store.extras import require
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 @text("--embedder", "NAME", "Serve no offsets learned for another fingerprint.")
 @click.option("--bridge", type=Path, metavar="FILE", help="Of `tttembed bridge`: all vectors cross into an old index.")
 @click.option("--task", metavar="TASK", help="The task of requests that name none.")
+@by_language
 @click.option(
     "--key",
     "keys",
@@ -64,6 +67,7 @@ def serve(
     host: str,
     port: int,
     limit: int,
+    language: bool,
 ) -> None:
     """Stand before the embedding service at UPSTREAM and steer the vectors of queries, for clients in any language.
 
@@ -100,6 +104,7 @@ def serve(
         live,
         model=model,
         callers=callers,
+        task=language_of if language else None,
         upstream_key=own_key,
         limit=limit * 1_000_000,
         feedback=None if url is None else FeedbackWriter(url, judge),
