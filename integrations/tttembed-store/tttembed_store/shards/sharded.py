@@ -224,13 +224,8 @@ def _shared(
 
     def problem(recipe: Recipe) -> SharedProblem:
         of_recipe = plan._replace(recipe=recipe)
-<<<<<<< HEAD
-        of_shards = _OfShards(each, of_recipe, shares, np.arange(len(shares)))
-        return SharedProblem((of_shards,), recipe.ridge / recipe.spread)
-=======
         block = _OfShards(each, of_recipe, shares, np.arange(len(shares)))
         return SharedProblem((block,), recipe.ridge / recipe.spread)
->>>>>>> units
 
     solution = lowest(problem, plan.recipe, start)
     return [
