@@ -1,4 +1,4 @@
-"""Lists under an offset: whether a rescorer may sort them, and how much reranking they still need."""
+"""Lists under an offset: may a rescorer sort them, how much reranking do they still need, and which have no answer?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.wordweights import COSINE, Weighing
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.depth import lost_by_depth, skips_of
+from tttembed_rag.gate.floors import floor_of_case
 from tttembed_rag.gate.gains import WORSE, Gain
 from tttembed_rag.gate.proposals import Proposal
 from tttembed_rag.gate.thresholds import AGREEMENT, AUDIT_LEVEL, BELIEVERS, LEANING, LEVEL, TYPICAL_FALL
@@ -25,26 +26,32 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
 
     A local one has a rescorer of what a search with it finds, published or not. It has none where texts are not known,
     where votes of sources are among the rewards (whoever writes a document chooses its words), and where the rewards
-    speak against any offset. Where the judge alone rewarded the task, and the search is not your own, whose order is
-    not known, the lists that are served are looked through: how deep, and which of them, a reranker must see.
+    speak against any offset. It has a floor where anybody vouches for the judge. Where the judge alone rewarded the
+    task, and the search is not your own, whose order is not known, the lists that are served are looked through: how
+    deep, and which of them, a reranker must see.
     """
     case, rewards = proposal.case, proposal.case.rewards
     if offset.task is None or case.by_sources.any():
         return offset
+    local = offset.scope == "local" and not offset.evidence.against
     known = all(rewards.query_texts) and all(rewards.doc_texts[np.unique(case.widened.candidates)])
-    sorts = offset.scope == "local" and not offset.evidence.against and known
-    if not sorts and not offset.served:
+    sorts = local and known
+    if not local and not offset.served:
         return offset
     squares, products = case.moved(proposal.held_out if offset.served else proposal.without)
     scores = products / np.sqrt(squares)[:, None]
     if offset.served:
         offset = replace(offset, evidence=_certified(case, offset.evidence, scores))
+    cosines = scores
     if sorts:
         rescorer, sorted_by = _rescorer(case, scores, offset.evidence.vouched)
         offset = replace(offset, rescorer=rescorer)
         if rescorer.served:
             rescorer = replace(rescorer, evidence=_certified(case, rescorer.evidence, sorted_by))
             offset, scores = replace(offset, rescorer=rescorer), sorted_by
+    if local and (case.voucher != "nobody" or case.labelled is not None):
+        vocabulary = offset.rescorer.vocabulary if offset.rescorer is not None else None
+        offset = replace(offset, floor=floor_of_case(case, cosines, vocabulary))
     looked_through = offset.in_use and case.terms.search is None
     return replace(offset, skips=skips_of(case, scores)) if looked_through else offset
 

@@ -1,0 +1,130 @@
+"""How likely candidates are relevant, learned from judged lists; and below which likelihood a list holds no answer.
+
+A logistic regression on what is known of a candidate, with a ridge around weights that fit every collection nearly as
+well as its own: verdicts say what a number means, and move the weights where they are many. What is certified is the
+best candidate of each list, by a regression, an offset and a centre that did not see its question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.gate.case import Case
+from tttembed_rag.gate.thresholds import FLOOR_PRIOR, FLOOR_RIDGE
+from tttembed_rag.offsets.floor import CONFIDENCE, LIST, Floor, knowledge
+from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.rows import Float64
+
+# The reward from which on a candidate is an answer.
+ANSWER = 0.5
+# Cuts that a floor keeps at most.
+_MOST = 100
+
+
+def floor_of_case(case: Case, scores: Float64, known: Vocabulary | None) -> Floor:
+    """The floor of lists by cosines *scores* (n, k), learned without the question, and by words that are *known*.
+
+    A trusted label counts in place of the reward of the judge.
+    """
+    rewards, grid = case.rewards, case.judged
+    values = (
+        grid.rewards if case.labelled is None else np.where(np.isnan(case.labelled[0]), grid.rewards, case.labelled[0])
+    )
+    lists, answers = [], []
+    for row, query in enumerate(rewards.query_texts):
+        judged = np.flatnonzero(grid.present[row])
+        first = judged[np.argsort(-scores[row, judged], kind="stable")[:LIST]]
+        texts = rewards.doc_texts[grid.slots[row, first]].tolist()
+        lists.append((query, texts, scores[row, first]))
+        answers.append(values[row, first] >= ANSWER)
+    return floor_of(rewards.queries.unit, lists, case.fold, case.groups, known, answers, case.voices)
+
+
+def floor_of(
+    queries: FloatArray,
+    lists: Sequence[tuple[str, Sequence[str], Float64]],
+    fold: IntArray,
+    groups: IntArray,
+    known: Vocabulary | None = None,
+    answers: Sequence[NDArray[np.bool_]] | None = None,
+    voices: Float64 | None = None,
+) -> Floor:
+    """The floor of own requests.
+
+    Args:
+        queries: (n, d) unit base vectors.
+        lists: Of each query its text, and texts and cosines of what was found for it.
+        fold: (n,) fold of each: what is said of a query is learned from the other folds.
+        groups: (n,) which queries are one observation.
+        known: The words of what was found; None counts no words.
+        answers: Which of what was found is an answer; None where nobody judged, and every query counts as one that has
+            an answer.
+        voices: (n,) weights of queries; None weighs all alike.
+    """
+    units = np.asarray(queries, dtype=np.float64)
+    folds = [fold == number for number in np.unique(fold)]
+    alike = np.zeros(len(units))
+    for held in folds:
+        alike[held] = units[held] @ units[~held if len(folds) > 1 else held].mean(axis=0)
+    typical = float(alike.mean())
+    each = [
+        knowledge(known, query, texts, cosines, min(own - typical, 0.0))
+        for (query, texts, cosines), own in zip(lists, alike.tolist(), strict=True)
+    ]
+    row = np.repeat(np.arange(len(each)), [len(features) for features in each])
+    features = np.concatenate(each)
+    centred = features.mean(axis=0)
+    scale = np.maximum(np.append(features[:, :-1].std(axis=0), alike.std()), 1e-6)
+    scaled = (features - centred) / scale
+    if answers is None:
+        theta = np.append(0.0, FLOOR_PRIOR)
+        best = _best(scaled, row, np.tile(theta, (len(row), 1)))
+        answered = np.ones(len(each), dtype=np.bool_)
+    else:
+        right = np.concatenate(answers)
+        weights = np.ones(len(row)) if voices is None else voices[row]
+        theta = _solved(scaled, right, weights)
+        held_out = np.empty((len(row), len(theta)))
+        for held in folds:
+            held_out[held[row]] = _solved(scaled, right, weights * ~held[row])
+        best = _best(scaled, row, held_out)
+        answered = np.array([own.any() for own in answers])
+    lowest = np.full(int(groups.max()) + 1, np.inf)
+    np.minimum.at(lowest, groups[answered], best[answered])
+    n = len(np.unique(groups))
+    cuts = np.sort(lowest[np.isfinite(lowest)])[:_MOST]
+    from scipy.special import betaincinv
+
+    bounds = [float(betaincinv(refused + 1, n - refused, CONFIDENCE)) for refused in range(len(cuts))]
+    weight = theta[1:] / scale
+    intercept = float(theta[0] - weight @ centred)
+    centre = units.mean(axis=0, keepdims=True).astype(queries.dtype)
+    return Floor(
+        (intercept, *weight.tolist()), centre, typical, n, tuple(cuts.tolist()), tuple(bounds), answers is not None
+    )
+
+
+def _best(features: Float64, row: IntArray, theta: Float64) -> Float64:
+    """(n,) the likelihood of the best candidate of each list; (N, 4) *features* of *row* (N,) by *theta* (N, 5)."""
+    best = np.zeros(int(row.max()) + 1)
+    np.maximum.at(best, row, 1.0 / (1.0 + np.exp(-(theta[:, 0] + np.vecdot(features, theta[:, 1:])))))
+    return best
+
+
+def _solved(features: Float64, right: NDArray[np.bool_], weights: Float64) -> Float64:
+    """(5,) intercept and weights >= 0 by which *features* (N, 4) say what is *right* (N,)."""
+    from scipy.optimize import minimize
+
+    def objective(theta: Float64) -> tuple[float, Float64]:
+        log_odds, away = theta[0] + features @ theta[1:], theta[1:] - FLOOR_PRIOR
+        pull = weights * (1.0 / (1.0 + np.exp(-log_odds)) - right)
+        value = float(weights @ (np.logaddexp(0.0, log_odds) - right * log_odds) + FLOOR_RIDGE / 2 * away @ away)
+        return value, np.append(pull.sum(), features.T @ pull + FLOOR_RIDGE * away)
+
+    start = np.append(-1.0, FLOOR_PRIOR)
+    bounds = [(None, None), *((0.0, None) for _ in FLOOR_PRIOR)]
+    return np.asarray(minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x)
