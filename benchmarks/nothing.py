@@ -44,7 +44,9 @@ KINDS = ("lost", "alien", "hard")
 Found: TypeAlias = tuple[str, list[str], np.ndarray, np.ndarray]
 
 
-def searched(ground: Bench, vectors: np.ndarray, queries: Sequence[str], without: Sequence[set[int]] = ()) -> list[Found]:
+def searched(
+    ground: Bench, vectors: np.ndarray, queries: Sequence[str], without: Sequence[set[int]] = ()
+) -> list[Found]:
     """What a search with *vectors* finds, *without* some documents of each query."""
     similarities = vectors @ ground.unit_docs.T
     for row, gone in enumerate(without):
@@ -97,7 +99,9 @@ def calibration(likely: np.ndarray, right: np.ndarray) -> float:
     return float(sum(abs((likely - right)[of == place].sum()) for place in range(BINS)) / len(likely))
 
 
-def cells(name: str, grounds: dict[str, Bench], embedder: str, judge: str, count: int, seed: int) -> list[dict[str, Any]]:
+def cells(
+    name: str, grounds: dict[str, Bench], embedder: str, judge: str, count: int, seed: int
+) -> list[dict[str, Any]]:
     """A row for the floor, for day one and for each rival; none where the collection has fewer queries."""
     ground = grounds[name]
     collection = ground.collection
@@ -125,13 +129,18 @@ def cells(name: str, grounds: dict[str, Bench], embedder: str, judge: str, count
             "alien": (alien_vectors, alien),
         }
 
-    def row(policy: str, live: dict[str, Any], best_of: Callable[..., float], cut: float, **more: Any) -> dict[str, Any]:
+    def row(
+        policy: str, live: dict[str, Any], best_of: Callable[..., float], cut: float, **more: Any
+    ) -> dict[str, Any]:
         best = {
             kind: np.array([best_of(vector, *found) for vector, found in zip(*of, strict=True)])
             for kind, of in live.items()
         }
         answered = np.array(
-            [any(own.get(int(place), 0) >= 0.5 for place in found[3]) for own, found in zip(right, live["own"][1], strict=True)]
+            [
+                any(own.get(int(place), 0) >= 0.5 for place in found[3])
+                for own, found in zip(right, live["own"][1], strict=True)
+            ]
         )
         own = best["own"]
         return {

@@ -10,14 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from tttembed_rag.errors import InputError
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.thresholds import FLOOR_PRIOR, FLOOR_RIDGE
+from tttembed_rag.gate.thresholds import FLOOR_PRIOR, FLOOR_RIDGE, FOLDS
+from tttembed_rag.offsets.codes import COMPARE
+from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.floor import CONFIDENCE, LIST, Floor, knowledge
-from tttembed_rag.offsets.rescorer import Vocabulary
-from tttembed_rag.vectors.checks import FloatArray, IntArray
-from tttembed_rag.vectors.rows import Float64
+from tttembed_rag.offsets.offset import Offset
+from tttembed_rag.offsets.offsets import Offsets
+from tttembed_rag.offsets.rescorer import FEATURES, Rescorer, Vocabulary, checked_cosines
+from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked_norms
+from tttembed_rag.vectors.copies import near_copies
+from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # The reward from which on a candidate is an answer.
 ANSWER = 0.5
@@ -42,6 +49,47 @@ def floor_of_case(case: Case, scores: Float64, known: Vocabulary | None) -> Floo
         lists.append((query, texts, scores[row, first]))
         answers.append(values[row, first] >= ANSWER)
     return floor_of(rewards.queries.unit, lists, case.fold, case.groups, known, answers, case.voices)
+
+
+def first_floor(
+    query_vectors: ArrayLike,
+    lists: Sequence[tuple[str, Sequence[str], ArrayLike]],
+    *,
+    task: str = DEFAULT_TASK,
+    embedder: str = "",
+) -> Offsets:
+    """Offsets that move nothing, with a floor for a *task* that nobody judged yet: of its own requests alone.
+
+    At most 5 % of own requests are refused, whether they have an answer or not, and most of those that other
+    applications would ask. `Offsets.relevance` sorts lists then, and is no probability.
+
+    Args:
+        query_vectors: (n, d) base vectors of own requests, 45 at least for a first cut.
+        lists: Of each its text, and the texts and cosine similarities of what the search found for it.
+        task: The task.
+        embedder: Fingerprint of the embedding model.
+
+    Raises:
+        InputError: There is not one list per request, or one is none.
+        VectorError: A vector is NaN, infinite or zero.
+    """
+    vectors = as_floats("query_vectors", query_vectors)
+    queries = UnitRows(vectors, checked_norms("query_vectors", vectors))
+    if vectors.ndim != 2 or len(vectors) != len(lists) or not len(lists):
+        raise InputError(f"lists: expected one per request, and one request at least, got {len(lists)}")
+    first = []
+    for query, texts, scores in lists:
+        cosines = checked_cosines(query, texts, scores)
+        order = np.argsort(-cosines, kind="stable")[:LIST]
+        first.append((query, [texts[place] for place in order], cosines[order]))
+    known = Vocabulary.of({text for _, texts, _ in first for text in texts})
+    groups = near_copies(queries)
+    floor = floor_of(queries.unit, first, groups % FOLDS, groups, known)
+    evidence = Evidence(floor.n, None, None, "abstained", "nobody judged yet", code=COMPARE.code)
+    rescorer = Rescorer(np.eye(1, FEATURES)[0], known, evidence)
+    zero = np.zeros(vectors.shape[1], vectors.dtype)
+    offset = Offset("local", zero, 0.0, floor.n, evidence, task=task, rescorer=rescorer, floor=floor)
+    return Offsets([offset], width=len(zero), settings={"embedder": embedder} if embedder else {})
 
 
 def floor_of(

@@ -182,14 +182,14 @@ class Offsets(Mapping[str, Offset]):
 
         With 90 % confidence at most a share *lost* of requests have an answer and are refused where the best of what
         the search found lies below it. None says that too few questions were judged, that nobody vouches for the judge,
-        or that users gave the verdicts. ``offsets["local:TASK"].floor.told()`` says how many are missing.
+        or that users gave the verdicts; `certificate` says how many are missing.
 
         Raises:
             InputError: *task* is no text, or *lost* no share of requests.
         """
         check_text("task", task)
         check_lost(lost)
-        floor = self._floor(task)
+        floor = self.certificate(task)
         return None if floor is None else floor.cut(lost)
 
     def relevance(
@@ -217,7 +217,7 @@ class Offsets(Mapping[str, Offset]):
             InputError: There is not one finite score for each text.
             VectorError: *vector* is of another width.
         """
-        if (floor := self._floor(task)) is None:
+        if (floor := self.certificate(task)) is None:
             return None
         if (query is None) != (texts is None):
             raise InputError(f"query, texts: expected both or neither, got {query!r:.80}, {texts!r:.80}")
@@ -230,7 +230,8 @@ class Offsets(Mapping[str, Offset]):
         known = None if rescorer is None or texts is None else rescorer.vocabulary
         return floor.relevance(known, query or "", texts or [], cosines, vector)
 
-    def _floor(self, task: str | None) -> Floor | None:
+    def certificate(self, task: str | None = None) -> Floor | None:
+        """The floor of a task with what is known of it, in words by its ``told()``; None where nobody vouches for one."""
         offset = self._shared.get(task or DEFAULT_TASK)
         return None if offset is None else offset.floor
 
