@@ -168,7 +168,7 @@ class Request:
         return None if likely is None else likely.tolist()
 
     def refuses(self, relevance: Sequence[float] | None, lost: float) -> bool:
-        """Whether nothing fits: the best `relevance` lies below the floor that loses at most a share *lost* of answers."""
+        """Whether nothing fits: the best `relevance` lies below the floor that loses at most a share *lost*."""
         cut = None if self._offsets is None or not relevance else self._offsets.floor(self.task, lost)
         return cut is not None and max(relevance or ()) < cut
 
