@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.thresholds import FLOOR_PRIOR, FLOOR_RIDGE, FOLDS
+from tttembed_rag.gate.thresholds import FLOOR_ALIKE, FLOOR_PRIOR, FLOOR_RIDGE, FOLDS
 from tttembed_rag.offsets.codes import COMPARE
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.floor import CONFIDENCE, LIST, Floor, knowledge
@@ -28,6 +28,10 @@ from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # The reward from which on a candidate is an answer.
 ANSWER = 0.5
+# Least deviation of what is known: words that nobody counted weigh nothing.
+_LEAST = 1e-6
+# Where the search for weights begins, and what they are without verdicts.
+_START = np.array([0.0, *FLOOR_PRIOR, FLOOR_ALIKE])
 # Cuts that a floor keeps at most.
 _MOST = 100
 
@@ -126,10 +130,10 @@ def floor_of(
     row = np.repeat(np.arange(len(each)), [len(features) for features in each])
     features = np.concatenate(each)
     centred = features.mean(axis=0)
-    scale = np.maximum(np.append(features[:, :-1].std(axis=0), alike.std()), 1e-6)
+    scale = np.maximum(np.append(features[:, :-1].std(axis=0), alike.std()), _LEAST)
     scaled = (features - centred) / scale
     if answers is None:
-        theta = np.append(0.0, FLOOR_PRIOR)
+        theta = _START
         best = _best(scaled, row, np.tile(theta, (len(row), 1)))
         answered = np.ones(len(each), dtype=np.bool_)
     else:
@@ -148,7 +152,7 @@ def floor_of(
     from scipy.special import betaincinv
 
     bounds = [float(betaincinv(refused + 1, n - refused, CONFIDENCE)) for refused in range(len(cuts))]
-    weight = theta[1:] / scale
+    weight = np.where(scale > _LEAST, theta[1:] / scale, 0.0)
     intercept = float(theta[0] - weight @ centred)
     centre = units.mean(axis=0, keepdims=True).astype(queries.dtype)
     return Floor(
@@ -164,15 +168,14 @@ def _best(features: Float64, row: IntArray, theta: Float64) -> Float64:
 
 
 def _solved(features: Float64, right: NDArray[np.bool_], weights: Float64) -> Float64:
-    """(5,) intercept and weights >= 0 by which *features* (N, 4) say what is *right* (N,)."""
+    """(5,) intercept and weights by which *features* (N, 4) say what is *right* (N,)."""
     from scipy.optimize import minimize
 
     def objective(theta: Float64) -> tuple[float, Float64]:
-        log_odds, away = theta[0] + features @ theta[1:], theta[1:] - FLOOR_PRIOR
+        log_odds, away = theta[0] + features @ theta[1:], theta[1:] - _START[1:]
         pull = weights * (1.0 / (1.0 + np.exp(-log_odds)) - right)
         value = float(weights @ (np.logaddexp(0.0, log_odds) - right * log_odds) + FLOOR_RIDGE / 2 * away @ away)
         return value, np.append(pull.sum(), features.T @ pull + FLOOR_RIDGE * away)
 
-    start = np.append(-1.0, FLOOR_PRIOR)
-    bounds = [(None, None), *((0.0, None) for _ in FLOOR_PRIOR)]
-    return np.asarray(minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x)
+    bounds = [(None, None), *((0.0, None) for _ in FLOOR_PRIOR), (FLOOR_ALIKE, FLOOR_ALIKE)]
+    return np.asarray(minimize(objective, _START, jac=True, method="L-BFGS-B", bounds=bounds).x)

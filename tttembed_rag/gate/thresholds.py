@@ -99,9 +99,11 @@ DEEPEST = 100
 FEWEST_CERTIFIED = 60
 MOST_LOST = 0.05
 
-# Of the likelihood that a candidate is relevant, the weights of cosine, cosine above the median of the list, share of
-# the query's words, and likeness to other queries below the mean, each in its own deviation, and the ridge around them.
-# The first three are the mean of what 200 judged queries of six collections teach, the last was chosen among .25, .5,
-# .75 and 1 there; alone they refuse nearly as many queries that have no answer (`benchmarks/nothing.py`).
-FLOOR_PRIOR = (0.45, 0.54, 0.42, 0.5)
+# Of the likelihood that a candidate is relevant: the weights of cosine, cosine above the median of the list, and share
+# of the query's words, each in its own deviation, and the ridge around them. They are the mean of what 200 judged
+# queries of six collections teach, and alone refuse nearly as many queries that have no answer. The weight of likeness
+# to other queries, below its mean, is not learned, as no own query says what others look like: of .25, .5, .75 and 1
+# this one refuses most (`benchmarks/nothing.py`).
+FLOOR_PRIOR = (0.45, 0.54, 0.42)
 FLOOR_RIDGE = 20.0
+FLOOR_ALIKE = 0.75

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.errors import InputError, VectorError, check_above_zero
+from tttembed_rag.errors import InputError, VectorError, check_share
 from tttembed_rag.offsets.rescorer import Vocabulary
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.rows import Float64
@@ -69,9 +69,9 @@ class Floor:
         With 90 % confidence at most a share *lost* of requests have an answer and are refused.
 
         Raises:
-            InputError: *lost* is not above 0, or not below 1.
+            InputError: *lost* is no share of requests.
         """
-        check_lost(lost)
+        check_share("lost", lost)
         refused = sum(bound <= lost for bound in self.lost)
         return self.lowest[refused - 1] if refused else None
 
@@ -92,13 +92,6 @@ class Floor:
             raise InputError(f"{name}: expected {1 + KNOWN} weights of a floor, got {len(self.weights)}")
         if self.centre.shape != (1, width) or not np.isfinite(self.centre).all():
             raise VectorError(f"{name}: expected a finite centre of shape (1, {width}), got {self.centre.shape}")
-
-
-def check_lost(lost: float) -> None:
-    """Refuse what is no share of requests."""
-    check_above_zero("lost", lost, most=1)
-    if lost == 1:
-        raise InputError("lost: expected a share of requests below 1, got 1")
 
 
 def knowledge(

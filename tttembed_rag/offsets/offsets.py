@@ -25,11 +25,12 @@ from tttembed_rag.errors import (
     VectorError,
     check_above_zero,
     check_count,
+    check_share,
     check_text,
 )
 from tttembed_rag.offsets import file
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
-from tttembed_rag.offsets.floor import LOST, Floor, check_lost
+from tttembed_rag.offsets.floor import LOST, Floor
 from tttembed_rag.offsets.offset import Offset, Scope
 from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import Rescorer, checked_cosines
@@ -188,9 +189,9 @@ class Offsets(Mapping[str, Offset]):
             InputError: *task* is no text, or *lost* no share of requests.
         """
         check_text("task", task)
-        check_lost(lost)
-        floor = self.certificate(task)
-        return None if floor is None else floor.cut(lost)
+        check_share("lost", lost)
+        certificate = self.certificate(task)
+        return None if certificate is None else certificate.cut(lost)
 
     def relevance(
         self,
