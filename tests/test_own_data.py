@@ -354,7 +354,7 @@ class TestMeasured:
 
         assert said.output.splitlines()[-1] == "Report: page.html"
         assert f"to {after:.3f} ({delta:+.3f}, 90 % interval [{low:+.3f}, {high:+.3f}])" in page
-        assert page.count("title=\"the best for this query\"") > len(shown)
+        assert page.count('title="the best for this query"') > len(shown)
         assert len(shown) == len(set(shown)) > 3
         assert set(shown) <= {query for query, _, _ in ROWS}
         assert [words for words in ("<script", "<link", "<img", "url(http") if words in page] == []

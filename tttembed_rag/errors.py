@@ -43,6 +43,7 @@ __all__ = [
     "UnknownKey",
     "VectorError",
     "check_count",
+    "check_share",
     "in_brief",
     "raised",
     "require",

@@ -39,19 +39,21 @@ _MOST = 100
 def floor_of_case(case: Case, scores: Float64, known: Vocabulary | None) -> Floor:
     """The floor of lists by cosines *scores* (n, k), learned without the question, and by words that are *known*.
 
-    A trusted label counts in place of the reward of the judge.
+    Lists hold neighbours that were not judged too: an offset brings such documents in, and is served with them. A
+    trusted label counts in place of the reward of the judge.
     """
-    rewards, grid = case.rewards, case.judged
-    values = (
-        grid.rewards if case.labelled is None else np.where(np.isnan(case.labelled[0]), grid.rewards, case.labelled[0])
-    )
+    rewards, grid = case.widened, case.grid
+    judged = np.where(case.judged.present, case.judged.rewards, np.nan)
+    if case.labelled is not None:
+        judged = np.where(np.isnan(case.labelled[0]), judged, case.labelled[0])
+    values = np.full(grid.present.shape, np.nan)  # those that were judged come before their neighbours
+    values[:, : judged.shape[1]] = np.where(np.isnan(judged), np.nan, judged >= ANSWER)
     lists, answers = [], []
     for row, query in enumerate(rewards.query_texts):
-        judged = np.flatnonzero(grid.present[row])
-        first = judged[np.argsort(-scores[row, judged], kind="stable")[:LIST]]
-        texts = rewards.doc_texts[grid.slots[row, first]].tolist()
-        lists.append((query, texts, scores[row, first]))
-        answers.append(values[row, first] >= ANSWER)
+        present = np.flatnonzero(grid.present[row, : scores.shape[1]])
+        first = present[np.argsort(-scores[row, present], kind="stable")[:LIST]]
+        lists.append((query, rewards.doc_texts[grid.slots[row, first]].tolist(), scores[row, first]))
+        answers.append(values[row, first])
     return floor_of(rewards.queries.unit, lists, case.fold, case.groups, known, answers, case.voices)
 
 
@@ -102,7 +104,7 @@ def floor_of(
     fold: IntArray,
     groups: IntArray,
     known: Vocabulary | None = None,
-    answers: Sequence[NDArray[np.bool_]] | None = None,
+    answers: Sequence[Float64] | None = None,
     voices: Float64 | None = None,
 ) -> Floor:
     """The floor of own requests.
@@ -113,8 +115,8 @@ def floor_of(
         fold: (n,) fold of each: what is said of a query is learned from the other folds.
         groups: (n,) which queries are one observation.
         known: The words of what was found; None counts no words.
-        answers: Which of what was found is an answer; None where nobody judged, and every query counts as one that has
-            an answer.
+        answers: Whether what was found is an answer, 1 or 0, and not a number where it was not judged; None where
+            nobody judged anything, and every query counts as one that has an answer.
         voices: (n,) weights of queries; None weighs all alike.
     """
     units = np.asarray(queries, dtype=np.float64)
@@ -137,14 +139,15 @@ def floor_of(
         best = _best(scaled, row, np.tile(theta, (len(row), 1)))
         answered = np.ones(len(each), dtype=np.bool_)
     else:
-        right = np.concatenate(answers)
-        weights = np.ones(len(row)) if voices is None else voices[row]
+        found = np.concatenate(answers)
+        right = found == 1.0
+        weights = ~np.isnan(found) * (1.0 if voices is None else voices[row])
         theta = _solved(scaled, right, weights)
         held_out = np.empty((len(row), len(theta)))
         for held in folds:
             held_out[held[row]] = _solved(scaled, right, weights * ~held[row])
         best = _best(scaled, row, held_out)
-        answered = np.array([own.any() for own in answers])
+        answered = np.array([(own == 1.0).any() for own in answers])
     lowest = np.full(int(groups.max()) + 1, np.inf)
     np.minimum.at(lowest, groups[answered], best[answered])
     n = len(np.unique(groups))

@@ -26,9 +26,8 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
 
     A local one has a rescorer of what a search with it finds, published or not. It has none where texts are not known,
     where votes of sources are among the rewards (whoever writes a document chooses its words), and where the rewards
-    speak against any offset. It has a floor where anybody vouches for the judge. Where the judge alone rewarded the
-    task, and the search is not your own, whose order is not known, the lists that are served are looked through: how
-    deep, and which of them, a reranker must see.
+    speak against any offset. Where the judge alone rewarded the task, and the search is not your own, whose order is
+    not known, the lists that are served are looked through: how deep, and which of them, a reranker must see.
     """
     case, rewards = proposal.case, proposal.case.rewards
     if offset.task is None or case.by_sources.any():
@@ -49,11 +48,22 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
         if rescorer.served:
             rescorer = replace(rescorer, evidence=_certified(case, rescorer.evidence, sorted_by))
             offset, scores = replace(offset, rescorer=rescorer), sorted_by
-    if local and (case.voucher != "nobody" or case.labelled is not None):
-        vocabulary = offset.rescorer.vocabulary if offset.rescorer is not None else None
-        offset = replace(offset, floor=floor_of_case(case, cosines, vocabulary))
+    offset = with_floor(offset, case, cosines)
     looked_through = offset.in_use and case.terms.search is None
     return replace(offset, skips=skips_of(case, scores)) if looked_through else offset
+
+
+def with_floor(offset: Offset, case: Case, cosines: Float64) -> Offset:
+    """The *offset* of a *case* with the floor of the lists that it makes, which *cosines* (n, k) sort.
+
+    A local one has a floor where somebody, or the data, vouch for a judge who alone rewarded the task, and nothing
+    speaks against its rewards.
+    """
+    vouched = case.voucher != "nobody" or case.labelled is not None
+    if offset.scope != "local" or offset.evidence.against or case.by_sources.any() or not vouched:
+        return offset
+    vocabulary = None if offset.rescorer is None else offset.rescorer.vocabulary
+    return replace(offset, floor=floor_of_case(case, cosines, vocabulary))
 
 
 def _certified(case: Case, evidence: Evidence, scores: Float64) -> Evidence:

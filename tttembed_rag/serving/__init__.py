@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
+    from tttembed_rag.gate.floors import first_floor
     from tttembed_rag.serving.cascade import Cascade
     from tttembed_rag.serving.request import Request
 
 __all__ = [
     "Cascade",
     "Request",
+    "first_floor",
 ]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = facade(
         __name__,
         {
+            "tttembed_rag.gate.floors": ["first_floor"],
             "tttembed_rag.serving.cascade": ["Cascade"],
             "tttembed_rag.serving.request": ["Request"],
         },
