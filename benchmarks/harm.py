@@ -47,7 +47,7 @@ CONFIRMATION = ("apibench-hf", "chroma-chunks", "hotpotqa-dev500", "scifact", "t
 # The labels as a judge with Gaussian noise of this deviation, then clipped to [0, 1].
 NOISE = {"qrels": 0.0, "qrels+.05": 0.05, "qrels+.15": 0.15, "qrels+.3": 0.3}
 # Of the lines of a file of cells; those of another one were measured with another gate.
-FORMAT = 6
+FORMAT = 7
 # The default, with a judge that the data must vouch for, and with one that is declared.
 GATED: Mapping[str, bool | None] = {"auto": None, "declared": True}
 # Standard errors that bound 90 % of a normal distribution.

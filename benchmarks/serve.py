@@ -47,7 +47,7 @@ import numpy as np
 from tttembed_store import StoreLog, follow, open_store
 
 from tttembed_rag import Evidence, Known, LiveOffsets, Offset, Offsets, Steering, context
-from tttembed_rag.embedders.minilm import minilm
+from tttembed_rag.embedders.smallmodel import minilm
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.system import telemetry
 

@@ -29,7 +29,7 @@ TESTS = {
         "Two candidates of a query were judged, and their rewards differ; by the judge's rewards, the order that is "
         f"served without offsets has a mean nDCG@10 below {1 - thresholds.LEAST_HEADROOM:g}; they are a judge's, or of "
         "two sources or more; and where nobody declares the judge there are two rewarded queries, of which those "
-        f"within cosine {NEAR:g} of each other are one."
+        f"within {NEAR:g} spreads of cosines of each other are one (cosine {1 - NEAR:g} under all-MiniLM-L6-v2)."
     ),
     codes.MEANS.code: (
         "The first of these that speaks decides: trusted labels of an audit; whoever declares the judge "
@@ -45,8 +45,8 @@ TESTS = {
         f"the falls and of one more observation of {thresholds.EXPECTED_FALL:g} nats. Where only the data do, its "
         f"lower bound at one-sided level {thresholds.LEVEL:g} (Student's t) is above zero. A task beside a global "
         "offset must lower the loss below that one's. Then their nDCG@10: whoever vouches, the 90 % interval of its "
-        "change must not lie below zero. Where somebody vouches for the judge, a gain above "
-        f"{thresholds.LEAST_EXPECTED:g} is to be expected: the mean of what was measured and of "
+        "change must not lie below zero. Where somebody vouches for the judge and no fall is proven, a gain above "
+        f"{thresholds.LEAST_EXPECTED:g} must be expected: the mean of what was measured and of "
         f"{thresholds.EXPECTED_SHARE:.0%} of what the judge's own order gains, which is known to "
         f"{thresholds.EXPECTED_ERROR:g}, each weighted by its precision."
     ),

@@ -40,7 +40,7 @@ SKILLS = REPO / "tttembed_rag" / ".agents" / "skills"
 PAGES = [README, *sorted((REPO / "docs").rglob("*.md")), *sorted(SKILLS.rglob("*.md"))]
 NAMES = [str(page.relative_to(REPO)) for page in PAGES]
 # What the blocks of a page import and `make test` does not install; `make test-hosts` does, and runs that page.
-HOSTED = {"tools.md": "mcp"}
+HOSTED = {"mcp.md": "mcp"}
 TEXT = README.read_text(encoding="utf-8")
 
 
@@ -133,6 +133,7 @@ def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
 def provide(parameters: dict[str, Any]) -> None:
     """Makes the files and folders that a command reads, where they are missing."""
     vectors, judge = parameters.get("vectors") or "minilm", parameters.get("rewards", QRELS)
+    vectors = vectors[0] if isinstance(vectors, tuple) else vectors
     judge = judge[0] if isinstance(judge, tuple) else judge
     named = (parameters.get(name) for name in ("folder", "source"))
     for given in (*parameters.get("folders", ()), *named):
@@ -167,12 +168,12 @@ def test_first_examples_show_a_difference(
     monkeypatch.chdir(tmp_path)
     run_page(REPO / page, tmp_path, shells=())
 
-    printed = capsys.readouterr().out.splitlines()
-    assert (printed[0], printed[-1]) == ("manual on taxes", "guide with examples on taxes")
-    assert "It prints `manual on taxes`, then `guide with examples on taxes`" in TEXT
+    printed, text = capsys.readouterr().out.splitlines(), (REPO / page).read_text(encoding="utf-8")
+    assert (printed[0], printed[2], printed[-1]) == ("manual on taxes", *["guide with examples on taxes"] * 2)
+    assert printed[1].partition(";")[0] in text
     if page == "docs/tutorials/langchain.md":
-        said = printed[1].partition(", a local offset")[0]
-        assert f"It prints `{said}, ...`, then `{printed[-1]}`" in (REPO / page).read_text(encoding="utf-8")
+        said = printed[4].partition(", a local offset")[0]
+        assert f"It prints `{said}, ...`, then `{printed[-1]}`" in text
 
 
 def test_no_telemetry_is_sent(tmp_path: Path) -> None:

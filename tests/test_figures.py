@@ -20,6 +20,8 @@ from tttembed_tools.demo.tools import DemoRow
 REPO = Path(__file__).resolve().parents[1]
 DATA = REPO.parent / "shared" / "data"
 TEXT = (REPO / "README.md").read_text(encoding="utf-8")
+RERANKING = " ".join((REPO / "docs" / "reference" / "reranking.md").read_text(encoding="utf-8").split())
+FIGURES = " ".join((REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8").split())
 NUMBERS = " ".join((REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8").split())
 RESULTS = REPO / "benchmarks" / "results"
 
@@ -53,7 +55,6 @@ def digits(value: float, form: str = "+.3f") -> str:
 def test_figures_of_more_judging_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/ahead.py --json benchmarks/results/ahead.json` takes three minutes."""
     found = json.loads((RESULTS / "ahead.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "how-to" / "rerank-less.md").read_text(encoding="utf-8").split())
     steps, inside, near = (
         (min(some), max(some))
         for some in (
@@ -63,9 +64,13 @@ def test_figures_of_more_judging_are_those_that_the_benchmark_wrote() -> None:
     )
 
     assert [*found] == ["32", "64", "100", "200", "300"]
+    assert (
+        f"gained {digits(steps[0], '.3f')} to {digits(steps[1], '.3f')} more at every size from 32 to 300" in RERANKING
+    )
+    page = " ".join((REPO / "docs" / "how-to" / "choose-a-judge.md").read_text(encoding="utf-8").split())
     assert f"gained {digits(steps[0], '.3f')} to {digits(steps[1], '.3f')} more at every size from 32 to 300" in page
-    assert f"held the gain in {inside[0]:.0%} to {inside[1]:.0%}".replace("%", "", 1).replace("%", " %") in page
-    assert f"of it in {near[0]:.0%} to {near[1]:.0%}".replace("%", "", 1).replace("%", " %") in page
+    assert f"held the gain in {inside[0]:.0%} to {inside[1]:.0%}".replace("%", "", 1).replace("%", " %") in RERANKING
+    assert f"of it in {near[0]:.0%} to {near[1]:.0%}".replace("%", "", 1).replace("%", " %") in RERANKING
 
 
 def test_figures_of_what_lists_bring_are_those_that_the_benchmark_wrote() -> None:
@@ -81,7 +86,7 @@ def test_figures_of_judging_on_a_gpu_are_those_that_the_benchmark_wrote() -> Non
     """`python benchmarks/judge.py --device cuda --json benchmarks/results/judge.json` takes seven minutes there."""
     found = json.loads((RESULTS / "judge.json").read_text(encoding="utf-8"))
     rate = {(row["work"], row["way"]): f"{row['pairs_s']:,.0f}" for row in found}
-    page = (REPO / "docs" / "explain" / "speed.md").read_text(encoding="utf-8")
+    page = (REPO / "docs" / "reference" / "speed.md").read_text(encoding="utf-8")
     sets = {"metatool": "metatool", "hotpotqa": "hotpotqa-dev500", "scifact": "scifact"}
     ways = ("model card", "pooled, padded", "ours, before it compiles")
 
@@ -101,7 +106,7 @@ def test_figures_of_judging_on_a_gpu_are_those_that_the_benchmark_wrote() -> Non
 def test_figures_of_the_cascade_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/cascade.py --json benchmarks/results/cascade.json` takes a quarter of an hour."""
     found = json.loads((RESULTS / "cascade.json").read_text(encoding="utf-8"))
-    page = (REPO / "docs" / "how-to" / "rerank-less.md").read_text(encoding="utf-8")
+    page = " ".join((REPO / "docs" / "how-to" / "rerank-less.md").read_text(encoding="utf-8").split())
     of = {tuple(one[name] for name in ("source", "judged", "repeats", "policy")): one for one in found}
     told = {"qrels+.05": "labels", "ce-minilm-multi": "cross-encoder"}
     for (source, judged, repeats, policy), one in of.items():
@@ -110,15 +115,20 @@ def test_figures_of_the_cascade_are_those_that_the_benchmark_wrote() -> None:
             saved = [f"{each['calls']:.0%}".replace("%", " %") for each in (one, *rivals)]
             lost = [digits(one[name]) for name in ("labels", "judge", "labels_all", "judge_all")]
             row = " | ".join([told[source], str(judged), f"{repeats:.0%}".replace("%", " %"), *saved, *lost])
-            assert f"| {row} |" in page
+            assert f"| {row} |" in RERANKING
     cascades = [one for key, one in of.items() if key[-1] == "cascade"]
     cells, broken = (sum(one[name] for one in cascades) for name in ("cells", "labels above"))
     first = digits(max(one["labels worst"] for one in cascades))
     assert sum(one["judge above"] for one in cascades) == 0
     above = sum(one["labels_all above"] for one in cascades)
     worst = digits(max(one["labels_all worst"] for one in cascades))
-    assert f"broken in {broken} of {cells} cells by labels ({first}), and in none by" in page
-    assert f"above .01 in {above} of them, {worst} at worst" in " ".join(page.split())
+    assert f"broken in {broken} of {cells} cells by labels ({first}), and in none by" in RERANKING
+    assert f"above .01 in {above} of them, {worst} at worst" in RERANKING
+    for repeats, sentence in ((0.0, "saves {} to {} % of the calls where no"), (0.6, "{} to {} % where 60 % do")):
+        calls = [100 * one["calls"] for key, one in of.items() if key[2:] == (repeats, "cascade")]
+        assert sentence.format(round(min(calls)), round(max(calls))) in page
+    texts = [100 * one["calls"] for key, one in of.items() if key[2:] == (0.6, "cache of texts")]
+    assert f"a cache of texts saves {round(min(texts))} to {round(max(texts))} % then" in page
 
 
 def test_figures_of_words_are_those_that_the_benchmark_wrote() -> None:
@@ -155,10 +165,42 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
+def test_figures_of_written_questions_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/written.py --judge SPEC --json benchmarks/results/written.json` takes minutes."""
+    found = json.loads((RESULTS / "written.json").read_text(encoding="utf-8"))
+
+    def spread(of: Mapping[str, Any]) -> str:
+        return f"{digits(of['mean'])} [{digits(of['low'])}, {digits(of['high'])}]"
+
+    def told(of: Mapping[str, Any]) -> str:
+        return spread(of) if of["verdict"] == "published" else "not served"
+
+    rows = []
+    for one in found:
+        pairs = [
+            of for judge in ("own answer", "judged") for of in (told(one["told"][judge]), spread(one["true"][judge]))
+        ]
+        rows.append([one["set"], one["questions"], digits(one["own answer first"], ".2f"), *pairs])
+    first = [row for one in found for row in one["first"]]
+    for count in sorted({row["verdicts"] for row in first}):
+        mine = [row for row in first if row["verdicts"] == count]
+        starts = [row[judge][way] for judge in ("own answer", "judged") for way in ("on top", "chosen") for row in mine]
+        ways = [starts[at : at + len(mine)] for at in range(0, len(starts), len(mine))]
+        means = [sum(way) / len(mine) for way in ([row["without"] for row in mine], *ways)]
+        rows.append([str(count), *map(digits, means)])
+
+    printed, true = (
+        " and ".join(digits(sum(one[of][judge]["mean"] for one in found) / len(found)) for judge in found[0][of])
+        for of in ("told", "true")
+    )
+    assert [row for row in rows if f"| {' | '.join(row)} |" not in NUMBERS] == []
+    assert f"Printed figures are {printed} on the mean of six, true ones {true};" in NUMBERS
+
+
 def test_figures_of_memory_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/memory.py --json benchmarks/results/memory.json` takes two minutes."""
     found = json.loads((RESULTS / "memory.json").read_text(encoding="utf-8"))
-    page = (REPO / "docs" / "memory.md").read_text(encoding="utf-8")
+    page = " ".join((REPO / "docs" / "memory.md").read_text(encoding="utf-8").split())
     names = {
         "similarity and BM25": "ours, before anything is learned",
         "alone": "**ours**",
@@ -166,7 +208,16 @@ def test_figures_of_memory_are_those_that_the_benchmark_wrote() -> None:
     for one in found:
         cells = [digits(one[part], form) for part, form in (("all", ".3f"), ("gain", "+.3f"), ("error", ".3f"))]
         cells += [digits(one[part], ".3f") for part in ("before", "new")]
-        assert f"| {' | '.join([names.get(one['rival'], one['rival']), *cells])} |" in page
+        assert f"| {' | '.join([names.get(one['rival'], one['rival']), *cells])} |" in FIGURES
+    told = {one["rival"]: digits(one["all"], ".3f") for one in found}
+    tuned = [
+        digits(one["gain"], ".3f") for one in found if one["rival"].endswith(", tuned") and "legs" not in one["rival"]
+    ]
+    ahead = max(told[name] for name in told if "on our legs" in name)
+    assert f"rises from {told['similarity']} by similarity to {told['alone']}." in page
+    assert f"before anything is learned: {told['similarity and BM25']}." in page
+    assert f"gain {max(tuned)} at most where their constant is tuned." in page
+    assert f"On top of our two scores such rules reach {ahead}." in page
 
 
 def test_figures_of_agents_that_credit_themselves_are_those_that_the_benchmark_wrote() -> None:
@@ -183,15 +234,15 @@ def test_figures_of_agents_that_credit_themselves_are_those_that_the_benchmark_w
             ("listed", [one for one in rows if not one["credits itself"]]),
         )
     )
-    assert f"of {counters} of the requests that have nothing to do with it, and a success prior of {prior}" in page
-    assert f"here it is in {ours} of them, as before" in page
+    assert f"of {counters} of the requests that have nothing to do with it, and a success prior of {prior}" in FIGURES
+    assert f"here it is in {ours} of them, as before" in FIGURES
+    assert f"of {counters} of the requests that have nothing to do with it. Here it is in {ours} of them, as" in page
     assert ours == honest
 
 
 def test_figures_of_callers_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/tools.py --callers --json benchmarks/results/callers.json` takes minutes (without stdlib)."""
     rows = json.loads((RESULTS / "callers.json").read_text(encoding="utf-8"))
-    page = (REPO / "docs" / "tools.md").read_text(encoding="utf-8")
 
     def mean(part: str, **of: str) -> float:
         mine = [row[part] for row in rows if of.items() <= row.items()]
@@ -202,20 +253,19 @@ def test_figures_of_callers_are_those_that_the_benchmark_wrote() -> None:
         for name in dict.fromkeys(row["set"] for row in rows):
             again, first = (digits(mean(part, who=who, set=name), ".3f") for part in ("again@5", "first@10"))
             cells.append(f"{again} / {first}")
-        assert f"| {who} | {' | '.join(cells)} |" in page
+        assert f"| {who} | {' | '.join(cells)} |" in FIGURES
 
 
 def test_figures_of_the_floor_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/tools.py --floor --json benchmarks/results/floor.json` takes two minutes (without stdlib)."""
     rows = json.loads((RESULTS / "floor.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "tools.md").read_text(encoding="utf-8").split())
     on = [one for one in rows if one["certain"]]
     (texts, most_texts), (tools, most_tools), (own, most_own) = (
         (min(one[part] for one in on), max(one[part] for one in on)) for part in ("texts", "tools", "own")
     )
-    assert f"for {digits(texts, '.2f')} to {digits(most_texts, '.2f')} of the requests of four collections" in page
-    assert f"for {digits(tools, '.2f')} to {digits(most_tools, '.2f')} of those of other tools" in page
-    assert f"for {digits(own, '.3f')} to {digits(most_own, '.3f')} of its own" in page
+    assert f"for {digits(texts, '.2f')} to {digits(most_texts, '.2f')} of the requests of four collections" in FIGURES
+    assert f"for {digits(tools, '.2f')} to {digits(most_tools, '.2f')} of those of other tools" in FIGURES
+    assert f"for {digits(own, '.3f')} to {digits(most_own, '.3f')} of its own" in FIGURES
     certain = {one["set"] for one in on}
     assert certain == {"metatool", "bfcl-functions"}
     assert {one["set"] for one in rows} - certain == {"seal-tools", "apibench-hf"}
@@ -333,6 +383,30 @@ def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
     )
 
 
+def test_figures_of_rivals_on_nine_collections_are_those_that_the_benchmark_wrote() -> None:
+    """`python -m benchmarks.paper baselines` with two judges takes minutes; its means are in the tree."""
+    judges = json.loads((RESULTS / "rivals.json").read_text(encoding="utf-8"))["nine collections"]
+    names = {"`auto`": "auto", "`auto`, declared": "auto, declared", "`auto`, kept verdicts": "auto + judge"}
+    names |= {"`local`": "local", "linear": "linear adapter", "mean difference": "mean difference"}
+    names |= {"RAGLite": "RAGLite adapter", "direct rerank of": "direct rerank", "direct rerank, if": "reranked"}
+    names |= {f"completed matrix, by {way}": f"completed matrix, {way}" for way in ("kernel", "factors")}
+    counts = ("4", "16", "64", "200")
+
+    def cell(part: Mapping[str, Mapping[str, float]], method: str, count: str) -> str:
+        value, *ours = (round(part[one][count], 2) for one in (method, "auto", "auto, declared"))
+        ahead = value > max(ours) and method not in ("auto + judge", "reranked")
+        return f"**{hundredths(value)}**" if ahead else hundredths(value)
+
+    page = (REPO / "docs" / "compare.md").read_text(encoding="utf-8")
+    tables = re.split(r"\n\n(?=\| \| labels, 4)", page)[1:]
+    for table, part in zip(tables, ("queries without rewards", "all queries"), strict=True):
+        rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
+        assert len(rows) > len(counts)
+        for title, *told in rows:
+            method = names[max((name for name in names if title.startswith(name)), key=len)]
+            assert told == [cell(of[part], method, count) for of in judges.values() for count in counts]
+
+
 def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
     """`tttembed demo --json benchmarks/results/demo.json` takes minutes; what it wrote last is in the tree."""
     rows = [DemoRow(**row) for row in json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))]
@@ -362,6 +436,32 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
         f"{percent(later[-1]['first'])} of others, instead of {percent(start['first'])}."
     )
 
-    assert table in (REPO / "docs" / "tools.md").read_text(encoding="utf-8")
+    page = " ".join((REPO / "docs" / "tools.md").read_text(encoding="utf-8").split())
+    assert table in (REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8")
+    assert f"rises from {parts[0][1]} to {parts[-1][1]}, all of it by the offsets." in page
+    assert by_offsets == both
     assert readme in " ".join(TEXT.split())
     assert [sentence for sentence in said if sentence not in NUMBERS] == []
+
+
+def test_figures_of_the_bridge_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/bridge.py --json benchmarks/results/bridge.json` takes minutes."""
+    found = json.loads((RESULTS / "bridge.json").read_text(encoding="utf-8"))
+    page = (REPO / "docs" / "how-to" / "bridge.md").read_text(encoding="utf-8")
+    titles = {
+        "e5:minilm": "multilingual-e5-small on MiniLM's index",
+        "minilm:e5": "MiniLM on multilingual-e5-small's index",
+        "lsa:minilm": "a bag of words on MiniLM's index",
+        "static:minilm": "a static model on MiniLM's index",
+    }
+    ways = ("rotation", "bridge", "logged", "64", "200", "new, index rebuilt")
+    gate = found["gate"]
+
+    assert {*titles} == {*found["pairs"]}
+    for pair, of in found["pairs"].items():
+        shares = " | ".join(f"{of['share'][way]:.0%}".replace("%", " %") for way in ways)
+        assert f"| {titles[pair]} | {shares} |" in page
+    assert (
+        f"In {gate['asked']} cells the gate was asked for nine tenths or all of it. It proved {gate['proven']}" in page
+    )
+    assert f"of which {gate['below']} kept less on other queries, {gate['below beyond chance']} beyond chance" in page

@@ -231,6 +231,7 @@ class TestFitScope:
             "ridge": 0.5,
             "teacher_temperature": 0.02,
             "student_temperature": 0.05,
+            "spread": 1.0,
             "kappa": 2.0,
             "tolerance": 1e-4,
         }

@@ -29,7 +29,7 @@ JUDGES = [
     "cohere:m?url={}",
     "voyage:m?url={}",
 ]
-JUDGES += ["jina:m?scale=probability&url={}", "zeroentropy:m?url={}", "http+gemini-decision:{}?x", "http+cohere:{}?x"]
+JUDGES += ["jina:m?scale=probability&url={}", "http+gemini-decision:{}?x", "http+cohere:{}?x"]
 EMBEDDERS = ["openai:m?url={}/v1", "cohere:m?url={}/v1", "voyage:m?url={}/v1", "gemini:gemini-embedding-001?url={}"]
 
 

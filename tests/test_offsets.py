@@ -19,6 +19,7 @@ from safetensors.numpy import load as to_tensors
 from safetensors.numpy import save as to_safetensors
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
+from tttembed_rag.cli.telling import tell
 from tttembed_rag.errors import OffsetFileError, VectorError
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.offset import Certificate
@@ -796,3 +797,11 @@ class TestBadFile:
 
         with pytest.raises(OffsetFileError, match=f"^{re.escape(str(path))}: expected an offsets file, found none$"):
             Offsets.load(path)
+
+
+@pytest.mark.parametrize(("settings", "said"), [({}, False), ({"spread": 0.9}, False), ({"spread": 0.2}, True)])
+def test_cosines_that_lie_close_together_are_told(capsys, settings, said):
+    """One line says why all scores are alike, where they are."""
+    tell(Offsets([], width=4, settings=settings), everything=False, as_json=False)
+
+    assert ("cosines: 0.83 on average" in capsys.readouterr().out) == said

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tttembed_rag.cli.progress import watched
+from tttembed_rag.system.progress import watched
 
 
 def test_a_pipe_sees_items_as_they_come_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,7 +230,7 @@ class TestPrivateProblems:
         at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
         # A coordinate beyond a query's own candidates is no direction of its span.
         at *= np.arange(at.shape[1]) <= rewards.depths[:, None]
-        vectors = problems.lift(rewards, at)
+        vectors, _ = problems.lift(rewards, at)
         expected = [reference(vectors[q], rewards.take(np.array([q])), [1.0], recipe)[0] for q in range(len(rewards))]
 
         assert_allclose(problems.evaluate(at).value, expected, rtol=1e-5, atol=1e-5)

@@ -224,8 +224,9 @@ class TestGate:
         assert (rescorer.evidence.verdict, rescorer.evidence.code) == ("abstained", FALLS.code)
         assert fit(others, trusted=True).rescorer() is None
 
-    def test_the_data_vouch_for_words_only_where_words_and_vectors_agree(self):
-        """A judge that nobody declares is not followed where BM25 contradicts the similarity."""
+    @pytest.mark.parametrize(("liked", "code"), [(0.7, MEANS.code), (0.5, PUBLISHED)])
+    def test_the_data_vouch_for_words_of_a_judge_that_reads_more(self, liked, code):
+        """Where BM25 contradicts the similarity, a judge that nobody declares must not lean to words much further."""
         vectors, texts = corpus()
         queries, _said, _wanted = asked(vectors, 60)
         lists = np.argsort(-queries @ vectors.T, axis=1)[:, :8]
@@ -236,12 +237,13 @@ class TestGate:
             f"{text} {' '.join(words[q] for q in range(60) if lists[q, 7] == row)}" for row, text in enumerate(texts)
         ]
         rewards = Rewards.from_indexed(
-            queries, vectors, lists, np.where(far, 0.7, places), query_texts=words, doc_texts=texts
+            queries, vectors, lists, np.where(far, liked, places), query_texts=words, doc_texts=texts
         )
+
         by_data, declared = (fit(rewards, trusted=trusted)["local:default"] for trusted in (None, True))
-        assert by_data.evidence.vouched == "the data"
-        assert by_data.rescorer.evidence.code == MEANS.code
-        assert "follows words rather than vectors" in by_data.rescorer.evidence.reason
+
+        assert (by_data.evidence.vouched, by_data.rescorer.evidence.code) == ("the data", code)
+        assert ("follows words rather than vectors" in by_data.rescorer.evidence.reason) is (code == MEANS.code)
         assert declared.rescorer.served
 
     def test_what_speaks_against_any_offset_teaches_no_words(self):

@@ -10,6 +10,7 @@ from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
     from tttembed_rag.capture.log import Log, checked_log
+    from tttembed_rag.embedders.bridge import bridge_for
     from tttembed_rag.judges.contract import ascored, checked_judge, checked_rewards, scored
     from tttembed_rag.offsets.orders import in_reward_order
     from tttembed_rag.serving.live import OffsetSupplier
@@ -29,6 +30,7 @@ __all__ = [
     "TaskSource",
     "adrive",
     "ascored",
+    "bridge_for",
     "checked_judge",
     "checked_log",
     "checked_rewards",
@@ -51,6 +53,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "tttembed_rag.capture.log": ["Log", "checked_log"],
+            "tttembed_rag.embedders.bridge": ["bridge_for"],
             "tttembed_rag.judges.contract": ["ascored", "checked_judge", "checked_rewards", "scored"],
             "tttembed_rag.offsets.orders": ["in_reward_order"],
             "tttembed_rag.serving.live": ["OffsetSupplier"],

@@ -28,12 +28,12 @@ from benchmarks.paper.workload import Workload
 from tttembed_rag import __version__
 from tttembed_rag.cli.group import Many, said_in_one_line
 from tttembed_rag.cli.processes import side_by_side, worker_processes
-from tttembed_rag.cli.progress import watched
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole
+from tttembed_rag.system.progress import watched
 
 NAMES = (
     "budget",
@@ -71,6 +71,7 @@ NAMES = (
 @click.option("--depth", default=10, show_default=True, help="Rewarded candidates per query.")
 @click.option("--seeds", default="0,1,2", show_default=True, type=Many(int, "N,..."), help="Draws of rewarded queries.")
 @click.option("--breadths", default="", type=Many(int, "N,..."), help="Rewarded queries, instead of the study's own.")
+@click.option("--method", "methods", multiple=True, help="baselines, unseen: a rival, once for each.  [default: all]")
 @click.option("--objective", type=click.Choice(list(OBJECTIVES)), default="kd", show_default=True)
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
 @click.option("--specialty", help="recovery: the set specialised on.  [default: the first DIR]")

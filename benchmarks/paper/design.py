@@ -49,6 +49,7 @@ class StudyOptions:
         depth: Rewarded candidates per query, where a study does not vary it.
         seeds: Seeds of the draw of rewarded queries; 0 is the paper's.
         breadths: Rewarded queries at each point, in all or per task as the study counts; () is its own grid.
+        methods: What is compared beside offsets and direct rerank, by their names in tables; () is everything.
         objective: Name of the objective of the fits, where a study does not vary it.
         solver: Solver of the fits.
     """
@@ -56,6 +57,7 @@ class StudyOptions:
     depth: int = 10
     seeds: tuple[int, ...] = (0, 1, 2)
     breadths: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
     objective: str = "kd"
     solver: Solver = "exact"
 
@@ -65,10 +67,12 @@ class StudyOptions:
         if min(self.depth, *self.breadths, 1) < 1:
             raise InputError(f"depth and breadths: expected numbers >= 1, got {self.depth} and {self.breadths}")
 
-    def fit(self, rewards: Rewards, scope: AnyScope, *, objective: str | None = None) -> Offsets:
+    def fit(
+        self, rewards: Rewards, scope: AnyScope, *, objective: str | None = None, trusted: bool | None = None
+    ) -> Offsets:
         """Offsets of one scope: `auto` gated, the others ungated."""
         recipe = Recipe(objective=OBJECTIVES[objective or self.objective], solver=self.solver)
-        return fit(rewards, scope=scope, gate=scope == "auto", recipe=recipe)
+        return fit(rewards, scope=scope, gate=scope == "auto", recipe=recipe, trusted=trusted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ _FEEDBACK_POWERS = (0.43, 1.0, 2.0)
 # The paper's temperatures.
 _TEACHER_TEMPERATURE = 0.02
 _STUDENT_TEMPERATURE = 0.05
+# A reward that is higher than the mean by less is as high.
+_TIES = 1e-9
 
 
 def average_prf(collection: Collection, _: IntArray, __: Rewards, *, first: int = 3) -> FloatArray:
@@ -102,7 +104,7 @@ def feedback_query(
         others[others.sum(axis=1) < 2] = grid.present[others.sum(axis=1) < 2]
         for i, (c, b) in enumerate(settings):
             similar = grid.base + c * np.matvec(documents, pull[powers.index(b)])
-            gained[i] += _reward_ndcg(similar, grid.rewards, others).sum()
+            gained[i] += reward_ndcg(similar, grid.rewards, others).sum()
     c, b = settings[int(np.argmax(gained))]
     for batch, pull in pulls:
         moved[rows[batch]] = unit(rewards.query_vectors[batch]) + c * pull[powers.index(b)]
@@ -181,6 +183,43 @@ def adapter(rewards: Rewards, *, ridge: float = 0.3, iterations: int = 100) -> F
     return np.eye(width) + np.asarray(minimum.x, dtype=np.float64).reshape(width, width)
 
 
+def least_change_adapter(collection: Collection, _: IntArray, rewards: Rewards, *, margin: float = 0.05) -> FloatArray:
+    """The query adapter of RAGLite (1.1, `update_query_adapter`, for cosine): an orthogonal map, x W'.
+
+    The target of a judged query is the nearest vector to it that scores each relevant document at least 1 + *margin*
+    times as high as each irrelevant one. The map is the rotation that takes judged queries closest to their targets
+    (orthogonal Procrustes); directions that no judged query has pass as they are. Relevant is what is better than the
+    query's mean reward.
+    """
+    x, targets = unit(rewards.query_vectors.astype(np.float64)), list[Float64]()
+    learned = list[int]()
+    for batch, grid, documents in _batches(rewards):
+        mean = grid.rewards.sum(axis=1) / grid.present.sum(axis=1)
+        for at, row in enumerate(batch.tolist()):
+            better = grid.rewards[at] > mean[at] + _TIES
+            relevant, irrelevant = (documents[at][grid.present[at] & side] for side in (better, ~better))
+            if len(relevant) and len(irrelevant):
+                targets.append(least_change(x[row], relevant, irrelevant, margin))
+                learned.append(row)
+    if not learned:
+        return collection.query_vectors.copy()
+    queries, wanted = x[learned], unit(np.array(targets))
+    spanned = np.linalg.pinv(queries) @ queries
+    turn = wanted.T @ queries / len(queries) + np.eye(rewards.width) - spanned
+    left, _, right = np.linalg.svd(turn)
+    turned: FloatArray = unit(collection.query_vectors) @ (left @ right).T.astype(collection.query_vectors.dtype)
+    return turned
+
+
+def least_change(x: Float64, relevant: Float64, irrelevant: Float64, margin: float) -> Float64:
+    """The vector (d,) nearest to *x* that scores each relevant document 1 + *margin* times each irrelevant one."""
+    from scipy.optimize import nnls
+
+    apart = (relevant[:, None] - (1.0 + margin) * irrelevant[None]).reshape(-1, len(x))
+    # Under apart t >= 0 the least change is apart' m, by the dual over multipliers m >= 0.
+    return np.asarray(x + apart.T @ nnls(apart.T, -x)[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Entrant:
     """A rival as a table names it.
@@ -219,6 +258,7 @@ RIVALS: Mapping[str, Entrant] = {
     "IBM refinement": Entrant(refined, everyone=False, searches="2 if judged"),
     "mean difference": Entrant(mean_difference, everyone=True, searches="1"),
     "linear adapter": Entrant(linear_adapter, everyone=True, searches="1"),
+    "RAGLite adapter": Entrant(least_change_adapter, everyone=True, searches="1"),
 }
 
 
@@ -245,7 +285,7 @@ def _teacher(grid: Grid) -> Float64:
     return softmax(np.where(grid.present, grid.rewards / _TEACHER_TEMPERATURE, -np.inf))
 
 
-def _reward_ndcg(similar: Float64, rewards: Float64, among: np.ndarray[Any, np.dtype[np.bool_]]) -> Float64:
+def reward_ndcg(similar: Float64, rewards: Float64, among: np.ndarray[Any, np.dtype[np.bool_]]) -> Float64:
     """NDCG (b,) of the candidates *among* those judged, in order of *similar*, with rewards as gains."""
     gains = np.where(among, rewards, 0.0)
     order = np.argsort(np.where(among, -similar, np.inf), axis=1, kind="stable")

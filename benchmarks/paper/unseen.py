@@ -66,7 +66,7 @@ def unseen_study(workload: Workload, options: StudyOptions) -> Study:
     """
     design = Design.of(workload, options)
     breadths = options.breadths or BREADTHS
-    names = contestants()
+    names = contestants(options)
     for collection in workload.collections:
         for seed in options.seeds:
             _, pool, measured = by_documents(collection, seed)

@@ -1,13 +1,18 @@
 """Haystack, as the laws of all adapters drive it: its wrapper turns queries and reads offsets by name."""
 
 import os
+from dataclasses import replace
+from functools import partial
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
 import haystack_integrations.components.connectors.tttembed as connectors
 import haystack_integrations.components.embedders.tttembed as embedders
 import haystack_integrations.components.rankers.tttembed as rankers
-from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder
+from haystack import Document
+from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack_integrations.components.embedders.tttembed import Learned, TTTTextEmbedder
 
 from tests.adapters.worlds import Vectors
 
@@ -20,6 +25,20 @@ class Model:
 
     def run(self, text):
         return {"embedding": self.vectors.query(text), "meta": {}}
+
+
+class Ranker:
+    """A judge's scores, of the best three documents."""
+
+    top_k = 3
+
+    def __init__(self, judge):
+        self.judge = judge
+
+    def run(self, query, documents, top_k=None):
+        scores = self.judge.score(query, [document.content for document in documents])
+        ranked = [replace(document, score=score) for document, score in zip(documents, scores, strict=True)]
+        return {"documents": sorted(ranked, key=lambda shown: -shown.score)[: top_k or self.top_k]}
 
 
 class Driver:
@@ -37,6 +56,18 @@ class Driver:
         path = self.folder / "offsets.safetensors"
         offsets.save(path)
         return TTTTextEmbedder(model, store=str(path), **options)
+
+    def learned(self, model, judge, texts, **options):
+        """`Learned` around a model and a ranker of the host, what it searches, and what ranks texts."""
+        ttt = Learned(model, judge if isinstance(judge, str) else Ranker(judge), **options)
+        store = InMemoryDocumentStore(embedding_similarity_function="cosine")
+        vectors = [ttt.embeddings.run(text=text)["embedding"] for text in texts]
+        store.write_documents([Document(content=t, embedding=v) for t, v in zip(texts, vectors, strict=True)])
+        return ttt, InMemoryEmbeddingRetriever(store), partial(self.record, ttt.reranker)
+
+    def record(self, ranker, query, texts):
+        documents = ranker.run(query=query, documents=[Document(content=text) for text in texts])["documents"]
+        return [document.content for document in documents]
 
     def embed(self, model, text):
         return model.run(text)["embedding"]

@@ -1,6 +1,7 @@
 """LangChain, as the laws of all adapters drive it."""
 
 import uuid
+from functools import partial
 from itertools import groupby
 
 import faiss
@@ -14,6 +15,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tttembed import (
+    Learned,
     RecordingCrossEncoder,
     RescoringCompressor,
     RewardCallbackHandler,
@@ -80,6 +82,11 @@ class Driver:
 
     async def adocuments(self, model, texts):
         return await model.aembed_documents(texts)
+
+    def learned(self, model, judge, texts, **options):
+        """`Learned` around a model and a reranker of the host, what it searches, and what reranks texts."""
+        ttt = Learned(model, judge if isinstance(judge, str) else Scores(judge), **options)
+        return ttt, self.build(ttt.embeddings, texts), partial(self.record, ttt.reranker)
 
     # Stores
 

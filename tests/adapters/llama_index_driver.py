@@ -1,6 +1,7 @@
 """LlamaIndex, as the laws of all adapters drive it."""
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import faiss
@@ -8,10 +9,11 @@ from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.dispatcher import instrument_tags
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.embeddings import tttembed
-from llama_index.embeddings.tttembed import TTTEmbedding, stored_vectors
+from llama_index.embeddings.tttembed import Learned, TTTEmbedding, stored_vectors
 from llama_index.postprocessor import tttembed as postprocessors
 from llama_index.postprocessor.tttembed import RescoringPostprocessor, RewardEventHandler, RewardPostprocessor
 from llama_index.retrievers import tttembed as retrievers
@@ -38,6 +40,19 @@ class Model(BaseEmbedding):
 
     def _get_text_embedding(self, text):
         return self.vectors.document(text)
+
+
+class Reranker(BaseNodePostprocessor):
+    """A judge's scores, of the best three nodes."""
+
+    judge: Any
+    top_n: int = 3
+
+    def _postprocess_nodes(self, nodes, query_bundle=None):
+        texts = [node.text for node in nodes]
+        for node, score in zip(nodes, self.judge.score(query_bundle.query_str, texts), strict=True):
+            node.score = score
+        return sorted(nodes, key=lambda node: -node.score)[: self.top_n]
 
 
 class Driver:
@@ -67,6 +82,11 @@ class Driver:
 
     async def adocuments(self, model, texts):
         return await model.aget_text_embedding_batch(texts)
+
+    def learned(self, model, judge, texts, **options):
+        """`Learned` around a model and a reranker of the host, what it searches, and what reranks texts."""
+        ttt = Learned(model, judge if isinstance(judge, str) else Reranker(judge=judge), **options)
+        return ttt, self.build(ttt.embeddings, texts), partial(self.record, ttt.reranker)
 
     # Indexes
 

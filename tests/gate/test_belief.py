@@ -11,7 +11,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.merging import merged
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.belief import Signal
-from tttembed_rag.gate.case import Case, Terms
+from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.thresholds import BELIEVED_LEVEL, STRICT_LEVEL, VARIES
 
 
@@ -201,7 +201,7 @@ class TestVouching:
         if sources:
             rewards = replace(rewards, sources=np.array([f"user {i}" for i in range(60)]))
 
-        assert Case.of(rewards, Recipe(), Terms(trusted=trusted)).voucher == expected
+        assert Case.of(replace(rewards, trusted=trusted), Recipe()).voucher == expected
 
     def test_the_data_of_all_tasks_vouch_for_each(self):
         """A judge that all tasks together vouch for is believed where one of them is too small to do so."""

@@ -34,7 +34,7 @@ def habit(n, *, depth=10, width=16, shift=1.0, seed=0, ragged=False):
 
 def case_of(rewards, labels=None):
     """The rewards under the gate, of a judge that is declared."""
-    return Case.of(rewards, gated(Recipe(), rewards), Terms(trusted=True, labels=labels))
+    return Case.of(replace(rewards, trusted=True), gated(Recipe(), rewards), Terms(labels=labels))
 
 
 def losses(rewards, offsets, depth):

@@ -44,7 +44,6 @@ PROTOCOLS = {
     "cohere": ("/v2/rerank", {"results": ranked(), "meta": {"billed_units": {"search_units": 1}}}, "documents"),
     "jina": ("/v1/rerank", {"model": "m", "usage": {"total_tokens": 50}, "results": ranked()}, "documents"),
     "voyage": ("/v1/rerank", {"object": "list", "data": ranked(), "usage": {"total_tokens": 50}}, "documents"),
-    "zeroentropy": ("/v1/models/rerank", {"results": ranked(), "total_bytes": 9, "total_tokens": 50}, "documents"),
     "vllm": ("/v1/rerank", {"usage": {"total_tokens": 50}, "results": ranked(document={"text": "t"})}, "documents"),
     "vllm-score": ("/v1/score", {"data": ranked("score", object="score")}, "text_2"),
     "tei": ("/rerank", ranked("score"), "texts"),

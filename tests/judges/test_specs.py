@@ -51,7 +51,6 @@ def test_opens_http(cohere, monkeypatch):
         ("cohere", "/v2/rerank", "results", "https://api.cohere.com/v2/rerank"),
         ("jina", "/v1/rerank", "results", "https://api.jina.ai/v1/rerank"),
         ("voyage", "/v1/rerank", "data", "https://api.voyageai.com/v1/rerank"),
-        ("zeroentropy", "/v1/models/rerank", "results", "https://api.zeroentropy.dev/v1/models/rerank"),
     ],
 )
 def test_opens_rerankers_of_vendors(serve, monkeypatch, vendor, path, answer, address):

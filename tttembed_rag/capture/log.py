@@ -48,11 +48,7 @@ class Log(ABC):
     declared_by: str = ""
 
     def declare(self, by: str) -> None:
-        """Say that *by* serves the order of the judge, unless *trusted* says something already.
-
-        One rule for all adapters: whatever stands in the path of a request and passes the judge's order on declares it.
-        What only listens does not.
-        """
+        """Say that *by* serves the order of the judge, unless *trusted* says something. Who listens does not."""
         if self.trusted is None:
             self.trusted, self.declared_by = True, f"{by}: you serve its order"
 

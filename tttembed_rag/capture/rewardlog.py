@@ -20,7 +20,7 @@ from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError, RewardError, TTTEmbedError, check_count
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.judging.cache import ScoreCache
-from tttembed_rag.judging.plan import Plan, Verdicts
+from tttembed_rag.judging.plan import Plan, Progress, Verdicts
 from tttembed_rag.judging.running import judge_all
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.columns import DEFAULT_TASK
@@ -114,15 +114,23 @@ class RewardLog(Log):
         if current_tenant() == self.tenant:
             candidates = [Candidate("", None, text, reward) for text, reward in zip(texts, rewards, strict=True)]
             vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)
-            self._add(Served("", vector, candidates, query, task or DEFAULT_TASK, source=source))
+            self.add(Served("", vector, candidates, query, task or DEFAULT_TASK, source=source))
 
-    def score_waiting(self, judge: Judge, *, budget: Budget | None = None, price: Price | None = None) -> Verdicts:
+    def score_waiting(
+        self,
+        judge: Judge,
+        *,
+        budget: Budget | None = None,
+        price: Price | None = None,
+        watch: Callable[[Progress], None] | None = None,
+    ) -> Verdicts:
         """Ask *judge* about the pairs that wait, under a budget; outside a running event loop.
 
         Args:
             judge: The judge this log is for.
             budget: Caps; None for none.
             price: What the judge's usage costs.
+            watch: Called with the progress after every answer.
 
         Raises:
             RewardError: This log is for another judge.
@@ -140,13 +148,23 @@ class RewardLog(Log):
         depth = max((len(served.candidates) for served in waiting), default=1)
         plan = Plan(waiting, (depth,), budget or Budget(), price or Price())
         with closing(ScoreCache.open(None)) as answers:
-            verdicts = judge_all(plan, judge, answers)
+            verdicts = judge_all(plan, judge, answers, watch=watch)
         for served in waiting:
             judged = verdicts.rewards.get(served.query_id, {})
             rewarded = [item for item in served.candidates if item.doc_id in judged]
             candidates = [replace(item, reward=judged[item.doc_id]) for item in rewarded]
-            self._add(replace(served, candidates=candidates))
+            self.add(replace(served, candidates=candidates))
         return verdicts
+
+    def rows(self) -> list[tuple[str, str, float, str, str]]:
+        """(query, document, reward in [0, 1], task, source) of every pair that was judged."""
+        with self._lock:
+            return [
+                (query, text, reward, task, source)
+                for (task, query), shown in self._served.items()
+                for text, rewards in shown.items()
+                for source, reward in rewards.items()
+            ]
 
     def rewards(
         self,
@@ -168,13 +186,8 @@ class RewardLog(Log):
         Raises:
             RewardError: Nothing was judged.
         """
+        rows = self.rows()
         with self._lock:
-            rows = [
-                (query, text, reward, task, source)
-                for (task, query), shown in self._served.items()
-                for text, rewards in shown.items()
-                for source, reward in rewards.items()
-            ]
             known: dict[str, ArrayLike] = {**self._query_vectors}
         if not rows:
             raise RewardError(
@@ -192,7 +205,7 @@ class RewardLog(Log):
     def __repr__(self) -> str:
         return f"RewardLog({self.judge!r}, {len(self)} queries)"
 
-    def _add(self, served: Served) -> None:
+    def add(self, served: Served) -> None:
         """Keep the candidates of a query with the rewards that its source gave them; None where it gave none."""
         names = (served.query, served.source, *(candidate.text for candidate in served.candidates))
         if wrong := [name for name in names if not isinstance(name, str)]:

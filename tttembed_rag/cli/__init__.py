@@ -2,11 +2,13 @@
 
 from tttembed_rag.cli import (  # noqa: F401 - each adds its commands
     auditing,
+    bridging,
     data,
     judge,
     learning,
     measuring,
     offsets,
+    trying,
 )
 from tttembed_rag.cli.group import main
 

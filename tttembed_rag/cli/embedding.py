@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tttembed_rag.cli.group import CommandT
-from tttembed_rag.cli.progress import stoppable, working
 from tttembed_rag.errors import DataError
+from tttembed_rag.system.progress import stoppable, working
 
 if TYPE_CHECKING:
     from tttembed_rag.embedders import Embedder

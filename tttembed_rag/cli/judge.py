@@ -15,7 +15,7 @@ import click
 
 from tttembed_rag.cli.embedding import cached_embedder, embed_folder, embedded_by
 from tttembed_rag.cli.group import Many, counted, main, text
-from tttembed_rag.cli.progress import stoppable, working
+from tttembed_rag.system.progress import stoppable, working
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.datasets import Dataset
@@ -76,9 +76,9 @@ def judge(
     DIR is a BEIR folder with vectors/NAME.npz, LOG a file of JSON lines: query_id, query, task,
     candidates [{id, text}]. SPEC is yesno:MODEL, cross-encoder:MODEL, rubric:MODEL (a local chat model),
     openai:MODEL (any service that speaks its chat, by ?url=), anthropic:MODEL, gemini:MODEL, a vendor's reranker
-    (cohere:MODEL, jina:MODEL, voyage:MODEL, zeroentropy:MODEL), http+SHAPE://HOST or https+SHAPE://HOST (cohere, jina,
-    voyage, zeroentropy, vllm, vllm-score, tei, sglang, decision, gemini-decision), python:MODULE:NAME or feedback:FILE
-    (CSV, TREC qrels, OpenSearch JSON); options follow as ?name=value&...
+    (cohere:MODEL, jina:MODEL, voyage:MODEL), http+SHAPE://HOST or https+SHAPE://HOST (cohere, jina, voyage, vllm,
+    vllm-score, tei, sglang, decision, gemini-decision), python:MODULE:NAME or feedback:FILE (CSV, TREC qrels,
+    OpenSearch JSON); options follow as ?name=value&...
 
     The CSV of feedback has the columns query_id, doc_id, signal and value, and may have position. Signals: thumb
     (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked, weighed by position), success (1 the
@@ -94,7 +94,7 @@ def judge(
 
     if source.suffix.lower() in (".csv", ".tsv"):
         raise click.UsageError(f"{source}: expected a folder or a log; votes need no judge: tttembed fit {source}")
-    target = out or _default_target(source, spec)
+    target = out or default_target(source, spec)
     if target.is_dir() or str(target) == "-":
         raise click.UsageError(f"{target}: expected a file, got {'a folder' if target.is_dir() else 'a dash'}")
     caps = Budget.parse(budget)
@@ -195,7 +195,7 @@ def _covering(
     return in_covering_order(served, queries, key=str(seed).encode())
 
 
-def _default_target(source: Path, spec: str) -> Path:
+def default_target(source: Path, spec: str) -> Path:
     """The default file of rewards: scores/JUDGE.tsv in the folder, or beside the log."""
     name = spec.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2]
     if spec.startswith("feedback:"):

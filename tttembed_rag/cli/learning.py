@@ -28,19 +28,24 @@ if TYPE_CHECKING:
     from tttembed_rag.judging.biases import Texts
 
 
-# Where rewards are: what `read_rewards` takes.
-rewards_options = together(
-    click.argument("source", metavar="FILE|DIR|URL", type=path_or_url),
-    embedded_by("the texts of FILE, or of a store"),
+# Whose rewards they are, and on which scale.
+whose_rewards = together(
     click.option("--task", default=DEFAULT_TASK, help="Task of rows of FILE that name none."),
     click.option("--judge", help="Whose rewards of a store.  [default: the only judge]"),
     text("--tenant", "NAME", "Whose rewards of a store.  [default: the shared tenant]"),
     click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last served N queries of a store."),
-    click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz."),
     click.option("--rewards", metavar="NAME", help="Rewards of DIR or a log: scores/NAME.tsv; or qrels (simulated)."),
     click.option("--scale", default="probability", help="probability, logit or rubric:LOW,HIGH."),
     counted("--depth", 10, "Rewarded candidates per query of DIR."),
     whether_trusted,
+)
+# Where rewards are: what `read_rewards` takes.
+from_source = click.argument("source", metavar="FILE|DIR|URL", type=path_or_url)
+rewards_options = together(
+    from_source,
+    embedded_by("the texts of FILE, or of a store"),
+    click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz."),
+    whose_rewards,
 )
 
 

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 import numpy as np
 
-from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, main, target, write_json
 from tttembed_rag.cli.options import path_alone, rows_written, warn_of_sources, whether_trusted
 from tttembed_rag.cli.processes import side_by_side, worker_processes
-from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import collections_of, is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.recipe import Recipe, Solver
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.files import write_whole
+from tttembed_rag.system.progress import watched
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.collection import Collection
@@ -38,8 +37,8 @@ _OF_FILES = (
 
 @main.command("eval")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR|FILE...", type=path_alone)
-@click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
-@embedded_by("the texts of FILE")
+@click.option("--vectors", default=["minilm"], multiple=True, help="Stored vectors of DIR: vectors/NAME.npz.")
+@click.option("--embed", metavar="SPEC", multiple=True, help="Embeds the texts of FILE; SPEC as in `tttembed data`.")
 @click.option("--task", help="Task of rows of FILE that name none.  [default: default; of several FILEs each its name]")
 @click.option("--rewards", default="qrels", help="scores/NAME.tsv, or qrels (simulated judge).")
 @click.option("--scale", default="probability", help="probability, logit or rubric:LOW,HIGH.")
@@ -58,8 +57,8 @@ _OF_FILES = (
 @side_by_side("splits")
 def evaluate(
     folders: tuple[Path, ...],
-    vectors: str,
-    embed: str | None,
+    vectors: tuple[str, ...],
+    embed: tuple[str, ...],
     task: str | None,
     rewards: str,
     scale: str,
@@ -83,9 +82,13 @@ def evaluate(
     rewards are the labels too: a document is worth as much as its reward lies above the least one of the query.
     Queries whose rewards do not differ are left out; where most of them are, nothing is measured.
 
+    Several models, as --embed A --embed B of FILE or --vectors A --vectors B of DIR, are compared instead, without
+    offsets: is another one better on these queries?
+
     The page of --html shows what `auto` does with most judged queries: which queries gain and which lose, with their
     lists before and after. It is one file that loads nothing from elsewhere.
     """
+    from tttembed_rag.evaluate.comparing import compared, lines_of
     from tttembed_rag.evaluate.experiment import ExperimentPlan, run
     from tttembed_rag.evaluate.summary import cells_of, conclusions, table
 
@@ -95,7 +98,16 @@ def evaluate(
     gates = {"both": (True, False), "on": (True,), "off": (False,)}[gate]
     settings = ExperimentPlan(gates=gates, recipe=Recipe(objective=OBJECTIVES[objective], solver=solver), **plan)
     Scale.parse(scale)
-    arguments = (folders, vectors, rewards, scale, embed, task)
+    models = list(dict.fromkeys(product(vectors, embed or (None,))))
+    if len(models) > 1:
+        opened_by = {spec or name: _collections(folders, name, rewards, scale, spec, task) for name, spec in models}
+        comparison = compared(opened_by)
+        if json_path is not None:
+            write_json(json_path, comparison)
+        if str(json_path) != "-":
+            click.echo("\n".join(lines_of(comparison)))
+        return
+    arguments = (folders, vectors[0], rewards, scale, embed[0] if embed else None, task)
     opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*arguments)
     sources = [name for collection in opened or [] for of_query in collection.sources.values() for name in of_query]
     warn_of_sources(sources, trusted=settings.trusted)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Scores by query and document, or by source and document.
 Scores: TypeAlias = dict[str, dict[str, float]]
 # Vectors of texts that were embedded before, beside their file.
-_CACHE = ".known-vectors.sqlite"
+CACHE = ".known-vectors.sqlite"
 
 
 def tasks_of(rewards: Rewards) -> list[tuple[Dataset, Scores, dict[str, Scores]]]:
@@ -113,7 +113,7 @@ def read_embedded(file: Path, *, embed: str | None, rewards: str | None, scale: 
             "(`tttembed data --help` lists them; minilm is one to try it with)"
         )
     queries, documents = _texts_of(served)
-    with cached_embedder(embed, file.absolute().parent / _CACHE, len(queries) + len(documents)) as model:
+    with cached_embedder(embed, file.absolute().parent / CACHE, len(queries) + len(documents)) as model:
         of_queries = dict(zip(queries, model.embed_queries(queries), strict=True))
         of_documents = dict(zip(documents, model.embed_documents(documents), strict=True))
         return Rewards.from_texts(

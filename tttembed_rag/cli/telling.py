@@ -21,10 +21,8 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
     The line of a task is that of the offset that is served, else that of the first that is not, with the reason. With
     *everything*, each offset has a line instead; *as_json*, a JSON object and nothing else.
     """
-    if not as_json and (judge := offsets.settings.get("judge")) is not None:
-        say(f"rewards: {judge}")
-    for warning in () if as_json else str(offsets.settings.get("warning", "")).splitlines():
-        say(f"warning: {warning}")
+    for line in () if as_json else _origin(offsets):
+        say(line)
     if everything or as_json:
         for offset in offsets.values():
             for line in [json.dumps(offset_facts(offset, offsets))] if as_json else offset_lines(offset):
@@ -52,6 +50,14 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
         every = list(chain.from_iterable(private.values()))
         served = sum(offset.served for offset in every)
         say(f"query:...: {len(every)} private offsets of {len(private)} tasks, {served} served (--all lists them)")
+
+
+def _origin(offsets: Offsets) -> list[str]:
+    """The judge that gave the rewards, what is said of the cosines, and warnings."""
+    judge, warnings = offsets.settings.get("judge"), str(offsets.settings.get("warning", "")).splitlines()
+    of_judge = [] if judge is None else [f"rewards: {judge}"]
+    of_cosines = [offsets.crowded] if offsets.crowded else []
+    return [*of_judge, *of_cosines, *(f"warning: {warning}" for warning in warnings)]
 
 
 def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:

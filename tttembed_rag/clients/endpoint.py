@@ -27,7 +27,6 @@ DOMAINS = {
     "JINA_API_KEY": ("jina.ai",),
     "OPENAI_API_KEY": ("openai.com", *_AZURE),
     "VOYAGE_API_KEY": ("voyageai.com",),
-    "ZEROENTROPY_API_KEY": ("zeroentropy.dev",),
 }
 # Bytes of an answer at most that may be an error's.
 _SMALL = 10_000

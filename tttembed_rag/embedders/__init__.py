@@ -8,11 +8,13 @@ if TYPE_CHECKING:
     from tttembed_rag.embedders.contract import Embedder
     from tttembed_rag.embedders.geminiembedder import GeminiEmbedder
     from tttembed_rag.embedders.local import LocalEmbedder
-    from tttembed_rag.embedders.minilm import minilm
     from tttembed_rag.embedders.service import EmbeddingService
+    from tttembed_rag.embedders.smallmodel import minilm
     from tttembed_rag.embedders.specs import open_embedder
+    from tttembed_rag.embedders.wrapped import Bridged
 
 __all__ = [
+    "Bridged",
     "Embedder",
     "EmbeddingService",
     "GeminiEmbedder",
@@ -28,8 +30,9 @@ if not TYPE_CHECKING:
             "tttembed_rag.embedders.contract": ["Embedder"],
             "tttembed_rag.embedders.geminiembedder": ["GeminiEmbedder"],
             "tttembed_rag.embedders.local": ["LocalEmbedder"],
-            "tttembed_rag.embedders.minilm": ["minilm"],
+            "tttembed_rag.embedders.smallmodel": ["minilm"],
             "tttembed_rag.embedders.service": ["EmbeddingService"],
             "tttembed_rag.embedders.specs": ["open_embedder"],
+            "tttembed_rag.embedders.wrapped": ["Bridged"],
         },
     )

@@ -11,9 +11,9 @@ from tttembed_rag.clients.options import Options
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
 from tttembed_rag.embedders.local import Kind, local_model, model2vec
-from tttembed_rag.embedders.minilm import minilm
 from tttembed_rag.embedders.service import PROTOCOLS, EmbeddingService
-from tttembed_rag.embedders.wrapped import FrameworkEmbedder, FunctionEmbedder, Truncated
+from tttembed_rag.embedders.smallmodel import minilm
+from tttembed_rag.embedders.wrapped import Bridged, FrameworkEmbedder, FunctionEmbedder, Truncated
 from tttembed_rag.errors import InputError
 
 _MODELS = (*get_args(Kind), "model2vec", *PROTOCOLS, "gemini")
@@ -28,9 +28,10 @@ def open_embedder(spec: str) -> Embedder:
     `gemini:MODEL`, `python:MODULE:NAME` (a function from texts to vectors, an embedding object of LangChain,
     LlamaIndex or this package, or a class or function that makes one) or `minilm`; options follow as in an address:
     `qwen3:Qwen/Qwen3-Embedding-0.6B?dimensions=256&batch=8`, `openai:nomic-embed-text?url=http://127.0.0.1:11434/v1`.
+    With `bridge=FILE` it is an embedder of the old index that the bridge in FILE leads to.
 
     Raises:
-        InputError: No such kind or option.
+        InputError: No such kind or option, or a bridge of another model.
         EmbedderError: The model cannot be loaded.
     """
     options = Options("embedder", spec)
@@ -38,19 +39,21 @@ def open_embedder(spec: str) -> Embedder:
     if (kind == "minilm") == bool(target.strip("/")) or kind not in (*_MODELS, "python", "minilm"):
         raise InputError(f"embedder: expected {KINDS}, got {options.spec!r}")
     dimensions = options.whole("dimensions", 0) or None
+    bridge = options.take("bridge", "")
     if kind in PROTOCOLS or kind == "gemini":
         embedder = _service(kind, target, dimensions, options)
     else:
         embedder = _here(kind, target, options)
         embedder = embedder if dimensions is None else Truncated(embedder, dimensions)
     options.check_all_used()
-    return embedder
+    return Bridged(embedder, bridge) if bridge else embedder
 
 
 def name_of(spec: str) -> str:
     """A short name for the vectors of the embedder that *spec* names: ``Qwen3-Embedding-0.6B-256``."""
     options = Options("embedder", spec)
-    parts = filter(None, (short_name(options.target or options.kind), options.take("dimensions", "")))
+    bridged = "bridged" if options.take("bridge", "") else ""
+    parts = filter(None, (short_name(options.target or options.kind), options.take("dimensions", ""), bridged))
     return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-.") or "vectors"
 
 
@@ -77,7 +80,7 @@ def _service(kind: str, model: str, dimensions: int | None, options: Options) ->
 
 def _here(kind: Any, target: str, options: Options) -> Embedder:
     if kind == "python":
-        return _object(target, options.load())
+        return as_embedder(options.load(), name=target)
     if kind == "minilm":
         return minilm()
     if kind == "model2vec":
@@ -92,8 +95,12 @@ def _here(kind: Any, target: str, options: Options) -> Embedder:
     return local_model(target, kind, **machine)
 
 
-def _object(name: str, model: Any) -> Embedder:
-    """An embedding object, or what can be called with texts, of the user's own as an embedder."""
+def as_embedder(model: Any, *, name: str) -> Embedder:
+    """An embedding object, or what can be called with texts, of the user's own as an embedder; *name* is a function's.
+
+    Raises:
+        InputError: It is neither.
+    """
     if isinstance(model, Embedder) and type(model).__module__.startswith("tttembed_rag."):
         return model
     if FrameworkEmbedder.takes(model):

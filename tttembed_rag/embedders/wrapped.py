@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tttembed_rag.clients.fingerprints import fingerprint_of
+from tttembed_rag.embedders.bridge import Bridge, bridge_for
 from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, unit_vectors
 from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.vectors.checks import FloatArray
@@ -100,3 +102,25 @@ class Truncated(RoleEmbedder):
         if len(vectors) and vectors.shape[1] < self._dimensions:
             raise InputError(f"dimensions: expected at most {vectors.shape[1]}, got {self._dimensions}")
         return unit_vectors(self.fingerprint, vectors[:, : self._dimensions], texts)
+
+
+class Bridged(RoleEmbedder):
+    """A new model as an embedder of an old index: its vectors across a `Bridge`.
+
+    Args:
+        model: An `Embedder`, or an embedding object of LangChain or LlamaIndex.
+        bridge: The bridge, or the path of its file.
+
+    Raises:
+        InputError: The bridge was learned for another model.
+        DataError: The file is no bridge.
+    """
+
+    def __init__(self, model: Any, bridge: Bridge | str | os.PathLike[str]) -> None:
+        self._embedder = model if isinstance(model, Embedder) else FrameworkEmbedder(model)
+        self.bridge = bridge_for(lambda text: self._embedder.embed_queries([text])[0], bridge)
+        self.fingerprint = self.bridge.name_of(self._embedder.fingerprint)
+
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
+        vectors = (self._embedder.embed_documents if place else self._embedder.embed_queries)(texts)
+        return self.bridge.apply(vectors, documents=bool(place)) if len(vectors) else vectors

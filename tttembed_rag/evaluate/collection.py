@@ -234,10 +234,7 @@ def reordered(ranked: IntArray, candidates: IntArray, rewards: FloatArray, order
 
 
 def check_workload(collections: Sequence[Collection]) -> None:
-    """Refuse collections that cannot be measured together: two of one name, or vectors of several widths.
-
-    One of which most queries cannot be measured is refused too: what the few others say would look like an answer.
-    """
+    """Refuse two collections of one name, vectors of several widths, and where most queries cannot be measured."""
     names = [collection.dataset.name for collection in collections]
     if len(set(names)) < len(names):
         raise DataError(f"data sets: expected different names, got {', '.join(names)}")
@@ -308,10 +305,7 @@ def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], d
 
 
 def split(collection: Collection, seed: int, holdout: float) -> tuple[IntArray, IntArray]:
-    """(pool, held-out) query rows, shuffled by *seed*.
-
-    The pool has only queries with a judged document, and only queries that can be measured are held out.
-    """
+    """(pool, held-out) query rows, shuffled by *seed*: those with a judged document, and those that can be measured."""
     order = np.random.default_rng(seed).permutation(len(collection.query_ids))
     held = max(1, round(holdout * len(order)))
     pool = np.array([q for q in order[held:].tolist() if len(collection.candidates(q, 1)[0])], dtype=np.intp)

@@ -24,10 +24,7 @@ _LEGEND = (
 
 
 def cells_of(rows: Iterable[dict[str, Any]]) -> Cells:
-    """The *rows* of held-out and of rewarded queries, those of all splits together.
-
-    Where more queries were asked for than there are, the least number that takes all of them stands for the others.
-    """
+    """The *rows* of held-out and of rewarded queries, those of all splits together; equal numbers of queries once."""
     cells: Cells = {}
     for row in rows:
         if row["population"] != "all":
@@ -88,9 +85,7 @@ def _conclusion(dataset: str, cell: Rows) -> str:
     verdict = "helps" if low > 0 else "harms" if high < 0 else "changes little for"
     kept = "" if mean["share"] == "-" else f", {mean['share']} of what direct rerank of these queries would gain"
     change = f"{mean['delta']:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]"
-    alike = (
-        f" {left_out} queries whose rewards do not differ are left out." if (left_out := cell[0]["left_out"]) else ""
-    )
+    alike = f" {n} queries whose rewards do not differ are left out." if (n := cell[0]["left_out"]) else ""
     return f"{of} {verdict} queries that nobody judged: {change}{kept}.{alike}"
 
 

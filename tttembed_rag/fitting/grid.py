@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +58,10 @@ class Grid:
         padding = None if self.padding is None else self.padding[rows]
         return Grid(self.slots[rows], self.present[rows], self.rewards[rows], self.base[rows], padding)
 
+    def spread_out(self, spread: float) -> Grid:
+        """The grid with similarities s of 1 - (1 - s) / *spread*."""
+        return replace(self, base=np.where(self.present, 1.0 - (1.0 - self.base) / spread, 0.0))
+
     def order(self, scores: Float64) -> IntArray:
         """(n, k) places of the candidates by their *scores* (n, k), highest first, absent ones last."""
         return np.argsort(np.where(self.present, -scores, -PADDING), axis=1, kind="stable")
@@ -97,9 +101,10 @@ class Loss:
     @classmethod
     def of(cls, grid: Grid, recipe: Recipe) -> Loss:
         """The loss of the recipe's objective on *grid*."""
-        base_logits = grid.padded(grid.base / recipe.student_temperature)
+        temperature = recipe.student_temperature * recipe.spread
+        base_logits = grid.padded(grid.base / temperature)
         targets = recipe.objective.targets(grid.rewards, grid.present, base_logits, recipe.teacher_temperature)
-        return cls(grid, recipe.objective, targets, recipe.student_temperature)
+        return cls(grid, recipe.objective, targets, temperature)
 
     def __call__(self, squares: Float64, products: Float64) -> Pull:
         """The data term where ||x + v||^2 is *squares* (..., n) and (x + v) · z is *products* (..., n, k).

@@ -68,7 +68,7 @@ class Local:
         voices = np.ones(len(rewards)) if weights is None else weights
         rows = _landmark_rows(rewards, rewards.same_queries if groups is None else groups)
         unit = np.asarray(rewards.queries.unit, dtype=np.float64)
-        bandwidth = bandwidth_of(unit, voices)
+        bandwidth = bandwidth_of(unit, voices, rewards.spread)
         reach = rewards.reach / max(float(rewards.reach.mean()), np.finfo(np.float64).tiny)
         kernel = kernel_of(unit, unit[rows], bandwidth)
         factor = np.asarray(np.linalg.cholesky(kernel[rows] + _JITTER * np.eye(len(rows))), dtype=np.float64)

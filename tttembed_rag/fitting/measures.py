@@ -73,19 +73,13 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, rerank
 
 
 def gains_of(rewards: Float64, among: NDArray[np.bool_] | bool = True) -> Float64:
-    """(..., k) how far each of the *rewards* lies above the least of its query; 0 where it is not *among* them.
-
-    A judge that never says 0 tells as much as one that does.
-    """
+    """(..., k) how far each of the *rewards* lies above the least of its query; 0 where it is not *among* them."""
     least = np.min(rewards, axis=-1, keepdims=True, where=among, initial=np.inf)
     return np.where(among, rewards - least, 0.0)
 
 
 def ndcg(served: Float64, ideal: Float64) -> Float64:
-    """(...,) nDCG@10 of lists with gains *served* (..., k) at their places, where the best lists have DCG *ideal*.
-
-    It is 0 where the best has none: such a query is not measured.
-    """
+    """(...,) nDCG@10 of lists with gains *served* (..., k), where the best have DCG *ideal*; 0 where that is 0."""
     return np.asarray(dcg(served) / np.where(ideal > 0, ideal, 1.0))
 
 

@@ -41,7 +41,7 @@ def shared_optima(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid
     """G offsets side by side from *start* (G, d), each for the queries to which *weights* (G, n) gives weight."""
 
     def problem(recipe: Recipe) -> SharedProblem:
-        return SharedProblem.of(rewards, Loss.of(grid, recipe), weights, recipe.ridge)
+        return SharedProblem.of(rewards, Loss.of(grid, recipe), weights, recipe.ridge / recipe.spread)
 
     return lowest(problem, recipe, start)
 
@@ -112,15 +112,17 @@ def _minimum(problem: Problem, start: FloatArray, recipe: Recipe) -> Solution:
 
 def _optima_of_batch(batch: Rewards, recipe: Recipe) -> Solution:
     """The private offsets of the queries of *batch*, in their order, searched in the basis that the solver wants."""
-    grid = Grid.of(batch)
-    in_span = recipe.solver != "adam"
-    problems_of = PrivateProblems.of if in_span else PrivateProblems.in_full_width
-    problems = problems_of(batch, Loss.of(grid, recipe), recipe.ridge)
+    grid, spread, recipe = Grid.of(batch), recipe.spread, replace(recipe, spread=1.0)
+    if in_span := recipe.solver != "adam" or spread != 1.0:
+        grid = grid.spread_out(spread)
+        problems = PrivateProblems.of(batch, Loss.of(grid, recipe), recipe.ridge, spread)
+    else:
+        problems = PrivateProblems.in_full_width(batch, Loss.of(grid, recipe), recipe.ridge)
     n, _, width = problems.coordinates.shape
 
     def problem(recipe: Recipe) -> PrivateProblems:
         return replace(problems, loss=Loss.of(grid, recipe))
 
     solution = lowest(problem, recipe, np.zeros((n, width)))
-    vectors = problems.lift(batch, solution.offsets) if in_span else solution.offsets
-    return solution._replace(offsets=vectors.astype(batch.query_vectors.dtype, copy=False))
+    vectors, shares = problems.lift(batch, solution.offsets) if in_span else (solution.offsets, solution.shares)
+    return solution._replace(offsets=vectors.astype(batch.query_vectors.dtype, copy=False), shares=shares)

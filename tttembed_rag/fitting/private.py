@@ -65,13 +65,17 @@ class PrivateProblems:
     ridge: float
 
     @classmethod
-    def of(cls, rewards: Rewards, loss: Loss, ridge: float) -> PrivateProblems:
-        """The private problems of all queries of *rewards*, in one batch."""
+    def of(cls, rewards: Rewards, loss: Loss, ridge: float, spread: float = 1.0) -> PrivateProblems:
+        """The private problems of all queries of *rewards*, in one batch.
+
+        Vectors are replaced by others whose cosines are 1 - (1 - cosine) / *spread*, as those on the grid of *loss*
+        are: what all have in common, which ranks nothing, is taken away.
+        """
         grid = loss.grid
         n, k = grid.slots.shape
         gram = np.empty((n, k + 1, k + 1))
         gram[:, 0, 1:] = gram[:, 1:, 0] = grid.base
-        gram[:, 1:, 1:] = rewards.documents.gram(grid.slots)
+        gram[:, 1:, 1:] = 1.0 - (1.0 - rewards.documents.gram(grid.slots)) / spread
         if grid.padding is not None:
             gram[:, 1:, 1:] *= grid.present[:, :, None] & grid.present[:, None, :]
         _diagonal(gram)[:] = 1.0
@@ -138,15 +142,18 @@ class PrivateProblems:
         """The private problems of some of the queries."""
         return replace(self, loss=self.loss.take(rows), coordinates=self.coordinates[rows])
 
-    def lift(self, rewards: Rewards, offsets: FloatArray) -> FloatArray:
-        """The offsets (n, p) in the span as vectors (n, d) over the query and candidates of *rewards*."""
+    def lift(self, rewards: Rewards, offsets: FloatArray) -> tuple[FloatArray, Float64]:
+        """The offsets (n, p) in the span as vectors (n, d) over the query and candidates of *rewards*.
+
+        Beside them stands the sum (n,) of the shares that these have in each.
+        """
         grid = self.loss.grid
         weights = _weights(self.coordinates, offsets)
         of_candidates = np.where(grid.present, weights[:, 1:], 0.0)
         lifted = rewards.documents.combined(of_candidates, grid.slots)
         of_queries = (weights[:, 0] / rewards.query_norms).astype(lifted.dtype)
         lifted += of_queries[:, None] * rewards.query_vectors
-        return lifted
+        return lifted, weights[:, 0] + of_candidates.sum(axis=1)
 
 
 def _dots(a: Float64, b: Float64) -> Float64:

@@ -30,6 +30,9 @@ class Recipe:
         teacher_temperature: tau_T > 0, in units of reward; with the gate, `TEACHER_STEP` times it, and at most a
             `SHARPNESS`-th of how far the best and the worst candidate of a query lie apart on average.
         student_temperature: tau_S > 0, in units of cosine similarity; with the gate, `STUDENT_STEP` times it.
+        spread: How far cosines spread, > 0; with the gate, `Rewards.spread`. The student's temperature is that many
+            times as large and the ridge as small, and a query's own offset is sought where cosines are
+            1 - (1 - cosine) / spread.
         kappa: Dose n / (n + kappa), in rewarded queries, >= 0; of the local offset, the noise of a rewarded query.
         tolerance: Largest gradient norm that counts as converged, in nats per unit of offset.
         warm_start: Offsets of an earlier fit; a constant offset is searched from the one of its key on.
@@ -40,6 +43,7 @@ class Recipe:
     ridge: float = 0.3
     teacher_temperature: float = 0.02
     student_temperature: float = 0.05
+    spread: float = 1.0
     kappa: float = 1.0
     tolerance: float = 1e-4
     warm_start: Mapping[str, Offset] | None = None
@@ -49,7 +53,7 @@ class Recipe:
             raise InputError(f"objective: expected an objective, such as KD(), got {self.objective!r:.80}")
         if self.solver not in get_args(Solver):
             raise InputError(f"solver: expected one of {', '.join(get_args(Solver))}, got {self.solver!r}")
-        for name in ("ridge", "teacher_temperature", "student_temperature", "tolerance", "kappa"):
+        for name in ("ridge", "teacher_temperature", "student_temperature", "spread", "tolerance", "kappa"):
             value = getattr(self, name)
             try:
                 number = float(value)

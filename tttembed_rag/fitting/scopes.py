@@ -173,4 +173,4 @@ def _ungated(n: int) -> Evidence:
 
 def _certificate(solution: Solution, row: int) -> Certificate:
     """The certificate of one problem of a solution."""
-    return Certificate(*(column[row].item() for column in solution[1:]))
+    return Certificate(*(column[row].item() for column in solution[1:-1]))

@@ -35,6 +35,7 @@ class Solution(NamedTuple):
         gradient_norm: (G,) Euclidean norm of the gradient there.
         evaluations: (G,) evaluations of value and gradient spent.
         converged: (G,) whether the gradient norm reached the tolerance.
+        shares: (G,) the sum of the shares that its query and candidates have in each private offset; 0 of a shared one.
     """
 
     offsets: FloatArray
@@ -42,11 +43,12 @@ class Solution(NamedTuple):
     gradient_norm: Float64
     evaluations: IntArray
     converged: NDArray[np.bool_]
+    shares: Float64
 
     def take(self, rows: NDArray[np.bool_]) -> Solution:
         """The solutions of some of the problems."""
         certificates = self.objective[rows], self.gradient_norm[rows], self.evaluations[rows], self.converged[rows]
-        return Solution(self.offsets[rows], *certificates)
+        return Solution(self.offsets[rows], *certificates, self.shares[rows])
 
 
 class Evaluation(NamedTuple):
@@ -123,7 +125,7 @@ def exact(
         else:  # a Newton step that, shortened, neither lowers the objective nor flattens it: so would the next
             stalled |= (trials > 1) & (reached.f >= at.f - _noise(at)) & (reached.norm >= at.norm)
         at = reached
-    return Solution(final.x, final.f, final.norm, spent, final.norm <= tolerance)
+    return Solution(final.x, final.f, final.norm, spent, final.norm <= tolerance, np.zeros(len(spent)))
 
 
 def adam(problem: Problem, start: FloatArray, *, tolerance: float = 1e-4, steps: int = 300) -> Solution:
@@ -136,7 +138,7 @@ def adam(problem: Problem, start: FloatArray, *, tolerance: float = 1e-4, steps:
         square = 0.999 * square + 0.001 * g * g
         x = x - 0.01 * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
     at = _Points.at(problem, x)
-    return Solution(at.x, at.f, at.norm, np.full(len(x), steps + 1), at.norm <= tolerance)
+    return Solution(at.x, at.f, at.norm, np.full(len(x), steps + 1), at.norm <= tolerance, np.zeros(len(x)))
 
 
 class _Pair(NamedTuple):

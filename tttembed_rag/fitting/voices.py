@@ -60,7 +60,7 @@ class Voices:
 def _crowding(rewards: Rewards) -> Float64:
     """(n,) kernel mass of the queries of the same source near each query; 1 where it is alone."""
     unit = np.asarray(rewards.queries.unit, dtype=np.float64)
-    width = bandwidth_of(unit, np.ones(len(unit)))
+    width = bandwidth_of(unit, np.ones(len(unit)), rewards.spread)
     crowding = np.ones(len(unit))
     for source in np.unique(rewards.sources):
         rows = np.flatnonzero(rewards.sources == source)

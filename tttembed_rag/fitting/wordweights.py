@@ -67,7 +67,7 @@ class Weighing:
         scale = np.maximum(deviation, _LEAST_SCALE)
         teacher = softmax(np.where(present, grid.rewards / recipe.teacher_temperature, PADDING))
         start = np.zeros(FEATURES)
-        start[COSINE] = scale[COSINE] / recipe.student_temperature
+        start[COSINE] = scale[COSINE] / (recipe.student_temperature * recipe.spread)
         return cls(known / scale, scale, present, teacher, weights, start, vocabulary)
 
     def solved(self, queries: NDArray[np.bool_] | None = None) -> Float64:
@@ -99,10 +99,7 @@ class Weighing:
         return _correlation(self.features[..., COSINE], self.features[..., OVERLAP], self.present)
 
     def leaning(self, judged: Grid) -> float:
-        """By how much more the rewards of the *judged* correlate with BM25 than with similarity within a query.
-
-        They are the first candidates of each.
-        """
+        """How much more the rewards of the *judged*, the first of each query, correlate with BM25 than similarity."""
         among, first = judged.present, self.features[:, : judged.present.shape[1]]
         overlap, cosine = (_correlation(judged.rewards, first[..., column], among) for column in (OVERLAP, COSINE))
         return overlap - cosine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,38 +23,26 @@ from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, shift
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
+# The least ||x + v||^2 that is believed of sums of shares.
+_SHORTEST = 0.01
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the application says of its judge and of its lists.
+    """What the application says of some judged pairs and of its lists.
 
     Attributes:
         labels: Trusted labels of some judged pairs; None where nobody audits.
-        trusted: Whether somebody vouches for the judge; None lets the data say, and with False nobody does.
         search: The application's own search, through which changes are measured; None ranks what was judged.
         reranked: Whether a reranker sorts what *search* gives.
         vouching: Rewards of the same queries by which it is tested whether they agree with the retriever; None takes
             those that are learned from.
-        declared_by: Who vouches where *trusted* is true, in words.
     """
 
     labels: Labels | None = None
-    trusted: bool | None = None
     search: Search | None = None
     reranked: bool = False
     vouching: Rewards | None = None
-    declared_by: str = "trusted=True"
-
-    @classmethod
-    def of(cls, rewards: Rewards, trusted: bool | None, **terms: Any) -> Terms:
-        """The *terms* with what was said of the judge: *trusted*, or where that is None what *rewards* bring along."""
-        if trusted is None and rewards.declared_by:
-            terms["declared_by"] = rewards.declared_by
-        return cls(trusted=rewards.trusted if trusted is None else trusted, **terms)
-
-    def by(self, voucher: str) -> str:
-        """The words for a *voucher* at the end of a reason."""
-        return f"vouched for by {self.declared_by if voucher == 'its declaration' else voucher}"
 
     def signal(self, rewards: Rewards, by_query: Voices) -> Signal:
         """What the permutation test says of *rewards*, whose voices are *by_query*."""
@@ -111,9 +98,9 @@ class Case:
         rewards, voices = by_query.rewards, by_query.weights
         signal = terms.signal(rewards, by_query)
         voucher: Voucher = "nobody"
-        if terms.trusted is True and (rows.sources == "").all():
+        if rows.trusted is True and (rows.sources == "").all():
             voucher = "its declaration"
-        elif terms.trusted is not False and (signal.believed or (together is not None and together.believed)):
+        elif rows.trusted is not False and (signal.believed or (together is not None and together.believed)):
             voucher = "the data"
         judged, widened = Grid.of(rewards), with_neighbours(rewards)
         return cls(
@@ -166,10 +153,13 @@ class Case:
         """
         gain = change.mean if change.freedom else None
         interval, vouched = change.interval(LEVEL), vouched or self.voucher
-        alike = self.questions - (measured := max(1, round(float(self.measured.sum()))))
-        return Evidence(
-            n or measured, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched, left_out=alike
-        )
+        measured = max(1, round(float(self.measured.sum())))
+        evidence = Evidence(n or measured, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched)
+        return replace(evidence, left_out=self.questions - measured)
+
+    def by(self, voucher: str) -> str:
+        """The words for a *voucher* at the end of a reason."""
+        return f"vouched for by {self.rows.declared_by or 'trusted=True' if voucher == 'its declaration' else voucher}"
 
     def audited(self, offsets: FloatArray) -> Audited | None:
         """What the trusted labels say of *offsets* (n, d); None where there are none."""
@@ -198,13 +188,18 @@ class Case:
         """(n, k) products of the judged candidates and the queries that *offsets* (n, d) move."""
         return np.asarray(self.judged.base + self._along(offsets, self.judged))
 
-    def falls(self, offsets: Float64) -> Float64:
+    def falls(self, offsets: Float64, shares: Float64 | None = None) -> Float64:
         """(n,) by how many nats the KL loss of each query falls when *offsets* (n, d) move it.
 
-        By this fall every objective is measured.
+        By this fall every objective is measured. Where the sums (n,) of the *shares* that vectors have in the offsets
+        are known, the length of x + v is that where cosines are measured in their spread.
         """
         loss = Loss.of(self.grid, replace(self.recipe, objective=KD()))
-        return loss(np.ones(len(self.rewards)), self.grid.base).losses - loss(*self.moved(offsets)).losses
+        squares, products = self.moved(offsets)
+        if shares is not None:
+            spread = self.recipe.spread
+            squares = np.maximum((squares - (1.0 - spread) * (1.0 + shares) ** 2) / spread, _SHORTEST)
+        return loss(np.ones(len(self.rewards)), self.grid.base).losses - loss(squares, products).losses
 
     def moved(self, offsets: Float64) -> tuple[Float64, Float64]:
         """||x + v||^2 (n,) and (x + v) · z (n, k) of the candidates of `grid`, with v the *offsets* (n, d)."""
@@ -220,17 +215,23 @@ class Case:
 
 
 def folds_of(rewards: Rewards) -> IntArray:
-    """(n,) fold of each query: every task is dealt over the `FOLDS`, the queries of one question to one fold."""
+    """(n,) fold of each query: every task is dealt over the `FOLDS`, the queries of one question to one fold.
+
+    They are dealt by how near they lie to the mean: what all vectors have in common changes no fold.
+    """
     tasks, task = np.unique(rewards.tasks, return_inverse=True)
-    first_task = np.full(int(rewards.near_queries.max()) + 1, len(tasks))
-    np.minimum.at(first_task, rewards.near_queries, task)
+    groups, unit = rewards.near_queries, rewards.queries.unit
+    first_task = np.full(int(groups.max()) + 1, len(tasks))
+    np.minimum.at(first_task, groups, task)
+    nearest = np.full(len(first_task), -np.inf)
+    np.maximum.at(nearest, groups, unit @ unit.mean(axis=0))
     fold = np.empty_like(first_task)
-    fold[np.argsort(first_task, kind="stable")] = np.arange(len(fold)) % FOLDS
-    return fold[rewards.near_queries]
+    fold[np.lexsort((nearest, first_task))] = np.arange(len(fold)) % FOLDS
+    return fold[groups]
 
 
 def gated(recipe: Recipe, rewards: Rewards) -> Recipe:
-    """The recipe by which the gate learns offsets from *rewards*: smoother than the paper's.
+    """The recipe by which the gate learns offsets from *rewards*: smoother than the paper's, in spreads of cosines.
 
     The teacher's temperature is at most a `SHARPNESS`-th of how far the rewards of a query reach on average.
     """
@@ -238,4 +239,4 @@ def gated(recipe: Recipe, rewards: Rewards) -> Recipe:
     if (reach := rewards.reach[rewards.reach > 0]).size:
         teacher = min(teacher, max(float(reach.mean()) / SHARPNESS, SMALLEST))
     student = STUDENT_STEP * recipe.student_temperature
-    return replace(recipe, teacher_temperature=teacher, student_temperature=student)
+    return replace(recipe, teacher_temperature=teacher, student_temperature=student, spread=rewards.spread)

@@ -50,7 +50,7 @@ from tttembed_rag.gate.thresholds import (
     MOST_CANDIDATES,
     MOST_VOTED,
 )
-from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, Question
+from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, REPEATS, Question
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.offset import AnyScope, Offset, Scope, check_scope
 from tttembed_rag.offsets.offsets import Offsets
@@ -113,7 +113,8 @@ def fit(
     rewards = rewards.bounded(MOST_CANDIDATES)
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
-        terms = Terms.of(rewards, trusted, labels=audit, search=served, reranked=reranked, vouching=vouching)
+        rewards = rewards if trusted is None else replace(rewards, trusted=trusted, declared_by="")
+        terms = Terms(labels=audit, search=served, reranked=reranked, vouching=vouching)
         offsets = list(gated_offsets(rewards, scope, recipe, terms))
     else:
         offsets = plain_offsets(rewards, scope, recipe)
@@ -198,10 +199,7 @@ def _propose_local(case: Case, prior: Prior | None) -> Proposal:
 
 
 class Decision(NamedTuple):
-    """The verdict on an offset of a case, with the proposal that it is on; None where no offset was proposed.
-
-    In *worse* stands the verdict of `expect`, which is asked last: sources could else end by a document all learning.
-    """
+    """The verdict on an offset of a case, and in *worse* that of `expect`, which is asked last; and the proposal."""
 
     case: Case
     evidence: Evidence
@@ -217,7 +215,7 @@ def offset_of(case: Case, scope: Scope, task: str | None, propose: Propose) -> O
     """
     offset = learned(expose(case, propose), scope, task)
     by_sources = case.by_sources
-    if offset.served or not case.terms.trusted or not by_sources.any() or by_sources.all():
+    if offset.served or not case.rows.trusted or not by_sources.any() or by_sources.all():
         return offset
     judge_alone = case.of_rows(case.rows.take(np.flatnonzero(~by_sources)))
     return learned(expose(judge_alone, propose), scope, task)
@@ -235,7 +233,8 @@ def decide(case: Case, propose: Propose) -> Decision:
     tasks = None if proposal.families is None else proposal.observations
     claim = case.evidence(proposal.title, change, n=tasks, vouched=voucher)
     verdict = prove(proposal, change, claim, audited) or audit(claim, audited) or published(case, claim, audited)
-    return Decision(case, verdict, proposal, expect(change, claim, audited, headroom_of(case, base)))
+    expected = EXPECTED_SHARE * headroom_of(case, base)
+    return Decision(case, verdict, proposal, expect(proposal.fall(0.0), change, claim, audited, expected))
 
 
 def learnable(case: Case) -> Evidence | Float64:
@@ -279,7 +278,7 @@ def improve(case: Case, base: Float64) -> Evidence | None:
     if headroom_of(case, base) >= LEAST_HEADROOM:
         return None
     brought = "your search gives the reranker all that was judged good: judge deeper than it gives"
-    return refused(case, COMPARE, brought if case.terms.reranked else "the judge repeats the retriever's order")
+    return refused(case, COMPARE, brought if case.terms.reranked else REPEATS)
 
 
 def confirm(case: Case) -> Evidence | None:
@@ -310,17 +309,17 @@ def prove(proposal: Proposal, change: Gain, claim: Evidence, audited: Audited | 
     return None
 
 
-def expect(change: Gain, claim: Evidence, audited: Audited | None, headroom: float) -> Evidence | None:
+def expect(fall: Gain, change: Gain, claim: Evidence, audited: Audited | None, expected: float) -> Evidence | None:
     """Do the first ten places get better, as far as they were measured?
 
-    What was measured to be worse is never served. Of a judge who is believed a share of the *headroom* is expected, and
-    what was measured corrects it.
+    What was measured to be worse is never served. Where a judge is believed and no *fall* of the loss is proven, what
+    is *expected* and what was measured must make a gain together.
     """
     if change.above(LEVEL) < 0:
         return claim.denied_by(FALLS, WORSE + by_labels(audited))
-    expected = change.posterior(EXPECTED_SHARE * headroom)
-    if claim.vouched in BELIEVERS and expected <= LEAST_EXPECTED:
-        small = f"a gain of {expected:+.3f} is to be expected, and less than {LEAST_EXPECTED:g} is not served"
+    gain = change.posterior(expected)
+    if claim.vouched in BELIEVERS and gain <= LEAST_EXPECTED and fall.below(LEVEL) <= 0:
+        small = f"a gain of {gain:+.3f} is to be expected, and less than {LEAST_EXPECTED:g} is not served unproven"
         return claim.denied_by(FALLS, small + by_labels(audited))
     return None
 
@@ -335,7 +334,7 @@ def audit(claim: Evidence, audited: Audited | None) -> Evidence | None:
 def published(case: Case, claim: Evidence, audited: Audited | None) -> Evidence:
     """The *claim* of an offset against which no question decided."""
     falls = "their loss is expected to fall" if claim.vouched in BELIEVERS else f"their loss falls (p < {LEVEL:g})"
-    return replace(claim, reason=f"{claim.reason}{falls}; {case.terms.by(claim.vouched)}{by_labels(audited)}")
+    return replace(claim, reason=f"{claim.reason}{falls}; {case.by(claim.vouched)}{by_labels(audited)}")
 
 
 def expose(case: Case, propose: Propose) -> Decision:
@@ -374,7 +373,7 @@ def private_offsets_of(case: Case, task: str) -> list[Offset]:
     verdict = learnable(case)
     if not isinstance(verdict, Evidence):
         optima = private_optima(case.widened, case.recipe)
-        claim = case.evidence(f"private offsets, {case.questions} rewarded; {case.terms.by(case.voucher)}")
+        claim = case.evidence(f"private offsets, {case.questions} rewarded; {case.by(case.voucher)}")
         claim = replace(claim, sources=case.sources, trust=case.trust)
         audited = case.audited(case.recipe.dose(1) * case.trust * optima.offsets)
         if audited is None or not audited.refutes(AUDIT_ALONE_LEVEL):
@@ -403,7 +402,7 @@ def headroom_of(case: Case, base: Float64) -> float:
 
 def doubt_of(case: Case) -> str:
     """Why the data do not vouch for the rewards of *case*."""
-    if case.terms.trusted is False:
+    if case.rows.trusted is False:
         return "nobody vouches for the judge"
     if case.signal.agrees_p < case.signal.level:
         return "a document's rewards do not depend on what is asked, and nobody vouches for the judge"

@@ -77,10 +77,7 @@ class Gain:
         return (self.below(level), self.above(level)) if self.freedom else None
 
     def posterior(self, prior: float) -> float:
-        """The mean of what was measured and of a normal *prior*, whose standard error is `EXPECTED_ERROR`.
-
-        A few queries that agree by luck are no certainty: the variance is shrunk as in `of`.
-        """
+        """The mean of what was measured, with a variance as in `of`, and of a *prior* with error `EXPECTED_ERROR`."""
         if not self.freedom:
             return prior
         count = self.freedom + 1.0

@@ -103,6 +103,6 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
         evidence = evidence.denied_by(AUDITED, AUDITED.answer.format(found=audited))
     else:
         proven = "" if believed else f" (p < {LEVEL:g})"
-        reason = f"{evidence.reason}their loss falls{proven}; {case.terms.by(voucher)}"
+        reason = f"{evidence.reason}their loss falls{proven}; {case.by(voucher)}"
         evidence = replace(evidence, reason=reason)
     return Rescorer(weighing.solved() / weighing.scale, weighing.vocabulary, evidence), scores

@@ -46,6 +46,7 @@ class Proposal:
         without: (n, d) what moves each query where it is not served.
         learn: Learns the offset, on the evidence given.
         families: (n,) a number for each family of tasks, where a family is one observation and not a question.
+        shares: (n,) the sum of the shares that vectors have in what moves each query; None where it is not known.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Proposal:
     without: Float64
     learn: Callable[[Evidence], Offset]
     families: IntArray | None = None
+    shares: Float64 | None = None
 
     @property
     def observations(self) -> int:
@@ -68,7 +70,7 @@ class Proposal:
 
     def fall(self, expected: float) -> Gain:
         """The fall of the loss below that of what is served without it, one pseudo-observation being *expected*."""
-        falls = self.case.falls(self.held_out) - self.case.falls(self.without)
+        falls = self.case.falls(self.held_out, self.shares) - self.case.falls(self.without)
         return Gain.of(falls, *self._counted, typical=TYPICAL_FALL, expected=expected, most=self._most)
 
     @property
@@ -106,19 +108,20 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
     targets = case.trust * optima.offsets
     none = np.zeros(case.rewards.width, targets.dtype)
     name = "a local offset around the global one" if prior else "a local offset"
-    prior = prior or Prior(none, none)
+    alone, prior = prior is None, prior or Prior(none, none)
     reached = optima.converged | (recipe.solver == "adam")
     weights = case.voices * np.asarray(reached, dtype=np.float64)
     regression = Local.of(case.widened, targets - prior.held_out, recipe.kappa, weights=weights, groups=case.groups)
     without = np.broadcast_to(prior.held_out.astype(np.float64), targets.shape)
     held_out = without + regression.held_out(case.fold)
+    shares = replace(regression, targets=case.trust * optima.shares[:, None]).held_out(case.fold)[:, 0]
 
     def learn(evidence: Evidence) -> Offset:
         used = optima.take(reached) if reached.any() else optima
         around = replace(regression, targets=targets - prior.served)
         return local_offset(around, task, case.questions, used, recipe, evidence, prior.served)
 
-    return Proposal(name, case, held_out, without, learn)
+    return Proposal(name, case, held_out, without, learn, shares=shares if alone else None)
 
 
 def propose_constant(case: Case, task: str | None = None, *, unseen: bool = False) -> Proposal:

@@ -83,7 +83,8 @@ def tune(
     settings = list(settings)
     if len(settings) < 2:
         raise InputError(f"settings: expected today's and at least one more, got {len(settings)}")
-    terms = Terms.of(rewards, trusted, search=partial(search, settings[0]), reranked=reranked, vouching=vouching)
+    rewards = rewards if trusted is None else replace(rewards, trusted=trusted, declared_by="")
+    terms = Terms(search=partial(search, settings[0]), reranked=reranked, vouching=vouching)
     case = Case.of(rewards, gated(Recipe(), rewards), terms)
     base = learnable(case)
     if isinstance(base, Evidence):
@@ -104,5 +105,5 @@ def tune(
     if change.below(LEVEL) <= 0:
         why = "their lists get no better" if change.mean <= 0 else "the improvement is within its error"
         return Tuned(settings[0], evidence.denied_by(FALLS, why))
-    proof = f"their lists get better (p < {LEVEL:g}); {terms.by(case.voucher)}"
+    proof = f"their lists get better (p < {LEVEL:g}); {case.by(case.voucher)}"
     return Tuned(settings[best], replace(evidence, reason=evidence.reason + proof))

@@ -77,7 +77,6 @@ SHAPES = {
     ),
     # A request holds 600,000 tokens, and a document with its query is cut at 32,000.
     "voyage": Shape("/v1/rerank", key="VOYAGE_API_KEY", request=_plain, at_once=18, host="api.voyageai.com"),
-    "zeroentropy": Shape("/v1/models/rerank", key="ZEROENTROPY_API_KEY", host="api.zeroentropy.dev"),
     "vllm": Shape("/v1/rerank"),
     "vllm-score": Shape("/v1/score", request=lambda _, query, documents: {"text_1": query, "text_2": documents}),
     "tei": Shape(

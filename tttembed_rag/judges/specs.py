@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from inspect import isfunction
 from math import nan
 from typing import Any
@@ -21,7 +22,7 @@ from tttembed_rag.judges.yesno import YesNoJudge
 
 # Kinds of judges that cost nothing: models on this machine.
 FREE = ("yesno", "cross-encoder", "rubric")
-_MODELS = (*FREE, "openai", "anthropic", "gemini", "cohere", "jina", "voyage", "zeroentropy")
+_MODELS = (*FREE, "openai", "anthropic", "gemini", "cohere", "jina", "voyage")
 KINDS = ", ".join([*(f"{kind}:MODEL" for kind in _MODELS), "http+SHAPE://HOST or python:MODULE:NAME"])
 
 
@@ -30,9 +31,9 @@ def open_judge(spec: str) -> Judge:
 
     `yesno:MODEL`, `cross-encoder:MODEL`, `rubric:MODEL` (a local chat model), `openai:MODEL` (any service that speaks
     its chat completions, by `?url=`), `anthropic:MODEL`, `gemini:MODEL`, a vendor's reranker (`cohere:MODEL`,
-    `jina:MODEL`, `voyage:MODEL`, `zeroentropy:MODEL`), `http+SHAPE://HOST[:PORT][/PATH]` or `https+SHAPE://...` or
-    `python:MODULE:NAME` (a judge, a class or function that makes one, or a function from prompt to answer); options
-    follow as in an address: `cross-encoder:PATH?scale=logit&device=cuda`.
+    `jina:MODEL`, `voyage:MODEL`), `http+SHAPE://HOST[:PORT][/PATH]` or `https+SHAPE://...` or `python:MODULE:NAME` (a
+    judge, a class or function that makes one, or a function from prompt to answer); options follow as in an address:
+    `cross-encoder:PATH?scale=logit&device=cuda`.
 
     Raises:
         InputError: No such kind or option.
@@ -44,6 +45,20 @@ def open_judge(spec: str) -> Judge:
     judge = _open(options)
     options.check_all_used()
     return judge
+
+
+def open_chat(spec: str) -> Callable[[str], str | None]:
+    """The chat model that *spec* names, from prompt to answer: `rubric:MODEL` here, `openai:MODEL` or another there.
+
+    Raises:
+        InputError: No such kind or option.
+    """
+    options = Options("writer", spec)
+    if options.kind not in ("rubric", "gemini", "openai", "anthropic"):
+        raise InputError(f"writer: expected rubric, openai, anthropic or gemini:MODEL, got {options.spec!r}")
+    chat, _ = _chat(options.kind, options.target, options)
+    options.check_all_used()
+    return chat
 
 
 def _open(options: Options) -> Judge:

@@ -42,6 +42,8 @@ UNSOLVED = Question(
     "Did the solver reach an optimum?",
     "the solver stopped at gradient norm {norm}, not at an optimum",
 )
+# Why nothing can be gained from a judge.
+REPEATS = "the judge repeats the retriever's order"
 # What the gate asks, and whatever decides against an offset.
 QUESTIONS = (COMPARE, MEANS, FALLS, EXPOSED, AUDITED)
 ANSWERS = (*QUESTIONS, UNSOLVED)

@@ -73,12 +73,12 @@ class KernelMap:
             raise VectorError(f"weights: expected norms of at most {_LARGEST_WEIGHT:g} in {where}, got {longest:g}")
 
 
-def bandwidth_of(unit: Float64, voices: Float64) -> float:
-    """The mean of 1 - cosine over pairs of different queries, each weighing its voice."""
+def bandwidth_of(unit: Float64, voices: Float64, alone: float = 1.0) -> float:
+    """The mean of 1 - cosine over pairs of different queries, each weighing its voice; *alone* where there is none."""
     total = voices @ unit
     pairs = float(voices.sum()) ** 2 - float(voices @ voices)
     if pairs <= 0:
-        return 1.0
+        return alone
     return max(_LEAST_BANDWIDTH, 1.0 - (float(total @ total) - float(voices @ voices)) / pairs)
 
 

@@ -37,12 +37,15 @@ from tttembed_rag.offsets.rescorer import Rescorer, checked_cosines
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.system.files import write_whole
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, norms, safe_square, shift, shift_one
+from tttembed_rag.vectors.copies import TYPICAL
 
 Keys: TypeAlias = str | Sequence[str] | None
 VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
 
 # Largest norm of an offset that is believed; query vectors have norm 1 here, and learned offsets are shorter than that.
 _LONGEST = 100.0
+# The spread of cosines (`Rewards.spread`) below which they lie close together: .25 under e5, about 1 under MiniLM.
+_CROWDED = 0.5
 # Keys that are named where one is missing.
 _NAMED = 5
 
@@ -96,6 +99,14 @@ class Offsets(Mapping[str, Offset]):
     def settings(self) -> Mapping[str, str | float]:
         """How the offsets were learned, for the record; read only."""
         return MappingProxyType(self._settings)
+
+    @property
+    def crowded(self) -> str:
+        """What is said where cosines lie close together, as people ask why all their scores are alike; else nothing."""
+        spread = self._settings.get("spread")
+        if not isinstance(spread, float) or spread >= _CROWDED:
+            return ""
+        return f"cosines: {1 - TYPICAL * spread:.2f} on average, so all scores are alike; it is their order that counts"
 
     def __getitem__(self, key: str) -> Offset:
         """The offset of *key*; ``query:ID`` also finds a query of a named task by its id alone."""

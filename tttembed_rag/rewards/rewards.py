@@ -23,10 +23,13 @@ from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.system.extensions import of_store
 from tttembed_rag.vectors.checks import FloatArray, IntArray
-from tttembed_rag.vectors.copies import near_copies, same_text
+from tttembed_rag.vectors.copies import TYPICAL, near_copies, same_text
 from tttembed_rag.vectors.probe import probe_of
 from tttembed_rag.vectors.rows import UnitRows
 
+# The least spread of cosines: that of vectors of one text is a matter of rounding. How many times as far others'
+# candidates lie from a query as its own first ten (all-MiniLM-L6-v2), and how many pairs of these are looked at.
+_LEAST_SPREAD, _OWN, _PAIRS = 1e-4, 1.75, 4096
 _OF_DOCUMENTS = ("doc_vectors", "doc_norms", "doc_texts")
 _OF_QUERIES = ("query_vectors", "query_norms", "tasks", "query_ids", "sources", "query_texts")
 
@@ -271,7 +274,23 @@ class Rewards:
     @cached_property
     def near_queries(self) -> IntArray:
         """(n,) a number for each group of queries that ask nearly the same: see `near_copies`."""
-        return near_copies(self.queries)
+        return near_copies(self.queries, self.spread)
+
+    @cached_property
+    def spread(self) -> float:
+        """How far cosines spread under the embedder: about 1 with all-MiniLM-L6-v2, .25 with multilingual-e5-small.
+
+        It is the mean of 1 - cosine of each query and each judged document, over `TYPICAL`. Each text counts once, and
+        the candidates of a query, which lie nearer to it, `_OWN` times: so it is much the same for few queries.
+        """
+        query, pair = (np.unique(same, return_index=True)[1] for same in (self.same_queries, self.same_documents))
+        sides = self.queries.rows(query), self.documents.rows(self.candidates[pair])
+        means = (rows.weighted_sum(np.full((1, len(rows)), 1.0 / len(rows)))[0] for rows in sides)
+        some = slice(None, None, 1 + self.budget // _PAIRS)
+        asked = np.repeat(np.arange(len(self)), self.depths)[some]
+        own = 1.0 - np.vecdot(self.queries.unit[asked], self.documents.rows(self.candidates[some]).unit).mean()
+        share = self.budget / (len(self) * len(pair))
+        return max(_LEAST_SPREAD, (1.0 - float(np.vecdot(*means)) + (_OWN - 1.0) * share * float(own)) / TYPICAL)
 
     @cached_property
     def reach(self) -> NDArray[np.float64]:

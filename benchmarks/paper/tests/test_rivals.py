@@ -196,6 +196,49 @@ def test_the_adapter_is_at_its_optimum(collection: Collection, rewards: Rewards)
     assert slopes == pytest.approx(np.zeros(5), abs=1e-3)
 
 
+@pytest.mark.parametrize("query", JUDGED.tolist())
+def test_the_least_change_puts_the_relevant_first(collection: Collection, query: int) -> None:
+    """A target is the vector nearest to the query under the margins, as a general solver finds it."""
+    optimize = pytest.importorskip("scipy.optimize")
+    documents, scores = judged(collection, query)
+    x = unit(collection.query_vectors[query].astype(float))
+    relevant, irrelevant = documents[scores > scores.mean()], documents[scores <= scores.mean()]
+    apart = (relevant[:, None] - 1.05 * irrelevant[None]).reshape(-1, WIDTH)
+    margins = {"type": "ineq", "fun": lambda t: apart @ t, "jac": lambda _: apart}
+    expected = optimize.minimize(
+        lambda t: ((t - x) ** 2).sum(), x, jac=lambda t: 2 * (t - x), constraints=margins, options={"ftol": 1e-14}
+    ).x
+
+    target = rivals.least_change(x, relevant, irrelevant, 0.05)
+
+    assert expected == pytest.approx(target, abs=1e-5)
+    assert (apart @ target).min() > -1e-9
+
+
+def test_the_least_change_adapter_is_a_rotation_toward_the_targets(collection: Collection, rewards: Rewards) -> None:
+    """Angles between queries stay as they are, and judged queries come nearer to their targets on the mean."""
+    x = unit(collection.query_vectors.astype(float))
+    targets = []
+    for query in JUDGED.tolist():
+        documents, scores = judged(collection, query)
+        better = scores > scores.mean()
+        targets.append(unit(rivals.least_change(x[query], documents[better], documents[~better], 0.05)))
+
+    moved = rivals.least_change_adapter(collection, JUDGED, rewards).astype(float)
+
+    assert x @ x.T == pytest.approx(moved @ moved.T, abs=1e-5)
+    assert np.vecdot(moved[JUDGED], targets).mean() > np.vecdot(x[JUDGED], targets).mean() + 0.01
+
+
+def test_nothing_relevant_turns_nothing(collection: Collection, rewards: Rewards) -> None:
+    """Queries whose candidates are all as good are left out; where none is left the queries stay."""
+    same = replace(rewards, values=np.full(rewards.budget, 0.5))
+
+    moved = rivals.least_change_adapter(collection, JUDGED, same)
+
+    assert np.array_equal(moved, collection.query_vectors)
+
+
 @pytest.mark.parametrize("method", ["NUDGEM", "NUDGEN"])
 def test_nudge_moves_the_judges_best_documents(method: str) -> None:
     """Documents that the judge likes rise for queries like the judged ones; the collection stays as it was."""

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from benchmarks.paper.baselines import baselines_study
+from benchmarks.paper.baselines import baselines_study, rivals_of
 from benchmarks.paper.budget import budget_study
 from benchmarks.paper.cells import Cell, CellStore, finished, measured
 from benchmarks.paper.command import NAMES, main
@@ -32,7 +32,7 @@ from benchmarks.paper.transfer import transfer_study
 from benchmarks.paper.unseen import by_documents, unseen_study
 from benchmarks.paper.workload import Workload
 from tttembed_rag import Scale
-from tttembed_rag.errors import DataError
+from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.evaluate.collection import open_collection
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 90, 30, 12, 20
@@ -413,6 +413,15 @@ def test_rivals_and_ours_are_on_the_same_pairs(workload: Workload) -> None:
 
     for name in (RERANK, "query", "judged Rocchio", "Qdrant feedback", "ReFIT", "IBM refinement"):
         assert np.array_equal(workload.raw[~rewarded], columns[name][~rewarded]), name
+
+
+def test_a_study_compares_the_rivals_that_are_named(workload: Workload) -> None:
+    """Of rivals only those that the options name are measured; a name that none has is refused."""
+    named = ("RAGLite adapter", "completed matrix, kernel")
+
+    assert list(rivals_of(replace(OPTIONS, methods=named))) == list(named)
+    with pytest.raises(InputError, match="methods: expected some of average PRF"):
+        baselines_study(workload, replace(OPTIONS, methods=("RAGLite",)))
 
 
 @pytest.mark.parametrize("rewards", ["oracle", "qrels"])

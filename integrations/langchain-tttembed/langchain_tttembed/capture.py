@@ -6,6 +6,7 @@ A tap returns the result of the wrapped object, as a list where it can be read o
 from __future__ import annotations
 
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from threading import Lock
@@ -60,7 +61,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
             log.declare(type(self).__name__)
 
     def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
-        """The wrapped cross encoder's scores, as they came."""
+        """The wrapped cross encoder's scores, as they came; minus infinity is a pair that was not judged."""
         text_pairs = _kept(text_pairs)
         scores = _kept(self._cross_encoder.score(text_pairs))
         try:
@@ -68,9 +69,9 @@ class RecordingCrossEncoder(BaseCrossEncoder):
                 raise InputError(
                     f"cross_encoder: expected a score for each of {len(text_pairs)} pairs, got {len(scores)}"
                 )
-            pairs: dict[str, list[tuple[str, float]]] = {}
+            pairs: dict[str, list[tuple[str, float | None]]] = {}
             for (query, text), score in zip(text_pairs, scores, strict=True):
-                pairs.setdefault(query, []).append((text, float(score)))
+                pairs.setdefault(query, []).append((text, None if score == -math.inf else float(score)))
             for query, scored in pairs.items():
                 texts, numbers = zip(*scored, strict=True)
                 self._log.record(query, texts, numbers, task=resolve_task(self._task, query), source=self._source)

@@ -19,9 +19,10 @@ from llama_index.core.ingestion.pipeline import get_transformation_hash
 from llama_index.core.schema import QueryBundle, TextNode
 from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQueryResult
-from llama_index.embeddings.tttembed import TTTEmbedding
+from llama_index.embeddings.tttembed import BridgedEmbedding, TTTEmbedding
+from numpy.testing import assert_allclose
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets
+from tttembed_rag import Bridge, Evidence, InputError, Offset, Offsets
 
 WIDTH = 16
 TEXTS = [f"passage {i}" for i in range(12)]
@@ -300,3 +301,20 @@ def test_a_text_search_asks_for_no_vector(model, wrapped):
 
     assert asked == [("how do I wash wool?", None, "text_search")]
     assert "query" not in model.calls
+
+
+async def test_a_new_model_searches_and_fills_an_old_index_across_a_bridge():
+    """It is a `BaseEmbedding` like any other, so that offsets are served above it."""
+    model, texts = CountingEmbedding(), [f"passage {number}" for number in range(60)]
+    new = model.get_text_embedding_batch(texts)
+    bridge = Bridge.learn(new, np.random.default_rng(0).normal(size=(60, 8)))
+    bridged = BridgedEmbedding(model, bridge)
+    vector, documents = bridged.get_query_embedding("q"), bridged.get_text_embedding_batch(texts)
+
+    assert vector == bridge.apply(model.get_query_embedding("q")).tolist()
+    assert await bridged.aget_query_embedding("q") == vector
+    assert_allclose(documents, bridge.apply(new, documents=True))
+    assert_allclose(await bridged.aget_text_embedding_batch(texts), documents)
+    assert_allclose(bridged.get_text_embedding(texts[0]), documents[0])
+    assert_allclose(await bridged.aget_text_embedding(texts[0]), documents[0])
+    assert TTTEmbedding(bridged, offsets=Offsets([], width=8)).get_query_embedding("q") == vector

@@ -13,12 +13,12 @@ from hashlib import sha256
 import numpy as np
 import pytest
 from sqlalchemy import Engine, NullPool, create_engine, event
-from tttembed_store import REQUIRED, Captured, StoreLog, open_store
+from tttembed_store import REQUIRED, Captured, StoreLog, Worker, open_store
 
-from tttembed_rag import InputError, Known, TextVectors, context
+from tttembed_rag import InputError, Known, Learned, TextVectors, context
 from tttembed_rag.errors import StoreError
 from tttembed_rag.judges import RubricJudge
-from tttembed_rag.testing import eventually
+from tttembed_rag.testing import FakeEmbedder, eventually
 
 
 def vector(text):
@@ -732,3 +732,25 @@ def test_a_thread_that_cannot_be_had_is_asked_for_again(tmp_path, monkeypatch):
 def none_left(thread):
     """What a process at its limit raises."""
     raise RuntimeError("can't start new thread")
+
+
+def test_learned_keeps_verdicts_in_a_store_and_follows_it(tmp_path):
+    """`Learned(..., store=URL)`: what the worker learns is served; this process does not learn by itself."""
+    url = f"sqlite:///{tmp_path / 'ttt.db'}"
+    embed, kinds = FakeEmbedder(), ("manual", "guide with examples")
+
+    def prefers_guides(query, texts):
+        return [0.9 if "guide" in text and text.split(" on ")[1] in query else 0.1 for text in texts]
+
+    ttt = Learned(embed, prefers_guides, store=url)
+    for topic in (f"{noun} {where}" for noun in ("refunds", "invoices", "backups") for where in "abcdefgh"):
+        others = (topic, topic[:-1] + "x", topic[:-1] + "y")
+        ttt.reranker(f"how do {topic} work", [f"{kind} on {other}" for other in others for kind in kinds])
+    ttt.log.close()
+    with open_store(url) as store:
+        Worker(store, rewards_of=ttt.log.judge, min_new=1).round()
+    followed = Learned(embed, prefers_guides, store=url)
+
+    assert followed.embeddings(["how do taxes work"]).tolist() != embed.embed_queries(["how do taxes work"]).tolist()
+    with pytest.raises(InputError, match=r"^store: expected none: its worker, `tttembed worker`, judges, learns"):
+        ttt.learn()

@@ -14,7 +14,7 @@ from tttembed_store.sql.records import ANONYMOUS, TOOL_CALLS
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.vectors.checks import FloatArray
-from tttembed_rag.vectors.copies import NEAR
+from tttembed_rag.vectors.copies import NEAR, TYPICAL
 from tttembed_tools.outcomes import HELPED, Outcomes
 
 _log = logging.getLogger(__name__)
@@ -39,16 +39,20 @@ class OwnOutcomes:
         with self._lock:
             own.setdefault((task, query), (vector, {}))[1][key] = reward
 
-    def helped(self, query: str, vector: FloatArray | None, *, task: str, source: str) -> list[str]:
-        """The keys of the items that helped *source* with the same text, else with the nearest copy of it."""
+    def helped(self, query: str, vector: FloatArray | None, items: FloatArray, *, task: str, source: str) -> list[str]:
+        """The keys of the items that helped *source* with the same text, else with the nearest copy of it.
+
+        How near a copy is, is told by how far the vectors (n, d) of all *items* lie from the request.
+        """
         own = self._of(source)
         with self._lock:
             found = own.get((task, query))
             others = [] if found else [known for place, known in own.items() if place[0] == task]
             if others and vector is not None:
                 vectors = np.stack([other for other, _ in others])
-                near = vectors @ vector / np.linalg.norm(vectors, axis=1) / np.linalg.norm(vector)
-                found = others[int(near.argmax())] if near.max() > NEAR else None
+                unit = vector / np.linalg.norm(vector)
+                near, spread = vectors @ unit / np.linalg.norm(vectors, axis=1), (1 - np.mean(items @ unit)) / TYPICAL
+                found = others[int(near.argmax())] if near.max() > 1 - NEAR * spread else None
             return [key for key, reward in found[1].items() if reward >= HELPED] if found else []
 
     def forget(self) -> None:

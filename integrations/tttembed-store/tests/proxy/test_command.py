@@ -19,14 +19,13 @@ from tttembed_rag import Steering
 from tttembed_rag.cli import main
 from tttembed_rag.embedders import minilm
 
-PAGES = Path(__file__).resolve().parents[4] / "docs" / "how-to"
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "how-to" / "http.md").read_text(encoding="utf-8")
 MODEL = "text-embedding-3-small"
 
 
-def examples(language, page="proxy.md"):
-    """The code of a guide in one language."""
-    text = (PAGES / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+def examples(language):
+    """The code of the guide in one language."""
+    return re.findall(rf"^```{language}[^\n]*\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -90,9 +89,9 @@ def test_it_searches_a_catalogue_and_keeps_what_worked(command, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_guide_speaks_to_it_with_curl(command, tools):
-    """Both curl examples of the guide are answered with steered vectors."""
+    """Both curl examples of vectors in the guide are answered with steered vectors."""
     _, url = command(width=tools.WIDTH)
-    of_texts, of_vectors = [block for block in examples("sh") if "curl" in block]
+    of_texts, of_vectors = [block for block in examples("sh") if re.search(r"curl .*/v1/(embeddings|steer)", block)]
 
     said = [
         subprocess.run(["sh", "-c", block.replace("http://127.0.0.1:8787", url)], capture_output=True, check=True)

@@ -1,4 +1,4 @@
-"""What docs/how-to/any-language.md shows, against a running proxy with a store and a catalogue."""
+"""What two pages show of feedback and tools, against a running proxy with a store and a catalogue."""
 
 import json
 import re
@@ -14,7 +14,8 @@ from tttembed_tools import LearnedToolSearch
 
 from tttembed_rag.testing import FakeEmbedder
 
-PAGE = (Path(__file__).parents[4] / "docs" / "how-to" / "any-language.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[4] / "docs"
+PAGES = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in ("how-to/http.md", "reference/clients.md"))
 CATALOG = {
     "mail_send": "Send a message or an invoice to somebody by mail.",
     "weather": "Tell the weather of a city.",
@@ -54,8 +55,8 @@ console.log(await answer(model, "Send Jones the invoice.", tools));
 
 
 def blocks(language):
-    """The code of the page in one language."""
-    return re.findall(rf"^```{language}(?: [^\n]*)?\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    """The code of the pages in one language."""
+    return re.findall(rf"^```{language}(?: [^\n]*)?\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def url(proxied, sqlite_url, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_curl(url, sqlite_url, tmp_path):
-    """Each command of the page is answered as the page says, and what it says is in the stores."""
+    """Each command of the guide is answered as the guide says, and what it says is in the stores."""
     answers = [
         json.loads(
             subprocess.run(
@@ -76,6 +77,7 @@ def test_curl(url, sqlite_url, tmp_path):
             ).stdout
         )
         for block in blocks("sh")
+        if re.search(r"curl .*/v1/(feedback|search|used)", block)
     ]
 
     assert answers[0] == {"kept": 2, "source": "user-7"}

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from tttembed_store.proxy import Caller, Callers
 
 from tests.traffic import frozen
-from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag import Bridge, Evidence, Offset, Offsets
 
 QUERY = {"x-ttt-role": "query"}
 
@@ -267,3 +267,33 @@ class TestVectorsIn:
         answer = proxied(frozen()).get("/v1/steer")
 
         assert answer.json() == {"version": None, "reason": "nothing was published", "age": None, "error": None}
+
+
+@pytest.fixture
+def bridge(tools):
+    """A bridge from the service's model to an index of another width."""
+    new = [tools.vector_of(f"passage {number}") for number in range(60)]
+    return Bridge.learn(new, np.random.default_rng(0).normal(size=(60, 8)))
+
+
+def test_all_vectors_cross_a_bridge_and_those_of_queries_are_steered(proxied, tools, bridge):
+    """What no request calls a query fills the old index."""
+    offsets = tools.offsets_of(width=8)
+    client = proxied(frozen(offsets), bridge=bridge)
+    vector = tools.vector_of("wash wool")
+    query, document = ask(client, QUERY), ask(client)
+    steered = client.post("/v1/steer", json={"vectors": [vector]})
+
+    expected = offsets.apply(bridge.apply(vector).tolist())
+    assert vectors(query) == [pytest.approx(expected)]
+    assert vectors(document) == [pytest.approx(bridge.apply(vector, documents=True).tolist())]
+    assert steered.json()["vectors"] == [pytest.approx(expected)]
+    assert ask(client, QUERY, model="wide").headers["x-ttt-version"] == "base"
+
+
+def test_what_cannot_cross_a_bridge_is_refused(proxied, tools, bridge):
+    """A vector of the new model means nothing in the old index: no caller gets one."""
+    narrow = Bridge.learn(np.random.default_rng(1).normal(size=(60, 5)), np.random.default_rng(0).normal(size=(60, 8)))
+
+    assert ask(proxied(frozen(tools.offsets_of(width=8)), bridge=narrow), QUERY).status_code == 502
+    assert ask(proxied(frozen(tools.offsets_of(width=8)), bridge=bridge, limit=100), QUERY).status_code == 502

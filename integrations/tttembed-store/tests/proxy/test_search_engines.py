@@ -1,4 +1,4 @@
-"""What docs/how-to/search-engines.md shows: engines that embed through the proxy, and the function in PostgreSQL.
+"""What docs/reference/clients.md shows of engines that embed through the proxy, and of the function in PostgreSQL.
 
 Neither Elasticsearch nor OpenSearch can be installed beside the tests. What they send is made here from the requests of
 the page, by the rules that they document for their templates.
@@ -16,7 +16,7 @@ from tests.traffic import frozen
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.offsets.kernel import KernelMap
 
-PAGE = (Path(__file__).parents[4] / "docs" / "how-to" / "search-engines.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "clients.md").read_text(encoding="utf-8")
 TEXTS = ["wash wool", "dry wool"]
 
 

@@ -1,8 +1,8 @@
-"""The figures of docs/scale.md that follow from others, worked out again."""
+"""The figures of docs/reference/speed.md that follow from others, worked out again."""
 
 from pathlib import Path
 
-PAGE = " ".join(Path(__file__).parents[4].joinpath("docs", "scale.md").read_text(encoding="utf-8").split())
+PAGE = " ".join(Path(__file__).parents[4].joinpath("docs", "reference", "speed.md").read_text(encoding="utf-8").split())
 
 
 def test_the_arithmetic_is_right() -> None:

@@ -9,7 +9,7 @@ from tttembed_rag.errors import RewardError
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
 
-PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "hosts.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "traces.md"
 FIVE = [f"page {number}" for number in range(5)]
 
 

@@ -208,7 +208,8 @@ def test_who_vouches_for_a_judge(store):
     store.judge_queue.answers().put(JUDGE, dict.fromkeys(examination_keys(JUDGE), Paid(0.5)))
 
     assert told == [None, True, False, False, None]
-    assert (store.rewards(JUDGE).trusted, store.rewards(JUDGE).declared_by) == (True, "its examination")
+    assert store.rewards(JUDGE).trusted
+    assert "or it passed its examination" in store.rewards(JUDGE).declared_by
     assert store.trusted("nobody") is None
 
 

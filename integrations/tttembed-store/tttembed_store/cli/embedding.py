@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tttembed_rag.cli.group import text
-from tttembed_rag.cli.progress import stoppable, working
+from tttembed_rag.system.progress import stoppable, working
 from tttembed_store.cli.group import as_objects, in_store, opened, operators
 
 if TYPE_CHECKING:

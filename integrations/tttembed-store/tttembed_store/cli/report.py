@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from tttembed_rag.cli.group import target
-from tttembed_rag.cli.progress import watched
 from tttembed_rag.system.files import write_whole
+from tttembed_rag.system.progress import watched
 from tttembed_store.cli.group import in_store, of_tenant
 
 

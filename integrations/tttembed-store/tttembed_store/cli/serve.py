@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--store", "url", envvar="TTTEMBED_STORE", metavar="URL", help="The store whose live version is served.")
 @click.option("--offsets", "path", type=Path, metavar="FILE", help="Or the offsets of a file.")
 @text("--embedder", "NAME", "Serve no offsets learned for another fingerprint.")
+@click.option("--bridge", type=Path, metavar="FILE", help="Of `tttembed bridge`: all vectors cross into an old index.")
 @click.option("--task", metavar="TASK", help="The task of requests that name none.")
 @click.option(
     "--key",
@@ -53,6 +54,7 @@ def serve(
     url: str | None,
     path: Path | None,
     embedder: str,
+    bridge: Path | None,
     task: str | None,
     keys: tuple[str, ...],
     upstream_key: str | None,
@@ -76,6 +78,7 @@ def serve(
     Without UPSTREAM a model of this machine answers, by OpenAI's shape: `tttembed serve --embed minilm --store URL`.
     """
     uvicorn = require("uvicorn", "serve")
+    from tttembed_rag import Bridge
     from tttembed_rag.embedders import open_embedder
     from tttembed_store.following import TenantOffsets, follow
     from tttembed_store.proxy import Callers, FeedbackWriter, LocalModel, proxy_app
@@ -102,6 +105,7 @@ def serve(
         limit=limit * 1_000_000,
         feedback=None if url is None else FeedbackWriter(url, judge),
         searches=searches,
+        bridge=None if bridge is None else Bridge.load(bridge),
     )
     # The upstream's own Server and Date go out; a kept connection outlives the pauses of usual clients; a request that
     # offers another protocol, as all of Java's clients do, is read with its body by h11 alone.

@@ -12,12 +12,12 @@ import click
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import counted, text
 from tttembed_rag.cli.options import path_or_url
-from tttembed_rag.cli.progress import working
 from tttembed_rag.cli.rows import is_log, read_rewarded
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.rows import read_log
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.extensions import extension
+from tttembed_rag.system.progress import working
 from tttembed_store.cli.embedding import fill
 from tttembed_store.cli.group import as_objects, in_store, opened, operators
 

@@ -30,6 +30,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tttembed_rag.embedders.bridge import Bridge
 from tttembed_rag.serving.steering import Steering
 from tttembed_store.following import TenantOffsets
 from tttembed_store.proxy.callers import Caller, Callers
@@ -62,6 +63,7 @@ def proxy_app(
     limit: int = 16_000_000,
     feedback: FeedbackWriter | None = None,
     searches: Mapping[str, ToolSearch] | None = None,
+    bridge: Bridge | None = None,
 ) -> Starlette:
     """An ASGI application that stands before an embedding service and steers the vectors of queries.
 
@@ -77,7 +79,7 @@ def proxy_app(
         raise InputError(f"limit: expected > 0 bytes, got {limit}")
     behind = Upstream(upstream, key=upstream_key) if isinstance(upstream, str) else upstream
     callers, catalogues = callers or Callers(), Catalogues(searches or {})
-    own = _Endpoints(behind, live, Steering(live), model, callers, limit, feedback, catalogues)
+    own = _Endpoints(behind, live, Steering(live), model, callers, limit, feedback, catalogues, bridge)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -135,6 +137,7 @@ class _Endpoints:
     limit: int
     feedback: FeedbackWriter | None
     catalogues: Catalogues
+    bridge: Bridge | None
 
     async def forward(self, request: Request) -> Response:
         """The upstream's answer to a request, steered where that says that it holds queries."""
@@ -147,15 +150,16 @@ class _Endpoints:
         read, rest = await _whole(request.stream(), self.limit)
         if rest is not None:
             _log.info("a request passes as it came: its body is longer than %d bytes", self.limit)
-            answer = await self.upstream.ask(request, rest, known=caller.known)
-            return _relayed(answer, answer.parts, _UNSTEERED)
+            return self._as_it_came(await self.upstream.ask(request, rest, known=caller.known))
         return await _while_connected(request, self._answered(request, read, caller))
 
     async def _answered(self, request: Request, body: bytes, caller: Caller) -> Response:
         """The answer to an embedding request that was read as a whole."""
         path = request.url.path
         embedding = asked_of(path, request.headers.get("x-ttt-role"), body)
-        steers = embedding is not None and embedding.is_query and embedding.model == self.model
+        steers = (
+            embedding is not None and embedding.model == self.model and (embedding.is_query or self.bridge is not None)
+        )
         # An answer that is to be read must not be compressed.
         replaced = {b"accept-encoding": b"identity"} if steers else None
         sent = body if embedding is None else embedding.body
@@ -165,26 +169,41 @@ class _Endpoints:
         encoding = dict(answer.headers).get(b"content-encoding", b"identity")
         if encoding != b"identity":
             _log.warning("an answer was not steered: it came in %s, asked for as it is", encoding.decode("latin-1"))
-            return _relayed(answer, answer.parts, _UNSTEERED)
+            return self._as_it_came(answer)
         read, rest = await _whole(answer.parts, self.limit)
         if rest is not None:
             _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
-            return _relayed(answer, rest, _UNSTEERED)
+            return self._as_it_came(answer, rest)
         try:
             steered, version = await _in_turn(len(read), partial(self._turned, embedding, read, caller))
-        except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out
+        except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out, unless it cannot cross
             _log.exception("an answer of the upstream was not steered")
+            self._check_may_pass()
             steered, version = read, _BASE
         response = Response(steered, answer.status)
         response.raw_headers += [one for one in answer.headers if one[0] != b"content-length"]
         response.raw_headers.append((_VERSION, version))
         return response
 
+    def _check_may_pass(self) -> None:
+        """Refuse to hand out vectors of the new model where clients search an old index."""
+        if self.bridge is not None:
+            raise HTTPException(502, "the answer cannot cross the bridge into the old index: see the log")
+
+    def _as_it_came(self, answer: Answer, parts: AsyncIterator[bytes] | None = None) -> Response:
+        """An answer that could not be read."""
+        self._check_may_pass()
+        return _relayed(answer, parts or answer.parts, _UNSTEERED)
+
     def _turned(self, embedding: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
         with caller.context(len(embedding.texts)):
 
             def turn(vector: Any, number: int) -> Any:
+                if self.bridge is not None:
+                    vector = self.bridge.apply(vector, documents=not embedding.is_query).tolist()
+                    if not embedding.is_query:
+                        return vector
                 return self.steering.apply(vector, embedding.texts[number] if number < len(embedding.texts) else "")
 
             steered, turned = steered_answer(body, turn)
@@ -208,7 +227,8 @@ class _Endpoints:
 
         def turned() -> tuple[list[Any], int, bytes]:
             with self.callers.find(request.headers).context(len(texts)):
-                after = [self.steering.apply(vector, text) for vector, text in zip(vectors, texts, strict=True)]
+                crossed = vectors if self.bridge is None else [self.bridge.apply(each).tolist() for each in vectors]
+                after = [self.steering.apply(vector, text) for vector, text in zip(crossed, texts, strict=True)]
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
                 return after, changed, self._version() if changed else _BASE
 

@@ -104,8 +104,9 @@ class StoreReport:
     *versions* are those of the tenant that the live version belongs to, newest first, as are the *changes*; *days* and
     *drift*, the worker's comparisons, go from old to new. *judges* have how many rewards of theirs count here.
     *held_out* says what offsets learned from the last `LEARNED` rewarded queries do to others, and is None where there
-    are too few; *today* are the shared offsets that a fit of those gives, where no version is live; *opposed* are
-    sources whose rewards contradict the retriever's order, the surest first.
+    are too few; *crowded* says so where cosines lie close together; *today* are the shared offsets that a fit of those
+    gives, where no version is live; *opposed* are sources whose rewards contradict the retriever's order, the surest
+    first.
     """
 
     store: str
@@ -113,6 +114,7 @@ class StoreReport:
     at: float
     texts: bool
     live: Live
+    crowded: str
     versions: tuple[VersionFacts, ...]
     judges: tuple[tuple[str, int], ...]
     days: tuple[Day, ...]
@@ -158,6 +160,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
             at=at,
             texts=store.texts,
             live=live,
+            crowded=offsets.crowded,
             # Of a copy, as a version keeps the offsets that it has read.
             versions=tuple(_version_facts(store, replace(version), tenant) for version in versions),
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),

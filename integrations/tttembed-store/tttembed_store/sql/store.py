@@ -191,16 +191,10 @@ class Store(AbstractContextManager["Store"]):
 
     def trusted(self, judge: str) -> bool | None:
         """Whether *judge* is vouched for: what was said, else True if it passed its examination, and None if not."""
-        return self._trusted(judge)[0]
-
-    def _trusted(self, judge: str) -> tuple[bool | None, str]:
-        """Whether *judge* is vouched for, and by what, in words."""
         declared = select(schema.judges.c.trusted).where(schema.judges.c.name == checked_name("judge", judge))
         with self._database.read() as connection:
             trusted: bool | None = connection.execute(declared).scalar()
-        if trusted is not None:
-            return trusted, "what logs into the store: you serve its order"
-        return has_passed(judge, self.judge_queue.answers().get) or None, "its examination"
+        return (has_passed(judge, self.judge_queue.answers().get) or None) if trusted is None else trusted
 
     def rewards(
         self,
@@ -227,8 +221,8 @@ class Store(AbstractContextManager["Store"]):
         """
         with self._database.read() as connection:
             rewards = reading.selected_rewards(connection, judge, tenant, embedder=embedder, last=last, since=since)
-        trusted, by = self._trusted(judge)
-        return replace(rewards, trusted=trusted, declared_by=by)
+        by = "its store: you serve its order, or it passed its examination"
+        return replace(rewards, trusted=self.trusted(judge), declared_by=by)
 
     def embedder(self, judge: str, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
         """Fingerprint of the embedding model of most queries that *judge* rewarded of late; None: no vectors.

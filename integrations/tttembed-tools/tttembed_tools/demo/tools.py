@@ -15,7 +15,7 @@ import numpy as np
 
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder
-from tttembed_rag.embedders.minilm import minilm
+from tttembed_rag.embedders.smallmodel import minilm
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.page import drawing

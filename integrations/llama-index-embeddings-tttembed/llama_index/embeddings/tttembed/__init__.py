@@ -1,6 +1,24 @@
 """tttembed-rag for LlamaIndex: query vectors with learned offsets, documents as they were."""
 
-from llama_index.embeddings.tttembed.base import TTTEmbedding
-from llama_index.embeddings.tttembed.resolvers import stored_vectors
+from typing import TYPE_CHECKING
 
-__all__ = ["TTTEmbedding", "stored_vectors"]
+from tttembed_rag.adapting import facade
+
+if TYPE_CHECKING:
+    from llama_index.embeddings.tttembed.base import TTTEmbedding
+    from llama_index.embeddings.tttembed.bridged import BridgedEmbedding
+    from llama_index.embeddings.tttembed.learned import Learned
+    from llama_index.embeddings.tttembed.resolvers import stored_vectors
+
+__all__ = ["BridgedEmbedding", "Learned", "TTTEmbedding", "stored_vectors"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = facade(
+        __name__,
+        {
+            "llama_index.embeddings.tttembed.base": ["TTTEmbedding"],
+            "llama_index.embeddings.tttembed.bridged": ["BridgedEmbedding"],
+            "llama_index.embeddings.tttembed.learned": ["Learned"],
+            "llama_index.embeddings.tttembed.resolvers": ["stored_vectors"],
+        },
+    )

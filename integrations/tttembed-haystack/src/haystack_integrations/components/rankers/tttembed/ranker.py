@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict, logging
 from haystack.core.serialization import component_to_dict
@@ -69,7 +70,7 @@ class TTTRanker:
             )
         if ranker is not None and (isinstance(ranker, type) or not hasattr(ranker, "run")):
             raise InputError(f"ranker: expected a ranker of Haystack, with run, got {ranker!r:.80}")
-        self._judge = None if ranker is None else _Ranking(ranker, judge, scale)
+        self._judge = None if ranker is None else Ranking(ranker, judge, scale)
         self.ranker = ranker
         self.judge = judge
         self.scale = scale
@@ -150,7 +151,7 @@ class TTTRanker:
         return self._steering
 
 
-class _Ranking(Blocking):
+class Ranking(Blocking):
     """A ranker as a judge: the scores that it gives documents of these contents."""
 
     def __init__(self, ranker: Any, name: str, scale: str) -> None:
@@ -162,7 +163,8 @@ class _Ranking(Blocking):
     def score(self, query: str, documents: Sequence[str]) -> list[float | None]:
         """One score per document; None for one that the ranker left out."""
         shown = [Document(id=str(place), content=text) for place, text in enumerate(documents)]
-        scores = {doc.id: doc.score for doc in self._ranker.run(query=query, documents=shown)["documents"]}
+        whole = {"top_k": len(shown)} if "top_k" in signature(self._ranker.run).parameters else {}
+        scores = {doc.id: doc.score for doc in self._ranker.run(query=query, documents=shown, **whole)["documents"]}
         if 0 < len(scores) < len(shown) and not self._warned:
             self._warned = True
             logger.warning(

@@ -1,0 +1,146 @@
+"""Cosines are measured in their spread: what all vectors have in common changes nothing that is learned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from tttembed_rag import fit
+
+SQUEEZED = [0.5, 0.8, 0.9]
+
+
+def squeezed(rewards, common):
+    """The rewards under an embedder whose cosines are (1 - common) c + common: a constant coordinate is added."""
+
+    def with_common(rows):
+        constant = np.full((len(rows), 1), common**0.5, rows.vectors.dtype)
+        return np.concatenate([(1 - common) ** 0.5 * rows.unit, constant], axis=1)
+
+    queries, documents = with_common(rewards.queries), with_common(rewards.documents)
+    norms = (np.ones(len(rows), rows.dtype) for rows in (queries, documents))
+    return replace(
+        rewards,
+        query_vectors=queries,
+        doc_vectors=documents,
+        **dict(zip(("query_norms", "doc_norms"), norms, strict=True)),
+    )
+
+
+def rotated(rewards, seed=0):
+    """The rewards with all vectors turned the same way."""
+    turn = np.linalg.qr(np.random.default_rng(seed).standard_normal((rewards.width, rewards.width)))[0]
+    return replace(rewards, query_vectors=rewards.query_vectors @ turn, doc_vectors=rewards.doc_vectors @ turn)
+
+
+def decisions(rewards, trusted=None):
+    """What the gate says of each offset, and the measured gains."""
+    evidence = [offset.evidence for offset in fit(rewards, trusted=trusted).values()]
+    return [(of.verdict, of.code, of.n) for of in evidence], [of.gain or 0.0 for of in evidence]
+
+
+def scores(rewards, offsets, of):
+    """(n, k) products of the queries of *rewards* with the candidates, less their mean in each list, by *offsets*."""
+    moved = rewards.queries.unit + offsets.find("default").map(rewards.queries.unit)
+    products = rewards.documents.similarities(replace(rewards.queries, vectors=moved, norms=np.ones(len(moved))), of)
+    return products - products.mean(axis=1, keepdims=True)
+
+
+class TestSqueezed:
+    """Cosines c that become a c + b."""
+
+    @pytest.mark.parametrize("common", SQUEEZED)
+    @pytest.mark.parametrize("trusted", [True, None])
+    @pytest.mark.parametrize(("n", "strength"), [(4, 0.9), (12, 0.2), (40, 0.6)])
+    def test_changes_no_decision_and_no_gain(self, planted, common, trusted, n, strength):
+        """Verdicts and measured gains are those of the vectors as they were."""
+        rewards = planted(n, strength=strength)
+
+        verdicts, gains = decisions(rewards, trusted)
+        after, gains_after = decisions(squeezed(rewards, common), trusted)
+
+        assert after == verdicts
+        assert_allclose(gains_after, gains, atol=0.002)
+
+    @pytest.mark.parametrize("common", SQUEEZED)
+    def test_lists_are_sorted_as_they_were(self, planted, common):
+        """Every score of an unseen query differs from those of its list by 1 - common as much as before."""
+        rewards = planted(80, strength=0.6)
+        seen, unseen = (np.arange(40), np.arange(40, 80))
+        other = squeezed(rewards, common)
+        listed = rewards.candidates.reshape(80, 8)[unseen] - int(rewards.candidates.reshape(80, 8)[40, 0])
+        before, after = (
+            scores(part.take(unseen), fit(part.take(seen), trusted=True), listed) for part in (rewards, other)
+        )
+
+        assert_allclose(after, (1 - common) * before, atol=1e-4 * (1 - common))
+
+    def test_the_spread_follows(self, planted):
+        """The spread shrinks with the cosines, also of one query alone."""
+        for n in (1, 20):
+            rewards = planted(n)
+
+            assert_allclose(squeezed(rewards, 0.8).spread, 0.2 * rewards.spread, rtol=1e-5)
+
+    def test_repeats_are_those_of_before(self, planted):
+        """A question that was asked again in other words is one with it, and different ones stay different."""
+        rewards = planted(30)
+        queries = rewards.query_vectors.copy()
+        queries[1::3] = queries[::3] + 0.05 * np.random.default_rng(0).standard_normal(queries[::3].shape)
+        rewards = replace(rewards, query_vectors=queries, query_norms=np.linalg.norm(queries, axis=1))
+        groups = [one.near_queries[:, None] == one.near_queries for one in (rewards, squeezed(rewards, 0.9))]
+
+        assert_array_equal(*groups)
+        assert 20 <= len(np.unique(rewards.near_queries)) < 30
+
+
+def test_a_rotation_changes_nothing(planted):
+    """Verdicts, gains and folds are those of the vectors before they were turned."""
+    rewards = planted(40, strength=0.6)
+    assert decisions(rotated(rewards))[0] == decisions(rewards)[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_rounding_changes_no_gain(planted, dtype):
+    """Vectors that were kept in half precision teach as much."""
+    rewards = planted(40, strength=0.6)
+    queries, documents = (
+        rows.astype(dtype).astype(np.float32) for rows in (rewards.query_vectors, rewards.doc_vectors)
+    )
+    rounded = replace(rewards, query_vectors=queries, doc_vectors=documents)
+    before, after = (fit(one)["local:default"].evidence for one in (rewards, rounded))
+
+    assert after.verdict == before.verdict == "published"
+    assert abs(after.gain - before.gain) < 0.002
+
+
+def test_without_the_gate_cosines_are_as_they_are(planted):
+    """The paper's rule knows no spread."""
+    offsets = fit(planted(8), scope="global", gate=False)
+
+    assert (offsets.settings["spread"], offsets.settings["student_temperature"]) == (1.0, 0.05)
+
+
+def test_the_head_of_longer_vectors_teaches_as_much(planted):
+    """Three times as many coordinates that hardly count change no verdict and no gain, cut off or not."""
+    head = planted(40, strength=0.6)
+    rng = np.random.default_rng(0)
+    tails = [0.02 * rng.standard_normal((len(rows.vectors), 3 * head.width)) for rows in (head.queries, head.documents)]
+    queries, documents = (
+        np.concatenate([rows.unit, tail / head.width**0.5], axis=1).astype(np.float32)
+        for rows, tail in zip((head.queries, head.documents), tails, strict=True)
+    )
+    whole = replace(
+        head,
+        query_vectors=queries,
+        doc_vectors=documents,
+        query_norms=np.linalg.norm(queries, axis=1),
+        doc_norms=np.linalg.norm(documents, axis=1),
+    )
+    (before, gains), (after, gains_after) = decisions(whole), decisions(head)
+
+    assert after == before
+    assert_allclose(gains_after, gains, atol=0.002)

@@ -1,0 +1,90 @@
+"""What was learned, as one sentence: a decision, then the figure, then the code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self, TypeAlias
+
+from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, REPEATS
+from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence
+from tttembed_rag.offsets.offsets import Offsets
+
+Decision: TypeAlias = Literal["served", "not yet", "nothing to gain"]
+# What would change a decision against an offset, by its code.
+_CHANGES = {
+    COMPARE.code: "it takes more questions, each with several documents that differ",
+    MEANS.code: "it takes more judged questions, or a judge whose order you serve",
+    FALLS.code: "it takes more judged questions",
+    EXPOSED.code: "it takes verdicts on these documents for more questions",
+    AUDITED.code: "it takes a judge that trusted labels confirm",
+}
+# The least change that is not rounded to zero.
+_SHOWN = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What `Learned.learn` decided, and why; its text is one sentence.
+
+    Attributes:
+        decision: ``served``, ``not yet``, or ``nothing to gain``.
+        evidence: What held-out verdicts say of the task with most judged questions.
+        depth: How many documents of a list the reranker must still look at; 0 where that was not measured.
+        words: What sorting lists by shared words adds to the gain; 0 where that is not served.
+        written: Whether the questions were written for this, and asked by nobody.
+        withheld: Whether it might be served, and is not, as nobody asked them.
+        tasks: Tasks with judged questions.
+    """
+
+    decision: Decision
+    evidence: Evidence
+    depth: int
+    words: float
+    written: bool
+    withheld: bool
+    tasks: int
+
+    @classmethod
+    def of(cls, offsets: Offsets, *, written: bool = False, served: bool = True) -> Self:
+        """The conclusion of *offsets* that the gate decided about, and whether they are *served* where it publishes."""
+        of_tasks = [offset for offset in offsets.values() if offset.query_id is None and offset.task is not None]
+        offset = max(of_tasks or offsets.values(), key=lambda one: (one.n, one.served))
+        evidence, rescorer = offset.evidence, offsets.rescorer(offset.task)
+        against: Decision = "nothing to gain" if evidence.reason == REPEATS else "not yet"
+        return cls(
+            "served" if offset.served and served else against,
+            evidence,
+            evidence.depth(len(evidence.lost), CERTIFIED_LOSS),
+            0.0 if rescorer is None else rescorer.evidence.gain or 0.0,
+            written,
+            offset.served and not served,
+            len(of_tasks),
+        )
+
+    def __str__(self) -> str:
+        evidence, today = self.evidence, len(self.evidence.lost)
+        figure = f"from {evidence.n} judged questions"
+        if evidence.gain is not None and evidence.interval is not None:
+            change, low, high = map(_signed, (evidence.gain, *evidence.interval))
+            figure = f"{change} nDCG@10 [{low}, {high}] on {evidence.n} questions it did not learn from"
+        if self.decision == "served":
+            voucher = evidence.vouched
+            voucher = "your reranker: you serve its order" if voucher == "its declaration" else voucher
+            depth = f"rerank {self.depth} instead of {today}" * (self.depth < today)
+            words = f"{_signed(self.words)} more where lists are sorted by shared words too" * (self.words >= _SHOWN)
+            parts = [figure, depth, words, f"vouched for by {voucher}"]
+        elif self.decision == "nothing to gain":
+            parts = ["your search already sorts these documents as they were judged", figure]
+        elif self.withheld:
+            parts = ["nobody asked these questions: learn(written=True) serves what they teach", figure]
+        else:
+            needed = f"about {evidence.needed} more judged questions would settle it" * bool(evidence.needed)
+            reason = evidence.reason * (evidence.code != FALLS.code)  # which the figure tells
+            parts = [needed or _CHANGES.get(evidence.code, ""), figure, reason]
+        parts += ["from written questions" * self.written, f"of the largest of {self.tasks} tasks" * (self.tasks > 1)]
+        return f"{self.decision}: {'; '.join(filter(None, parts))} [{evidence.code}]"
+
+
+def _signed(change: float) -> str:
+    """A change of nDCG@10: +.012."""
+    return f"{change:+.3f}".replace("0.", ".", 1)
