@@ -1,7 +1,7 @@
 """Does a floor refuse what has no answer, and how many answers does it lose?
 
     python benchmarks/nothing.py [--sets a,b] [--embedders minilm,e5] [--judges qrels,ce-minilm-multi]
-        [--judged 100,200] [--seeds 0] [--json OUT.json]
+        [--judged 100,200] [--seeds 0,1] [--json OUT.json]
 
 A collection's queries are judged ten deep with a declared judge, and at most 300 others are searched with their
 offsets. An *alien* query is one of another collection, of 50 each (the four collections of tools are no aliens to each
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=HERE / ".cache")
     for name, default in (("sets", SETS), ("embedders", ("minilm", "e5")), ("judges", (QRELS, "ce-minilm-multi"))):
         parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=list(default))
-    for name, default in (("judged", [100, 200]), ("seeds", [0])):
+    for name, default in (("judged", [100, 200]), ("seeds", [0, 1])):
         parser.add_argument(f"--{name}", type=lambda text: [int(part) for part in text.split(",")], default=default)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -364,7 +364,7 @@ def learned(decision: Decision, scope: Scope, task: str | None) -> Offset:
     case, evidence, proposal, _ = decision
     offset = nothing(case, scope, task, evidence)
     if proposal is None:
-        return with_floor(offset, case, case.judged.base)
+        return with_floor(offset, case)
     return with_lists(proposal.learn(evidence) if evidence.verdict == "published" else offset, proposal)
 
 

@@ -22,8 +22,8 @@ from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.offsets.rescorer import FEATURES, Rescorer, Vocabulary, checked_cosines
 from tttembed_rag.rewards.columns import DEFAULT_TASK
-from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked_norms
-from tttembed_rag.vectors.copies import near_copies
+from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked_norms, unit
+from tttembed_rag.vectors.copies import TYPICAL, near_copies
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # The reward from which on a candidate is an answer.
@@ -32,29 +32,38 @@ ANSWER = 0.5
 _LEAST = 1e-6
 # Where the search for weights begins, and what they are without verdicts.
 _START = np.array([0.0, *FLOOR_PRIOR, FLOOR_ALIKE])
-# Cuts that a floor keeps at most.
-_MOST = 100
+# Questions that a floor is learned from, about; and cuts that it keeps at most.
+_QUESTIONS, _MOST = 1000, 100
 
 
-def floor_of_case(case: Case, scores: Float64, known: Vocabulary | None) -> Floor:
-    """The floor of lists by cosines *scores* (n, k), learned without the question, and by words that are *known*.
+def floor_of_case(case: Case, offsets: Float64 | None, known: Vocabulary | None) -> Floor:
+    """The floor of lists that *offsets* (n, d), learned without the question, make, and of words that are *known*.
 
-    Lists hold neighbours that were not judged too: an offset brings such documents in, and is served with them. A
-    trusted label counts in place of the reward of the judge.
+    Lists are those of a search over all judged documents, as an offset brings in what was not judged for a question;
+    whether that is an answer is not known. A trusted label counts in place of the reward of the judge.
     """
-    rewards, grid = case.widened, case.grid
-    judged = np.where(case.judged.present, case.judged.rewards, np.nan)
-    if case.labelled is not None:
-        judged = np.where(np.isnan(case.labelled[0]), judged, case.labelled[0])
-    values = np.full(grid.present.shape, np.nan)  # those that were judged come before their neighbours
-    values[:, : judged.shape[1]] = np.where(np.isnan(judged), np.nan, judged >= ANSWER)
-    lists, answers = [], []
-    for row, query in enumerate(rewards.query_texts):
-        present = np.flatnonzero(grid.present[row, : scores.shape[1]])
-        first = present[np.argsort(-scores[row, present], kind="stable")[:LIST]]
-        lists.append((query, rewards.doc_texts[grid.slots[row, first]].tolist(), scores[row, first]))
-        answers.append(values[row, first])
-    return floor_of(rewards.queries.unit, lists, case.fold, case.groups, known, answers, case.voices)
+    rewards, grid = case.rewards, case.judged
+    judged = (
+        grid.rewards if case.labelled is None else np.where(np.isnan(case.labelled[0]), grid.rewards, case.labelled[0])
+    )
+    some = np.arange(len(rewards))[:: 1 + len(rewards) // _QUESTIONS]
+    documents = rewards.documents.rows(np.unique(rewards.candidates))
+    place = np.zeros(len(rewards.doc_texts), dtype=np.intp)
+    place[np.unique(rewards.candidates)] = np.arange(len(documents))
+    texts = rewards.doc_texts[np.unique(rewards.candidates)]
+    moved = rewards.queries.unit[some] if offsets is None else unit(rewards.queries.unit[some] + offsets[some])
+    lists, answers, answered = [], [], []
+    for row, vector in zip(some.tolist(), moved, strict=True):
+        cosines = np.asarray(documents.unit @ vector, dtype=np.float64)
+        first = np.argsort(-cosines, kind="stable")[:LIST]
+        answer = np.full(len(cosines), np.nan)
+        present = grid.present[row]
+        answer[place[grid.slots[row, present]]] = judged[row, present] >= ANSWER
+        lists.append((rewards.query_texts[row], texts[first].tolist(), cosines[first]))
+        answers.append(answer[first])
+        answered.append(bool((answer == 1.0).any()))
+    own = case.fold[some], case.groups[some]
+    return floor_of(rewards.queries.unit[some], lists, *own, known, (answers, answered), case.voices[some])
 
 
 def first_floor(
@@ -89,7 +98,8 @@ def first_floor(
         order = np.argsort(-cosines, kind="stable")[:LIST]
         first.append((query, [texts[place] for place in order], cosines[order]))
     known = Vocabulary.of({text for _, texts, _ in first for text in texts})
-    groups = near_copies(queries)
+    middle = queries.unit.mean(axis=0)
+    groups = near_copies(queries, (1.0 - float(middle @ middle)) / TYPICAL)
     floor = floor_of(queries.unit, first, groups % FOLDS, groups, known)
     evidence = Evidence(floor.n, None, None, "abstained", "nobody judged yet", code=COMPARE.code)
     rescorer = Rescorer(np.eye(1, FEATURES)[0], known, evidence)
@@ -104,7 +114,7 @@ def floor_of(
     fold: IntArray,
     groups: IntArray,
     known: Vocabulary | None = None,
-    answers: Sequence[Float64] | None = None,
+    answers: tuple[Sequence[Float64], Sequence[bool]] | None = None,
     voices: Float64 | None = None,
 ) -> Floor:
     """The floor of own requests.
@@ -115,8 +125,8 @@ def floor_of(
         fold: (n,) fold of each: what is said of a query is learned from the other folds.
         groups: (n,) which queries are one observation.
         known: The words of what was found; None counts no words.
-        answers: Whether what was found is an answer, 1 or 0, and not a number where it was not judged; None where
-            nobody judged anything, and every query counts as one that has an answer.
+        answers: Whether what was found is an answer, 1 or 0, and not a number where it was not judged; and which
+            queries have one. None where nobody judged, and every query counts as one that has an answer.
         voices: (n,) weights of queries; None weighs all alike.
     """
     units = np.asarray(queries, dtype=np.float64)
@@ -139,7 +149,7 @@ def floor_of(
         best = _best(scaled, row, np.tile(theta, (len(row), 1)))
         answered = np.ones(len(each), dtype=np.bool_)
     else:
-        found = np.concatenate(answers)
+        found = np.concatenate(answers[0])
         right = found == 1.0
         weights = ~np.isnan(found) * (1.0 if voices is None else voices[row])
         theta = _solved(scaled, right, weights)
@@ -147,7 +157,7 @@ def floor_of(
         for held in folds:
             held_out[held[row]] = _solved(scaled, right, weights * ~held[row])
         best = _best(scaled, row, held_out)
-        answered = np.array([(own == 1.0).any() for own in answers])
+        answered = np.array(answers[1])
     lowest = np.full(int(groups.max()) + 1, np.inf)
     np.minimum.at(lowest, groups[answered], best[answered])
     n = len(np.unique(groups))

@@ -41,20 +41,21 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
     scores = products / np.sqrt(squares)[:, None]
     if offset.served:
         offset = replace(offset, evidence=_certified(case, offset.evidence, scores))
-    cosines = scores
     if sorts:
         rescorer, sorted_by = _rescorer(case, scores, offset.evidence.vouched)
         offset = replace(offset, rescorer=rescorer)
         if rescorer.served:
             rescorer = replace(rescorer, evidence=_certified(case, rescorer.evidence, sorted_by))
             offset, scores = replace(offset, rescorer=rescorer), sorted_by
-    offset = with_floor(offset, case, cosines)
+    # An offset of all queries is longer than one of four fifths.
+    finely = proposal.finely() if offset.served and proposal.finely is not None else proposal.without
+    offset = with_floor(offset, case, finely)
     looked_through = offset.in_use and case.terms.search is None
     return replace(offset, skips=skips_of(case, scores)) if looked_through else offset
 
 
-def with_floor(offset: Offset, case: Case, cosines: Float64) -> Offset:
-    """The *offset* of a *case* with the floor of the lists that it makes, which *cosines* (n, k) sort.
+def with_floor(offset: Offset, case: Case, held_out: Float64 | None = None) -> Offset:
+    """The *offset* of a *case* with the floor of the lists that it makes: of what moves queries *held_out* (n, d).
 
     A local one has a floor where somebody, or the data, vouch for a judge who alone rewarded the task, and nothing
     speaks against its rewards.
@@ -63,7 +64,7 @@ def with_floor(offset: Offset, case: Case, cosines: Float64) -> Offset:
     if offset.scope != "local" or offset.evidence.against or case.by_sources.any() or not vouched:
         return offset
     vocabulary = None if offset.rescorer is None else offset.rescorer.vocabulary
-    return replace(offset, floor=floor_of_case(case, cosines, vocabulary))
+    return replace(offset, floor=floor_of_case(case, held_out, vocabulary))
 
 
 def _certified(case: Case, evidence: Evidence, scores: Float64) -> Evidence:

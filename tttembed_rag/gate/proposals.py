@@ -15,7 +15,7 @@ from tttembed_rag.fitting.scopes import local_offset, shared_offset
 from tttembed_rag.fitting.solver import Solution
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.thresholds import LEVEL, LOOSER, RIDGE_STEP, TYPICAL_FALL
+from tttembed_rag.gate.thresholds import FINE_FOLDS, LEVEL, LOOSER, RIDGE_STEP, TYPICAL_FALL
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.rewards.rewards import Rewards
@@ -47,6 +47,7 @@ class Proposal:
         learn: Learns the offset, on the evidence given.
         families: (n,) a number for each family of tasks, where a family is one observation and not a question.
         shares: (n,) the sum of the shares that vectors have in what moves each query; None where it is not known.
+        finely: Gives *held_out* from all but one of `FINE_FOLDS` folds; None where that is not known.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Proposal:
     learn: Callable[[Evidence], Offset]
     families: IntArray | None = None
     shares: Float64 | None = None
+    finely: Callable[[], Float64] | None = None
 
     @property
     def observations(self) -> int:
@@ -121,7 +123,10 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
         around = replace(regression, targets=targets - prior.served)
         return local_offset(around, task, case.questions, used, recipe, evidence, prior.served)
 
-    return Proposal(name, case, held_out, without, learn, shares=shares if alone else None)
+    def finely() -> Float64:
+        return without + regression.held_out(case.groups % FINE_FOLDS)
+
+    return Proposal(name, case, held_out, without, learn, shares=shares if alone else None, finely=finely)
 
 
 def propose_constant(case: Case, task: str | None = None, *, unseen: bool = False) -> Proposal:

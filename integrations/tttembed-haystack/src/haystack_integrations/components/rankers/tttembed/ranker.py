@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from inspect import signature
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict, logging
