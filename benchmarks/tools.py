@@ -297,7 +297,9 @@ def floor(data: Path, sets: list[str]) -> list[dict]:
                 asked = np.random.default_rng(seed).permutation(list(dataset.queries.values()))[:200]
                 shares.append(np.mean([not search(str(text)) for text in asked]))
             found[part] = float(np.mean(shares))
-        rows.append(found | {"certain": any(search.offsets.floor(task) is not None for task in search.offsets.tasks)})
+        live = search.offsets
+        certain = live is not None and any(live.floor(task) is not None for task in live.tasks)
+        rows.append(found | {"certain": certain})
         print(rows[-1], flush=True)
     return rows
 
