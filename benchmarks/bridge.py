@@ -8,7 +8,8 @@ A cell is one collection, an ordered pair of embedders (NEW:OLD) and a split of 
 labels, as a declared judge, which is a simulation. nDCG@10 is of queries that are neither. Of 64 and 200 verdicts the
 gate decides by what it sees of them whether the bridge with offsets keeps all, or nine tenths, of what the old model
 finds; a cell breaks the promise where it said so and the held-out queries say otherwise. Collections and embedders are
-those of `harm.py`. --speed prints microseconds per query of the static model, of the bridge, and of a fit.
+those of `harm.py`; the results are of --seeds 0, and of --seeds 1 for the first two pairs. --speed prints what a query
+costs through the static model and the bridge, and what a fit does.
 """
 
 from __future__ import annotations

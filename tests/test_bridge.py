@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import save
 
-from tttembed_rag import Bridge, InputError, Offsets
+from tttembed_rag import InputError, Offsets
 from tttembed_rag.cli import main
-from tttembed_rag.embedders import Bridged, open_embedder
+from tttembed_rag.embedders import Bridge, Bridged, open_embedder
 from tttembed_rag.embedders.specs import name_of
 from tttembed_rag.errors import DataError, VectorError
 from tttembed_rag.evaluate.bridging import Kept, kept_by

@@ -469,6 +469,43 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
     assert [sentence for sentence in said if sentence not in NUMBERS] == []
 
 
+def test_figures_of_languages_are_those_that_the_benchmark_wrote() -> None:
+    """`python -m benchmarks.language --json benchmarks/results/language.json` takes minutes."""
+    found = json.loads((RESULTS / "language.json").read_text(encoding="utf-8"))
+    page = " ".join((REPO / "docs" / "how-to" / "languages.md").read_text(encoding="utf-8").split())
+    mixed, pairs, words = (found[part] for part in ("mixed", "pairs", "words"))
+
+    def cell(name: str) -> str:
+        return f"{digits(mixed[name]['mean'], '.3f')} ({percent(mixed[name]['own language'])})"
+
+    rows = {
+        "as it is": [cell("raw"), "", "", ""],
+        "means taken off documents: the index written anew": [cell("means off documents"), "", "", ""],
+        "one task for all": ["", *(cell(f"one task, {count}") for count in (16, 64, 150))],
+        "a task per language": ["", *(cell(f"a task per language, {count}") for count in (16, 64, 150))],
+    }
+    around = [cell("means"), *(cell(f"means and verdicts, {count}") for count in (16, 64, 150))]
+    rows["**means, and verdicts around them**"] = around
+    for title, cells in rows.items():
+        assert f"| {title} | {' | '.join(cells)} |".replace("|  ", "| ").replace("|  ", "| ") in page
+    raw, means, *learned = (
+        digits(mixed[f"own, {name}"]["mean"], ".3f") for name in ("raw", "means", "16", "64", "150")
+    )
+    assert f"{raw} as it is, {means} under the means, and {' / '.join(learned)} after" in page
+    hits = [digits(pairs[name]["mean"], ".3f") for name in ("raw", "means", "16", "64")]
+    assert "hit@5 {} as it is, {} under the means, {} / {} with 16".format(*hits) in page
+    assert f"alone gain less: {digits(mixed['means, documents alone']['mean'], '.3f')}." in page
+    behind = {name: row["mean"] - row["words"] for name, row in words.items()}
+    others = max(value for name, value in behind.items() if not name.startswith("en"))
+    english = max(value for name, value in behind.items() if name.startswith("en"))
+    ahead = [digits(-value, ".3f") for name, value in behind.items() if "alone" in name]
+    assert f"never more than {digits(others, '.3f')} behind those of the offset" in page
+    assert f"(English in one pool: {digits(english, '.3f')}), and {min(ahead)} to {max(ahead)} ahead" in page
+    assert others < 0.005
+    gained = digits(mixed["means"]["mean"] - mixed["raw"]["mean"], ".3f")
+    assert f"means of stored vectors gain {gained} before any verdict" in " ".join(TEXT.split())
+
+
 def test_figures_of_the_bridge_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/bridge.py --json benchmarks/results/bridge.json` takes minutes."""
     found = json.loads((RESULTS / "bridge.json").read_text(encoding="utf-8"))

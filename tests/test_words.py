@@ -96,7 +96,7 @@ class TestRescorer:
     @pytest.mark.parametrize("text", ["狐狸在哪里", "ทดสอบ", "Où est l'été ?", ""])
     def test_any_script_has_words(self, text):
         """A text shares all of its words with itself; scripts without spaces are cut into characters."""
-        bm25, _ = Vocabulary.of([text, "fox"]).overlap(text, [text, "hen"])
+        bm25, _ = Vocabulary.of([text, "fox"]).overlap(text, [text, "1998"])
         assert (bm25[0] > 0) == bool(text)
         assert bm25[1] == 0
 

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from tttembed_rag.capture.log import Known
     from tttembed_rag.capture.rewardlog import RewardLog
     from tttembed_rag.capture.textvectors import TextVectors
-    from tttembed_rag.embedders.bridge import Bridge
     from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
     from tttembed_rag.fitting.recipe import Recipe
     from tttembed_rag.gate.deciding import fit
-    from tttembed_rag.gate.tuning import Tuned, tune
+    from tttembed_rag.gate.tuning import tune
     from tttembed_rag.judges.contract import Judge
     from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
+    from tttembed_rag.judges.examination import check_judge
+    from tttembed_rag.judges.http import HttpJudge
     from tttembed_rag.judges.rubric import RubricJudge
     from tttembed_rag.judges.specs import open_judge
     from tttembed_rag.judging.running import judge_all
     from tttembed_rag.judging.spending import Budget, Price
-    from tttembed_rag.learned.conclusion import Conclusion
     from tttembed_rag.learned.learned import Learned
     from tttembed_rag.offsets.evidence import Evidence
     from tttembed_rag.offsets.offset import Offset
@@ -39,13 +39,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Bridge",
     "Budget",
-    "Conclusion",
     "CrossEncoderJudge",
     "Event",
     "Evidence",
     "Feedback",
+    "HttpJudge",
     "InputError",
     "Judge",
     "JudgeError",
@@ -63,8 +62,8 @@ __all__ = [
     "Steering",
     "TTTEmbedError",
     "TextVectors",
-    "Tuned",
     "TwoPass",
+    "check_judge",
     "context",
     "fit",
     "judge_all",
@@ -79,18 +78,18 @@ if not TYPE_CHECKING:
             "tttembed_rag.capture.log": ["Known"],
             "tttembed_rag.capture.rewardlog": ["RewardLog"],
             "tttembed_rag.capture.textvectors": ["TextVectors"],
-            "tttembed_rag.embedders.bridge": ["Bridge"],
             "tttembed_rag.errors": ["InputError", "JudgeError", "TTTEmbedError"],
             "tttembed_rag.fitting.recipe": ["Recipe"],
             "tttembed_rag.gate.deciding": ["fit"],
-            "tttembed_rag.gate.tuning": ["Tuned", "tune"],
+            "tttembed_rag.gate.tuning": ["tune"],
             "tttembed_rag.judges.contract": ["Judge"],
             "tttembed_rag.judges.cross_encoder": ["CrossEncoderJudge"],
+            "tttembed_rag.judges.examination": ["check_judge"],
+            "tttembed_rag.judges.http": ["HttpJudge"],
             "tttembed_rag.judges.rubric": ["RubricJudge"],
             "tttembed_rag.judges.specs": ["open_judge"],
             "tttembed_rag.judging.running": ["judge_all"],
             "tttembed_rag.judging.spending": ["Budget", "Price"],
-            "tttembed_rag.learned.conclusion": ["Conclusion"],
             "tttembed_rag.learned.learned": ["Learned"],
             "tttembed_rag.offsets.evidence": ["Evidence"],
             "tttembed_rag.offsets.offsets": ["Offsets"],

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.test_words import asked, corpus, judged
-from tttembed_rag import InputError, Tuned, tune
+from tttembed_rag import InputError, tune
+from tttembed_rag.gate.tuning import Tuned
 from tttembed_rag.offsets.codes import COMPARE, FALLS, MEANS, PUBLISHED
 from tttembed_rag.vectors.bm25 import words
 

@@ -14,7 +14,7 @@ import numpy as np
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import counted, main, target, text, together
 from tttembed_rag.cli.labels import read_labels
-from tttembed_rag.cli.options import path_or_url, told, warn_of_sources, whether_trusted
+from tttembed_rag.cli.options import by_language, path_alone, path_or_url, told, warn_of_sources, whether_trusted
 from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.offsets.offset import AnyScope
@@ -22,6 +22,7 @@ from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.serving.languages import language_means, language_of
 from tttembed_rag.system.extensions import of_store
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # Whose rewards they are, and on which scale.
 whose_rewards = together(
     click.option("--task", default=DEFAULT_TASK, help="Task of rows of FILE that name none."),
+    by_language,
     click.option("--judge", help="Whose rewards of a store.  [default: the only judge]"),
     text("--tenant", "NAME", "Whose rewards of a store.  [default: the shared tenant]"),
     click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last served N queries of a store."),
@@ -54,6 +56,7 @@ rewards_options = together(
 @click.option("--out", required=True, metavar="FILE", type=target, help="Where the offsets go.")
 @click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto")
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
+@click.option("--start", metavar="FILE", type=Path, help="Offsets that are served already, as of `tttembed language`.")
 @click.option("--audit", metavar="FILE", type=Path, help="Labels that `audit draw` asked for.")
 @click.option(
     "--engine", metavar="NAME", help="Of a folder of Parquet: local, ray or ray://HOST:PORT.  [default: local]"
@@ -66,6 +69,7 @@ def learn(
     source: Path | str,
     out: Path,
     scope: Any,
+    start: Path | None,
     audit: Path | None,
     engine: str | None,
     *,
@@ -110,7 +114,8 @@ def learn(
         if labels and not {query for query, _ in labels} & set(known):
             got, _ = next(iter(labels))
             raise click.UsageError(f"{audit}: expected labels of queries of {source}, as {known[0]!r}, got {got!r}")
-        offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels), len(rewards)
+        begun = None if start is None else Offsets.load(start)
+        offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels, start=begun), len(rewards)
         folder = isinstance(source, Path) and source.is_dir()
         doubt = Scale.parse(options["scale"]).doubt(rewards.values) if folder else ""
         warning = "\n".join(filter(None, [doubt, *warnings_of(*found)]))
@@ -121,6 +126,29 @@ def learn(
         served = sum(offset.served for offset in offsets.values())
         queries = f"{learned} rewarded queries{_counted(offsets, learned)}"
         click.echo(f"{out}: {len(offsets)} offsets from {queries}, {served} served")
+
+
+@main.command(short_help="Offsets that take the pull of a query's own language away, without verdicts.")
+@click.argument("folder", metavar="DIR", type=path_alone)
+@click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
+@click.option("--out", required=True, metavar="FILE", type=target, help="Where the offsets go.")
+@told
+def language(folder: Path, vectors: str, out: Path, *, everything: bool, as_json: bool) -> None:
+    """Learn an offset for each language from the documents of DIR, and its queries, and save them; no verdict is asked.
+
+    DIR is a BEIR folder with stored vectors. A line says of each language what part of the first ten documents has the
+    language of the query, before and after. Serve them as the offsets of tasks named by language, and give them to
+    `tttembed fit --language --start FILE` once there are verdicts.
+    """
+    from tttembed_rag.evaluate.files import embedder_of, load_beir, load_vectors
+
+    dataset = load_beir(folder, labels=False)
+    documents, queries = load_vectors(folder, vectors, dataset)
+    spoken = [[language_of(text) or "" for text in some.values()] for some in (dataset.documents, dataset.queries)]
+    of_queries = (queries, spoken[1]) if len(queries) else ()
+    offsets = language_means(documents, spoken[0], *of_queries, embedder=embedder_of(folder, vectors))
+    offsets.save(out)
+    tell(offsets, everything=everything, as_json=as_json)
 
 
 def _counted(offsets: Offsets, learned: int) -> str:
@@ -142,7 +170,7 @@ def is_sharded(folder: Path) -> bool:
 
 def refuse_all_but_scale(folder: Path) -> None:
     """Refuse the options that say where rewards are, of which a *folder* of Parquet files says all but the scale."""
-    names = ("embed", "task", "judge", "tenant", "last", "vectors", "rewards", "depth", "trusted")
+    names = ("embed", "task", "language", "judge", "tenant", "last", "vectors", "rewards", "depth", "trusted")
     refuse_given(names, "a store, a file or a BEIR folder", f"{folder}, a folder of Parquet files")
 
 
@@ -160,6 +188,7 @@ def read_rewards(
     *,
     embed: str | None,
     task: str,
+    language: bool,
     judge: str | None,
     tenant: str,
     last: int | None,
@@ -192,7 +221,10 @@ def read_rewards(
         found = Found(voted, lengths, texts=lambda _: (queries, documents))
     warn_of_sources(found.rewards.sources, trusted=trusted)
     trusted = found.rewards.trusted if trusted is None else trusted
-    return found._replace(rewards=replace(found.rewards, trusted=trusted))
+    tasks = found.rewards.tasks
+    if language:
+        tasks = np.array([language_of(text) or DEFAULT_TASK for text in found.rewards.query_texts], dtype=np.str_)
+    return found._replace(rewards=replace(found.rewards, trusted=trusted, tasks=tasks))
 
 
 def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: Scale, depth: int) -> Found:

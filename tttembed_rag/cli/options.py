@@ -14,6 +14,9 @@ _VOUCHED = "Whether you vouch for the judge, as you serve its order.  [default: 
 whether_trusted = click.option("--trusted/--untrusted", default=None, help=_VOUCHED)
 
 
+by_language = click.option("--language", is_flag=True, help="The task of a query is its language.")
+
+
 def warn_of_sources(sources: Collection[str], *, trusted: bool | None) -> None:
     """Say where --trusted means nothing: for rewards that have one of *sources*."""
     if trusted and any(sources):

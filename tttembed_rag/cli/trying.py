@@ -69,8 +69,10 @@ def attempt(
     found = read_rewards(source, task=DEFAULT_TASK, judge=None, tenant="", last=None, depth=10, **read)
     conclusion = Conclusion.of(fit(found.rewards))
     if page is not None:
+        several = {name: [value] for name in ("embed", "vectors") if (value := read[name]) is not None}
+        measured = {**read, "embed": (), **several, "rewards": rewards or "qrels"}
         with redirect_stdout(io.StringIO()):
-            invoke(evaluate, folders=(source,), page=page, **(read if rewards else read | {"rewards": "qrels"}))
+            invoke(evaluate, folders=(source,), page=page, **measured)
     if as_json:
         click.echo(json.dumps(asdict(conclusion)))
     else:

@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
+    from tttembed_rag.embedders.bridge import Bridge
     from tttembed_rag.embedders.contract import Embedder
     from tttembed_rag.embedders.geminiembedder import GeminiEmbedder
-    from tttembed_rag.embedders.local import LocalEmbedder
     from tttembed_rag.embedders.service import EmbeddingService
     from tttembed_rag.embedders.smallmodel import minilm
     from tttembed_rag.embedders.specs import open_embedder
     from tttembed_rag.embedders.wrapped import Bridged
 
 __all__ = [
+    "Bridge",
     "Bridged",
     "Embedder",
     "EmbeddingService",
     "GeminiEmbedder",
-    "LocalEmbedder",
     "minilm",
     "open_embedder",
 ]
@@ -27,9 +27,9 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = facade(
         __name__,
         {
+            "tttembed_rag.embedders.bridge": ["Bridge"],
             "tttembed_rag.embedders.contract": ["Embedder"],
             "tttembed_rag.embedders.geminiembedder": ["GeminiEmbedder"],
-            "tttembed_rag.embedders.local": ["LocalEmbedder"],
             "tttembed_rag.embedders.smallmodel": ["minilm"],
             "tttembed_rag.embedders.service": ["EmbeddingService"],
             "tttembed_rag.embedders.specs": ["open_embedder"],

@@ -59,16 +59,19 @@ class Local:
         *,
         weights: Float64 | None = None,
         groups: IntArray | None = None,
+        bandwidth: float | None = None,
+        share: float = 1.0,
     ) -> Local:
         """The regression of *targets* on the queries of *rewards*, one task.
 
         A query with rewards of mean reach has a noise of *kappa* prior variances, and twice that where its *weights*
         (n,) give it half a voice. Landmarks are of different *groups* (n,), of different texts where there are none.
+        The *bandwidth* is a *share* of that of the queries, unless one is given.
         """
         voices = np.ones(len(rewards)) if weights is None else weights
         rows = _landmark_rows(rewards, rewards.same_queries if groups is None else groups)
         unit = np.asarray(rewards.queries.unit, dtype=np.float64)
-        bandwidth = bandwidth_of(unit, voices, rewards.spread)
+        bandwidth = bandwidth or bandwidth_of(unit, voices, rewards.spread, share)
         reach = rewards.reach / max(float(rewards.reach.mean()), np.finfo(np.float64).tiny)
         kernel = kernel_of(unit, unit[rows], bandwidth)
         factor = np.asarray(np.linalg.cholesky(kernel[rows] + _JITTER * np.eye(len(rows))), dtype=np.float64)

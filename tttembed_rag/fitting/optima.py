@@ -54,6 +54,17 @@ def private_optima(rewards: Rewards, recipe: Recipe) -> Solution:
     return Solution(*(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
 
 
+def optima_around(rewards: Rewards, recipe: Recipe, offsets: FloatArray) -> Solution:
+    """The private offsets (n, d) whose ridge holds them to *offsets* (n, d) that the queries are served already.
+
+    With x' = unit(x + v) and m = ||x + v|| the query of x' + w is that of x + v + m w.
+    """
+    solution = private_optima(rewards.moved(offsets), recipe)
+    lengths = np.linalg.norm(rewards.queries.unit + offsets, axis=1)
+    around = offsets + lengths[:, None] * solution.offsets
+    return solution._replace(offsets=around.astype(solution.offsets.dtype))
+
+
 def batches(rewards: Rewards) -> Iterator[IntArray]:
     """Rows of queries of similar depth, few enough that their private problems stay in memory."""
     depths = rewards.depths

@@ -19,6 +19,7 @@ from tttembed_rag.gate.gains import UNMEASURED, Gain
 from tttembed_rag.gate.thresholds import FOLDS, LEVEL, SHARPNESS, STUDENT_STEP, TEACHER_STEP
 from tttembed_rag.offsets.codes import PUBLISHED
 from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, shift
 from tttembed_rag.vectors.rows import Float64, UnitRows
@@ -37,19 +38,27 @@ class Terms:
         reranked: Whether a reranker sorts what *search* gives.
         vouching: Rewards of the same queries by which it is tested whether they agree with the retriever; None takes
             those that are learned from.
+        start: What the queries of the case are served already; None where that is nothing.
     """
 
     labels: Labels | None = None
     search: Search | None = None
     reranked: bool = False
     vouching: Rewards | None = None
+    start: Offset | None = None
 
     def signal(self, rewards: Rewards, by_query: Voices) -> Signal:
-        """What the permutation test says of *rewards*, whose voices are *by_query*."""
+        """What the permutation test says of *rewards*, whose voices are *by_query*, beside what is served already."""
         if self.vouching is not None:
             rows = np.flatnonzero(np.isin(self.vouching.tasks, rewards.tasks))
             by_query = Voices.of(self.vouching.take(rows))
-        return Signal.of(by_query.rewards, by_query.weights)
+        rewards = by_query.rewards
+        return Signal.of(rewards if self.start is None else rewards.moved(self.started(rewards)), by_query.weights)
+
+    def started(self, rewards: Rewards) -> Float64:
+        """(n, d) what moves the queries of *rewards* already."""
+        none = np.zeros(rewards.query_vectors.shape)
+        return none if self.start is None else none + self.start.dosed(rewards.queries.unit)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,7 +25,7 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.measures import Search
-from tttembed_rag.fitting.optima import private_optima
+from tttembed_rag.fitting.optima import optima_around, private_optima
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import of_task, plain_offsets, private_offsets, recorded
 from tttembed_rag.fitting.voices import Voices
@@ -36,6 +36,7 @@ from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import WORSE, Gain
 from tttembed_rag.gate.lists import with_floor, with_lists
 from tttembed_rag.gate.proposals import Prior, Proposal, propose_constant, propose_local, task_families
+from tttembed_rag.gate.starts import check_start, kept, start_of
 from tttembed_rag.gate.thresholds import (
     AUDIT_ALONE_LEVEL,
     AUDIT_LEVEL,
@@ -72,6 +73,7 @@ def fit(
     served: Search | None = None,
     reranked: bool = False,
     vouching: Rewards | None = None,
+    start: Offsets | None = None,
     recipe: Recipe = Recipe(),
 ) -> Offsets:
     """Offsets learned from *rewards*, each published only if held-out rewards support it.
@@ -98,6 +100,10 @@ def fit(
         vouching: Rewards by which it is tested whether what was chosen agrees with the retriever; None is *rewards*.
             Where users were shown short lists, these are the same rewards with documents added that were not shown,
             at the lowest reward. No offset is learned from them.
+        start: What is served already, and was not learned from *rewards*: offsets of languages' means
+            (`tttembed_rag.serving.language_means`), of questions that a model wrote, or of another index. A task is
+            learned around what it starts with, and keeps that until its rewards speak against it: then it is dropped,
+            and the task learned without. The scopes ``local`` and ``auto`` alone ask.
         recipe: How offsets are learned: objective, solver, temperatures, ridge, dose.
 
     Returns:
@@ -110,12 +116,13 @@ def fit(
     if reranked and served is None:
         raise InputError(f"reranked: expected served=, whose lists are reranked, got none, and reranked={reranked!r}")
     check_rewards(rewards)
+    check_start(start, rewards, asked=gate and scope in ("auto", "local"))
     rewards = rewards.bounded(MOST_CANDIDATES)
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
         rewards = rewards if trusted is None else replace(rewards, trusted=trusted, declared_by="")
         terms = Terms(labels=audit, search=served, reranked=reranked, vouching=vouching)
-        offsets = list(gated_offsets(rewards, scope, recipe, terms))
+        offsets = list(gated_offsets(rewards, scope, recipe, terms, start))
     else:
         offsets = plain_offsets(rewards, scope, recipe)
     return recorded(
@@ -152,12 +159,16 @@ def check_options(
     check_labels(audit)
 
 
-def gated_offsets(rewards: Rewards, scope: AnyScope, recipe: Recipe, terms: Terms) -> Iterator[Offset]:
-    """The offsets of *scope*, published or not."""
+def gated_offsets(
+    rewards: Rewards, scope: AnyScope, recipe: Recipe, terms: Terms, start: Offsets | None = None
+) -> Iterator[Offset]:
+    """The offsets of *scope*, published or not, and of *start* what is served to other tasks."""
     if scope == "global":
         yield offset_of(Case.of(rewards, recipe, terms), "global", None, propose_constant)
         return
     tasks = np.unique(rewards.tasks).tolist()
+    others = [] if start is None else [offset for offset in start.values() if offset.task not in (None, *tasks)]
+    yield from (offset for offset in others if offset.served and offset.query_id is None)
     voices = Voices.of(rewards)
     priors: Mapping[str, Prior] = {}
     if scope == "auto" and len(tasks) >= MIN_TASKS and int(task_families(voices.rewards).max()) + 1 >= MIN_TASKS:
@@ -172,18 +183,21 @@ def gated_offsets(rewards: Rewards, scope: AnyScope, recipe: Recipe, terms: Term
     voted = Counter(task for task in rewards.tasks.tolist() if task not in judged)
     asked = judged | {task for task, _ in voted.most_common(MOST_VOTED)}
     for task in tasks:
+        begun = None if start is None else start.find(task)
         if scope != "query" and task not in asked:
             zero = np.zeros(rewards.width, rewards.query_vectors.dtype)
             evidence = Evidence(voted[task], None, None, "published", "").denied_by(COMPARE, SMALL)
-            yield Offset("task" if scope == "task" else "local", zero, 0.0, voted[task], evidence, task=task)
+            offset = Offset("task" if scope == "task" else "local", zero, 0.0, voted[task], evidence, task=task)
+            yield offset if begun is None else kept(begun, offset)
             continue
-        case = Case.of(of_task(rewards, task) if len(tasks) > 1 else rewards, recipe, terms, together)
+        of_this = of_task(rewards, task) if len(tasks) > 1 else rewards
+        case = Case.of(of_this, recipe, replace(terms, start=begun), together)
         if scope == "query":
             yield from private_offsets_of(case, task)
         elif scope == "task":
             yield offset_of(case, "task", task, partial(propose_constant, task=task))
         else:
-            yield offset_of(case, "local", task, partial(_propose_local, prior=priors.get(task)))
+            yield local_of(case, task, partial(_propose_local, prior=priors.get(task)))
 
 
 def priors_of(proposal: Proposal, whole: Offset) -> dict[str, Prior]:
@@ -195,7 +209,24 @@ def priors_of(proposal: Proposal, whole: Offset) -> dict[str, Prior]:
 
 
 def _propose_local(case: Case, prior: Prior | None) -> Proposal:
+    if start := start_of(case):
+        return propose_local(case, optima_around(case.widened, case.recipe, start.held_out), start)
     return propose_local(case, private_optima(case.widened, case.recipe), prior)
+
+
+def local_of(case: Case, task: str, propose: Propose) -> Offset:
+    """The local offset of a *task*, around what it is served already; without that where the rewards speak against it.
+
+    Where nothing is published, what it is served stays.
+    """
+    offset, start = offset_of(case, "local", task, propose), case.terms.start
+    if start is None or offset.served:
+        return offset
+    if offset.evidence.against and offset.evidence.code != MEANS.code:  # a judge that means nothing says nothing of it
+        alone = Case.of(case.rows, case.recipe, replace(case.terms, start=None), case.together)
+        offset = offset_of(alone, "local", task, propose)
+        return offset if offset.served else replace(offset, evidence=replace(offset.evidence, against=True))
+    return kept(start, offset)
 
 
 class Decision(NamedTuple):
@@ -238,10 +269,10 @@ def decide(case: Case, propose: Propose) -> Decision:
 
 
 def learnable(case: Case) -> Evidence | Float64:
-    """Why nothing may be learned from *case*; else (n,) nDCG@10 of what is served for its base vectors."""
+    """Why nothing may be learned from *case*; else (n,) nDCG@10 of what is served before anything is learned."""
     if verdict := ask(case) or believe(case):
         return verdict
-    base = case.ndcg()
+    base = case.ndcg(case.terms.started(case.rewards) if case.terms.start else None)
     verdict = improve(case, base) or confirm(case)
     return base if verdict is None else verdict
 
@@ -298,6 +329,8 @@ def prove(proposal: Proposal, change: Gain, claim: Evidence, audited: Audited | 
     fall = proposal.fall(EXPECTED_FALL if believed else 0.0)
     if claim.vouched == "nobody":
         return claim.denied_by(MEANS, doubt_of(proposal.case) + by_labels(audited))
+    if terms.start is not None and proposal.harmed:
+        return replace(claim.denied_by(FALLS, "what is served already does harm"), against=True)
     if doubt := fall.doubt(believed=believed):
         verdict = claim.denied_by(FALLS, doubt + by_labels(audited))
         if fall.mean > 0:

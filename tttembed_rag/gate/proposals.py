@@ -15,8 +15,9 @@ from tttembed_rag.fitting.scopes import local_offset, shared_offset
 from tttembed_rag.fitting.solver import Solution
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.thresholds import FINE_FOLDS, LEVEL, LOOSER, RIDGE_STEP, TYPICAL_FALL
+from tttembed_rag.gate.thresholds import FINE_FOLDS, LEVEL, LOOSER, NARROWER, RIDGE_STEP, TYPICAL_FALL
 from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
@@ -27,12 +28,16 @@ class Prior(NamedTuple):
     """What the queries of a task are moved by without a reward of their own.
 
     Attributes:
-        served: (d,) the dosed global offset.
-        held_out: (d,) the same, learned without the task.
+        served: (d,) the dosed global offset, or the constant part of what a task is served already.
+        held_out: (d,) or (n, d) the same, learned without the task.
+        start: Whether it is served already: optima are sought around it.
+        map: The other part of it, where it depends on the query.
     """
 
     served: FloatArray
     held_out: FloatArray
+    start: bool = False
+    map: KernelMap | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,29 +109,42 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
     """The local offset of the one task of *case*: a regression towards what the task is served without it.
 
     It regresses the private *optima* of the queries; one that the solver did not reach counts nothing (Adam never
-    says).
+    says). Around a start it varies as the start does, or over `NARROWER` distances than queries do.
     """
     task, recipe = str(case.rewards.tasks[0]), case.recipe
-    targets = case.trust * optima.offsets
-    none = np.zeros(case.rewards.width, targets.dtype)
-    name = "a local offset around the global one" if prior else "a local offset"
+    none = np.zeros(case.rewards.width, optima.offsets.dtype)
+    what = " around what is served" if prior and prior.start else " around the global one" if prior else ""
     alone, prior = prior is None, prior or Prior(none, none)
+    known = prior.held_out if prior.start else none
+    targets = known + case.trust * (optima.offsets - known)
     reached = optima.converged | (recipe.solver == "adam")
     weights = case.voices * np.asarray(reached, dtype=np.float64)
-    regression = Local.of(case.widened, targets - prior.held_out, recipe.kappa, weights=weights, groups=case.groups)
+    regression = Local.of(
+        case.widened,
+        targets - prior.held_out,
+        recipe.kappa,
+        weights=weights,
+        groups=case.groups,
+        bandwidth=None if prior.map is None else prior.map.bandwidth,
+        share=NARROWER if prior.start else 1.0,
+    )
     without = np.broadcast_to(prior.held_out.astype(np.float64), targets.shape)
     held_out = without + regression.held_out(case.fold)
     shares = replace(regression, targets=case.trust * optima.shares[:, None]).held_out(case.fold)[:, 0]
 
     def learn(evidence: Evidence) -> Offset:
         used = optima.take(reached) if reached.any() else optima
-        around = replace(regression, targets=targets - prior.served)
-        return local_offset(around, task, case.questions, used, recipe, evidence, prior.served)
+        around = regression if prior.start else replace(regression, targets=targets - prior.served)
+        offset = local_offset(around, task, case.questions, used, recipe, evidence, prior.served)
+        both = None if prior.map is None or offset.map is None else prior.map.plus(offset.map)
+        return offset if both is None else replace(offset, map=both)
 
     def finely() -> Float64:
         return without + regression.held_out(case.groups % FINE_FOLDS)
 
-    return Proposal(name, case, held_out, without, learn, shares=shares if alone else None, finely=finely)
+    return Proposal(
+        f"a local offset{what}", case, held_out, without, learn, shares=shares if alone else None, finely=finely
+    )
 
 
 def propose_constant(case: Case, task: str | None = None, *, unseen: bool = False) -> Proposal:

@@ -45,6 +45,9 @@ Search: TypeAlias = Callable[[str], Sequence[str]]
 _log = logging.getLogger(__name__)
 # From so many questions that somebody asked on, written ones count no more.
 _ASKED = 16
+# Queries that are embedded at once, as by the command line: in another batch a vector is another one, by 1e-7, and the
+# folds of the gate follow its digits.
+_AT_ONCE = 96
 # Who vouches.
 _BY = "your reranker"
 _OFFSETS, _VERDICTS = "offsets.safetensors", "verdicts.jsonl"
@@ -173,7 +176,16 @@ class Learned:
             log.declare(_BY)
             for query, document, reward, task, source in (*own, *rows):
                 log.add(Served("", None, [Candidate("", None, document, reward)], query, task, source=source))
-        rewards = log.rewards(self._embed_query, self._embed_documents, embedder=self._embedder.fingerprint)
+        vectors, queries = dict[str, FloatArray](), list(dict.fromkeys(query for query, *_ in log.rows()))
+        at_once = getattr(self._embedder, "texts_per_call", _AT_ONCE)
+        for start in range(0, len(queries), at_once):
+            some = queries[start : start + at_once]
+            vectors |= zip(some, self._embedder.embed_queries(some), strict=True)
+        rewards = log.rewards(
+            lambda query: vectors[query] if query in vectors else self._embed_query(query),
+            self._embed_documents,
+            embedder=self._embedder.fingerprint,
+        )
         offsets, served = fit(rewards), written or not of_written
         if served and isinstance(self.live, LiveOffsets):
             self.live.publish(offsets)

@@ -39,6 +39,11 @@ class KernelMap:
         """Offsets (m, d) or (d,) of *unit* query vectors of that shape, in the precision of the map."""
         return self.kernel(unit) @ self.weights
 
+    def plus(self, other: KernelMap) -> KernelMap:
+        """The sum of this map and another one of the same bandwidth."""
+        landmarks = np.concatenate([self.landmarks, other.landmarks])
+        return KernelMap(landmarks, np.concatenate([self.weights, other.weights]), self.bandwidth)
+
     def kernel(self, unit: FloatArray) -> FloatArray:
         """(..., m) kernel values between *unit* query vectors (..., d) and the landmarks."""
         values = unit.astype(self.landmarks.dtype, copy=False) @ self.landmarks.T
@@ -73,13 +78,13 @@ class KernelMap:
             raise VectorError(f"weights: expected norms of at most {_LARGEST_WEIGHT:g} in {where}, got {longest:g}")
 
 
-def bandwidth_of(unit: Float64, voices: Float64, alone: float = 1.0) -> float:
-    """The mean of 1 - cosine over pairs of different queries, each weighing its voice; *alone* where there is none."""
+def bandwidth_of(unit: Float64, voices: Float64, alone: float = 1.0, share: float = 1.0) -> float:
+    """A *share* of the mean of 1 - cosine over pairs of different queries, each weighing its voice; or of *alone*."""
     total = voices @ unit
     pairs = float(voices.sum()) ** 2 - float(voices @ voices)
     if pairs <= 0:
-        return alone
-    return max(_LEAST_BANDWIDTH, 1.0 - (float(total @ total) - float(voices @ voices)) / pairs)
+        return share * alone
+    return max(_LEAST_BANDWIDTH, share * (1.0 - (float(total @ total) - float(voices @ voices)) / pairs))
 
 
 def kernel_of(unit: Float64, landmarks: Float64, bandwidth: float) -> Float64:

@@ -22,7 +22,7 @@ from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.system.extensions import of_store
-from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.checks import FloatArray, IntArray, shift
 from tttembed_rag.vectors.copies import TYPICAL, near_copies, same_text
 from tttembed_rag.vectors.probe import probe_of
 from tttembed_rag.vectors.rows import UnitRows
@@ -321,6 +321,10 @@ class Rewards:
             **{name: getattr(self, name)[sliced(used)] for name in _OF_DOCUMENTS},
             **{name: getattr(self, name)[sliced(rows)] for name in _OF_QUERIES},
         )
+
+    def moved(self, offsets: FloatArray) -> Rewards:
+        """The same rewards of the queries that *offsets* (n, d) move."""
+        return replace(self, query_vectors=shift(self.query_vectors, offsets, self.query_norms))
 
     def bounded(self, most: int) -> Rewards:
         """The rewards with at most *most* candidates of each query: half of them its best, half of them its nearest.

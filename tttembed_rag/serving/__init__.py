@@ -10,12 +10,15 @@ from tttembed_rag.system.facades import facade
 if TYPE_CHECKING:
     from tttembed_rag.gate.floors import first_floor
     from tttembed_rag.serving.cascade import Cascade
+    from tttembed_rag.serving.languages import language_means, language_of
     from tttembed_rag.serving.request import Request
 
 __all__ = [
     "Cascade",
     "Request",
     "first_floor",
+    "language_means",
+    "language_of",
 ]
 
 if not TYPE_CHECKING:
@@ -24,6 +27,7 @@ if not TYPE_CHECKING:
         {
             "tttembed_rag.gate.floors": ["first_floor"],
             "tttembed_rag.serving.cascade": ["Cascade"],
+            "tttembed_rag.serving.languages": ["language_means", "language_of"],
             "tttembed_rag.serving.request": ["Request"],
         },
     )

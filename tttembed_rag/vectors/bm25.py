@@ -6,15 +6,18 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 
-# One word of a text; scripts without spaces between words are cut into characters.
-_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\\W_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+# Scripts that are cut into characters, as they have no spaces, and the signs that belong to the letters of India.
+_CUT, _SIGNS = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af", "\u0900-\u0963\u0966-\u0dff"
+_WORD = re.compile(f"[{_CUT}]|(?:[^\\W_{_CUT}]|[{_SIGNS}])+")
+# Marks that writers leave out: what is left of accents, and the vowels of Hebrew and Arabic.
+_LEFT_OUT = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0640\u064b-\u065f\u0670]")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # How soon a repeated word counts no more, and how far a longer text counts less: what search engines come with. With
 # the k1 of an index the figures of hybrid search and of the search over tools were measured; with the other one no
@@ -29,7 +32,15 @@ _NOWHERE: _Postings = np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.float32)
 
 def words(text: str) -> list[str]:
     """The words of a text in lower case; `readCSVFile` and `read_csv` are several words."""
-    return _WORD.findall(unicodedata.normalize("NFKC", _CAMEL.sub(" ", text)).casefold())
+    text = unicodedata.normalize("NFKC", _CAMEL.sub(" ", text)).casefold()
+    return _WORD.findall(text if text.isascii() else _LEFT_OUT.sub("", text).replace("\u0131", "i"))
+
+
+def script_of(words: Iterable[str]) -> str:
+    """The script that most of the *words* are written in, such as LATIN; empty where there are none."""
+    names = (unicodedata.name(word[0], "").partition(" ")[0] for word in words if not word[0].isdigit())
+    scripts = Counter("CJK" if name in ("HIRAGANA", "KATAKANA") else name for name in names)
+    return max(scripts, key=scripts.__getitem__, default="")
 
 
 def rarity(documents: int, having: int) -> float:

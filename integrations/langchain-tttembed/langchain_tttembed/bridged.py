@@ -6,8 +6,8 @@ import os
 
 from langchain_core.embeddings import Embeddings
 
-from tttembed_rag import Bridge
 from tttembed_rag.adapting import bridge_for
+from tttembed_rag.embedders import Bridge
 
 
 class BridgedEmbeddings(Embeddings):

@@ -7,7 +7,8 @@ from langchain_tttembed import BridgedEmbeddings, TTTEmbeddings
 
 from tests.adapters.langchain_driver import Model
 from tests.adapters.worlds import TEXTS, WIDTH, Vectors, drawn, of_task
-from tttembed_rag import Bridge, Offsets, context
+from tttembed_rag import Offsets, context
+from tttembed_rag.embedders import Bridge
 
 OFFSETS = Offsets([of_task("task3", drawn("task 3"))], width=WIDTH)
 

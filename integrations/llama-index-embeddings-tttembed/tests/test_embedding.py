@@ -22,7 +22,8 @@ from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQueryRe
 from llama_index.embeddings.tttembed import BridgedEmbedding, TTTEmbedding
 from numpy.testing import assert_allclose
 
-from tttembed_rag import Bridge, Evidence, InputError, Offset, Offsets
+from tttembed_rag import Evidence, InputError, Offset, Offsets
+from tttembed_rag.embedders import Bridge
 
 WIDTH = 16
 TEXTS = [f"passage {i}" for i in range(12)]

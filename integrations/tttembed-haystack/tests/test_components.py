@@ -18,7 +18,8 @@ from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder 
 from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa: E402
 from tttembed_store.sql import open_store  # noqa: E402
 
-from tttembed_rag import Bridge, Evidence, InputError, Offset, Offsets, context  # noqa: E402
+from tttembed_rag import Evidence, InputError, Offset, Offsets, context  # noqa: E402
+from tttembed_rag.embedders import Bridge  # noqa: E402
 from tttembed_rag.offsets.floor import Floor  # noqa: E402
 from tttembed_rag.offsets.rerankskips import Skips, digest_of  # noqa: E402
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary  # noqa: E402

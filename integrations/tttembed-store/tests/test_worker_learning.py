@@ -10,6 +10,8 @@ import pytest
 from sqlalchemy import event
 from tttembed_store import Candidate, Served, Worker
 
+from tttembed_rag import Evidence, Offset, Offsets, fit
+
 pytestmark = pytest.mark.slow
 
 DEPTH = 8
@@ -251,3 +253,24 @@ class TestWhenToLearn:
         assert first == ["published" if live else "abstained"]
         assert steps(worker) == [("learned nothing", "16 rewards are new, 200 are needed")]
         assert any("query_vectors.vector" in statement for statement in asked) is read
+
+
+class TestStart:
+    """What was served before the first verdict."""
+
+    def test_it_is_learned_around_and_stays_where_nothing_is_learned(self, traffic, store):
+        """Rewards that mean nothing leave what a worker was given; right ones refine it."""
+        evidence = Evidence(0, None, None, "ungated", "language means")
+        vector = 0.3 * fit(traffic.rewards, scope="global")["global"].vector
+        start = Offsets([Offset("task", vector, 1.0, 0, evidence, task="default")], width=len(vector))
+        worker = Worker(store, start=start)
+        store.observe(traffic.next(40, says="anything"), judge="guesses")
+        worker.round()
+        kept = store.serving().version.offsets["local:default"]
+        store.observe(traffic.next(80), judge="reranker")
+        worker.round()
+        learned = store.serving().version.offsets["local:default"]
+
+        assert "language means; kept: " in kept.evidence.reason
+        np.testing.assert_allclose(kept.vector, vector)
+        assert "around what is served" in learned.evidence.reason

@@ -362,3 +362,16 @@ def test_a_store_that_was_replaced_is_opened_anew(proxied, sqlite_url):
 
     with open_store(sqlite_url) as store:
         assert store.counts("").rewards == 1
+
+
+def test_it_is_of_the_task_that_follows_from_the_text(proxied, store_url):
+    """What users say is learned from where their queries are served."""
+    client = proxied(feedback=FeedbackWriter(store_url), task=lambda text: "de" if "Wolle" in text else "en")
+    for query in ("Wolle waschen", "wash wool"):
+        client.post("/v1/feedback", json=UP | {"query": query})
+
+    with open_store(store_url, create=False) as store, store._database.read() as connection:
+        named = select(schema.queries.c.text, schema.queries.c.task)
+        tasks = {row.text: row.task for row in connection.execute(named)}
+
+    assert tasks == {"Wolle waschen": "de", "wash wool": "en"}

@@ -10,7 +10,8 @@ from starlette.routing import Route
 from tttembed_store.proxy import Caller, Callers
 
 from tests.traffic import frozen
-from tttembed_rag import Bridge, Evidence, Offset, Offsets
+from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag.embedders import Bridge
 
 QUERY = {"x-ttt-role": "query"}
 
@@ -267,6 +268,15 @@ class TestVectorsIn:
         answer = proxied(frozen()).get("/v1/steer")
 
         assert answer.json() == {"version": None, "reason": "nothing was published", "age": None, "error": None}
+
+
+def test_the_task_may_follow_from_the_text(proxied, tools):
+    """As `language_of` gives it, where the caller names none."""
+    live = frozen(tools.offsets_of(task="de"))
+    client = proxied(live, task=lambda text: "de" if "Wolle" in text else "en")
+
+    assert [version(client, QUERY, input=text) for text in ("Wolle waschen", "wash wool")] == ["file", "base"]
+    assert version(client, QUERY | {"x-ttt-task": "en"}, input="Wolle waschen") == "base"
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tttembed_rag.cli.group import counted, text
+from tttembed_rag.cli.options import by_language
+from tttembed_rag.serving.languages import language_of
 from tttembed_rag.system.extensions import extension
 from tttembed_store.extras import require
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 @text("--embedder", "NAME", "Serve no offsets learned for another fingerprint.")
 @click.option("--bridge", type=Path, metavar="FILE", help="Of `tttembed bridge`: all vectors cross into an old index.")
 @click.option("--task", metavar="TASK", help="The task of requests that name none.")
+@by_language
 @click.option(
     "--key",
     "keys",
@@ -64,6 +67,7 @@ def serve(
     host: str,
     port: int,
     limit: int,
+    language: bool,
 ) -> None:
     """Stand before the embedding service at UPSTREAM and steer the vectors of queries, for clients in any language.
 
@@ -78,8 +82,7 @@ def serve(
     Without UPSTREAM a model of this machine answers, by OpenAI's shape: `tttembed serve --embed minilm --store URL`.
     """
     uvicorn = require("uvicorn", "serve")
-    from tttembed_rag import Bridge
-    from tttembed_rag.embedders import open_embedder
+    from tttembed_rag.embedders import Bridge, open_embedder
     from tttembed_store.following import TenantOffsets, follow
     from tttembed_store.proxy import Callers, FeedbackWriter, LocalModel, proxy_app
 
@@ -101,6 +104,7 @@ def serve(
         live,
         model=model,
         callers=callers,
+        task=language_of if language else None,
         upstream_key=own_key,
         limit=limit * 1_000_000,
         feedback=None if url is None else FeedbackWriter(url, judge),

@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -15,6 +16,7 @@ import click
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import counted, say, text
 from tttembed_rag.offsets.offset import AnyScope
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.serving.saved import url_of
 from tttembed_rag.system.failures import FailureLog
 from tttembed_store.cli.embedding import check_has_vectors, fill
@@ -44,6 +46,7 @@ _GRACE = 5.0
 @text("--price", "USD", "input=N,output=N (per million tokens), request=N (each).")
 @click.option("--tenant", "tenants", multiple=True, metavar="T", help="Whom to work for, any number.  [default: all]")
 @click.option("--scope", default="auto", type=click.Choice(get_args(AnyScope)))
+@click.option("--start", "started", metavar="FILE", type=Path, help="Offsets that are served already, as of `fit`.")
 @click.option("--min-new", default=50, help="New rewards that are worth a fit (and a tenth of all).")
 @click.option("--last", default=10_000, help="Queries learned from at most, the last served ones.")
 @click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of most queries of late]")
@@ -63,6 +66,7 @@ def worker(
     tenants: tuple[str, ...],
     embedder: str | None,
     embed: str | None,
+    started: Path | None,
     *,
     batch: bool,
     once: bool,
@@ -105,6 +109,7 @@ def worker(
             price=Price.parse(price),
             embedder=embedder,
             batches=batches,
+            start=None if started is None else Offsets.load(started),
             **habits,
         )
 

@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tttembed_rag.embedders.bridge import Bridge
 from tttembed_rag.serving.steering import Steering
+from tttembed_rag.serving.tasks import TaskSource
 from tttembed_store.following import TenantOffsets
 from tttembed_store.proxy.callers import Caller, Callers
 from tttembed_store.proxy.catalogues import Catalogues, ToolSearch
@@ -59,6 +60,7 @@ def proxy_app(
     *,
     model: str,
     callers: Callers | None = None,
+    task: TaskSource = None,
     upstream_key: str | None = None,
     limit: int = 16_000_000,
     feedback: FeedbackWriter | None = None,
@@ -71,7 +73,8 @@ def proxy_app(
     API key, sent for callers whose key the proxy knows. The offsets *live* were learned for *model*: vectors of other
     models pass as they came, and so does a body of more than *limit* bytes. *feedback* writes what comes to
     ``/v1/feedback``, and *searches*, by the names of their catalogues, are asked by ``/v1/search/NAME`` and learn from
-    ``/v1/used``; all are closed at the end.
+    ``/v1/used``; all are closed at the end. The *task* of queries whose caller names none may be a function of their
+    text, such as `language_of`.
     """
     if not model:
         raise InputError("model: expected the name of a model, got an empty one")
@@ -79,7 +82,7 @@ def proxy_app(
         raise InputError(f"limit: expected > 0 bytes, got {limit}")
     behind = Upstream(upstream, key=upstream_key) if isinstance(upstream, str) else upstream
     callers, catalogues = callers or Callers(), Catalogues(searches or {})
-    own = _Endpoints(behind, live, Steering(live), model, callers, limit, feedback, catalogues, bridge)
+    own = _Endpoints(behind, live, Steering(live, task), model, callers, limit, feedback, catalogues, bridge)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -257,6 +260,7 @@ class _Endpoints:
         caller, body = await self._asked(request, "/v1/feedback")
         if self.feedback is None:
             raise HTTPException(404, "expected a server with --store, got one without")
+        caller = replace(caller, task=caller.task or self.steering.task_of(body["query"]))
         return _json({"kept": await self.feedback.keep(caller, body), "source": caller.source})
 
     async def search(self, request: Request) -> Response:

@@ -224,7 +224,8 @@ def _shared(
 
     def problem(recipe: Recipe) -> SharedProblem:
         of_recipe = plan._replace(recipe=recipe)
-        return SharedProblem((_OfShards(each, of_recipe, shares, np.arange(len(shares))),), recipe.ridge)
+        block = _OfShards(each, of_recipe, shares, np.arange(len(shares)))
+        return SharedProblem((block,), recipe.ridge / recipe.spread)
 
     solution = lowest(problem, plan.recipe, start)
     return [

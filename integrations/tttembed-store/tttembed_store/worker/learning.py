@@ -114,7 +114,8 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
     try:
         with telemetry.step("fit", tenant=tenant.name) as note:
             labels = tenant.store.history.verdicts(tenant.name, judge=AUDIT) or None if tenant.labelled() else None
-            found = fit(rewards, scope=tenant.habits.scope, audit=labels, recipe=Recipe(warm_start=own))
+            habits = tenant.habits
+            found = fit(rewards, scope=habits.scope, audit=labels, start=habits.start, recipe=Recipe(warm_start=own))
             offsets = staying(found, own)
             note(rewarded=len(rewards))
     except InputError as exc:

@@ -20,6 +20,7 @@ from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judging.calls import in_time
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.offsets.offset import AnyScope, check_scope
+from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.system.terminal import printable
@@ -69,6 +70,7 @@ class Worker:
         last: Queries learned from at most, the last served ones.
         growth: The share by which rewards must have grown before something is learned again, >= 0: every fit may take
             chance for a gain, so there should be few.
+        start: What is served already, as for `fit`, such as offsets of languages that were published.
         learner: Learns in its own way from the rewards of its own judge, such as a search over tools from calls; None
             fits offsets of *scope* to rewards.
         embedder: Fingerprint of the embedding model that made the vectors to learn from; None is the model of most
@@ -99,6 +101,7 @@ class Worker:
         min_new: int = 50,
         last: int = 10_000,
         growth: float = GROWTH,
+        start: Offsets | None = None,
         learner: Learner | None = None,
         embedder: str | None = None,
         probe: Callable[[], Probe] | None = None,
@@ -126,7 +129,9 @@ class Worker:
         learned = rewards_of or (judge.fingerprint if judge else None)
         if learner is not None:
             learned, embedder = learner.judge, learner.embedder
-        self._habits = Habits(judge=learned, embedder=embedder, scope=scope, min_new=min_new, last=last, growth=growth)
+        self._habits = Habits(
+            judge=learned, embedder=embedder, scope=scope, min_new=min_new, last=last, growth=growth, start=start
+        )
         self._learner = learner
         self._probe = probe
         self._judge_seconds = judge_seconds

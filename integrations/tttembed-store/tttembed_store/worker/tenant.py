@@ -86,6 +86,7 @@ class Habits:
     min_new: int
     last: int
     growth: float = GROWTH
+    start: Offsets | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import os
 from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 
-from tttembed_rag import Bridge
 from tttembed_rag.adapting import bridge_for
+from tttembed_rag.embedders import Bridge
 
 
 class BridgedEmbedding(BaseEmbedding):
@@ -36,10 +36,10 @@ class BridgedEmbedding(BaseEmbedding):
         return "BridgedEmbedding"
 
     def _get_query_embedding(self, query: str) -> Embedding:
-        return self._bridge.apply(self._model.get_query_embedding(query)).tolist()
+        return self._bridge.apply(self._model.get_query_embedding(query)).tolist()  # type: ignore[no-any-return]
 
     async def _aget_query_embedding(self, query: str) -> Embedding:
-        return self._bridge.apply(await self._model.aget_query_embedding(query)).tolist()
+        return self._bridge.apply(await self._model.aget_query_embedding(query)).tolist()  # type: ignore[no-any-return]
 
     def _get_text_embedding(self, text: str) -> Embedding:
         return self._get_text_embeddings([text])[0]
@@ -48,7 +48,7 @@ class BridgedEmbedding(BaseEmbedding):
         return (await self._aget_text_embeddings([text]))[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[Embedding]:
-        return self._bridge.apply(self._model.get_text_embedding_batch(texts), documents=True).tolist()
+        return self._bridge.apply(self._model.get_text_embedding_batch(texts), documents=True).tolist()  # type: ignore[no-any-return]
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[Embedding]:
-        return self._bridge.apply(await self._model.aget_text_embedding_batch(texts), documents=True).tolist()
+        return self._bridge.apply(await self._model.aget_text_embedding_batch(texts), documents=True).tolist()  # type: ignore[no-any-return]

@@ -7,8 +7,9 @@ from typing import Any
 from haystack import component, default_from_dict, default_to_dict
 from haystack.components.embedders.types import TextEmbedder
 
-from tttembed_rag import Bridge, InputError, Steering, context
+from tttembed_rag import InputError, Steering, context
 from tttembed_rag.adapting import bridge_for, checked_store, steering_of
+from tttembed_rag.embedders import Bridge
 
 __all__ = ["TTTTextEmbedder"]
 
