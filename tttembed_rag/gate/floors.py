@@ -8,6 +8,7 @@ best candidate of each list, by a regression, an offset and a centre that did no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +33,8 @@ ANSWER = 0.5
 _LEAST = 1e-6
 # Where the search for weights begins, and what they are without verdicts.
 _START = np.array([0.0, *FLOOR_PRIOR, FLOOR_ALIKE])
+# Questions whose lists are made at a time.
+_BLOCK = 64
 # Questions that a floor is learned from, about; and cuts that it keeps at most.
 _QUESTIONS, _MOST = 1000, 100
 
@@ -47,14 +50,15 @@ def floor_of_case(case: Case, offsets: Float64 | None, known: Vocabulary | None)
         grid.rewards if case.labelled is None else np.where(np.isnan(case.labelled[0]), grid.rewards, case.labelled[0])
     )
     some = np.arange(len(rewards))[:: 1 + len(rewards) // _QUESTIONS]
-    documents = rewards.documents.rows(np.unique(rewards.candidates))
+    used = np.unique(rewards.candidates)
+    documents, texts = rewards.documents.rows(used), rewards.doc_texts[used]
     place = np.zeros(len(rewards.doc_texts), dtype=np.intp)
-    place[np.unique(rewards.candidates)] = np.arange(len(documents))
-    texts = rewards.doc_texts[np.unique(rewards.candidates)]
-    moved = rewards.queries.unit[some] if offsets is None else unit(rewards.queries.unit[some] + offsets[some])
+    place[used] = np.arange(len(used))
+    own = rewards.queries.rows(some).unit
+    moved = np.asarray(own if offsets is None else unit(own + offsets[some]), dtype=np.float64)
     lists, answers, answered = [], [], []
-    for row, vector in zip(some.tolist(), moved, strict=True):
-        cosines = np.asarray(documents.unit @ vector, dtype=np.float64)
+    blocks = (documents.times(moved[start : start + _BLOCK]) for start in range(0, len(moved), _BLOCK))
+    for row, cosines in zip(some.tolist(), chain.from_iterable(blocks), strict=True):
         first = np.argsort(-cosines, kind="stable")[:LIST]
         answer = np.full(len(cosines), np.nan)
         present = grid.present[row]
@@ -62,8 +66,7 @@ def floor_of_case(case: Case, offsets: Float64 | None, known: Vocabulary | None)
         lists.append((rewards.query_texts[row], texts[first].tolist(), cosines[first]))
         answers.append(answer[first])
         answered.append(bool((answer == 1.0).any()))
-    own = case.fold[some], case.groups[some]
-    return floor_of(rewards.queries.unit[some], lists, *own, known, (answers, answered), case.voices[some])
+    return floor_of(own, lists, case.fold[some], case.groups[some], known, (answers, answered), case.voices[some])
 
 
 def first_floor(
