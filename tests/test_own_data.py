@@ -433,7 +433,7 @@ class TestMeasured:
         lines = run("explain", "votes.csv", query, "--offsets", "o.safetensors", "--embed", EMBED).output.splitlines()
 
         assert lines[0] == query
-        (official,) = (line for line in lines if line.endswith(f"  topic0 {KINDS[0]}"))
+        (official,) = (line for line in lines if line.endswith(f"  topic0 {KINDS[0]}  words: topic0"))
         assert "-> 1 " in official
         assert "reward 0.9 " in official
 

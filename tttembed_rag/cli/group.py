@@ -102,9 +102,9 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "s
 
 
 @click.group(cls=Commands, context_settings=_SETTINGS)
-@click.version_option(package_name="tttembed-rag", prog_name="tttembed")
+@click.version_option(package_name="tttembed-rag", prog_name="tttembed", hidden=True)  # help fits a screen
 def main() -> None:
-    """Learn small offsets for a frozen retriever from rewards, and publish them only on evidence."""
+    """Learn small offsets for a frozen retriever from rewards, where they help."""
 
 
 def counted(name: str, default: int, what: str, *, least: int = 1) -> Callable[[CommandT], CommandT]:

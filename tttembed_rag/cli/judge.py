@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tttembed_rag.rewards.observations import Served
 
 
-@main.command(short_help="Score candidates of served queries, each pair once, under a budget.")
+@main.command(short_help="Score candidates of served queries, each once, under a budget.")
 @click.argument("source", metavar="DIR|LOG", type=Path)
 @click.option("--judge", "spec", required=True, metavar="SPEC", help="Who judges; see above.")
 @click.option(

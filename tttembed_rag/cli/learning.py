@@ -128,7 +128,7 @@ def learn(
         click.echo(f"{out}: {len(offsets)} offsets from {queries}, {served} served")
 
 
-@main.command(short_help="Offsets that take the pull of a query's own language away, without verdicts.")
+@main.command(short_help="Take the pull of a query's own language away, without verdicts.")
 @click.argument("folder", metavar="DIR", type=path_alone)
 @click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
 @click.option("--out", required=True, metavar="FILE", type=target, help="Where the offsets go.")

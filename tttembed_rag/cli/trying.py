@@ -21,7 +21,7 @@ from tttembed_rag.cli.rows import is_log
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 
 
-@main.command("try", short_help="Say in one sentence whether a reranker's verdicts would help your search.")
+@main.command("try", short_help="Say in one sentence whether a reranker helps your search.")
 @click.argument("source", metavar="LOG|CSV|DIR", type=path_alone)
 @click.option("--judge", "spec", metavar="SPEC", help="Your reranker, as in `tttembed judge`; votes need none.")
 @embedded_by("the texts of LOG, CSV or DIR")
@@ -66,7 +66,7 @@ def attempt(
         rewards, trusted = default_target(source, spec).stem, trusted if trusted is not None else True
     read: dict[str, Any] = {"embed": None if folder else embed, "scale": scale, "rewards": rewards, "trusted": trusted}
     read["vectors"] = "minilm" if embed is None else name_of(embed)
-    found = read_rewards(source, task=DEFAULT_TASK, judge=None, tenant="", last=None, depth=10, **read)
+    found = read_rewards(source, task=DEFAULT_TASK, language=False, judge=None, tenant="", last=None, depth=10, **read)
     conclusion = Conclusion.of(fit(found.rewards))
     if page is not None:
         several = {name: [value] for name in ("embed", "vectors") if (value := read[name]) is not None}
