@@ -22,8 +22,8 @@ from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.summary import conclusions
-from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.floor import Floor
+from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.rerankskips import Skips
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
