@@ -29,7 +29,7 @@ import numpy as np
 from tttembed_tools import Card, LearnedToolSearch
 from tttembed_tools.catalog import cards_of
 from tttembed_tools.index import WEIGHT, fused
-from tttembed_tools.learning import FLOOR, rewards_of_outcomes, usable
+from tttembed_tools.learning import rewards_of_outcomes, usable
 
 from benchmarks.paper.rivals import adapter
 from tttembed_rag import context
@@ -40,6 +40,8 @@ SETS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf", "stdlib")
 # Whose requests no tool serves.
 ELSEWHERE = ("scifact", "cranfield", "chroma-chunks", "hotpotqa-dev500")
 COUNTS = (0, 25, 50, 100, 200, 400, 800)
+# Requests that a floor learns from.
+HEARD = 100
 HERE = Path(__file__).resolve().parent
 RIVALS = ("bm25", "dense", "fused", "oats", "oats fused", "oats, our legs", "centroids", "adapter")
 OURS = ("weight alone", "ours", "ours and calls")
@@ -280,7 +282,7 @@ def floor(data: Path, sets: list[str]) -> list[dict]:
         world = split(*loaded[name], seed)
         search, embedder = world.search, world.search._embedder  # noqa: SLF001 - requests of others have vectors, too
         search._abstain = True  # noqa: SLF001 - as its argument
-        for row in world.pool[:800]:
+        for row in world.pool[:HEARD]:
             for tool in search(world.texts[row], k=10):
                 if search._index.rows[tool] in world.right[row]:  # noqa: SLF001 - the simulated agent
                     search.used(world.texts[row], tool)
@@ -295,7 +297,9 @@ def floor(data: Path, sets: list[str]) -> list[dict]:
                 asked = np.random.default_rng(seed).permutation(list(dataset.queries.values()))[:200]
                 shares.append(np.mean([not search(str(text)) for text in asked]))
             found[part] = float(np.mean(shares))
-        rows.append(found | {"certain": FLOOR in search.offsets.settings})
+        live = search.offsets
+        certain = live is not None and any(live.floor(task) is not None for task in live.tasks)
+        rows.append(found | {"certain": certain})
         print(rows[-1], flush=True)
     return rows
 

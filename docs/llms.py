@@ -28,6 +28,7 @@ ABOUT = {
     "tools.md": "LearnedToolSearch for agents with many tools, skills or MCP servers",
     "how-to/choose-a-judge.md": "every judge by its spec, prices, budgets, batches, a judge of your own",
     "how-to/words.md": "BM25 beside vectors: weights learned from the same verdicts sort what a search found",
+    "how-to/nothing-fits.md": "how likely a candidate is relevant, and a certified floor: an empty list instead",
     "how-to/languages.md": "a task per language, a start from means of stored vectors, words of any script",
     "how-to/read-the-evidence.md": "each word of a line of `tttembed show`; audits by labels of a person",
     "how-to/rerank-less.md": "how deep a reranker must look, and which requests need none, both certified",

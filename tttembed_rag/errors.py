@@ -43,6 +43,7 @@ __all__ = [
     "UnknownKey",
     "VectorError",
     "check_count",
+    "check_share",
     "in_brief",
     "raised",
     "require",
@@ -153,6 +154,12 @@ def check_above_zero(name: str, value: object, most: float = math.inf) -> None:
     if not isinstance(value, Real) or not 0 < float(value) <= most:
         upper = "" if most == math.inf else f" and <= {most:g}"
         raise InputError(f"{name}: expected a number > 0{upper}, got {value!r}")
+
+
+def check_share(name: str, value: object) -> None:
+    """Refuse a *value* of the argument *name* that is no number above 0 and below 1."""
+    if not isinstance(value, Real) or not 0 < float(value) < 1:
+        raise InputError(f"{name}: expected a number > 0 and < 1, got {value!r}")
 
 
 def require(module: str, extra: str, *, of: str = "tttembed-rag") -> ModuleType:

@@ -183,6 +183,10 @@ class Driver:
         """What sorts documents by words too."""
         return RescoringCompressor(embeddings=model, **options)
 
+    def likelihood(self, document):
+        """How likely a document that was sorted is relevant."""
+        return document.metadata["relevance_score"]
+
     def sort(self, sorter, documents, query):
         return list(sorter.compress_documents(documents, query))
 

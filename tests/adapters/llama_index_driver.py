@@ -161,6 +161,10 @@ class Driver:
         """What sorts nodes by words too."""
         return RescoringPostprocessor(model, **options)
 
+    def likelihood(self, node):
+        """How likely a node that was sorted is relevant."""
+        return node.score
+
     def sort(self, sorter, nodes, query):
         return sorter.postprocess_nodes(nodes, query_str=query)
 

@@ -11,6 +11,7 @@ import pytest
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, knowing, likeness, of_task, of_words
 from tttembed_rag import InputError, LiveOffsets, Offsets, RewardLog, context, fit
 from tttembed_rag.judges import RubricJudge
+from tttembed_rag.offsets.floor import Floor
 from tttembed_rag.offsets.rerankskips import Skips, digest_of
 from tttembed_rag.serving import Cascade
 from tttembed_rag.testing import FakeLog
@@ -293,10 +294,24 @@ class TestSorters:
         assert adapter.texts(named)[0] == "passage 17"
         assert adapter.sort(sorter, [], "find 17") == []
 
+    async def test_nothing_is_left_where_nothing_fits(self, adapter):
+        """Below the floor the list is empty; above it documents in their order say how likely they are relevant."""
+        for cut, kept in ((0.99, 0), (1e-6, 60)):
+            floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (cut,), (0.04,))
+            offsets = Offsets([replace(of_words(), floor=floor)], width=WIDTH)
+            documents, sorter = self.make(adapter, offsets=offsets, floor=0.05)
+            for found in (
+                adapter.sort(sorter, documents, "find 17"),
+                await adapter.asort(sorter, documents, "find 17"),
+            ):
+                assert len(found) == kept
+                assert all(0.25 < adapter.likelihood(document) < 0.75 for document in found)
+                assert adapter.texts(found[:1]) == ["passage 17"] * bool(kept)
+
     @pytest.mark.parametrize(
         "options",
-        [{"deep": 4}, {"cascade": knowing()}, {"top_n": 0}, {"top_n": "four"}],
-        ids=["deep", "cascade", "none kept", "no number"],
+        [{"deep": 4}, {"floor": 1.0}, {"cascade": knowing()}, {"top_n": 0}, {"top_n": "four"}],
+        ids=["deep", "all lost", "cascade", "none kept", "no number"],
     )
     def test_wrong_options_are_refused_by_name(self, adapter, options):
         with pytest.raises((ValueError, TypeError), match=next(iter(options))):

@@ -165,7 +165,7 @@ class TestOffsetsThatSayIt:
         for one in (offsets, LiveOffsets(offsets), Offsets.load(tmp_path / "offsets.safetensors")):
             assert one.depth(today=8, loss=0.05, words=True) == certified.depth(8, 0.05) < 8
             assert one.depth(today=8, loss=0.05) == 8
-        assert f"sorted by words: {certified.reranking}" in offset.reranking
+        assert f"sorted by words: {certified.reranking}" in offset.certified
         without = Offsets([replace(offset, rescorer=None)], width=offsets.width)
         assert without.depth(today=8, loss=0.05, words=True) == 8
 

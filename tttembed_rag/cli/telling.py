@@ -67,6 +67,7 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         **{name: getattr(offset, name) for name in ("key", "served", "alpha", "n")},
         **{name: getattr(offset.evidence, name) for name in of_evidence},
         "skips": None if offset.skips is None else asdict(offset.skips),
+        "floor": None if (floor := offset.floor) is None else {"n": floor.n, "cut": floor.cut(), "told": floor.told()},
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,
@@ -83,7 +84,7 @@ def offset_lines(offset: Offset) -> list[str]:
     )
     words = [] if offset.rescorer is None else [f"words of {offset.task}: {offset.rescorer.evidence}"]
     line = f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {local}{offset.evidence}"
-    return [line, *words, *(f"  {saved}" for saved in offset.reranking)]
+    return [line, *words, *(f"  {saved}" for saved in offset.certified)]
 
 
 def with_origin(offsets: Offsets, **origin: str) -> Offsets:

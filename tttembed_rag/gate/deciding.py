@@ -34,7 +34,7 @@ from tttembed_rag.gate.belief import Voucher
 from tttembed_rag.gate.case import Case, Terms, gated
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import WORSE, Gain
-from tttembed_rag.gate.lists import with_lists
+from tttembed_rag.gate.lists import with_floor, with_lists
 from tttembed_rag.gate.proposals import Prior, Proposal, propose_constant, propose_local, task_families
 from tttembed_rag.gate.starts import check_start, kept, start_of
 from tttembed_rag.gate.thresholds import (
@@ -397,7 +397,7 @@ def learned(decision: Decision, scope: Scope, task: str | None) -> Offset:
     case, evidence, proposal, _ = decision
     offset = nothing(case, scope, task, evidence)
     if proposal is None:
-        return offset
+        return with_floor(offset, case)
     return with_lists(proposal.learn(evidence) if evidence.verdict == "published" else offset, proposal)
 
 

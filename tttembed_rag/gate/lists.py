@@ -1,4 +1,4 @@
-"""Lists under an offset: whether a rescorer may sort them, and how much reranking they still need."""
+"""Lists under an offset: may a rescorer sort them, how much reranking do they still need, and which have no answer?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.wordweights import COSINE, Weighing
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.depth import lost_by_depth, skips_of
+from tttembed_rag.gate.floors import floor_of_case
 from tttembed_rag.gate.gains import WORSE, Gain
 from tttembed_rag.gate.proposals import Proposal
 from tttembed_rag.gate.thresholds import AGREEMENT, AUDIT_LEVEL, BELIEVERS, LEANING, LEVEL, TYPICAL_FALL
@@ -31,9 +32,10 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
     case, rewards = proposal.case, proposal.case.rewards
     if offset.task is None or case.by_sources.any():
         return offset
+    local = offset.scope == "local" and not offset.evidence.against
     known = all(rewards.query_texts) and all(rewards.doc_texts[np.unique(case.widened.candidates)])
-    sorts = offset.scope == "local" and not offset.evidence.against and known
-    if not sorts and not offset.served:
+    sorts = local and known
+    if not local and not offset.served:
         return offset
     squares, products = case.moved(proposal.held_out if offset.served else proposal.without)
     scores = products / np.sqrt(squares)[:, None]
@@ -45,8 +47,24 @@ def with_lists(offset: Offset, proposal: Proposal) -> Offset:
         if rescorer.served:
             rescorer = replace(rescorer, evidence=_certified(case, rescorer.evidence, sorted_by))
             offset, scores = replace(offset, rescorer=rescorer), sorted_by
+    # An offset of all queries is longer than one of four fifths.
+    finely = proposal.finely() if offset.served and proposal.finely is not None else proposal.without
+    offset = with_floor(offset, case, finely)
     looked_through = offset.in_use and case.terms.search is None
     return replace(offset, skips=skips_of(case, scores)) if looked_through else offset
+
+
+def with_floor(offset: Offset, case: Case, held_out: Float64 | None = None) -> Offset:
+    """The *offset* of a *case* with the floor of the lists that it makes: of what moves queries *held_out* (n, d).
+
+    A local one has a floor where somebody, or the data, vouch for a judge who alone rewarded the task, and nothing
+    speaks against its rewards.
+    """
+    vouched = case.voucher != "nobody" or case.labelled is not None
+    if offset.scope != "local" or offset.evidence.against or case.by_sources.any() or not vouched:
+        return offset
+    vocabulary = None if offset.rescorer is None else offset.rescorer.vocabulary
+    return replace(offset, floor=floor_of_case(case, held_out, vocabulary))
 
 
 def _certified(case: Case, evidence: Evidence, scores: Float64) -> Evidence:

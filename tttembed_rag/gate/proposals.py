@@ -15,7 +15,7 @@ from tttembed_rag.fitting.scopes import local_offset, shared_offset
 from tttembed_rag.fitting.solver import Solution
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.thresholds import LEVEL, LOOSER, NARROWER, RIDGE_STEP, TYPICAL_FALL
+from tttembed_rag.gate.thresholds import FINE_FOLDS, LEVEL, LOOSER, NARROWER, RIDGE_STEP, TYPICAL_FALL
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.offset import Offset
@@ -52,6 +52,7 @@ class Proposal:
         learn: Learns the offset, on the evidence given.
         families: (n,) a number for each family of tasks, where a family is one observation and not a question.
         shares: (n,) the sum of the shares that vectors have in what moves each query; None where it is not known.
+        finely: Gives *held_out* from all but one of `FINE_FOLDS` folds; None where that is not known.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Proposal:
     learn: Callable[[Evidence], Offset]
     families: IntArray | None = None
     shares: Float64 | None = None
+    finely: Callable[[], Float64] | None = None
 
     @property
     def observations(self) -> int:
@@ -137,7 +139,12 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
         both = None if prior.map is None or offset.map is None else prior.map.plus(offset.map)
         return offset if both is None else replace(offset, map=both)
 
-    return Proposal(f"a local offset{what}", case, held_out, without, learn, shares=shares if alone else None)
+    def finely() -> Float64:
+        return without + regression.held_out(case.groups % FINE_FOLDS)
+
+    return Proposal(
+        f"a local offset{what}", case, held_out, without, learn, shares=shares if alone else None, finely=finely
+    )
 
 
 def propose_constant(case: Case, task: str | None = None, *, unseen: bool = False) -> Proposal:

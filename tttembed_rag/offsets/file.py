@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, OffsetFileError, VectorError
 from tttembed_rag.offsets.evidence import Evidence, Verdict
+from tttembed_rag.offsets.floor import Floor
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.offset import Certificate, Offset
 from tttembed_rag.offsets.rerankskips import Skips
@@ -40,8 +41,9 @@ MAX_HEADER_BYTES = 2**20
 _FORMAT = "tttembed-offsets"
 # The setting that holds the salt of the digests by which a file names queries.
 SALT = "salt"
-# Tensors that hold the rows (d) of all local offsets, and the words of all rescorers, one after the other.
-_OF_MAPS, _OF_WORDS = ("landmarks", "weights"), ("digests", "found")
+# Tensors that hold the rows (d) of all local offsets, the words of all rescorers, and the centre (d) of each floor, one
+# after the other.
+_OF_MAPS, _OF_WORDS, _OF_FLOORS = ("landmarks", "weights"), ("digests", "found"), ("centre",)
 # The largest number of queries, and of any other kind, that a file may name.
 _MANY, _LARGEST = 2**31 - 1, sys.float_info.max
 # The thread that reads a file releases the interpreter lock after this many objects, for this many seconds: otherwise
@@ -94,7 +96,11 @@ _KNOWN: Mapping[str, Known] = {
     "Offset.task": _or_none(_NAME),
     "Offset.query_id": _or_none(_NAME),
     "Evidence.trust": ((lambda value: _is_number(value, 0, 1)), "a number in [0, 1]"),
-    "Skips.lost": ((lambda value: isinstance(value, tuple) and _is_falling(value[::-1])), "numbers that never fall"),
+    "Floor.weights": ((lambda value: isinstance(value, tuple) and all(map(_is_number, value))), "finite numbers"),
+    **dict.fromkeys(
+        ("Skips.lost", "Floor.lowest", "Floor.lost"),
+        ((lambda value: isinstance(value, tuple) and _is_falling(value[::-1])), "numbers that never fall"),
+    ),
 }
 
 
@@ -115,8 +121,17 @@ def _check_known(told: Any, key: str, part: str = "") -> None:
             raise InputError(f"offsets: expected {known[1]} as {part}{name} of {key!r:.80}, got {value!r:.80}")
         if known is None and is_dataclass(value):
             _check_known(value, key, f"{part}{name}.")
-    if isinstance(told, Skips) and len(told.leads) != len(told.lost):
-        raise InputError(f"offsets: expected as many leads as losses as skips of {key!r:.80}, got {told!r:.80}")
+    pair = (
+        (told.leads, told.lost)
+        if isinstance(told, Skips)
+        else (told.lowest, told.lost)
+        if isinstance(told, Floor)
+        else None
+    )
+    if pair and len(pair[0]) != len(pair[1]):
+        raise InputError(
+            f"offsets: expected as many cuts as losses as {part.rstrip('.')} of {key!r:.80}, got {told!r:.80}"
+        )
 
 
 def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes:
@@ -136,7 +151,8 @@ def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes
     tensors = {"vectors": matrix, "offsets": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)}
     maps = [offset.map for offset in offsets if offset.map is not None]
     words = [offset.rescorer.vocabulary for offset in offsets if offset.rescorer is not None]
-    for names, parts in ((_OF_MAPS, maps), (_OF_WORDS, words)):
+    floors = [offset.floor for offset in offsets if offset.floor is not None]
+    for names, parts in ((_OF_MAPS, maps), (_OF_WORDS, words), (_OF_FLOORS, floors)):
         for name in names if parts else ():
             # safetensors writes memory as it lies: rows one after the other.
             tensors[name] = np.ascontiguousarray(np.concatenate([getattr(part, name) for part in parts]))
@@ -201,7 +217,8 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
     if matrix.dtype.kind != "f" or not matrix.shape[1]:
         raise VectorError(f"vectors: expected floats of width 1 or more, got {matrix.dtype} {matrix.shape}")
     maps, words = _rows(records, "map", tensors, _OF_MAPS), _rows(records, "rescorer", tensors, _OF_WORDS)
-    offsets = [passed(_from_record(*row, maps, words)) for row in zip(records, matrix, strict=True)]
+    floors = _rows(records, "floor", tensors, _OF_FLOORS)
+    offsets = [passed(_from_record(*row, maps, words, floors)) for row in zip(records, matrix, strict=True)]
     return offsets, matrix.shape[1], settings
 
 
@@ -246,6 +263,9 @@ def _record(offset: Offset) -> dict[str, Any]:
         }
     if offset.skips is not None:
         record["skips"] = asdict(offset.skips)
+    if offset.floor is not None:
+        record["floor"] = {**asdict(replace(offset.floor, centre=np.empty(0))), "rows": 1}
+        del record["floor"]["centre"]
     return record
 
 
@@ -263,8 +283,8 @@ def _rows(
     return zip(*(np.split(column, np.cumsum(counts)[:-1]) for column in columns), strict=True)
 
 
-def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: Rows, words: Rows) -> Offset:
-    map_ = rescorer = None
+def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: Rows, words: Rows, floors: Rows) -> Offset:
+    map_ = rescorer = floor = None
     if of := record.get("map"):
         landmarks, weights = next(maps)
         map_ = KernelMap(landmarks, weights, of["bandwidth"])
@@ -272,6 +292,9 @@ def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: Rows, word
         digests, found = next(words)
         vocabulary = Vocabulary(digests, found, of["documents"], float(of["length"]))
         rescorer = Rescorer(np.array(of["weights"], np.float64), vocabulary, _told(Evidence, of["evidence"]))
+    if of := record.get("floor"):
+        numbers = {name: value for name, value in of.items() if name != "rows"}
+        floor = _told(Floor, {**numbers, "centre": next(floors)[0]})
     offset = Offset(
         **{name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")},
         vector=vector,
@@ -280,6 +303,7 @@ def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: Rows, word
         map=map_,
         rescorer=rescorer,
         skips=_told(Skips, of) if (of := record.get("skips")) else None,
+        floor=floor,
     )
     _check_known(offset, offset.key)
     return offset

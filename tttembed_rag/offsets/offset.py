@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence
+from tttembed_rag.offsets.floor import Floor
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import Rescorer
@@ -54,6 +55,7 @@ class Offset:
         rescorer: How the words that candidates share with a query sort what the task's search finds; None where the
             texts of what was judged were not known.
         skips: Which of the lists that are served so need no reranker; None where that was not measured.
+        floor: How likely candidates are relevant, and below which likelihood nothing fits; None where nobody knows.
     """
 
     scope: Scope
@@ -67,6 +69,7 @@ class Offset:
     map: KernelMap | None = None
     rescorer: Rescorer | None = None
     skips: Skips | None = None
+    floor: Floor | None = None
 
     @property
     def key(self) -> str:
@@ -94,12 +97,13 @@ class Offset:
         return self.served or (self.rescorer is not None and self.rescorer.served)
 
     @property
-    def reranking(self) -> list[str]:
-        """How much reranking what is served still needs, in lines: how deep, and of which lists."""
+    def certified(self) -> list[str]:
+        """What is certified of its lists, in lines: what a reranker must see of them, and which have no answer."""
         skipped = self.skips.told(CERTIFIED_LOSS) if self.skips is not None and self.in_use else ""
         sorted_so = self.rescorer.evidence.reranking if self.rescorer is not None else ""
         by_words = f"sorted by words: {sorted_so}" if sorted_so else ""
-        return [line for line in (self.evidence.reranking, by_words, skipped) if line]
+        fits = self.floor.told() if self.floor is not None and self.floor.cut() is not None else ""
+        return [line for line in (self.evidence.reranking, by_words, skipped, fits) if line]
 
     def dosed(self, unit: FloatArray) -> FloatArray:
         """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it."""

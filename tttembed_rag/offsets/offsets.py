@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import (
     InputError,
@@ -25,13 +25,15 @@ from tttembed_rag.errors import (
     VectorError,
     check_above_zero,
     check_count,
+    check_share,
     check_text,
 )
 from tttembed_rag.offsets import file
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
+from tttembed_rag.offsets.floor import LOST, Floor
 from tttembed_rag.offsets.offset import Offset, Scope
 from tttembed_rag.offsets.rerankskips import Skips
-from tttembed_rag.offsets.rescorer import Rescorer
+from tttembed_rag.offsets.rescorer import Rescorer, checked_cosines
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.system.files import write_whole
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, norms, safe_square, shift, shift_one
@@ -187,6 +189,64 @@ class Offsets(Mapping[str, Offset]):
         offset = offset if offset is not None and offset.in_use else self.find(task)
         return None if offset is None else offset.skips
 
+    def floor(self, task: str | None = None, lost: float = LOST) -> float | None:
+        """The relevance below which no candidate of a task's query is an answer, or None where that is not certified.
+
+        With 90 % confidence at most a share *lost* of requests have an answer and are refused where the best of what
+        the search found lies below it. None says that too few questions were judged, that nobody vouches for the judge,
+        or that users gave the verdicts; `certificate` says how many are missing.
+
+        Raises:
+            InputError: *task* is no text, or *lost* no share of requests.
+        """
+        check_text("task", task)
+        check_share("lost", lost)
+        certificate = self.certificate(task)
+        return None if certificate is None else certificate.cut(lost)
+
+    def relevance(
+        self,
+        scores: ArrayLike,
+        *,
+        vector: ArrayLike | None = None,
+        query: str | None = None,
+        texts: Sequence[str] | None = None,
+        task: str | None = None,
+    ) -> NDArray[np.float64] | None:
+        """(k,) how likely each candidate of a query is relevant, in the judge's terms; None where nothing is known.
+
+        It is a probability for requests like those that were judged. Where `Offset.floor` was made without verdicts it
+        sorts lists, and is none.
+
+        Args:
+            scores: (k,) cosine similarities of what was found to the vector that was searched with: with its offset.
+            vector: (d,) the query's base vector; without it nothing says whether the query is like others of the task.
+            query: Its text; with *texts* the words that a candidate shares with it count.
+            texts: Texts of the k candidates.
+            task: The task.
+
+        Raises:
+            InputError: There is not one finite score for each text.
+            VectorError: *vector* is of another width.
+        """
+        if (floor := self.certificate(task)) is None:
+            return None
+        if (query is None) != (texts is None):
+            raise InputError(f"query, texts: expected both or neither, got {query!r:.80}, {texts!r:.80}")
+        cosines = checked_cosines(query or "", [""] * len(np.atleast_1d(scores)) if texts is None else texts, scores)
+        if vector is not None:
+            vector = self._checked(vector)
+            if vector.ndim != 1:
+                raise VectorError(f"vector: expected shape ({self.width},), got {vector.shape}")
+        rescorer = self._shared[task or DEFAULT_TASK].rescorer
+        known = None if rescorer is None or texts is None else rescorer.vocabulary
+        return floor.relevance(known, query or "", texts or [], cosines, vector)
+
+    def certificate(self, task: str | None = None) -> Floor | None:
+        """The floor of a task, and what is known of it: in words by ``told()``; None where nobody vouches for one."""
+        offset = self._shared.get(task or DEFAULT_TASK)
+        return None if offset is None else offset.floor
+
     @overload
     def apply(self, X: VectorT, task: Keys = None, query_id: Keys = None) -> VectorT: ...
     @overload
@@ -336,6 +396,8 @@ def _check_offset(offset: Offset, width: int) -> None:
         offset.map.check(repr(offset.key), width)
     if offset.rescorer is not None:
         offset.rescorer.check(repr(offset.key))
+    if offset.floor is not None:
+        offset.floor.check(repr(offset.key), width)
 
 
 def _each(name: str, keys: Keys, count: int) -> list[str | None]:

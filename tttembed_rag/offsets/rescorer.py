@@ -94,6 +94,13 @@ class Vocabulary:
             known[:, ~same] = np.quantile(known[:, same], _ANOTHER_SCRIPT, axis=1, keepdims=True)
         return known[0], known[1]
 
+    def covered(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        """(k,) the share of the words of *query* that each of *texts* has, each word by its rarity."""
+        weights = {word: self.rarity(word) for word in words(query)}
+        whole = max(sum(weights.values()), 1e-9)
+        counts = [_counted(text)[0] for text in texts]
+        return np.array([sum(weights[word] for word in weights if word in own) for own in counts]) / whole
+
 
 def features(cosines: ArrayLike, overlaps: ArrayLike, lengths: ArrayLike) -> NDArray[np.float64]:
     """(k, 4) what is known of the candidates of one query."""
@@ -112,6 +119,18 @@ def check_list(query: str, texts: Sequence[str], scores: ArrayLike | Sequence[fl
             raise InputError(f"texts: expected texts, got {type(text).__name__}")
     if (shape := np.asarray(scores, dtype=object).shape) != (len(texts),):
         raise InputError(f"scores: expected {len(texts)}, one per text, got shape {shape}")
+
+
+def checked_cosines(query: str, texts: Sequence[str], scores: ArrayLike) -> NDArray[np.float64]:
+    """The *scores* (k,) as finite numbers, one for each text; else an error as `check_list` says."""
+    check_list(query, texts, scores)
+    try:
+        cosines = np.asarray(scores, dtype=np.float64)
+    except ValueError as exc:
+        raise InputError(f"scores: expected numbers ({exc})") from exc
+    if not np.isfinite(cosines).all():
+        raise InputError(f"scores: expected finite numbers, got {cosines.tolist()!r:.80}")
+    return cosines
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -148,13 +167,7 @@ class Rescorer:
         Raises:
             InputError: There is not one finite score for each text, or what should be a text is none.
         """
-        check_list(query, texts, scores)
-        try:
-            cosines = np.asarray(scores, dtype=np.float64)
-        except ValueError as exc:
-            raise InputError(f"scores: expected numbers ({exc})") from exc
-        if not np.isfinite(cosines).all():
-            raise InputError(f"scores: expected finite numbers, got {cosines.tolist()!r:.80}")
+        cosines = checked_cosines(query, texts, scores)
         return np.asarray(features(cosines, *self.vocabulary.overlap(query, texts)) @ self.weights)
 
     def order(self, query: str, texts: Sequence[str], scores: ArrayLike) -> IntArray:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
+    from tttembed_rag.gate.floors import first_floor
     from tttembed_rag.serving.cascade import Cascade
     from tttembed_rag.serving.languages import language_means, language_of
     from tttembed_rag.serving.request import Request
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cascade",
     "Request",
+    "first_floor",
     "language_means",
     "language_of",
 ]
@@ -23,6 +25,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = facade(
         __name__,
         {
+            "tttembed_rag.gate.floors": ["first_floor"],
             "tttembed_rag.serving.cascade": ["Cascade"],
             "tttembed_rag.serving.languages": ["language_means", "language_of"],
             "tttembed_rag.serving.request": ["Request"],

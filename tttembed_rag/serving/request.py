@@ -54,7 +54,7 @@ class Request:
         tenant: Whose it is by the caller's `context`; empty outside any.
     """
 
-    __slots__ = ("_logged", "_offset", "_offsets", "query", "task", "tenant")
+    __slots__ = ("_base", "_logged", "_offset", "_offsets", "query", "task", "tenant")
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Request:
     ) -> None:
         self.query, self.task, self.tenant = query, task, current_tenant()
         self._offsets, self._offset, self._logged = offsets, offset, logged
+        self._base: Any = None
 
     def vector(self, base: Any) -> Any:
         """The vector to search with: *base* (d,) with its offset, as a list of Python floats.
@@ -81,6 +82,7 @@ class Request:
                 if isinstance(base, list) and base and all(isinstance(number, int) for number in base):
                     raise VectorError("X: expected fractions, got whole numbers, as quantised vectors have them")
                 steered, served = self._offsets.apply_found(base, self._offset), self._offset is not None
+                self._base = base
         except VectorError as error:
             if self._is_first("vector", self.task):
                 _log.warning("task=%r: base vectors are served where the offsets refuse them: %s", self.task, error)
@@ -96,8 +98,10 @@ class Request:
     @property
     def needs_scores(self) -> bool:
         """Whether `order` or a cascade makes anything of the scores of a list; else none need be known."""
-        offsets = self._offsets
-        return offsets is not None and not (offsets.rescorer(self.task) is None and offsets.skips(self.task) is None)
+        offsets, task = self._offsets, self.task
+        return offsets is not None and any(
+            part(task) is not None for part in (offsets.rescorer, offsets.skips, offsets.certificate)
+        )
 
     def order(
         self, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
@@ -140,6 +144,33 @@ class Request:
             if self._is_first("list", None):
                 _log.warning("task=%r: not sorted by words: %s", self.task, in_brief(error))
         return ranked
+
+    def relevance(
+        self, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
+    ) -> list[float] | None:
+        """How likely each of what a search with `vector` found is relevant, as `Offsets.relevance` says.
+
+        None where nobody knows, under a private offset, and whatever goes wrong; the first time is logged. Arguments
+        are those of `order`.
+        """
+        offsets, offset = self._offsets, self._offset
+        private = offset is not None and offset.query_id is not None
+        if offsets is None or private or offsets.certificate(self.task) is None:
+            return None
+        try:
+            check_list(self.query, texts, scores)
+            cosines = _cosines(scores, similarity)
+            likely = offsets.relevance(cosines, vector=self._base, query=self.query, texts=texts, task=self.task)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
+            if self._is_first("floor", None):
+                _log.warning("task=%r: relevance is not known: %s", self.task, in_brief(error))
+            return None
+        return None if likely is None else likely.tolist()
+
+    def refuses(self, relevance: Sequence[float] | None, lost: float) -> bool:
+        """Whether nothing fits: the best `relevance` lies below the floor that loses at most a share *lost*."""
+        cut = None if self._offsets is None or not relevance else self._offsets.floor(self.task, lost)
+        return cut is not None and max(relevance or ()) < cut
 
     def _is_first(self, what: str, task: str | None) -> bool:
         """Whether this is the first time that it is to be logged."""

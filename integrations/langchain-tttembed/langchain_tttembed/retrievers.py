@@ -163,6 +163,9 @@ class RescoringRetriever(BaseRetriever):
             squared distances of FAISS; None where scores are cosines.
         search_kwargs: Passed to the search, such as a filter.
         cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
+        floor: Share of requests that may lose an answer, such as .05. Then there is no document where nothing fits, and
+            the others say in their metadata how likely they are relevant, as *relevance_score*: see `Offsets.floor`.
+            None gives what was found.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -174,6 +177,7 @@ class RescoringRetriever(BaseRetriever):
     similarity: Callable[[float], float] | None = None
     search_kwargs: dict[str, Any] = Field(default_factory=dict)
     cascade: Cascade | None = None
+    floor: float | None = Field(default=None, gt=0, lt=1)
 
     @model_validator(mode="after")
     def _check_store(self) -> Self:
@@ -196,7 +200,8 @@ class RescoringRetriever(BaseRetriever):
                 order = request.order(texts, scores, similarity=self.similarity)
             else:
                 order = self.cascade.order(request, texts, scores, similarity=self.similarity)
-            return [pairs[place][0] for place in order][: k or self.k]
+            likely = None if self.floor is None else request.relevance(texts, scores, similarity=self.similarity)
+            return _fitting(request, [document for document, _ in pairs], order, likely, self.floor)[: k or self.k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
@@ -210,7 +215,8 @@ class RescoringRetriever(BaseRetriever):
                 order = request.order(texts, scores, similarity=self.similarity)
             else:
                 order = await self.cascade.aorder(request, texts, scores, similarity=self.similarity)
-            return [pairs[place][0] for place in order][: k or self.k]
+            likely = None if self.floor is None else request.relevance(texts, scores, similarity=self.similarity)
+            return _fitting(request, [document for document, _ in pairs], order, likely, self.floor)[: k or self.k]
 
 
 class RescoringCompressor(BaseDocumentCompressor):
@@ -226,6 +232,7 @@ class RescoringCompressor(BaseDocumentCompressor):
         vectors: Gives vectors of documents: ``TextVectors(stored=stored_vectors(store))``; None embeds them again.
         top_n: Documents kept; None keeps all.
         cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
+        floor: As that of `RescoringRetriever`.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -234,6 +241,7 @@ class RescoringCompressor(BaseDocumentCompressor):
     vectors: TextVectors | None = None
     top_n: int | None = Field(default=None, ge=1)
     cascade: Cascade | None = None
+    floor: float | None = Field(default=None, gt=0, lt=1)
     _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
     def compress_documents(
@@ -252,7 +260,8 @@ class RescoringCompressor(BaseDocumentCompressor):
                     order = request.order(texts, scores)
                 else:
                     order = self.cascade.order(request, texts, scores)
-                documents = [documents[place] for place in order]
+                likely = None if self.floor is None else request.relevance(texts, scores)
+                documents = _fitting(request, documents, order, likely, self.floor)
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
                 self._failures.exception("%d documents stand as they came", len(documents))
             return documents[: self.top_n]
@@ -273,10 +282,24 @@ class RescoringCompressor(BaseDocumentCompressor):
                     order = request.order(texts, scores)
                 else:
                     order = await self.cascade.aorder(request, texts, scores)
-                documents = [documents[place] for place in order]
+                likely = None if self.floor is None else request.relevance(texts, scores)
+                documents = _fitting(request, documents, order, likely, self.floor)
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
                 self._failures.exception("%d documents stand as they came", len(documents))
             return documents[: self.top_n]
+
+
+def _fitting(
+    request: Request, documents: Sequence[Document], order: list[int], likely: list[float] | None, floor: float | None
+) -> list[Document]:
+    """The *documents* in their *order* with how *likely* each is relevant, where that is known; none if none fits."""
+    if floor is None or likely is None:
+        return [documents[place] for place in order]
+    if request.refuses(likely, floor):
+        return []
+    metadata = [{**documents[place].metadata, "relevance_score": likely[place]} for place in order]
+    pairs = zip(order, metadata, strict=True)
+    return [documents[place].model_copy(update={"metadata": known}) for place, known in pairs]
 
 
 def _noted(documents: Sequence[Document], vectors: TextVectors | None) -> list[str]:

@@ -20,6 +20,7 @@ from tttembed_store.sql import open_store  # noqa: E402
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context  # noqa: E402
 from tttembed_rag.embedders import Bridge  # noqa: E402
+from tttembed_rag.offsets.floor import Floor  # noqa: E402
 from tttembed_rag.offsets.rerankskips import Skips, digest_of  # noqa: E402
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary  # noqa: E402
 
@@ -231,6 +232,20 @@ class TestRanker:
             found = again.run(run)["ranker"]["documents"]
             assert len(found) == 2
             assert set(query.split()) - {"the"} <= set(found[0].content.split())
+
+    @pytest.mark.parametrize(("cut", "kept"), [(0.99, 0), (1e-6, len(TEXTS))])
+    def test_nothing_is_left_where_nothing_fits(self, tmp_path, cut, kept):
+        """Above the floor scores are how likely documents are relevant; a saved pipeline keeps the option."""
+        floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, 4)), 0.0, 60, (cut,), (0.04,))
+        unsure = Evidence(9, None, None, "abstained", "made for a test")
+        offset = Offset("local", np.zeros(4), 0.0, 9, unsure, task="default", floor=floor)
+        Offsets([offset], width=4).save(path := tmp_path / "offsets.safetensors")
+        ranker = TTTRanker.from_dict(TTTRanker(store=str(path), floor=0.05).to_dict())
+        documents = [Document(content=text, score=0.9 - place / 10) for place, text in enumerate(TEXTS)]
+        found = ranker.run("past the mill", documents)["documents"]
+
+        assert len(found) == kept
+        assert all(0.5 < document.score < 0.75 for document in found)
 
     def test_another_task_keeps_the_order(self, store):
         """So do documents without scores."""

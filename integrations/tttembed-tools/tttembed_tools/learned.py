@@ -27,7 +27,7 @@ from tttembed_tools.catalog import Card
 from tttembed_tools.explaining import SearchExplanation, explained
 from tttembed_tools.index import Index, Items, best, texts_of
 from tttembed_tools.learner import OutcomeLearner
-from tttembed_tools.learning import FAILED, FLOOR, SUCCEEDED, Lesson, usable, weight_of
+from tttembed_tools.learning import FAILED, SUCCEEDED, Lesson, fits, usable, weight_of
 from tttembed_tools.outcomes import Outcomes, PastRequest
 from tttembed_tools.own import OwnOutcomes
 
@@ -68,8 +68,8 @@ class LearnedSearch:
             store. None asks nobody.
         budget: Caps on what judges of the store may cost in a day (UTC), over all processes.
         price: What the judge's usage costs; needed where the budget caps money.
-        abstain: Whether nothing is found where the nearest item lies farther than that of almost every request for
-            which an item helped. It begins when that is certain, from 299 requests or named sources on.
+        abstain: Whether nothing is found where nothing fits: below the floor of a task's requests for which an item
+            helped, of which at most 5 % are refused (90 %). It begins with 45 requests or named sources.
         last: Requests of a tenant that are learned from at most: the last ones of each source, >= 2.
 
     Raises:
@@ -207,8 +207,7 @@ class LearnedSearch:
         named = [name for name in index.named(query) if among is None or name in among]
         own = self._own_rows(index, query, vector, task)
         if vector is not None and offsets is not None:
-            floor = offsets.settings.get(FLOOR) if self._abstain and not own else None
-            if isinstance(floor, float) and index.dense(vector).max() < floor * np.linalg.norm(vector):
+            if self._abstain and not own and not fits(offsets, index, vector, task):
                 return named[:k]
             vector = offsets.apply_found(vector, offset)
         scores = index.scores(query, vector, weight_of(offsets), own)

@@ -11,7 +11,7 @@ from tttembed_store.sql.records import TOOL_CALLS
 from tttembed_rag.errors import RewardError
 from tttembed_tools.asking import UnusedJudge
 from tttembed_tools.index import WEIGHT, Items
-from tttembed_tools.learning import FLOOR, KEYWORD_WEIGHT, learn, usable
+from tttembed_tools.learning import KEYWORD_WEIGHT, learn, usable
 from tttembed_tools.outcomes import Outcomes
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ class OutcomeLearner:
             why.append(f"BM25 weighs {weight:g} instead of {WEIGHT:g}")
         return Findings(
             offsets,
-            serves=moves or weight != WEIGHT or (self._abstain and FLOOR in offsets.settings),
+            serves=moves
+            or weight != WEIGHT
+            or (self._abstain and any(offsets.floor(task) is not None for task in offsets.tasks)),
             queries=len(requests),
             rewards=sum(len(request.outcomes) for request in requests),
             why="; ".join(why),

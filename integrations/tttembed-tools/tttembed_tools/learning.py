@@ -16,11 +16,15 @@ from tttembed_store.sql.records import TOOL_CALLS
 
 from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.floors import floor_of
+from tttembed_rag.gate.thresholds import FOLDS
 from tttembed_rag.gate.tuning import tune
-from tttembed_rag.offsets.offset import AnyScope
+from tttembed_rag.offsets.floor import LIST
+from tttembed_rag.offsets.offset import AnyScope, Offset
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
-from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
+from tttembed_rag.vectors.rows import Float64
 from tttembed_tools.index import WEIGHT, WEIGHTS, Index, best, fused
 from tttembed_tools.outcomes import PastRequest
 
@@ -32,8 +36,6 @@ _BACKGROUND = 10
 _SCOPES: tuple[AnyScope, ...] = ("auto", "task")
 # In the settings of offsets, the weight of BM25.
 KEYWORD_WEIGHT = "bm25_weight"
-# In the settings of offsets, the floor of the search; the share of sources below it, and how likely there are more.
-FLOOR, _UNHEARD, _ERROR = "similarity_floor", 0.01, 0.05
 # Who uses items without a name: a source of its own for each request, as no judge vouches for what users say.
 _NAMELESS = "(no name)"
 
@@ -106,26 +108,35 @@ def learn(
     fitted = [fit(rewards, scope=scope, served=partial(listed, weight), vouching=vouching) for scope in _SCOPES]
     offsets = max(fitted, key=_gained)
     settings = {**offsets.settings, KEYWORD_WEIGHT: weight}
-    if (floor := floor_of(requests, index)) is not None:
-        settings[FLOOR] = floor
-    return Offsets(offsets.values(), width=offsets.width, settings=settings)
+    return Offsets(with_floors(offsets, requests, index), width=offsets.width, settings=settings)
 
 
-def floor_of(requests: Sequence[PastRequest], index: Index) -> float | None:
-    """The similarity that the nearest item of almost every request has for which an item helped; None: not certain.
+def with_floors(offsets: Offsets, requests: Sequence[PastRequest], index: Index) -> list[Offset]:
+    """The *offsets*, each with the floor of the requests of its task, for all of which an item helped.
 
-    With 95 % confidence no more than one source in a hundred has asked a request that lies below it; a request without
-    a named source is a source. So it takes 299 of them, and no source raises it by asking often.
+    A source is one observation, and so is a request without a named source: no source raises a floor by asking often.
     """
-    from scipy.special import bdtr
+    voices = [request.source or f"{_NAMELESS} {request.query}" for request in requests]
+    tasks = np.array([request.task for request in requests])
+    floors = {}
+    for task in offsets.tasks:
+        own = np.flatnonzero(tasks == task).tolist()
+        vectors = np.stack([requests[row].vector for row in own])
+        lists = [("", (), nearest(index, vector)) for vector in vectors]
+        groups = np.unique([voices[row] for row in own], return_inverse=True)[1]
+        floors[task] = floor_of(unit(vectors), lists, groups % FOLDS, groups)
+    return [replace(offset, floor=floors.get(offset.task or "")) for offset in offsets.values()]
 
-    lowest: dict[str, float] = {}
-    for source, request in zip(_sources(requests), requests, strict=True):
-        nearest = float(index.dense(request.vector).max() / np.linalg.norm(request.vector))
-        lowest[source] = min(nearest, lowest.get(source, nearest))
-    # How likely so few of them lie below it, were it one in a hundred of all, is binomial.
-    below = next(few for few in range(len(lowest) + 1) if bdtr(few, len(lowest), _UNHEARD) > _ERROR)
-    return sorted(lowest.values())[below - 1] if below else None
+
+def nearest(index: Index, vector: FloatArray) -> Float64:
+    """The cosines of a base *vector* (d,) and the items that are nearest, the highest first."""
+    return np.sort(index.dense(vector) / np.linalg.norm(vector))[::-1][:LIST].astype(np.float64)
+
+
+def fits(offsets: Offsets, index: Index, vector: FloatArray, task: str | None) -> bool:
+    """Whether any item may be what a request with a base *vector* (d,) needs."""
+    cut, likely = offsets.floor(task), offsets.relevance(nearest(index, vector), vector=vector, task=task)
+    return cut is None or likely is None or bool(likely.max() >= cut)
 
 
 def _beside_first(request: PastRequest, index: Index) -> PastRequest:

@@ -279,7 +279,7 @@ def _offset_facts(store: Store, tenant: str, offset: Offset) -> OffsetFacts:
         verdict=evidence.verdict,
         reason=shortened(store.history.in_words(tenant, evidence.reason), _NOTE),
         needed=evidence.needed,
-        reranking="; ".join(offset.reranking),
+        reranking="; ".join(offset.certified),
         words="" if offset.rescorer is None else str(offset.rescorer.evidence),
     )
 

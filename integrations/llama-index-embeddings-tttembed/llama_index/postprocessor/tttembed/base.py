@@ -29,7 +29,7 @@ from tttembed_rag.adapting import (
     resolve_task,
     scored,
 )
-from tttembed_rag.errors import check_count
+from tttembed_rag.errors import check_count, check_share
 from tttembed_rag.serving import Cascade
 
 logger = logging.getLogger(__name__)
@@ -159,26 +159,39 @@ class RescoringPostprocessor(_Whole):
         embed_model: The wrapped model of the index.
         top_n: Nodes kept, >= 1; None keeps all.
         cascade: A reranker behind it, asked only where its answer may change the list; None asks none.
+        floor: Share of requests that may lose an answer, such as .05. Then there is no node where nothing fits, and the
+            scores of the others are how likely they are relevant: see `Offsets.floor`. None changes no score.
 
     Raises:
-        InputError: *embed_model* is not wrapped, *top_n* is below 1, or *cascade* is none.
+        InputError: *embed_model* is not wrapped, *top_n* is below 1, *cascade* is none, or *floor* is no share.
     """
 
     _embed_model: TTTEmbedding = PrivateAttr()
     _top_n: int | None = PrivateAttr()
     _cascade: Cascade | None = PrivateAttr()
+    _floor: float | None = PrivateAttr()
 
-    def __init__(self, embed_model: TTTEmbedding, *, top_n: int | None = None, cascade: Cascade | None = None) -> None:
+    def __init__(
+        self,
+        embed_model: TTTEmbedding,
+        *,
+        top_n: int | None = None,
+        cascade: Cascade | None = None,
+        floor: float | None = None,
+    ) -> None:
         if not isinstance(embed_model, TTTEmbedding):
             raise InputError(f"embed_model: expected TTTEmbedding, got {type(embed_model).__name__}")
         if top_n is not None:
             check_count("top_n", top_n)
         if cascade is not None and not isinstance(cascade, Cascade):
             raise InputError(f"cascade: expected a Cascade, got {type(cascade).__name__}")
+        if floor is not None:
+            check_share("floor", floor)
         super().__init__()
         self._embed_model = embed_model
         self._top_n = top_n
         self._cascade = cascade
+        self._floor = floor
 
     @classmethod
     def class_name(cls) -> str:
@@ -193,7 +206,7 @@ class RescoringPostprocessor(_Whole):
             order = request.order(read_texts(nodes), scores)
         else:
             order = self._cascade.order(request, read_texts(nodes), scores)
-        return [nodes[place] for place in order[: self._top_n]]
+        return self._fitting(request, nodes, order)[: self._top_n]
 
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -202,7 +215,17 @@ class RescoringPostprocessor(_Whole):
             return self._postprocess_nodes(nodes, query_bundle)
         request, scores = self._request(query_bundle), [node.score for node in nodes]
         order = await self._cascade.aorder(request, read_texts(nodes), scores)
-        return [nodes[place] for place in order[: self._top_n]]
+        return self._fitting(request, nodes, order)[: self._top_n]
+
+    def _fitting(self, request: Request, nodes: list[NodeWithScore], order: list[int]) -> list[NodeWithScore]:
+        """The *nodes* in their *order*, scored by how likely each is relevant, if that is known; none if none fits."""
+        scores = [node.score for node in nodes]
+        likely = None if self._floor is None else request.relevance(read_texts(nodes), scores)
+        if self._floor is None or likely is None:
+            return [nodes[place] for place in order]
+        if request.refuses(likely, self._floor):
+            return []
+        return [NodeWithScore(node=nodes[place].node, score=likely[place]) for place in order]
 
     def _request(self, query: QueryBundle | None) -> Request:
         """That of the vector that found the nodes, where the bundle has it; else one by what is live now."""

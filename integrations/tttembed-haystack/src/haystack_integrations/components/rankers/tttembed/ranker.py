@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -13,7 +14,7 @@ from tttembed_store import StoreLog
 
 from tttembed_rag import InputError, Scale, Steering, context
 from tttembed_rag.adapting import checked_store, steering_of, url_of
-from tttembed_rag.errors import check_count
+from tttembed_rag.errors import check_count, check_share
 from tttembed_rag.judges import Blocking
 from tttembed_rag.serving import Cascade
 
@@ -39,10 +40,12 @@ class TTTRanker:
             list: see `tttembed_rag.serving.Cascade`. It returns ten documents at least. None asks none.
         judge: The ranker's name, by which its verdicts are kept, as in `TTTRecorder`, where *store* is a database.
         scale: What its scores mean: ``probability``, ``logit``, or ``rubric:LOW,HIGH``.
+        floor: Share of requests that may lose an answer, such as .05. Then there is no document where nothing fits, and
+            the scores of the others are how likely they are relevant: see `Offsets.floor`. None changes no score.
 
     Raises:
-        InputError: *store* may not be saved, *top_k* is below 1, *ranker* is none or has no name, or there is no such
-            scale.
+        InputError: *store* may not be saved, *top_k* is below 1, *ranker* is none or has no name, there is no such
+            scale, or *floor* is no share.
     """
 
     def __init__(
@@ -56,8 +59,11 @@ class TTTRanker:
         ranker: Any = None,
         judge: str = "",
         scale: str = "probability",
+        floor: float | None = None,
     ) -> None:
         check_count("top_k", top_k)
+        if floor is not None:
+            check_share("floor", floor)
         if (ranker is None) != (not judge):
             raise InputError(
                 f"ranker, judge: expected a ranker and its name, or neither, got {ranker!r:.80}, {judge!r}"
@@ -68,6 +74,7 @@ class TTTRanker:
         self.ranker = ranker
         self.judge = judge
         self.scale = scale
+        self.floor = floor
         self.store = checked_store(store)
         self.top_k = top_k
         self.task = task
@@ -91,7 +98,7 @@ class TTTRanker:
         tenant: str | None = None,
         top_k: int | None = None,
     ) -> dict[str, Any]:
-        """The *documents*, sorted and cut; their scores are not changed.
+        """The *documents*, sorted and cut; their scores are changed with a *floor* alone.
 
         Args:
             query: Its text.
@@ -109,11 +116,16 @@ class TTTRanker:
             order = (
                 request.order(texts, scores) if self._cascade is None else self._cascade.order(request, texts, scores)
             )
+            likely = None if self.floor is None else request.relevance(texts, scores)
+            if self.floor is not None and request.refuses(likely, self.floor):
+                return {"documents": []}
+        if likely is not None:
+            documents = [replace(document, score=score) for document, score in zip(documents, likely, strict=True)]
         return {"documents": [documents[place] for place in order[: top_k or self.top_k]]}
 
     def to_dict(self) -> dict[str, Any]:
         """What a saved pipeline keeps."""
-        names = ("store", "top_k", "task", "tenant", "fingerprint", "judge", "scale")
+        names = ("store", "top_k", "task", "tenant", "fingerprint", "judge", "scale", "floor")
         settings = {name: getattr(self, name) for name in names}
         ranker = None if self.ranker is None else component_to_dict(self.ranker, "ranker")
         kept: dict[str, Any] = default_to_dict(self, **settings, ranker=ranker)

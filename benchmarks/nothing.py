@@ -1,0 +1,240 @@
+"""Does a floor refuse what has no answer, and how many answers does it lose?
+
+    python benchmarks/nothing.py [--sets a,b] [--embedders minilm,e5] [--judges qrels,ce-minilm-multi]
+        [--judged 100,200] [--seeds 0,1] [--json OUT.json]
+
+A collection's queries are judged ten deep with a declared judge, and at most 300 others are searched with their
+offsets. An *alien* query is one of another collection, of 50 each (the four collections of tools are no aliens to each
+other); a *hard* one is an own query whose right documents were taken out of the index. An answer is a document among
+the first ten that the judge calls right, and it is lost where the query is refused. On *day one* the judged queries
+have no verdicts.
+
+Rivals have the same queries and the same bound (at most 5 % of requests lose an answer, 90 %): a constant on the
+cosine, the first cosine less the median, the share of the query's words that the best document has, and the judge, who
+is asked about the first three documents at every request: with labels it is right in all that it sees, and of the
+cross-encoder's own score a constant is taken in the same way (it was never asked about aliens). ECE is the expected
+calibration error of `relevance` in ten bins, in the judge's terms. About 20 minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from harm import HERE, NOISE, Bench, bench, has_vectors, judged
+from scipy.special import betaincinv
+
+from benchmarks.depth import SETS, scores_of
+from tttembed_rag import Offsets, fit
+from tttembed_rag.evaluate.collection import pooled_rewards, split
+from tttembed_rag.evaluate.datasets import QRELS
+from tttembed_rag.gate.floors import first_floor
+from tttembed_rag.offsets.floor import LIST, LOST, knowledge
+from tttembed_rag.offsets.rescorer import Vocabulary
+
+TOOLS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf")
+QUERIES, ALIENS, BINS, FIRST = 300, 50, 10, 3
+PARTS = ("lost", "requests lost", "lost by labels", "alien", "hard", "auroc alien", "auroc hard", "ece")
+
+# Query, texts, cosines and rows of what was found for it.
+Found: TypeAlias = tuple[str, list[str], np.ndarray, np.ndarray]
+# What a policy makes of a base vector and of what was found.
+Score: TypeAlias = Callable[[np.ndarray, Found], float]
+
+
+def searched(
+    ground: Bench, vectors: np.ndarray, queries: Sequence[str], without: Sequence[set[int]] = ()
+) -> list[Found]:
+    """What a search with *vectors* finds, *without* some documents of each query."""
+    similarities = vectors @ ground.unit_docs.T
+    for row, gone in enumerate(without):
+        similarities[row, list(gone)] = -2
+    order = np.argsort(-similarities, axis=1)[:, :LIST]
+    texts = np.array(list(ground.collection.dataset.documents.values()), dtype=object)
+    return [
+        (query, texts[rows].tolist(), found[rows], rows)
+        for query, rows, found in zip(queries, order, similarities, strict=True)
+    ]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors (m, d) at length 1."""
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def texts_of(ground: Bench, rows: np.ndarray) -> list[str]:
+    """The texts of some queries."""
+    return [ground.collection.dataset.queries[query] for query in ground.collection.query_ids[rows].tolist()]
+
+
+def aliens_of(name: str, grounds: dict[str, Bench], seed: int) -> tuple[np.ndarray, list[str]]:
+    """Vectors and texts of queries of other collections."""
+    vectors, texts = [], []
+    for other, ground in grounds.items():
+        if other == name or (name in TOOLS and other in TOOLS):
+            continue
+        rows = np.random.default_rng(seed).permutation(len(ground.collection.query_ids))[:ALIENS]
+        vectors.append(unit(ground.collection.query_vectors[rows]))
+        texts += texts_of(ground, rows)
+    return np.concatenate(vectors), texts
+
+
+def cut_of(scores: np.ndarray, answered: np.ndarray) -> float:
+    """The score below which at most 5 % of requests have an answer and are refused, with 90 % confidence."""
+    n, refused = len(scores), 0
+    while betaincinv(refused + 1, n - refused, 0.9) <= LOST:
+        refused += 1
+    lowest = np.sort(scores[answered])
+    return float(lowest[min(refused, len(lowest)) - 1]) if refused and len(lowest) else -np.inf
+
+
+def auroc(above: np.ndarray, below: np.ndarray) -> float:
+    """How likely one of those *above* has the higher score."""
+    return float((above[:, None] > below).mean() + (above[:, None] == below).mean() / 2)
+
+
+def calibration(likely: np.ndarray, right: np.ndarray) -> float:
+    """Expected calibration error in bins of equal width."""
+    of = np.minimum((likely * BINS).astype(int), BINS - 1)
+    return float(sum(abs((likely - right)[of == place].sum()) for place in range(BINS)) / len(likely))
+
+
+def cells(  # noqa: PLR0915 - one cell, from its split to its rows
+    name: str, grounds: dict[str, Bench], embedder: str, judge: str, count: int, seed: int
+) -> list[dict[str, Any]]:
+    """A row for the floor, for day one and for each rival; none where the collection has fewer queries."""
+    ground = grounds[name]
+    collection = ground.collection
+    pool, _ = split(collection, seed, 0.3)
+    if len(pool) < min(count, 150):
+        return []
+    pool = pool[:count]
+    rewards = judged(pooled_rewards([collection], [pool], LIST), judge, seed)
+    offsets = fit(replace(rewards, trusted=True))
+    rows = np.random.default_rng(seed).permutation(np.setdiff1d(np.arange(len(collection.query_ids)), pool))[:QUERIES]
+    scores = scores_of(ground, judge, seed)
+    column = {document: place for place, document in enumerate(collection.doc_ids.tolist())}
+    qrels = [collection.dataset.qrels[query] for query in collection.query_ids[rows].tolist()]
+    highest = max(1.0, *(max(grades.values()) for grades in collection.dataset.qrels.values()))
+    right = [{column[key]: grade / highest for key, grade in of.items() if grade > 0 and key in column} for of in qrels]
+    own_vectors, own_texts = unit(collection.query_vectors[rows]), texts_of(ground, rows)
+    alien_vectors, alien_texts = aliens_of(name, grounds, seed)
+
+    def lists(live: Offsets) -> dict[str, list[tuple[np.ndarray, Found]]]:
+        steered = unit(live.apply(own_vectors, task=name))
+        alien = searched(ground, unit(live.apply(alien_vectors, task=name)), alien_texts)
+        hard = searched(ground, steered, own_texts, [set(of) for of in right])
+        own = searched(ground, steered, own_texts)
+        vectors = {"own": own_vectors, "hard": own_vectors, "alien": alien_vectors}
+        return {
+            kind: list(zip(vectors[kind], found, strict=True))
+            for kind, found in (("own", own), ("hard", hard), ("alien", alien))
+        }
+
+    def best_of(live: dict[str, list[tuple[np.ndarray, Found]]], score: Score) -> dict[str, np.ndarray]:
+        return {kind: np.array([score(*one) for one in found]) for kind, found in live.items()}
+
+    def row(policy: str, own: list, best: dict[str, np.ndarray], cut: float, **more: float) -> dict[str, Any]:
+        by_labels = np.array(
+            [any(of.get(int(place), 0) >= 0.5 for place in found[3]) for of, (_, found) in zip(right, own, strict=True)]
+        )
+        answered = np.array([(scores[row, found[3]] >= 0.5).any() for row, (_, found) in zip(rows, own, strict=True)])
+        lost = best["own"] < cut
+        return {
+            "set": name, "embedder": embedder, "judge": judge, "judged": count, "seed": seed, "policy": policy,
+            "queries": int(answered.sum()), "lost": float(lost[answered].mean()),
+            "requests lost": float((answered & lost).mean()), "lost by labels": float(lost[by_labels].mean()),
+            **{kind: float((best[kind] < cut).mean()) for kind in ("alien", "hard") if kind in best},
+            **{f"auroc {one}": auroc(best["own"][by_labels], best[one]) for one in ("alien", "hard") if one in best},
+            **more,
+        }  # fmt: skip
+
+    def relevance(live: Offsets) -> Callable[..., np.ndarray]:
+        def known(vector: np.ndarray, found: Found) -> np.ndarray:
+            query, texts, cosines, _ = found
+            return live.relevance(cosines, vector=vector, query=query, texts=texts, task=name)
+
+        return known
+
+    table, found = [], lists(offsets)
+    if offsets.certificate(name) is not None:
+        ours, cut = relevance(offsets), offsets.floor(name)
+        likely = np.concatenate([ours(*one) for one in found["own"]])
+        liked = np.concatenate([scores[row, one[3]] >= 0.5 for row, (_, one) in zip(rows, found["own"], strict=True)])
+        best = best_of(found, lambda *one: ours(*one).max())
+        error = calibration(likely, liked)
+        table.append(row("floor", found["own"], best, -np.inf if cut is None else cut, ece=error))
+    pool_vectors, pool_texts = unit(collection.query_vectors[pool]), texts_of(ground, pool)
+    base = searched(ground, pool_vectors, pool_texts)
+    day = first_floor(pool_vectors, [one[:3] for one in base], task=name)
+    cut, first, plain = day.floor(name), relevance(day), lists(day)
+    best = best_of(plain, lambda *one: first(*one).max())
+    table.append(row("day one", plain["own"], best, -np.inf if cut is None else cut))
+    known = Vocabulary.of(rewards.doc_texts.tolist())
+    answers = np.array([(scores[row, one[3]] >= 0.5).any() for row, one in zip(pool, base, strict=True)])
+    rivals: dict[str, Score] = {
+        "constant cosine": lambda _, one: float(one[2][0]),
+        "first less median": lambda _, one: float(one[2][0] - np.median(one[2])),
+        "words covered": lambda _, one: float(knowledge(known, *one[:3])[:, 2].max()),
+    }
+    for policy, score in rivals.items():
+        own = np.array([score(*one) for one in zip(pool_vectors, base, strict=True)])
+        table.append(row(policy, plain["own"], best_of(plain, score), cut_of(own, answers)))
+    asked = {
+        kind: np.array([scores[row, one[3][:FIRST]].max() for row, (_, one) in zip(rows, plain[kind], strict=True)])
+        for kind in ("own", "hard")
+    }
+    if judge in NOISE:  # it says of no alien that it has an answer
+        asked["hard"], asked["alien"] = np.zeros(len(rows)), np.zeros(len(alien_texts))
+    own = np.array([scores[row, one[3][:FIRST]].max() for row, one in zip(pool, base, strict=True)])
+    table.append(row("judge of three", plain["own"], asked, 0.5 if judge in NOISE else cut_of(own, answers)))
+    return table
+
+
+def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The means of some *rows*, and in how many of them more was lost than sampling explains."""
+    parts = [part for part in PARTS if part in rows[0]]
+    mean = {part: round(float(np.mean([row[part] for row in rows])), 4) for part in parts}
+    most = [LOST + 1.645 * np.sqrt(LOST * (1 - LOST) / row["queries"]) for row in rows]
+    broken = float(np.mean([row["lost"] > bound for row, bound in zip(rows, most, strict=True)]))
+    named = {name: rows[0][name] for name in ("embedder", "judge", "judged", "policy")}
+    return {**named, "cells": len(rows), **mean, "broken": round(broken, 4)}
+
+
+def main() -> None:
+    """Print a line for each policy, and write them where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
+    parser.add_argument("--cache", type=Path, default=HERE / ".cache")
+    for name, default in (("sets", SETS), ("embedders", ("minilm", "e5")), ("judges", (QRELS, "ce-minilm-multi"))):
+        parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=list(default))
+    for name, default in (("judged", [100, 200]), ("seeds", [0, 1])):
+        parser.add_argument(f"--{name}", type=lambda text: [int(part) for part in text.split(",")], default=default)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    table = []
+    for embedder, judge in product(args.embedders, args.judges):
+        sets = [name for name in args.sets if has_vectors(args.data, name, embedder)]
+        source = QRELS if judge in NOISE else judge
+        grounds = {name: bench(args.data, args.cache, name, embedder, source) for name in sets}
+        rows = [
+            row
+            for name, count, seed in product(sets, args.judged, args.seeds)
+            for row in cells(name, grounds, embedder, judge, count, seed)
+        ]
+        for count, policy in product(args.judged, dict.fromkeys(row["policy"] for row in rows)):
+            if mine := [row for row in rows if (row["judged"], row["policy"]) == (count, policy)]:
+                table.append(summed(mine))
+                print(table[-1], flush=True)
+    if args.json:
+        args.json.write_text("[\n" + ",\n".join(map(json.dumps, table)) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()
