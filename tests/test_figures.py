@@ -465,6 +465,10 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
     assert table in (REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8")
     assert f"rises from {parts[0][1]} to {parts[-1][1]}, all of it by the offsets." in page
     assert by_offsets == both
+    none = f"`abstain` nothing is found for {percent(later[-1]['none'])} of"
+    assert f"{none} requests that no tool of the office serves, and for {percent(later[-1]['lost'])} of" in page
+    assert f"{none} 40 everyday requests" in FIGURES
+    assert f"a recipe, and for {percent(later[-1]['lost'])} of those that nobody asked before" in FIGURES
     assert readme in " ".join(TEXT.split())
     assert [sentence for sentence in said if sentence not in NUMBERS] == []
 

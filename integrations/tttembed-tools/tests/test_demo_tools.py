@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from tttembed_tools.demo.office import office
+from tttembed_tools.demo.office import office, unserved
 from tttembed_tools.demo.tools import run_tool_demo
 
 from tttembed_rag.evaluate.datasets import Dataset
@@ -105,6 +105,26 @@ def test_the_report_answers_first_what_requests_held_out_gain(story):
     assert f"nDCG@10 is {after:.3f} instead of {before:.3f} ({after - before:+.3f}, in the worst split" in html
 
 
+def test_the_story_says_for_how_many_requests_nothing_fits(tmp_path):
+    """Of those that no tool serves nearly all, and hardly any of those held out, once 45 requests were seen."""
+    topics = [f"{one} {topic}" for one in ("my", "her") for topic in TOPICS]
+    tools = {
+        f"{suite}_{topic}": f"{suite}: Handle a {topic} in the {suite} suite" for topic in TOPICS for suite in "ab"
+    }
+    right = {topic: {f"a_{topic.split()[1]}": 1.0} for topic in topics}
+    library = Dataset("suites", tools, {topic: f"please handle {topic}" for topic in topics}, right)
+    lines = []
+
+    rows = run_tool_demo((0,), tmp_path, lines.append, library=lambda _: library, embedder=FakeEmbedder())
+
+    assert [(row["none"], row["lost"]) for row in rows[:2]] == [(0, 0)] * 2
+    assert rows[-1]["none"] > 0.9
+    assert rows[-1]["lost"] < 0.2
+    told = f'{rows[-1]["none"]:.0%} are answered "none", and {rows[-1]["lost"]:.0%} of others.'
+    assert [line for line in lines if line.endswith(told)]
+    assert f"nothing for {100 * rows[-1]['none']:.0f} % of requests" in (tmp_path / "report.html").read_text("utf-8")
+
+
 def test_each_part_of_what_was_learned_has_a_bar(story):
     """The weight of BM25 alone, the offsets alone and both together, in the story and on the page."""
     lines, rows, html = story
@@ -145,5 +165,6 @@ def test_an_office_has_two_tools_for_each_job_and_uses_one():
         assert len(used) == 32
         assert len({name.partition(".")[0] for name in used}) == 4
         assert {len(right) for right in one.qrels.values()} == {1}
+    assert len(set(unserved())) == 40
     assert len({frozenset(name for right in one.qrels.values() for name in right) for one in offices}) > 1
     assert not [text for text in offices[0].queries.values() if any(name in text.casefold() for name in servers)]

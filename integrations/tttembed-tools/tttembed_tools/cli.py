@@ -153,15 +153,8 @@ def serve(
         logging.getLogger(ours).addHandler(said)
     logging.getLogger("tttembed_tools").setLevel(logging.INFO)
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)  # it may quote addresses and commands with secrets
-    search = LearnedToolSearch(
-        [],
-        embedder,
-        store=store,
-        judge=judge,
-        budget=Budget.parse(budget),
-        price=Price.parse(price),
-        abstain=abstain,
-    )
+    caps, cost = Budget.parse(budget), Price.parse(price)
+    search = LearnedToolSearch([], embedder, store=store, judge=judge, budget=caps, price=cost, abstain=abstain)
 
     def end(*_: object) -> None:
         search.close()

@@ -32,6 +32,11 @@ def office(seed: int) -> Dataset:
     )
 
 
+def unserved() -> list[str]:
+    """40 everyday requests that no tool of the office serves."""
+    return [sample["request"] for sample in _table("unserved.tsv")]
+
+
 def _server(tool: str) -> str:
     return tool.partition(".")[0]
 

@@ -22,12 +22,13 @@ from tttembed_rag.evaluate.page import drawing
 from tttembed_rag.evaluate.page.rendering import rendered
 from tttembed_rag.fitting.measures import dcg, ndcg
 from tttembed_rag.offsets.offsets import Offsets
+from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.rows import Float64
 from tttembed_tools.catalog import Card
-from tttembed_tools.demo.office import office
+from tttembed_tools.demo.office import office, unserved
 from tttembed_tools.explaining import FoundItem, SearchExplanation
 from tttembed_tools.index import WEIGHT, Index, best
-from tttembed_tools.learning import weight_of
+from tttembed_tools.learning import fits, weight_of
 from tttembed_tools.tools import LearnedToolSearch
 
 # Requests seen, up to half of all.
@@ -41,7 +42,8 @@ class DemoRow:
     """The requests held out in one *split*, searched after so many others were *seen*.
 
     The right tool is found *first* for a share of them. nDCG@10 is that of the search, and of each part of what was
-    learned alone: *weight* is that of BM25, and offsets are served where it *moves*.
+    learned alone: *weight* is that of BM25, and offsets are served where it *moves*. A search that abstains finds
+    nothing for a share of requests that no tool serves, *none*, and for a share of those held out, *lost*.
     """
 
     split: int
@@ -52,6 +54,8 @@ class DemoRow:
     by_offsets: float
     weight: float
     moves: bool
+    none: float
+    lost: float
 
 
 class _Sample(NamedTuple):
@@ -110,6 +114,11 @@ def run_tool_demo(
     for name, value in _parts(lines).items():
         say(f"{name:<34} {value:.3f}  {value - lines[0]['ndcg10']:+.3f}")
     say("")
+    none = (
+        'With abstain=True, of requests that no tool serves {none:.0%} are answered "none", and {lost:.0%} of others.'
+    )
+    say(none.format(**lines[-1]))
+    say("")
     for sample in samples:
         say(str(sample))
     reasons = list(dict.fromkeys(sample.found.reason for sample in samples))
@@ -140,7 +149,7 @@ def _measured(library: Dataset, index: Index, embedder: Embedder, seed: int) -> 
     middle = (len(order) + 1) // 2
     seen, held = order[:middle], order[middle:]
     texts = [library.queries[query] for query in held]
-    vectors = embedder.embed_queries(texts)
+    vectors, elsewhere = embedder.embed_queries(texts), embedder.embed_queries(unserved())
     search = LearnedToolSearch(index.cards, embedder)
 
     def ndcg(lists: Iterable[Sequence[str]]) -> Float64:
@@ -152,6 +161,10 @@ def _measured(library: Dataset, index: Index, embedder: Embedder, seed: int) -> 
         moved = vectors if offsets is None else offsets.apply(vectors)
         found = (best(index.scores(text, x, weight), 10) for text, x in zip(texts, moved, strict=True))
         return float(ndcg([index.cards[row].name for row in rows] for rows in found).mean())
+
+    def refused(asked: FloatArray, offsets: Offsets | None) -> float:
+        """The share of requests for which a search that abstains finds nothing."""
+        return 0.0 if offsets is None else float(np.mean([not fits(offsets, index, x, None) for x in asked]))
 
     rows: list[DemoRow] = []
     measured: list[Float64] = []
@@ -166,7 +179,9 @@ def _measured(library: Dataset, index: Index, embedder: Embedder, seed: int) -> 
         measured.append(ndcg(found))
         first = float(np.mean([names[0] in library.qrels[query] for query, names in zip(held, found, strict=True)]))
         parts = by_part(weight_of(served), None), by_part(WEIGHT, served)
-        rows.append(DemoRow(seed, count, first, float(measured[-1].mean()), *parts, lesson.weight, lesson.moves))
+        nothing = refused(elsewhere, served), refused(vectors, served)
+        ndcg10 = float(measured[-1].mean())
+        rows.append(DemoRow(seed, count, first, ndcg10, *parts, lesson.weight, lesson.moves, *nothing))
     gains = dict(zip(held, np.round(measured[-1] - measured[0], 6).tolist(), strict=True))
     return rows, _samples(library, search, gains)
 
@@ -212,7 +227,7 @@ def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
         "seen": rows[0].seen,
         **{
             name: float(np.mean([getattr(row, name) for row in rows]))
-            for name in ("first", "ndcg10", "by_weight", "by_offsets")
+            for name in ("first", "ndcg10", "by_weight", "by_offsets", "none", "lost")
         },
         "change": float(np.mean(changes)),
         "worst": min(changes),
