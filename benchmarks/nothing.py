@@ -1,7 +1,7 @@
 """Does a floor refuse what has no answer, and how many answers does it lose?
 
     python benchmarks/nothing.py [--sets a,b] [--embedders minilm,e5] [--judges qrels,ce-minilm-multi]
-        [--judged 100,200] [--seeds 0,1] [--json OUT.json]
+        [--judged 100,200] [--seeds 0,1] [--json OUT.json] [--plot OUT.svg [--of IN.json]]
 
 A collection's queries are judged ten deep with a declared judge, and at most 300 others are searched with their
 offsets. An *alien* query is one of another collection, of 50 each (the four collections of tools are no aliens to each
@@ -13,7 +13,8 @@ Rivals have the same queries and the same bound (at most 5 % of requests lose an
 cosine, the first cosine less the median, the share of the query's words that the best document has, and the judge, who
 is asked about the first three documents at every request: with labels it is right in all that it sees, and of the
 cross-encoder's own score a constant is taken in the same way (it was never asked about aliens). ECE is the expected
-calibration error of `relevance` in ten bins, in the judge's terms. About 20 minutes on one core.
+calibration error of `relevance` in ten bins, in the judge's terms. A curve has what each policy refuses at the cuts
+that lose so many answers, whoever may know these cuts. About 20 minutes on one core.
 """
 
 from __future__ import annotations
@@ -41,6 +42,33 @@ from tttembed_rag.offsets.rescorer import Vocabulary
 TOOLS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf")
 QUERIES, ALIENS, BINS, FIRST = 300, 50, 10, 3
 PARTS = ("lost", "requests lost", "lost by labels", "alien", "hard", "auroc alien", "auroc hard", "ece")
+# Shares of answers lost at which a curve says what is refused.
+LOSSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
+KINDS = ("alien", "hard")
+# Policies that are drawn, by the classes of their lines.
+DRAWN = {"floor": "ours", "constant cosine": "cosine", "words covered": "words", "first less median": "margin"}
+SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 345" role="img" aria-labelledby="t d" \
+font-family="system-ui, sans-serif" font-size="13">
+  <title id="t">Refused against lost</title>
+  <desc id="d">Two panels. Across: the share of own answers that a cut loses. Up: the share of requests that it \
+refuses, of alien ones on the left and of hard ones on the right. At five per cent, which is dashed, the line of the \
+floor lies above those of a constant cosine, of words covered, and of the first cosine less the median. A dot is where \
+the certified cut of each lies, left of the dashed line.</desc>
+  <style>
+    text {{ fill: #24292f; text-anchor: middle }} .left {{ text-anchor: end }} .right {{ text-anchor: start }}
+    path {{ fill: none; stroke-width: 2 }} .zero {{ stroke: #d0d7de; stroke-width: 1 }}
+    .bound {{ stroke: #cf222e; stroke-width: 1; stroke-dasharray: 5 4 }} .ours {{ stroke: #0969da }}
+    .cosine {{ stroke: #57606a }} .words {{ stroke: #8c959f; stroke-dasharray: 7 4 }}
+    .margin {{ stroke: #8c959f; stroke-dasharray: 2 3 }}
+    .dot {{ fill: #ffffff; stroke-width: 2; stroke-dasharray: none }}
+    @media (prefers-color-scheme: dark) {{
+      text {{ fill: #e6edf3 }} .zero {{ stroke: #30363d }} .bound {{ stroke: #f85149 }} .ours {{ stroke: #4493f8 }}
+      .cosine {{ stroke: #9198a1 }} .words {{ stroke: #6e7681 }} .margin {{ stroke: #6e7681 }} .dot {{ fill: #0d1117 }}
+    }}
+  </style>
+  {parts}
+</svg>
+"""
 
 # Query, texts, cosines and rows of what was found for it.
 Found: TypeAlias = tuple[str, list[str], np.ndarray, np.ndarray]
@@ -146,12 +174,14 @@ def cells(  # noqa: PLR0915 - one cell, from its split to its rows
         )
         answered = np.array([(scores[row, found[3]] >= 0.5).any() for row, (_, found) in zip(rows, own, strict=True)])
         lost = best["own"] < cut
+        cuts = np.quantile(best["own"][answered], LOSSES)
         return {
             "set": name, "embedder": embedder, "judge": judge, "judged": count, "seed": seed, "policy": policy,
             "queries": int(answered.sum()), "lost": float(lost[answered].mean()),
             "requests lost": float((answered & lost).mean()), "lost by labels": float(lost[by_labels].mean()),
-            **{kind: float((best[kind] < cut).mean()) for kind in ("alien", "hard") if kind in best},
-            **{f"auroc {one}": auroc(best["own"][by_labels], best[one]) for one in ("alien", "hard") if one in best},
+            **{kind: float((best[kind] < cut).mean()) for kind in KINDS if kind in best},
+            **{f"{kind} curve": (best[kind][:, None] < cuts).mean(axis=0) for kind in KINDS if kind in best},
+            **{f"auroc {kind}": auroc(best["own"][by_labels], best[kind]) for kind in KINDS if kind in best},
             **more,
         }  # fmt: skip
 
@@ -201,14 +231,46 @@ def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The means of some *rows*, and in how many of them more was lost than sampling explains."""
     parts = [part for part in PARTS if part in rows[0]]
     mean = {part: round(float(np.mean([row[part] for row in rows])), 4) for part in parts}
+    parts = [part for part in (f"{kind} curve" for kind in KINDS) if part in rows[0]]
+    curves = {part: np.mean([row[part] for row in rows], axis=0).round(4).tolist() for part in parts}
     most = [LOST + 1.645 * np.sqrt(LOST * (1 - LOST) / row["queries"]) for row in rows]
     broken = float(np.mean([row["lost"] > bound for row, bound in zip(rows, most, strict=True)]))
     named = {name: rows[0][name] for name in ("embedder", "judge", "judged", "policy")}
-    return {**named, "cells": len(rows), **mean, "broken": round(broken, 4)}
+    return {**named, "cells": len(rows), **mean, "broken": round(broken, 4), **curves}
+
+
+def drawn(table: list[dict[str, Any]]) -> str:
+    """An SVG of what is refused by what is lost: a line for each policy, with its certified cut as a dot."""
+    most = max(row["judged"] for row in table)
+    shown = [row for row in table if (row["embedder"], row["judge"], row["judged"]) == ("minilm", QRELS, most)]
+    parts = []
+    for left, kind in ((60, "alien"), (370, "hard")):
+
+        def place(lost: float, refused: float, left: int = left) -> tuple[int, int]:
+            return round(left + 240 * lost / LOSSES[-1]), round(270 - 230 * refused)
+
+        for at in (0.0, 0.25, 0.5, 0.75, 1.0):
+            parts.append(f'<path class="zero" d="M{left} {place(0, at)[1]} h240"/>')
+            parts.append(f'<text x="{left - 6}" y="{place(0, at)[1] + 4}" class="left">{at:.0%}</text>')
+        parts += [f'<text x="{place(at, 0)[0]}" y="287">{at:.0%}</text>' for at in (0.0, 0.05, 0.1, 0.15, 0.2)]
+        parts.append(f'<path class="bound" d="M{place(LOST, 0)[0]} 270 V40"/>')
+        parts.append(f'<text x="{left + 120}" y="30">{kind} requests refused</text>')
+        parts.append(f'<text x="{left + 120}" y="308">answers lost</text>')
+        for row in shown:
+            if row["policy"] not in DRAWN:
+                continue
+            name = DRAWN[row["policy"]]
+            line = " L".join("{} {}".format(*place(*one)) for one in zip(LOSSES, row[f"{kind} curve"], strict=True))
+            x, y = place(row["lost"], row[kind])
+            parts.append(f'<path class="{name}" d="M{line}"/><circle class="{name} dot" cx="{x}" cy="{y}" r="4"/>')
+    for number, (policy, name) in enumerate(DRAWN.items()):
+        parts.append(f'<path class="{name}" d="M{60 + 142 * number} 330 h18"/>')
+        parts.append(f'<text x="{84 + 142 * number}" y="334" class="right">{policy}</text>')
+    return SVG.format(parts="\n  ".join(parts))
 
 
 def main() -> None:
-    """Print a line for each policy, and write them where asked."""
+    """Print a line for each policy, and write or draw them where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
     parser.add_argument("--cache", type=Path, default=HERE / ".cache")
@@ -217,8 +279,19 @@ def main() -> None:
     for name, default in (("judged", [100, 200]), ("seeds", [0, 1])):
         parser.add_argument(f"--{name}", type=lambda text: [int(part) for part in text.split(",")], default=default)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--of", type=Path, help="What --json wrote, to be drawn without being measured again.")
     args = parser.parse_args()
-    table = []
+    table = json.loads(args.of.read_text()) if args.of else measured(args)
+    if args.json:
+        args.json.write_text("[\n" + ",\n".join(map(json.dumps, table)) + "\n]\n")
+    if args.plot:
+        args.plot.write_text(drawn(table))
+
+
+def measured(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of all policies."""
+    table: list[dict[str, Any]] = []
     for embedder, judge in product(args.embedders, args.judges):
         sets = [name for name in args.sets if has_vectors(args.data, name, embedder)]
         source = QRELS if judge in NOISE else judge
@@ -232,8 +305,7 @@ def main() -> None:
             if mine := [row for row in rows if (row["judged"], row["policy"]) == (count, policy)]:
                 table.append(summed(mine))
                 print(table[-1], flush=True)
-    if args.json:
-        args.json.write_text("[\n" + ",\n".join(map(json.dumps, table)) + "\n]\n")
+    return table
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from tttembed_tools import LearnedToolSearch
 from tttembed_tools.hosts import mcp as mcp_front
 from tttembed_tools.hosts.mcp import read_servers
 
-from tests.catalogues import LEARNED, UNSEEN, request
+from tests.catalogues import LEARNED, TOPICS, UNSEEN, request
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 from tttembed_rag.testing import FakeEmbedder
@@ -199,6 +199,25 @@ def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path):
 
     assert f"office_zeta_{LEARNED[0]}" in names
     assert "server 'gone': FileNotFoundError: No such file or directory" in (tmp_path / "stderr").read_text()
+
+
+def test_no_tool_is_found_where_none_fits_if_it_is_to(tmp_path):
+    """With --abstain, as soon as a floor was learned from what worked; other requests find their tools."""
+
+    async def story():
+        async with Client(front(tmp_path, "--abstain")) as client:
+            for topic, again in itertools.product(TOPICS, range(2)):
+                await client.call_tool("search_tools", {"query": f"{request(topic)} {again}"})
+                await client.call_tool("call_tool", {"name": f"office_zeta_{topic}"})
+            for _ in range(240):
+                result = await client.call_tool("search_tools", {"query": "what the weather says"})
+                if not result.structured_content["result"]:
+                    break
+                await asyncio.sleep(0.25)
+            own = await client.call_tool("search_tools", {"query": f"{request(TOPICS[0])} 0"})
+            return result.structured_content["result"], len(own.structured_content["result"])
+
+    assert asyncio.run(story()) == ([], 4)
 
 
 def names_found(servers, *, searches=1, every=60.0, query="do it"):

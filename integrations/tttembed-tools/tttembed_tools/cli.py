@@ -23,6 +23,7 @@ judged = together(
     click.option("--budget", default="pairs=200", metavar="CAPS", help="Of --judge, per day (UTC)."),
     text("--price", "USD", "As for `tttembed worker`."),
 )
+abstains = click.option("--abstain", is_flag=True, help="Find no tool where none fits a request.")
 
 
 @click.command()
@@ -60,8 +61,11 @@ def tools() -> None:
 )
 @click.option("--store", required=True, metavar="URL", help="Where the search keeps what was called.")
 @click.option("--embed", "embedder", default="minilm", metavar="SPEC", help="That of the search.")
+@abstains
 @judged
-def learn(catalog: Path, store: str, embedder: str, judge: str | None, budget: str, price: str) -> None:
+def learn(
+    catalog: Path, store: str, embedder: str, *, abstain: bool, judge: str | None, budget: str, price: str
+) -> None:
     """Learn from the calls in a store, for every tenant, as `LearnedToolSearch.learn` does; one pass, for cron.
 
     A tenant is learned for where outcomes that no process has learned from are at least a tenth of the others.
@@ -74,7 +78,9 @@ def learn(catalog: Path, store: str, embedder: str, judge: str | None, budget: s
     caps, cost = Budget.parse(budget), Price.parse(price)
     with (
         open_store(store, create=False) as opened,
-        LearnedToolSearch(catalog, embedder, store=opened, judge=judge, budget=caps, price=cost) as search,
+        LearnedToolSearch(
+            catalog, embedder, store=opened, judge=judge, budget=caps, price=cost, abstain=abstain
+        ) as search,
     ):
         lessons = search.learn_for_all(grown=None)
         for tenant, lesson in lessons.items():
@@ -108,6 +114,7 @@ def learn(catalog: Path, store: str, embedder: str, judge: str | None, budget: s
 )
 @counted("--top", 8, "Tools found at most.")
 @click.option("--report", is_flag=True, help="A third tool, report_outcome, for tools that are called elsewhere.")
+@abstains
 @judged
 def serve(
     catalog: Path,
@@ -120,6 +127,7 @@ def serve(
     top: int,
     *,
     report: bool,
+    abstain: bool,
     judge: str | None,
     budget: str,
     price: str,
@@ -146,7 +154,13 @@ def serve(
     logging.getLogger("tttembed_tools").setLevel(logging.INFO)
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)  # it may quote addresses and commands with secrets
     search = LearnedToolSearch(
-        [], embedder, store=store, judge=judge, budget=Budget.parse(budget), price=Price.parse(price)
+        [],
+        embedder,
+        store=store,
+        judge=judge,
+        budget=Budget.parse(budget),
+        price=Price.parse(price),
+        abstain=abstain,
     )
 
     def end(*_: object) -> None:

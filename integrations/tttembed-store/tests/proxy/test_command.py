@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from tttembed_store.sql import open_store
+from tttembed_tools import LearnedToolSearch
 
+from tests.catalogues import CATALOG, TOPICS, request
 from tttembed_rag import Steering
 from tttembed_rag.cli import main
 from tttembed_rag.embedders import minilm
+from tttembed_rag.testing import FakeEmbedder
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "how-to" / "http.md").read_text(encoding="utf-8")
 MODEL = "text-embedding-3-small"
@@ -84,6 +87,27 @@ def test_it_searches_a_catalogue_and_keeps_what_worked(command, tmp_path):
     assert kept == {"kept": 1, "source": "ada"}
     with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
         assert store.counts("").rewards == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("abstains", [False, True])
+def test_it_finds_no_tool_where_none_fits_if_it_is_to(command, tmp_path, abstains):
+    """Below the floor of requests for which a tool worked; others find their tools."""
+    place = f"{tmp_path}/tools.json,sqlite:///{tmp_path}/tools.db"
+    (tmp_path / "tools.json").write_text(json.dumps(CATALOG), encoding="utf-8")
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=f"sqlite:///{tmp_path}/tools.db", abstain=True) as search:
+        for number, topic in enumerate([*TOPICS, *TOPICS]):
+            search.used(request(topic), f"zeta_{topic}", source=f"agent {number}")
+        search.learn()
+    embedder = "python:tttembed_rag.testing:FakeEmbedder"
+    _, url = command("--catalog", f"office={place}", "--embed", embedder, *["--abstain"] * abstains)
+
+    found = [
+        httpx.post(f"{url}/v1/search/office", json={"query": query}, timeout=60).json()["tools"]
+        for query in ("what the weather says", request(TOPICS[0]))
+    ]
+
+    assert [len(names) for names in found] == [0 if abstains else 5, 5]
 
 
 @pytest.mark.slow

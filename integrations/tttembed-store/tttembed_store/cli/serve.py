@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     metavar="NAME=PATH[,URL]",
     help="Search the tools of PATH at /v1/search/NAME, and keep what was learned in a store of its own at URL.",
 )
+@click.option("--abstain", is_flag=True, help="Find no tool where none of --catalog fits a request.")
 @click.option("--embed", metavar="SPEC", help="What answers in place of UPSTREAM; and of --catalog, `minilm` if none.")
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", default=8787, type=click.IntRange(0, 65535), metavar="N", help="0: any.")
@@ -68,6 +69,7 @@ def serve(
     port: int,
     limit: int,
     language: bool,
+    abstain: bool,
 ) -> None:
     """Stand before the embedding service at UPSTREAM and steer the vectors of queries, for clients in any language.
 
@@ -96,7 +98,7 @@ def serve(
     own_key = None if upstream_key is None else _secret("--upstream-key", upstream_key)
     if own_key is not None and not keys:
         raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")
-    searches = _searches(catalogs, embed or "minilm", url)
+    searches = _searches(catalogs, embed or "minilm", url, abstain=abstain)
     behind = upstream or LocalModel(open_embedder(embed or ""), model)
     live = follow(url, embedder=embedder) if url is not None else TenantOffsets.of_file(str(path), embedder=embedder)
     app = proxy_app(
@@ -136,7 +138,7 @@ def serve(
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def _searches(given: tuple[str, ...], embed: str, url: str | None) -> dict[str, ToolSearch]:
+def _searches(given: tuple[str, ...], embed: str, url: str | None, *, abstain: bool) -> dict[str, ToolSearch]:
     """The searches of NAME=PATH[,URL], by name."""
     found: dict[str, tuple[Path, str | None]] = {}
     places = {_place(url)} if url else set()
@@ -152,7 +154,7 @@ def _searches(given: tuple[str, ...], embed: str, url: str | None) -> dict[str, 
     if not found:
         return {}
     search = extension("tttembed.tools", "search", brings="--catalog is an option", of="tttembed-tools")
-    return {name: search(file, embed, store=store) for name, (file, store) in found.items()}
+    return {name: search(file, embed, store=store, abstain=abstain) for name, (file, store) in found.items()}
 
 
 def _place(url: str) -> str:

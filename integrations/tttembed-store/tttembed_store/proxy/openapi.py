@@ -96,7 +96,8 @@ _ANSWERS: dict[str, _Schema] = {
     ),
     "/v1/feedback": _KEPT,
     "/v1/search/{catalogue}": _object(
-        ("tools",), tools={"type": "array", "items": {"type": "string"}, "description": "names, best first"}
+        ("tools",),
+        tools={"type": "array", "items": {"type": "string"}, "description": "names, best first; none if none fits"},
     ),
     "/v1/used": _KEPT,
 }
