@@ -308,6 +308,23 @@ class TestSorters:
                 assert all(0.25 < adapter.likelihood(document) < 0.75 for document in found)
                 assert adapter.texts(found[:1]) == ["passage 17"] * bool(kept)
 
+    async def test_a_cascade_asks_about_no_list_that_the_floor_refuses(self, adapter):
+        """Once lists are certified to need no judge; before, and of texts that are explored, all lists are judged."""
+        judge = knowing()
+        floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (0.99,), (0.04,))
+        counts = []
+        certified = Skips((5.0,), (0.001,), 60, ())
+        for skips, explore in ((certified, 1e-12), (certified, 1.0), (None, 1e-12)):
+            version = replace(of_words(), floor=floor, skips=skips)
+            offsets = Offsets([version], width=WIDTH, settings={"judge": judge.fingerprint})
+            cascade = Cascade(judge, depth=60, explore=explore)
+            documents, sorter = self.make(adapter, offsets=offsets, floor=0.05, cascade=cascade)
+            assert adapter.sort(sorter, documents, "anything") == []
+            assert await adapter.asort(sorter, documents, "something") == []
+            counts.append((cascade.counts["skipped"], cascade.counts["reranked"]))
+
+        assert counts == [(2, 0), (0, 2), (0, 2)]
+
     @pytest.mark.parametrize(
         "options",
         [{"deep": 4}, {"floor": 1.0}, {"cascade": knowing()}, {"top_n": 0}, {"top_n": "four"}],

@@ -69,7 +69,8 @@ class Cascade:
     process on the same text are used again, where they know the first documents (half of them, once); a text of the
     explored share is reranked; a list whose first document leads by enough is served as it is, if the reranker put that
     document first before, in this process or in what the version was learned from; all others are reranked. Nothing is
-    skipped before a version certifies it, which takes 60 judged questions. Whatever fails is logged, and the list is
+    skipped before a version certifies it, which takes 60 judged questions; from then on it is not asked either about a
+    list that a floor refuses, unless the text is of the explored share. Whatever fails is logged, and the list is
     served as it is.
 
     Args:
@@ -126,7 +127,13 @@ class Cascade:
         return {name: self._counts[name] for name in names}
 
     def order(
-        self, request: Request, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
+        self,
+        request: Request,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        similarity: Similarity = None,
+        floor: float | None = None,
     ) -> list[int]:
         """Places of what a search found, best first.
 
@@ -136,19 +143,31 @@ class Cascade:
                 as are served.
             scores: Their scores, as the search gives them.
             similarity: Score to cosine similarity; None where scores are cosines.
+            floor: Share of requests that may lose an answer, where whoever asks serves nothing below this floor.
         """
-        steps = self._steps(request, texts, scores, similarity)
+        steps = self._steps(request, texts, scores, similarity, floor)
         return drive(steps, Handlers(judge=partial(scored, self._judge, request.query)))
 
     async def aorder(
-        self, request: Request, texts: Sequence[str], scores: Sequence[float | None], *, similarity: Similarity = None
+        self,
+        request: Request,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        similarity: Similarity = None,
+        floor: float | None = None,
     ) -> list[int]:
         """`order`, without blocking the event loop."""
-        steps = self._steps(request, texts, scores, similarity)
+        steps = self._steps(request, texts, scores, similarity, floor)
         return await adrive(steps, Handlers(judge=partial(ascored, self._judge, request.query)))
 
     def _steps(
-        self, request: Request, texts: Sequence[str], scores: Sequence[float | None], similarity: Similarity
+        self,
+        request: Request,
+        texts: Sequence[str],
+        scores: Sequence[float | None],
+        similarity: Similarity,
+        floor: float | None,
     ) -> Generator[Question, Any, list[int]]:
         """The places of a list; the one question there may be is what the judge says of its first documents."""
         query, task = request.query, request.task
@@ -177,10 +196,19 @@ class Cascade:
                     else:
                         self._kept[about] = known
                 return in_reward_order(ranked.places, rewards)
+        # Before anything is certified all verdicts are kept, which without refused lists would be no fair sample.
+        spared = not explored and (
+            sure
+            or (
+                floor is not None
+                and skips is not None
+                and request.refuses(request.relevance(texts, scores, similarity=similarity), floor)
+            )
+        )
         with self._lock:
-            self._counts["skipped" if sure and not explored else "reranked"] += 1
+            self._counts["skipped" if spared else "reranked"] += 1
             self._counts["explored"] += explored
-        if sure and not explored:
+        if spared:
             return ranked.places
         judged = [texts[place] for place in first]
         try:

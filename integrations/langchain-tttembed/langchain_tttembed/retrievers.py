@@ -199,7 +199,7 @@ class RescoringRetriever(BaseRetriever):
             if self.cascade is None:
                 order = request.order(texts, scores, similarity=self.similarity)
             else:
-                order = self.cascade.order(request, texts, scores, similarity=self.similarity)
+                order = self.cascade.order(request, texts, scores, similarity=self.similarity, floor=self.floor)
             likely = None if self.floor is None else request.relevance(texts, scores, similarity=self.similarity)
             return _fitting(request, [document for document, _ in pairs], order, likely, self.floor)[: k or self.k]
 
@@ -214,7 +214,7 @@ class RescoringRetriever(BaseRetriever):
             if self.cascade is None:
                 order = request.order(texts, scores, similarity=self.similarity)
             else:
-                order = await self.cascade.aorder(request, texts, scores, similarity=self.similarity)
+                order = await self.cascade.aorder(request, texts, scores, similarity=self.similarity, floor=self.floor)
             likely = None if self.floor is None else request.relevance(texts, scores, similarity=self.similarity)
             return _fitting(request, [document for document, _ in pairs], order, likely, self.floor)[: k or self.k]
 
@@ -259,7 +259,7 @@ class RescoringCompressor(BaseDocumentCompressor):
                 if self.cascade is None:
                     order = request.order(texts, scores)
                 else:
-                    order = self.cascade.order(request, texts, scores)
+                    order = self.cascade.order(request, texts, scores, floor=self.floor)
                 likely = None if self.floor is None else request.relevance(texts, scores)
                 documents = _fitting(request, documents, order, likely, self.floor)
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
@@ -281,7 +281,7 @@ class RescoringCompressor(BaseDocumentCompressor):
                 if self.cascade is None:
                     order = request.order(texts, scores)
                 else:
-                    order = await self.cascade.aorder(request, texts, scores)
+                    order = await self.cascade.aorder(request, texts, scores, floor=self.floor)
                 likely = None if self.floor is None else request.relevance(texts, scores)
                 documents = _fitting(request, documents, order, likely, self.floor)
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on

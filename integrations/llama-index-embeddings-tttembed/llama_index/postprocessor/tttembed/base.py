@@ -205,7 +205,7 @@ class RescoringPostprocessor(_Whole):
         if self._cascade is None:
             order = request.order(read_texts(nodes), scores)
         else:
-            order = self._cascade.order(request, read_texts(nodes), scores)
+            order = self._cascade.order(request, read_texts(nodes), scores, floor=self._floor)
         return self._fitting(request, nodes, order)[: self._top_n]
 
     async def _apostprocess_nodes(
@@ -214,7 +214,7 @@ class RescoringPostprocessor(_Whole):
         if self._cascade is None:
             return self._postprocess_nodes(nodes, query_bundle)
         request, scores = self._request(query_bundle), [node.score for node in nodes]
-        order = await self._cascade.aorder(request, read_texts(nodes), scores)
+        order = await self._cascade.aorder(request, read_texts(nodes), scores, floor=self._floor)
         return self._fitting(request, nodes, order)[: self._top_n]
 
     def _fitting(self, request: Request, nodes: list[NodeWithScore], order: list[int]) -> list[NodeWithScore]:

@@ -114,7 +114,9 @@ class TTTRanker:
             request = steering.request(query)
             texts, scores = [doc.content or "" for doc in documents], [doc.score for doc in documents]
             order = (
-                request.order(texts, scores) if self._cascade is None else self._cascade.order(request, texts, scores)
+                request.order(texts, scores)
+                if self._cascade is None
+                else self._cascade.order(request, texts, scores, floor=self.floor)
             )
             likely = None if self.floor is None else request.relevance(texts, scores)
             if self.floor is not None and request.refuses(likely, self.floor):
