@@ -71,6 +71,22 @@ def test_verdicts_that_say_nothing_leave_the_start(world):
     assert "; kept: there is nothing" in learned.evidence.reason or "kept: every candidate" in learned.evidence.reason
 
 
+def test_what_is_kept_has_the_floor_of_its_lists(world):
+    """A judge that repeats the order under the start teaches no offset, and a floor all the same."""
+    start = world.means()
+    rewards = world.rewards(start, range(30))
+    values = []
+    for row, name in enumerate(rewards.tasks.tolist()):
+        found = rewards.documents.rows(rewards.candidates[rewards.starts[row] : rewards.starts[row + 1]]).unit
+        cosines = found @ start.apply(rewards.queries.unit[row], task=name)
+        values += (cosines == cosines.max()).astype(float).tolist()
+    learned = fit(replace(rewards, values=np.array(values)), start=start, trusted=True)["local:en"]
+
+    assert "; kept: the judge repeats" in learned.evidence.reason
+    assert learned.floor is not None
+    assert learned.floor.n == 30
+
+
 @pytest.mark.parametrize("voice", ["an inverted judge", "one source"])
 def test_who_is_not_believed_takes_no_start_away(world, voice):
     """Neither a judge that contradicts the retriever nor a single account decides what others are served."""

@@ -63,6 +63,8 @@ def with_floor(offset: Offset, case: Case, held_out: Float64 | None = None) -> O
     vouched = case.voucher != "nobody" or case.labelled is not None
     if offset.scope != "local" or offset.evidence.against or case.by_sources.any() or not vouched:
         return offset
+    if held_out is None and case.terms.start is not None:
+        held_out = case.terms.started(case.rewards)
     vocabulary = None if offset.rescorer is None else offset.rescorer.vocabulary
     return replace(offset, floor=floor_of_case(case, held_out, vocabulary))
 

@@ -37,4 +37,4 @@ def kept(start: Offset, offset: Offset) -> Offset:
     """What a task is served already, *start*, in place of an *offset* of zero, with what is known of its lists."""
     evidence = replace(start.evidence, reason=f"{start.evidence.reason}; kept: {offset.evidence.reason}")
     start = replace(start, scope="local", task=offset.task, evidence=evidence)
-    return replace(start, rescorer=offset.rescorer, skips=offset.skips)
+    return replace(start, rescorer=offset.rescorer, skips=offset.skips, floor=offset.floor)
