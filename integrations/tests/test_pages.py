@@ -1,7 +1,7 @@
 """What pages show runs where nothing is installed but what each page says to install; `make test-hosts` runs it.
 
-Each page's line of `pip install` is run as it stands, with wheels of this clone as the README builds them. The tests of
-the pages themselves run in an environment that has everything, pytest among it.
+Each page's first lines of `pip install` are run as they stand, with wheels of this clone as the README builds them. The
+tests of the pages themselves run in an environment that has everything, pytest among it.
 """
 
 from __future__ import annotations
@@ -68,25 +68,21 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A function that makes an environment with what a line of `pip install` names, once for each line."""
-    made: dict[str, Path] = {}
+def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Path]:
+    """A function that makes an environment with what lines of `pip install` name, once for the same lines."""
+    made: dict[tuple[str, ...], Path] = {}
 
-    def environment(line: str) -> Path:
-        if line not in made:
-            made[line] = tmp_path_factory.mktemp("environment")
-            subprocess.run([sys.executable, "-m", "venv", "--without-pip", made[line]], check=True)
-            pip = [sys.executable, "-m", "pip", "--python", made[line] / "bin" / "python", "install"]
-            options = [
-                "--quiet",
-                "--no-compile",
-                "--constraint",
-                REPO / "constraints.txt",
-                *shlex.split(line),
-            ]
+    def environment(lines: tuple[str, ...]) -> Path:
+        if lines not in made:
+            made[lines] = tmp_path_factory.mktemp("environment")
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", made[lines]], check=True)
+            pip = [sys.executable, "-m", "pip", "--python", made[lines] / "bin" / "python", "install"]
+            options = ["--quiet", "--no-compile", "--constraint", REPO / "constraints.txt"]
             links = f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}"
-            subprocess.run([*pip, *options], env=os.environ | {"PIP_FIND_LINKS": links}, check=True)
-        return made[line] / "bin"
+            for line in lines:
+                asked = [*pip, *options, *shlex.split(line)]
+                subprocess.run(asked, env=os.environ | {"PIP_FIND_LINKS": links}, check=True)
+        return made[lines] / "bin"
 
     return environment
 
@@ -94,16 +90,17 @@ def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs_with_what_it_says_to_install(
-    page: str, installed: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, installed: Callable[[tuple[str, ...]], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its Python and its commands, but servers, the demo, and what loads the small model, which needs torch.
+    """Its Python and its commands, but servers, the demo, and commands that load the small model.
 
     A page without a line needs the package alone.
     """
     text = (REPO / page).read_text(encoding="utf-8")
-    (line, *_) = [*re.findall(r"^    pip install ([^#\n]+[^#\s])", text, flags=re.MULTILINE), "tttembed-rag"]
+    block = re.search(r"(^    pip install .*\n)+", text, flags=re.MULTILINE)
+    lines = re.findall(r"^    pip install ([^#\n]+[^#\s])", block[0], flags=re.MULTILINE) if block else ["tttembed-rag"]
     monkeypatch.chdir(tmp_path)
-    there = installed(line)
+    there = installed(tuple(lines))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["PATH"] = f"{there}{os.pathsep}{environment['PATH']}"
     environment["COHERE_API_KEY"] = "none is asked for in a dry run"
