@@ -11,7 +11,7 @@ from llama_index.core.bridge.pydantic import BaseModel, PrivateAttr
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
-from llama_index.embeddings.tttembed import TTTEmbedding
+from llama_index.embeddings.tttembed.base import TTTEmbedding
 from llama_index.embeddings.tttembed.resolvers import ids_of
 
 from tttembed_rag import InputError, Judge, TextVectors
