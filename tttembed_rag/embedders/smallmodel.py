@@ -37,7 +37,9 @@ class MiniLM(RoleEmbedder):
         self._tokenizer.enable_truncation(max_tokens)
         self._tokenizer.no_padding()
         self._weights: dict[str, FloatArray] = load_file(folder / "model.safetensors")
-        digest = hashlib.sha256(b"".join(self._weights[name].tobytes() for name in sorted(self._weights)))
+        digest = hashlib.sha256()
+        for name in sorted(self._weights):
+            digest.update(self._weights[name].data)
         self.fingerprint = fingerprint_of("minilm", NAME, weights=digest.hexdigest(), max_tokens=max_tokens)
 
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:  # noqa: ARG002 - a query is read as a document is

@@ -75,6 +75,11 @@ def conclusions(cells: Cells) -> list[str]:
     return [_conclusion(dataset, cell) for dataset, (_, cell) in sorted(most.items())]
 
 
+def without(left_out: int) -> str:
+    """That so many queries are *left_out* of every mean, as a sentence behind another; empty where none is."""
+    return f" {left_out} queries whose rewards do not differ are left out." if left_out else ""
+
+
 def _conclusion(dataset: str, cell: Rows) -> str:
     mean = mean_of(cell)
     of = f"{dataset}: with {mean['rewarded_queries']:.0f} judged queries, auto"
@@ -85,8 +90,7 @@ def _conclusion(dataset: str, cell: Rows) -> str:
     verdict = "helps" if low > 0 else "harms" if high < 0 else "changes little for"
     kept = "" if mean["share"] == "-" else f", {mean['share']} of what direct rerank of these queries would gain"
     change = f"{mean['delta']:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]"
-    alike = f" {n} queries whose rewards do not differ are left out." if (n := cell[0]["left_out"]) else ""
-    return f"{of} {verdict} queries that nobody judged: {change}{kept}.{alike}"
+    return f"{of} {verdict} queries that nobody judged: {change}{kept}.{without(cell[0]['left_out'])}"
 
 
 def _line(cell: tuple[str, str, int, str], mean: dict[str, Any]) -> str:

@@ -130,7 +130,9 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
     )
     without = np.broadcast_to(prior.held_out.astype(np.float64), targets.shape)
     held_out = without + regression.held_out(case.fold)
-    shares = replace(regression, targets=case.trust * optima.shares[:, None]).held_out(case.fold)[:, 0]
+    shares = None
+    if alone:  # else what is common to all vectors is not known
+        shares = replace(regression, targets=case.trust * optima.shares[:, None]).held_out(case.fold)[:, 0]
 
     def learn(evidence: Evidence) -> Offset:
         used = optima.take(reached) if reached.any() else optima
@@ -142,9 +144,7 @@ def propose_local(case: Case, optima: Solution, prior: Prior | None = None) -> P
     def finely() -> Float64:
         return without + regression.held_out(case.groups % FINE_FOLDS)
 
-    return Proposal(
-        f"a local offset{what}", case, held_out, without, learn, shares=shares if alone else None, finely=finely
-    )
+    return Proposal(f"a local offset{what}", case, held_out, without, learn, shares=shares, finely=finely)
 
 
 def propose_constant(case: Case, task: str | None = None, *, unseen: bool = False) -> Proposal:

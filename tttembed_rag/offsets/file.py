@@ -121,14 +121,8 @@ def _check_known(told: Any, key: str, part: str = "") -> None:
             raise InputError(f"offsets: expected {known[1]} as {part}{name} of {key!r:.80}, got {value!r:.80}")
         if known is None and is_dataclass(value):
             _check_known(value, key, f"{part}{name}.")
-    pair = (
-        (told.leads, told.lost)
-        if isinstance(told, Skips)
-        else (told.lowest, told.lost)
-        if isinstance(told, Floor)
-        else None
-    )
-    if pair and len(pair[0]) != len(pair[1]):
+    cuts = told.leads if isinstance(told, Skips) else told.lowest if isinstance(told, Floor) else None
+    if cuts is not None and len(cuts) != len(told.lost):
         raise InputError(
             f"offsets: expected as many cuts as losses as {part.rstrip('.')} of {key!r:.80}, got {told!r:.80}"
         )
@@ -264,8 +258,9 @@ def _record(offset: Offset) -> dict[str, Any]:
     if offset.skips is not None:
         record["skips"] = asdict(offset.skips)
     if offset.floor is not None:
-        record["floor"] = {**asdict(replace(offset.floor, centre=np.empty(0))), "rows": 1}
-        del record["floor"]["centre"]
+        numbers = asdict(offset.floor)
+        del numbers["centre"]  # a tensor's
+        record["floor"] = numbers | {"rows": 1}
     return record
 
 

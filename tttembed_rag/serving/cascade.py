@@ -133,7 +133,7 @@ class Cascade:
         scores: Sequence[float | None],
         *,
         similarity: Similarity = None,
-        floor: float | None = None,
+        refused: bool = False,
     ) -> list[int]:
         """Places of what a search found, best first.
 
@@ -143,9 +143,9 @@ class Cascade:
                 as are served.
             scores: Their scores, as the search gives them.
             similarity: Score to cosine similarity; None where scores are cosines.
-            floor: Share of requests that may lose an answer, where whoever asks serves nothing below this floor.
+            refused: Whether a floor refuses the list, of which nothing is served then: see `Request.refuses`.
         """
-        steps = self._steps(request, texts, scores, similarity, floor)
+        steps = self._steps(request, texts, scores, similarity, refused=refused)
         return drive(steps, Handlers(judge=partial(scored, self._judge, request.query)))
 
     async def aorder(
@@ -155,10 +155,10 @@ class Cascade:
         scores: Sequence[float | None],
         *,
         similarity: Similarity = None,
-        floor: float | None = None,
+        refused: bool = False,
     ) -> list[int]:
         """`order`, without blocking the event loop."""
-        steps = self._steps(request, texts, scores, similarity, floor)
+        steps = self._steps(request, texts, scores, similarity, refused=refused)
         return await adrive(steps, Handlers(judge=partial(ascored, self._judge, request.query)))
 
     def _steps(
@@ -167,7 +167,8 @@ class Cascade:
         texts: Sequence[str],
         scores: Sequence[float | None],
         similarity: Similarity,
-        floor: float | None,
+        *,
+        refused: bool,
     ) -> Generator[Question, Any, list[int]]:
         """The places of a list; the one question there may be is what the judge says of its first documents."""
         query, task = request.query, request.task
@@ -197,14 +198,7 @@ class Cascade:
                         self._kept[about] = known
                 return in_reward_order(ranked.places, rewards)
         # Before anything is certified all verdicts are kept, which without refused lists would be no fair sample.
-        spared = not explored and (
-            sure
-            or (
-                floor is not None
-                and skips is not None
-                and request.refuses(request.relevance(texts, scores, similarity=similarity), floor)
-            )
-        )
+        spared = not explored and (sure or (refused and skips is not None))
         with self._lock:
             self._counts["skipped" if spared else "reranked"] += 1
             self._counts["explored"] += explored

@@ -167,10 +167,15 @@ class Request:
             return None
         return None if likely is None else likely.tolist()
 
-    def refuses(self, relevance: Sequence[float] | None, lost: float) -> bool:
-        """Whether nothing fits: the best `relevance` lies below the floor that loses at most a share *lost*."""
-        cut = None if self._offsets is None or not relevance else self._offsets.floor(self.task, lost)
-        return cut is not None and max(relevance or ()) < cut
+    def refuses(self, relevance: Sequence[float] | None, lost: float | None) -> bool:
+        """Whether nothing fits: the best `relevance` lies below the floor that loses at most a share *lost*.
+
+        Without *lost*, or where the relevance is not known, no list is refused.
+        """
+        if self._offsets is None or not relevance or lost is None:
+            return False
+        cut = self._offsets.floor(self.task, lost)
+        return cut is not None and max(relevance) < cut
 
     def _is_first(self, what: str, task: str | None) -> bool:
         """Whether this is the first time that it is to be logged."""

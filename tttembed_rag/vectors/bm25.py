@@ -38,7 +38,8 @@ def words(text: str) -> list[str]:
 
 def script_of(words: Iterable[str]) -> str:
     """The script that most of the *words* are written in, such as LATIN; empty where there are none."""
-    names = (unicodedata.name(word[0], "").partition(" ")[0] for word in words if not word[0].isdigit())
+    letters = (word[0] for word in words if not word[0].isdigit())
+    names = ("LATIN" if letter.isascii() else unicodedata.name(letter, "").partition(" ")[0] for letter in letters)
     scripts = Counter("CJK" if name in ("HIRAGANA", "KATAKANA") else name for name in names)
     return max(scripts, key=scripts.__getitem__, default="")
 

@@ -196,12 +196,13 @@ class RescoringRetriever(BaseRetriever):
             with self.embeddings.searching(query) as request:
                 pairs = self.vectorstore.similarity_search_with_score(query, k=count, **self.search_kwargs)
             texts, scores = _columns(pairs)
+            likely = None if self.floor is None else request.relevance(texts, scores, similarity=self.similarity)
+            refused = request.refuses(likely, self.floor)
             if self.cascade is None:
                 order = request.order(texts, scores, similarity=self.similarity)
             else:
-                order = self.cascade.order(request, texts, scores, similarity=self.similarity, floor=self.floor)
-            likely = None if self.floor is None else request.relevance(texts, scores, similarity=self.similarity)
-            return _fitting(request, [document for document, _ in pairs], order, likely, self.floor)[: k or self.k]
+                order = self.cascade.order(request, texts, scores, similarity=self.similarity, refused=refused)
+            return [] if refused else _known([document for document, _ in pairs], order, likely)[: k or self.k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
@@ -211,12 +212,13 @@ class RescoringRetriever(BaseRetriever):
             with self.embeddings.searching(query) as request:
                 pairs = await self.vectorstore.asimilarity_search_with_score(query, k=count, **self.search_kwargs)
             texts, scores = _columns(pairs)
+            likely = None if self.floor is None else request.relevance(texts, scores, similarity=self.similarity)
+            refused = request.refuses(likely, self.floor)
             if self.cascade is None:
                 order = request.order(texts, scores, similarity=self.similarity)
             else:
-                order = await self.cascade.aorder(request, texts, scores, similarity=self.similarity, floor=self.floor)
-            likely = None if self.floor is None else request.relevance(texts, scores, similarity=self.similarity)
-            return _fitting(request, [document for document, _ in pairs], order, likely, self.floor)[: k or self.k]
+                order = await self.cascade.aorder(request, texts, scores, similarity=self.similarity, refused=refused)
+            return [] if refused else _known([document for document, _ in pairs], order, likely)[: k or self.k]
 
 
 class RescoringCompressor(BaseDocumentCompressor):
@@ -256,12 +258,13 @@ class RescoringCompressor(BaseDocumentCompressor):
                 if documents and request.needs_scores:
                     vector = request.vector(self.embeddings.embed_query_base(query))
                     scores[:] = cosines_of(vector, self.embeddings.document_vectors(texts, vectors=self.vectors))
+                likely = None if self.floor is None else request.relevance(texts, scores)
+                refused = request.refuses(likely, self.floor)
                 if self.cascade is None:
                     order = request.order(texts, scores)
                 else:
-                    order = self.cascade.order(request, texts, scores, floor=self.floor)
-                likely = None if self.floor is None else request.relevance(texts, scores)
-                documents = _fitting(request, documents, order, likely, self.floor)
+                    order = self.cascade.order(request, texts, scores, refused=refused)
+                documents = [] if refused else _known(documents, order, likely)
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
                 self._failures.exception("%d documents stand as they came", len(documents))
             return documents[: self.top_n]
@@ -278,25 +281,22 @@ class RescoringCompressor(BaseDocumentCompressor):
                 if documents and request.needs_scores:
                     vector = request.vector(await self.embeddings.aembed_query_base(query))
                     scores[:] = cosines_of(vector, await self.embeddings.adocument_vectors(texts, vectors=self.vectors))
+                likely = None if self.floor is None else request.relevance(texts, scores)
+                refused = request.refuses(likely, self.floor)
                 if self.cascade is None:
                     order = request.order(texts, scores)
                 else:
-                    order = await self.cascade.aorder(request, texts, scores, floor=self.floor)
-                likely = None if self.floor is None else request.relevance(texts, scores)
-                documents = _fitting(request, documents, order, likely, self.floor)
+                    order = await self.cascade.aorder(request, texts, scores, refused=refused)
+                documents = [] if refused else _known(documents, order, likely)
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
                 self._failures.exception("%d documents stand as they came", len(documents))
             return documents[: self.top_n]
 
 
-def _fitting(
-    request: Request, documents: Sequence[Document], order: list[int], likely: list[float] | None, floor: float | None
-) -> list[Document]:
-    """The *documents* in their *order* with how *likely* each is relevant, where that is known; none if none fits."""
-    if floor is None or likely is None:
+def _known(documents: Sequence[Document], order: list[int], likely: list[float] | None) -> list[Document]:
+    """The *documents* in their *order*, with how *likely* each is relevant where that is known."""
+    if likely is None:
         return [documents[place] for place in order]
-    if request.refuses(likely, floor):
-        return []
     metadata = [{**documents[place].metadata, "relevance_score": likely[place]} for place in order]
     pairs = zip(order, metadata, strict=True)
     return [documents[place].model_copy(update={"metadata": known}) for place, known in pairs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def best(scores: FloatArray, k: int) -> IntArray:
     return high[np.argsort(-scores[high], kind="stable")][:k]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Index:
     """One state of the items, ready to be searched; it never changes, and others are made of it.
 
@@ -75,6 +76,11 @@ class Index:
     def width(self) -> int:
         """The width of the vectors; 0 before there are any."""
         return int(self.vectors.shape[1])
+
+    @cached_property
+    def middle(self) -> FloatArray:
+        """(d,) the mean of the vectors."""
+        return np.asarray(self.vectors.mean(axis=0))
 
     def plus(self, cards: Sequence[Card], vectors: FloatArray) -> Index:
         """With *cards* behind the others, and in place of those of the same names.

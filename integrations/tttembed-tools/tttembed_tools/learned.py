@@ -250,7 +250,7 @@ class LearnedSearch:
     def _own_rows(self, index: Index, query: str, vector: FloatArray | None, task: str | None) -> list[int]:
         """The rows of the items that helped the caller's source with the same request."""
         source = context_value("source") or ""
-        helped = self._own.helped(query, vector, index.vectors, task=task or DEFAULT_TASK, source=source)
+        helped = self._own.helped(query, vector, index.middle, task=task or DEFAULT_TASK, source=source)
         return [index.keys[key] for key in helped if key in index.keys]
 
     def used(

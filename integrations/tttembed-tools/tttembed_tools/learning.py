@@ -130,13 +130,16 @@ def with_floors(offsets: Offsets, requests: Sequence[PastRequest], index: Index)
 
 def nearest(index: Index, vector: FloatArray) -> Float64:
     """The cosines of a base *vector* (d,) and the items that are nearest, the highest first."""
-    return np.sort(index.dense(vector) / np.linalg.norm(vector))[::-1][:LIST].astype(np.float64)
+    cosines = index.dense(vector) / np.linalg.norm(vector)
+    return cosines[best(cosines, LIST)].astype(np.float64)
 
 
 def fits(offsets: Offsets, index: Index, vector: FloatArray, task: str | None) -> bool:
     """Whether any item may be what a request with a base *vector* (d,) needs."""
-    cut, likely = offsets.floor(task), offsets.relevance(nearest(index, vector), vector=vector, task=task)
-    return cut is None or likely is None or bool(likely.max() >= cut)
+    if (cut := offsets.floor(task)) is None:
+        return True
+    likely = offsets.relevance(nearest(index, vector), vector=vector, task=task)
+    return likely is None or bool(likely.max() >= cut)
 
 
 def _beside_first(request: PastRequest, index: Index) -> PastRequest:

@@ -39,10 +39,10 @@ class OwnOutcomes:
         with self._lock:
             own.setdefault((task, query), (vector, {}))[1][key] = reward
 
-    def helped(self, query: str, vector: FloatArray | None, items: FloatArray, *, task: str, source: str) -> list[str]:
+    def helped(self, query: str, vector: FloatArray | None, middle: FloatArray, *, task: str, source: str) -> list[str]:
         """The keys of the items that helped *source* with the same text, else with the nearest copy of it.
 
-        How near a copy is, is told by how far the vectors (n, d) of all *items* lie from the request.
+        A copy is so near as is little beside the distance of the request from all items, whose *middle* is (d,).
         """
         own = self._of(source)
         with self._lock:
@@ -51,7 +51,7 @@ class OwnOutcomes:
             if others and vector is not None:
                 vectors = np.stack([other for other, _ in others])
                 unit = vector / np.linalg.norm(vector)
-                near, spread = vectors @ unit / np.linalg.norm(vectors, axis=1), (1 - np.mean(items @ unit)) / TYPICAL
+                near, spread = vectors @ unit / np.linalg.norm(vectors, axis=1), (1 - middle @ unit) / TYPICAL
                 found = others[int(near.argmax())] if near.max() > 1 - NEAR * spread else None
             return [key for key, reward in found[1].items() if reward >= HELPED] if found else []
 

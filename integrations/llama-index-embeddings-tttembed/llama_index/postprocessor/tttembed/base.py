@@ -202,11 +202,12 @@ class RescoringPostprocessor(_Whole):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         request, scores = self._request(query_bundle), [node.score for node in nodes]
+        known, refused = self._known(request, nodes)
         if self._cascade is None:
             order = request.order(read_texts(nodes), scores)
         else:
-            order = self._cascade.order(request, read_texts(nodes), scores, floor=self._floor)
-        return self._fitting(request, nodes, order)[: self._top_n]
+            order = self._cascade.order(request, read_texts(nodes), scores, refused=refused)
+        return [] if refused else [known[place] for place in order[: self._top_n]]
 
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -214,18 +215,17 @@ class RescoringPostprocessor(_Whole):
         if self._cascade is None:
             return self._postprocess_nodes(nodes, query_bundle)
         request, scores = self._request(query_bundle), [node.score for node in nodes]
-        order = await self._cascade.aorder(request, read_texts(nodes), scores, floor=self._floor)
-        return self._fitting(request, nodes, order)[: self._top_n]
+        known, refused = self._known(request, nodes)
+        order = await self._cascade.aorder(request, read_texts(nodes), scores, refused=refused)
+        return [] if refused else [known[place] for place in order[: self._top_n]]
 
-    def _fitting(self, request: Request, nodes: list[NodeWithScore], order: list[int]) -> list[NodeWithScore]:
-        """The *nodes* in their *order*, scored by how likely each is relevant, if that is known; none if none fits."""
-        scores = [node.score for node in nodes]
-        likely = None if self._floor is None else request.relevance(read_texts(nodes), scores)
-        if self._floor is None or likely is None:
-            return [nodes[place] for place in order]
-        if request.refuses(likely, self._floor):
-            return []
-        return [NodeWithScore(node=nodes[place].node, score=likely[place]) for place in order]
+    def _known(self, request: Request, nodes: list[NodeWithScore]) -> tuple[list[NodeWithScore], bool]:
+        """The *nodes*, scored by how likely each is relevant if that is known, and whether the floor refuses them."""
+        likely = None if self._floor is None else request.relevance(read_texts(nodes), [node.score for node in nodes])
+        if likely is None:
+            return nodes, False
+        known = [NodeWithScore(node=node.node, score=score) for node, score in zip(nodes, likely, strict=True)]
+        return known, request.refuses(likely, self._floor)
 
     def _request(self, query: QueryBundle | None) -> Request:
         """That of the vector that found the nodes, where the bundle has it; else one by what is live now."""

@@ -113,13 +113,13 @@ class TTTRanker:
         with context(task=self.task if task is None else task, tenant=self.tenant if tenant is None else tenant):
             request = steering.request(query)
             texts, scores = [doc.content or "" for doc in documents], [doc.score for doc in documents]
-            order = (
-                request.order(texts, scores)
-                if self._cascade is None
-                else self._cascade.order(request, texts, scores, floor=self.floor)
-            )
             likely = None if self.floor is None else request.relevance(texts, scores)
-            if self.floor is not None and request.refuses(likely, self.floor):
+            refused = request.refuses(likely, self.floor)
+            if self._cascade is None:
+                order = request.order(texts, scores)
+            else:
+                order = self._cascade.order(request, texts, scores, refused=refused)
+            if refused:
                 return {"documents": []}
         if likely is not None:
             documents = [replace(document, score=score) for document, score in zip(documents, likely, strict=True)]
