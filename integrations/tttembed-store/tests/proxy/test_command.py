@@ -167,7 +167,7 @@ def test_the_guides_server_is_one_that_nginx_takes(tmp_path):
         (("--offsets", "a", "--catalog", "tools.json"), "--catalog: expected NAME=PATH[,URL] with different names"),
         (("--offsets", "a", "--catalog", "a=b", "--catalog", "a=c"), "--catalog: expected NAME=PATH[,URL] with"),
         (
-            ("--store", "sqlite:///a.db", "--catalog", "a=b,sqlite:///./a.db"),
+            ("--store", "sqlite:///a.db", "--catalog", "a=b,sqlite:///a.db"),
             "--catalog: expected a store for a alone, got one that is used already",
         ),
         (
