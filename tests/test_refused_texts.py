@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tttembed_rag.clients.portions import Portions
-from tttembed_rag.clients.retrying import RefusedTextsError
+from tttembed_rag.clients.retrying import Portions, RefusedTextsError
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.errors import EmbedderError, JudgeError, TTTEmbedError
 from tttembed_rag.judges import Patience, RubricJudge, open_judge

@@ -292,13 +292,6 @@ def test_what_cannot_be_asked_safely_is_an_error(url, shape, options, message):
         HttpJudge(url, shape, **options)
 
 
-async def test_async_gives_the_same(cohere):
-    """The async twin scores alike."""
-    judge = judge_at(cohere)
-
-    assert judge.score("good answer", DOCUMENTS) == await judge.ascore("good answer", DOCUMENTS)
-
-
 def test_a_key_for_this_machine_goes_through_no_proxy(serve, monkeypatch):
     """The environment may name a proxy for all addresses, and it would read the key."""
     proxy, server = serve(lambda *_: (200, {}, {"from": "proxy"})), serve(lambda *_: (200, {}, {"from": "server"}))

@@ -18,11 +18,11 @@ from tttembed_rag import InputError, Scale
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
 from tttembed_rag.errors import DataError, RewardError
+from tttembed_rag.evaluate.files import write_scores
 from tttembed_rag.judges import HttpJudge, Usage
 from tttembed_rag.judging import Budget, Paid, Plan, Price, ScoreCache, judge_all
-from tttembed_rag.judging.accounts import Ledger
-from tttembed_rag.judging.files import write_scores
-from tttembed_rag.judging.turns import in_turns, water_fill
+from tttembed_rag.judging.plan import in_turns, water_fill
+from tttembed_rag.judging.spending import Ledger
 from tttembed_rag.judging.walk import forecast
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.rows import read_log
@@ -155,7 +155,7 @@ class TestCaps:
         class Silent:
             scale, fingerprint, asked = Scale("probability"), "silent", []
 
-            async def ascore(self, query, documents):
+            def score(self, query, documents):
                 self.asked += documents
                 return np.full(len(documents), 0.5, dtype=np.float32)
 
@@ -527,7 +527,7 @@ class TestFiles:
     def test_rewards_are_written_whole(self, tmp_path):
         """The file has a header, rewards in [0, 1], and nothing is left beside it."""
         verdicts, _ = run(Plan(served(1, 2)))
-        write_scores(tmp_path / "scores" / "judge.tsv", verdicts)
+        write_scores(tmp_path / "scores" / "judge.tsv", verdicts.rewards)
 
         assert [path.name for path in (tmp_path / "scores").iterdir()] == ["judge.tsv"]
         lines = (tmp_path / "scores" / "judge.tsv").read_text(encoding="utf-8").splitlines()
@@ -537,9 +537,8 @@ class TestFiles:
         """What cannot be written whole leaves what was there."""
         path = tmp_path / "judge.tsv"
         path.write_text("old", encoding="utf-8")
-        broken = type("Broken", (), {"rewards": {"q": {"\ud800": 0.5}}})()
         with pytest.raises(UnicodeEncodeError):
-            write_scores(path, broken)
+            write_scores(path, {"q": {"\ud800": 0.5}})
 
         assert path.read_text(encoding="utf-8") == "old"
         assert [path] == list(tmp_path.iterdir())

@@ -101,11 +101,6 @@ async def test_an_async_model_works_in_a_notebook():
     assert meter.usage.requests == 2
 
 
-async def test_plain_models_work_from_async_code():
-    """A plain function is run in threads."""
-    assert await RubricJudge(careful, model="careful").ascore("capital?", ["Paris", "rust"]) == [5.0, 0.0]
-
-
 def test_what_decides_the_grade_is_in_the_fingerprint():
     """Model, instruction and settings make another judge; the function object does not."""
     options = [{"model": "a"}, {"model": "a"}, {"model": "b"}, {"model": "a", "instruction": "i"}]
@@ -125,7 +120,7 @@ def test_what_a_model_does_not_count_is_estimated():
     assert meter.usage == Usage(1, estimated_tokens(judge.prompt("q", "d")), 4)
 
 
-async def test_what_a_model_counts_is_counted_once():
+def test_what_a_model_counts_is_counted_once():
     """A function that records its usage is believed, from threads too."""
 
     def counting(_):
@@ -133,7 +128,7 @@ async def test_what_a_model_counts_is_counted_once():
         return "Score: 4"
 
     with metered() as meter:
-        await RubricJudge(counting, model="counts").ascore("q", ["a", "b"])
+        RubricJudge(counting, model="counts").score("q", ["a", "b"])
 
     assert meter.usage == Usage(2, 14, 4)
 
@@ -145,14 +140,11 @@ async def test_what_a_model_counts_is_counted_once():
         (lambda _: {"text": "Score: 5"}, r"^m: expected an answer as text, got dict$"),
     ],
 )
-async def test_a_model_that_fails_is_an_error_of_ours(complete, message):
-    """Whatever a client raises, and what is no text, is a failed call, in both twins."""
+def test_a_model_that_fails_is_an_error_of_ours(complete, message):
+    """Whatever a client raises, and what is no text, is a failed call."""
     judge = RubricJudge(complete, model="m")
     with pytest.raises(JudgeError, match=message):
         judge.score("q", ["d"])
-
-    with pytest.raises(JudgeError, match=message):
-        await judge.ascore("q", ["d"])
 
 
 def test_no_concurrency_is_an_error():

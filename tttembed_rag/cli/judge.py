@@ -86,9 +86,8 @@ def judge(
 
     Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
     """
-    from tttembed_rag.evaluate.files import load_beir
+    from tttembed_rag.evaluate.files import load_beir, write_scores
     from tttembed_rag.judges.specs import FREE
-    from tttembed_rag.judging.files import read_feedback, write_scores
     from tttembed_rag.judging.plan import Plan, Verdicts
     from tttembed_rag.judging.spending import Budget, Price
 
@@ -119,15 +118,12 @@ def judge(
         paid.parent.mkdir(parents=True, exist_ok=True)
     outcome: Verdicts | Progress
     if feedback:
-        # The texts of the whole collection by their ids, not of its candidates alone.
-        queries = {one.query_id: one.query for one in served} if dataset is None else dataset.queries
-        shown = {candidate.doc_id: candidate.text for one in served for candidate in one.candidates}
-        outcome = read_feedback(spec, plan, queries=queries, documents=shown if dataset is None else dataset.documents)
+        outcome = _by_feedback(spec, plan, dataset)
         outcome = outcome.progress if dry_run else outcome
     else:
         outcome = _by_calls(spec, plan, paid, concurrency, examine=not no_examination, dry_run=dry_run)
     if isinstance(outcome, Verdicts):
-        write_scores(target, outcome)
+        write_scores(target, outcome.rewards)
     record, line = _summary(spec, plan, outcome, target)
     click.echo(json.dumps(record) if as_json else line)
     if isinstance(outcome, Verdicts) and outcome.broken:  # exit code 1 tells scripts that the judge broke down
@@ -150,6 +146,31 @@ def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> 
         Served.of_texts(query, text, [documents[row] for row in rows], dataset.name)
         for (query, text), rows in zip(dataset.queries.items(), base.tolist(), strict=True)
     ]
+
+
+def _by_feedback(spec: str, plan: Plan, dataset: Dataset | None) -> Verdicts:
+    """The scores that a file of feedback, ``feedback:FILE`` or ``feedback:FILE?scale=rubric:0,3``, has for *plan*."""
+    from tttembed_rag.clients.options import Options
+    from tttembed_rag.judging.plan import Progress, verdicts_of
+    from tttembed_rag.rewards.events import Feedback
+    from tttembed_rag.rewards.rows import read_events
+    from tttembed_rag.rewards.scales import Scale
+
+    options = Options("judge", spec)
+    scale = options.take("scale", "")
+    options.check_all_used()
+    events = list(read_events(Path(options.target)))
+    feedback = Feedback.of(events, scale=Scale.parse(scale) if scale else None)
+    served_queries = {served.query_id: served.query for served in plan.observations}
+    shown = {candidate.doc_id: candidate.text for served in plan.observations for candidate in served.candidates}
+    # The texts of the whole collection, not of its candidates alone.
+    scores = feedback.by_text(*((served_queries, shown) if dataset is None else (dataset.queries, dataset.documents)))
+    pairs = [
+        (served.query_id, candidate.doc_id, scores.get((served.query, candidate.text)))
+        for served, candidates in plan.visits()
+        for candidate in candidates
+    ]
+    return verdicts_of(feedback.scale, pairs, Progress(len(pairs)))
 
 
 def _by_calls(

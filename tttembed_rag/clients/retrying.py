@@ -1,19 +1,23 @@
-"""Asking a service that may be busy: again after failures that pass."""
+"""Asking a service again: after failures that pass, and about fewer texts where it takes no more or refuses one."""
 
 from __future__ import annotations
 
 import email.utils
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from tttembed_rag.errors import InputError, JudgeError, require
+from tttembed_rag.errors import InputError, JudgeError, check_count, require
+
+ResultT = TypeVar("ResultT")
 
 EXTRA = "judges"
 # Statuses that pass: timeouts, too many requests, servers in trouble.
 _PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+# Texts that are refused alone, before any is taken, until it is believed that the texts are not why.
+_ENOUGH = 8
 
 
 class BusyError(JudgeError):
@@ -102,3 +106,45 @@ def _seconds(retry_after: str) -> float | None:
         with suppress(ValueError):
             return max(0.0, seconds(retry_after))
     return None
+
+
+class Portions:
+    """Requests with *most* texts at most, and with fewer once it has shown that a service takes no more."""
+
+    def __init__(self, most: int) -> None:
+        check_count("batch_size", most)
+        self.most = most
+
+    def ask(
+        self, texts: Sequence[str], ask: Callable[[Sequence[str]], Sequence[ResultT]]
+    ) -> list[ResultT | RefusedTextsError]:
+        """What *ask* gives for each of *texts*: asked in halves where they are refused, down to a text alone.
+
+        A text that is refused alone has its error. Where both halves are taken as they are, their number was too large.
+
+        Raises:
+            RefusedError: Text after text is refused, and none is taken.
+        """
+        return self._halved(texts, ask, [])
+
+    def _halved(
+        self, texts: Sequence[str], ask: Callable[[Sequence[str]], Sequence[ResultT]], taken: list[bool]
+    ) -> list[ResultT | RefusedTextsError]:
+        try:
+            results: list[ResultT | RefusedTextsError] = list(ask(texts))
+            taken.append(True)
+        except RefusedTextsError as exc:
+            if len(texts) > 1:
+                half, before = (len(texts) + 1) // 2, taken.count(False)
+                results = [
+                    *self._halved(texts[:half], ask, taken),
+                    *self._halved(texts[half:], ask, taken),
+                ]
+                if taken.count(False) == before:
+                    self.most = min(self.most, half)
+                return results
+            taken.append(False)
+            if len(taken) == _ENOUGH and not any(taken):
+                raise RefusedError(exc.brief, exc.said) from exc
+            return [exc]
+        return results

@@ -9,8 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tttembed_rag.clients.portions import Portions
-from tttembed_rag.clients.retrying import RefusedTextsError
+from tttembed_rag.clients.retrying import Portions, RefusedTextsError
 from tttembed_rag.errors import EmbedderError, JudgeError, VectorError
 from tttembed_rag.rewards.names import whole
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms

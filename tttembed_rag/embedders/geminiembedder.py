@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from tttembed_rag.clients.fingerprints import fingerprint_of
 from tttembed_rag.clients.googleclient import EXTRA, GoogleModel
-from tttembed_rag.clients.portions import Portions
-from tttembed_rag.clients.retrying import Patience
+from tttembed_rag.clients.retrying import Patience, Portions
 from tttembed_rag.embedders.contract import RoleEmbedder, embedded
 from tttembed_rag.errors import EmbedderError, JudgeError, check_count, require
 from tttembed_rag.vectors.checks import FloatArray

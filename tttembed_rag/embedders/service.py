@@ -8,8 +8,7 @@ from typing import Any
 
 from tttembed_rag.clients.endpoint import Address, Endpoint, with_path
 from tttembed_rag.clients.fingerprints import fingerprint_of
-from tttembed_rag.clients.portions import Portions
-from tttembed_rag.clients.retrying import Patience
+from tttembed_rag.clients.retrying import Patience, Portions
 from tttembed_rag.embedders.contract import RoleEmbedder, embedded
 from tttembed_rag.errors import InputError
 from tttembed_rag.vectors.checks import FloatArray

@@ -10,7 +10,7 @@ from tttembed_rag.clients.fingerprints import fingerprint_of
 from tttembed_rag.clients.local import MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, padded, weights_digest
 from tttembed_rag.clients.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import Blocking, Request, Scores
+from tttembed_rag.judges.contract import Request, Scores
 from tttembed_rag.judges.documents import Screened, readable, spread_all
 from tttembed_rag.rewards.scales import Scale
 
@@ -21,7 +21,7 @@ _DEFAULT_LENGTH = 512
 _PAIRS, _ON_CPU = (512, 4_096), 2_048
 
 
-class CrossEncoderJudge(Blocking):
+class CrossEncoderJudge:
     """A sequence classifier with one label as a judge.
 
     Args:

@@ -11,11 +11,10 @@ from typing import Any
 
 from tttembed_rag.clients.endpoint import Endpoint
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.clients.portions import Portions
-from tttembed_rag.clients.retrying import Patience, TooLargeError
+from tttembed_rag.clients.retrying import Patience, Portions, TooLargeError
 from tttembed_rag.clients.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
 from tttembed_rag.errors import InputError, JudgeError, check_count
-from tttembed_rag.judges.contract import Blocking, Request, Scores, side_by_side, unless_refused
+from tttembed_rag.judges.contract import Request, Scores, side_by_side, unless_refused
 from tttembed_rag.judges.documents import Screened, fence_of, readable, spread_all
 from tttembed_rag.rewards.scales import Scale
 
@@ -96,7 +95,7 @@ SHAPES = {
 }
 
 
-class HttpJudge(Blocking):
+class HttpJudge:
     """A reranker behind HTTP as a judge; answers are matched to documents by their index.
 
     Args:

@@ -12,8 +12,15 @@ from tttembed_rag.clients.fingerprints import INSTRUCTION
 from tttembed_rag.clients.local import load, short_name
 from tttembed_rag.clients.options import Options
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.chat import NEW_TOKENS, LocalChat
-from tttembed_rag.judges.chats import GEMINI_TOKENS, OUTPUT_TOKENS, AnthropicChat, Gemini, OpenAIChat
+from tttembed_rag.judges.chats import (
+    GEMINI_TOKENS,
+    NEW_TOKENS,
+    OUTPUT_TOKENS,
+    AnthropicChat,
+    Gemini,
+    LocalChat,
+    OpenAIChat,
+)
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.http import SHAPES, HttpJudge

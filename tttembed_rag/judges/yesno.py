@@ -28,7 +28,7 @@ from tttembed_rag.clients.local import (
 )
 from tttembed_rag.clients.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.judges.contract import Blocking, Request, Scores
+from tttembed_rag.judges.contract import Request, Scores
 from tttembed_rag.judges.documents import Screened, readable
 from tttembed_rag.judges.packing import FILLED, Packed, blocks_of, mask_of, packed, shared_tokens
 from tttembed_rag.rewards.scales import Scale
@@ -48,7 +48,7 @@ _PAIRS, _SEQUENCE = 2_048, 8_192
 _log = logging.getLogger(__name__)
 
 
-class YesNoJudge(Blocking):
+class YesNoJudge:
     """P(yes) of a causal reranker.
 
     Args:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from functools import cache
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -92,19 +89,3 @@ def in_time(caller: object, name: str, seconds: float, function: Callable[[], Re
         raise JudgeError(f"{name}: has not answered several calls of before") from exc
     result: ResultT = calls.ended()[1].result()
     return result
-
-
-@cache
-def event_loop() -> asyncio.AbstractEventLoop:
-    """The loop in a thread of its own, in which all judges are called that do not block.
-
-    Where one of them blocks it nevertheless, it is left behind: `event_loop.cache_clear` lets there be another one.
-    """
-    loop = asyncio.new_event_loop()
-    loop.set_default_executor(THREADS)
-    Thread(target=loop.run_forever, name="tttembed-loop", daemon=True).start()
-    return loop
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=event_loop.cache_clear)

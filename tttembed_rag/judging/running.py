@@ -23,13 +23,14 @@ import numpy as np
 from tttembed_rag.clients.retrying import RefusedTextsError
 from tttembed_rag.clients.usage import Meter, Usage, metered
 from tttembed_rag.errors import JudgeError, RewardError, check_count
-from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_rewards, pairs_per_call, scored_many
+from tttembed_rag.judges.contract import Judge, Scores, checked_rewards, pairs_per_call, scored_many
 from tttembed_rag.judges.examination import check_answers
-from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
-from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, event_loop
+from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
+from tttembed_rag.judging.spending import Account, Charge, Ledger
 from tttembed_rag.judging.walk import JudgeCall, Walk
+from tttembed_rag.system.background import event_loop
 
 _log = logging.getLogger(__name__)
 # Calls that fail one after the other before the judge is in doubt.
@@ -160,13 +161,10 @@ class Run:
         self._open += 0 if call.examines else len(call.charge.pairs)
         self._examining = self._examining or call.examines
         with metered() as meter:
-            if getattr(self._judge, "blocks", False):
-                future = THREADS.submit(copy_context().run, _score, self._judge, call)
-            else:
-                future = asyncio.run_coroutine_threadsafe(_ascore(self._judge, call, self._concurrency), event_loop())
+            future = THREADS.submit(copy_context().run, scored_many, self._judge, call.questions)
         self._under_way.begin((call, meter), future)
 
-    def _end(self, begun: tuple[JudgeCall, Meter], future: Future[Scores]) -> None:
+    def _end(self, begun: tuple[JudgeCall, Meter], future: Future[list[Scores]]) -> None:
         """Settle a call that has ended, and keep its scores."""
         call, meter = begun
         self._open -= 0 if call.examines else len(call.charge.pairs)
@@ -199,10 +197,10 @@ class Run:
                 self._failures = self._refusals = 0
             self._pay(call, used, answers)
 
-    def _scores(self, future: Future[Scores]) -> Scores:
+    def _scores(self, future: Future[list[Scores]]) -> Scores:
         """The judge's scores, each of which is checked here, and nowhere else."""
         try:
-            answer = future.result()
+            answer = [score for scores in future.result() for score in scores]
         except (CancelledError, asyncio.CancelledError) as exc:
             raise JudgeError(f"{self._judge.fingerprint}: cancelled its own call") from exc
         except (Exception, SystemExit) as exc:
@@ -211,7 +209,7 @@ class Run:
             raise JudgeError(f"{self._judge.fingerprint}: {type(exc).__name__}:", str(exc)) from exc
         scores = _sensible(self._judge, answer) if self._wary else answer
         checked_rewards(self._judge, scores)
-        return [None if one is None else float(one) for one in scores]
+        return [None if score is None else float(score) for score in scores]
 
     def _pay(self, call: JudgeCall, used: Usage, answers: Mapping[bytes, Paid]) -> None:
         self.account.settle(call.charge, used, answers)
@@ -265,11 +263,6 @@ class Run:
         return replace(verdicts, stopped=stopped, failed=failed, broken=bool(self._stopped))
 
 
-def _score(judge: Judge, call: JudgeCall) -> Scores:
-    """The judge's answers to all questions of a call."""
-    return [score for scores in scored_many(judge, call.questions) for score in scores]
-
-
 def _sensible(judge: Judge, answer: Sequence[object]) -> Scores:
     """The scores of an answer; None where it has none, or one that is not on the scale of *judge*.
 
@@ -292,23 +285,3 @@ def _number(score: Any) -> float:
         return math.nan if score is None else float(score)
     except (TypeError, ValueError):
         return math.nan
-
-
-async def _ascore(judge: Judge, call: JudgeCall, concurrency: int) -> Scores:
-    """The same, side by side; the first error is raised once all have ended."""
-    turns = asyncio.Semaphore(concurrency)
-
-    async def ask(query: str, texts: Sequence[str]) -> Scores:
-        async with turns:
-            try:
-                return await ascored(judge, query, texts)
-            except SystemExit as exc:  # it does not end the loop
-                raise JudgeError(f"{judge.fingerprint}: exits with {exc}") from exc
-
-    answers = await asyncio.gather(*(ask(*question) for question in call.questions), return_exceptions=True)
-    scores: Scores = []
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-        scores.extend(answer)
-    return scores

@@ -11,9 +11,9 @@ from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.judges.contract import Judge, Request, documents_per_call, pairs_per_call
 from tttembed_rag.judges.examination import examination_keys, forecast_of_questions, has_passed, questions
-from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress
+from tttembed_rag.judging.spending import Account, Charge, Ledger
 from tttembed_rag.rewards.observations import Candidate, Served
 
 # A pair: its query, its candidate, and its address.

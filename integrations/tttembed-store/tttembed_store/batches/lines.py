@@ -17,7 +17,7 @@ from tttembed_rag.clients.endpoint import UNREADABLE
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import InputError, JudgeError, RewardError
 from tttembed_rag.judges.chats import Gemini
-from tttembed_rag.judges.contract import Blocking, Scores, checked_rewards
+from tttembed_rag.judges.contract import Scores, checked_rewards
 from tttembed_rag.judges.documents import Screened, readable
 from tttembed_rag.judges.http import HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
@@ -45,7 +45,7 @@ class LineResult:
     billed: bool = False
 
 
-class LineJudge(Blocking):
+class LineJudge:
     """A judge that is asked by lines. Its fingerprint is that of the single judge: answers of both are one.
 
     Here *single* makes the requests, and is not asked. *path* is where OpenAI's protocol has such requests, and *price*
