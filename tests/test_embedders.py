@@ -479,28 +479,11 @@ class TestGemini:
         assert [len(body["requests"]) for _, _, body in server.asked] == [100, 100, 50, 1]
         assert_allclose(vectors[:, 1] / vectors[:, 0] * 3, [*range(1, 251), 59_900], rtol=1e-4)
 
-    def test_what_does_not_pass_is_an_error(self, gemini):
-        """A refusal is reported once."""
-        embedder, server = gemini(
-            "gemini-embedding-001", lambda *_: (403, {}, {"error": {"code": 403, "message": "no such key"}})
-        )
-        with pytest.raises(EmbedderError, match="gemini-embedding-001: expected an answer, got 403 no such key"):
-            embedder.embed_queries(["a"])
-
-        assert len(server.asked) == 1
-
     def test_one_vector_for_many_texts_is_an_error(self, gemini):
         """An aggregated vector is not taken for every text's."""
         embedder, _ = gemini("gemini-embedding-2", lambda *_: (200, {}, {"embeddings": [{"values": [1.0]}]}))
         with pytest.raises(EmbedderError, match="expected one vector for each of 2 texts"):
             embedder.embed_queries(["a", "b"])
-
-    def test_a_missing_key_is_an_error(self, monkeypatch):
-        """The variable to set is named."""
-        for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
-            monkeypatch.delenv(name, raising=False)
-        with pytest.raises(EmbedderError, match="expected an API key in GEMINI_API_KEY"):
-            open_embedder("gemini:gemini-embedding-001")
 
     def test_generations_and_widths_are_told_apart(self, gemini):
         """Their spaces have nothing in common."""

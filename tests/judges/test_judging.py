@@ -374,7 +374,7 @@ class TestOnce:
         path, notes = tmp_path / "paid.sqlite", tmp_path / "notes.sqlite"
         notes.write_text("these are my notes, no database " * 40, encoding="utf-8")
         cache = ScoreCache.open(path)
-        cache._rows._connection.execute("DROP TABLE paid")
+        cache._connection.execute("DROP TABLE paid")
         uses = (lambda: cache.get([b"x"]), lambda: cache.put("j", {b"x": Paid(0.5)}), lambda: ScoreCache.open(notes))
         for use in uses:
             with pytest.raises(DataError, match=r"(paid|notes).sqlite: expected a score cache that can be written"):

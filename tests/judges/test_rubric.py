@@ -295,53 +295,12 @@ class TestGemini:
 
         assert judge.score("q", ["d"]) == [None]
 
-    @pytest.mark.parametrize("status", [429, 500, 503])
-    def test_what_passes_is_asked_again(self, gemini, status):
-        """A busy service is asked until it answers, as late as it says."""
-        busy = (status, {"retry-after": "0.01"}, {"error": {"code": status}})
-        judge, server = gemini(lambda _p, _b, n: (200, {}, reply()) if n > 2 else busy)
-
-        assert judge.score("q", ["d"]) == [4.0]
-        assert len(server.asked) == 3
-
-    @pytest.mark.parametrize(
-        ("status", "details", "wait"),
-        [(403, [], None), (429, [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3600s"}], 3600)],
-    )
-    def test_what_does_not_pass_is_an_error(self, gemini, status, details, wait):
-        """A wrong key is said at once, and a wait that is too long, which Gemini tells in its body."""
-        judge, server = gemini(lambda *_: (status, {}, {"error": {"code": status, "message": "m", "details": details}}))
-        with pytest.raises(JudgeError, match=f"gemini-3.5-flash: expected an answer, got {status} m") as caught:
+    def test_a_wait_that_is_too_long_is_an_error(self, gemini):
+        """Which Gemini tells in its body."""
+        details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3600s"}]
+        judge, server = gemini(lambda *_: (429, {}, {"error": {"code": 429, "message": "m", "details": details}}))
+        with pytest.raises(JudgeError, match="expected an answer, got 429 m") as caught:
             judge.score("q", ["d"])
 
-        assert getattr(caught.value, "retry_after", None) == wait
+        assert caught.value.retry_after == 3600
         assert len(server.asked) == 1
-
-    @pytest.mark.parametrize(
-        "said",
-        [5, b"<html>", b"[" * 100_000, {"candidates": 3}, {"candidates": [{"content": {"parts": [{"text": 5}]}}]}],
-    )
-    def test_another_answer_is_an_error(self, gemini, said):
-        """Errors of many kinds, with which google-genai reads what is none, are one of ours, in one line."""
-        judge, _ = gemini(lambda *_: (200, {}, said))
-        with pytest.raises(JudgeError, match=r"gemini-3.5-flash: expected an answer") as caught:
-            judge.score("q", ["d"])
-
-        assert "\n" not in str(caught.value)
-
-    def test_no_server_is_an_error(self, gemini):
-        """A connection that cannot be made is an error of ours after all attempts."""
-        judge, server = gemini(lambda *_: (200, {}, reply()), attempts=2)
-        judge.complete.client._api_client._http_options.base_url = "http://127.0.0.1:9"
-
-        with pytest.raises(JudgeError, match=r"gemini-3.5-flash: expected an answer, got Connect"):
-            judge.score("q", ["d"])
-        assert server.asked == []
-
-    def test_no_key_is_an_error(self, monkeypatch):
-        """Without a key the error names the variable."""
-        for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
-            monkeypatch.delenv(name, raising=False)
-
-        with pytest.raises(JudgeError, match="expected an API key in GEMINI_API_KEY"):
-            Gemini("gemini-3.1-pro")

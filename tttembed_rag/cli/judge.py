@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,7 +210,7 @@ def _covering(
     elif embed is not None:
         cache = source.parent / "scores" / ".known.sqlite"
         with cached_embedder(embed, cache, len(served)) as model:
-            queries = model.embed_queries([one.query for one in served])
+            queries = model.embed_queries([observation.query for observation in served])
     else:
         raise click.UsageError("--order cover: expected --embed SPEC with a log, which has no vectors of its queries")
     return in_covering_order(served, queries, key=str(seed).encode())
@@ -244,9 +244,7 @@ def _summary(spec: str, plan: Plan, outcome: Verdicts | Progress, target: Path) 
         "planned": of,
         "pairs": progress.pairs,
         "cached": progress.cached,
-        "requests": usage.requests,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
+        **asdict(usage),
         "usd": round(progress.usd, 6),
     }
     what, bound = ("forecast", "at most ") if verdicts is None else ("judged", "")

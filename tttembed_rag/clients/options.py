@@ -115,4 +115,4 @@ def _needed(function: Any) -> list[inspect.Parameter]:
     """The arguments that *function* must be given by place."""
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return [one for one in parameters if one.kind in places and one.default is one.empty]
+    return [parameter for parameter in parameters if parameter.kind in places and parameter.default is parameter.empty]

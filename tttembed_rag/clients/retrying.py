@@ -23,8 +23,8 @@ _ENOUGH = 8
 class BusyError(JudgeError):
     """A service that could not answer now; *retry_after* are the seconds that it asked to wait, if it said so."""
 
-    def __init__(self, brief: str, said: str = "", retry_after: float | None = None) -> None:
-        super().__init__(brief, said)
+    def __init__(self, brief: str, detail: str = "", retry_after: float | None = None) -> None:
+        super().__init__(brief, detail)
         self.retry_after = retry_after
 
 
@@ -90,14 +90,14 @@ class Patience:
         )
 
 
-def check_status(status: int, headers: Mapping[str, str], brief: str, said: str) -> None:
+def check_status(status: int, headers: Mapping[str, str], brief: str, detail: str) -> None:
     """Return for success; raise `BusyError` for a status that passes, and for others `RefusedError` or `JudgeError`."""
     if status in _PASSING:
-        raise BusyError(brief, said, _seconds(headers.get("retry-after", "").strip()))
+        raise BusyError(brief, detail, _seconds(headers.get("retry-after", "").strip()))
     if 400 <= status < 500:
-        raise _REFUSED.get(status, RefusedError)(brief, said)
+        raise _REFUSED.get(status, RefusedError)(brief, detail)
     if not 200 <= status < 300:
-        raise JudgeError(brief, said)
+        raise JudgeError(brief, detail)
 
 
 def _seconds(retry_after: str) -> float | None:

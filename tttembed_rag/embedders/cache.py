@@ -13,11 +13,8 @@ from tttembed_rag.system.keyed import KeyedRows
 from tttembed_rag.vectors.checks import FloatArray
 
 
-class VectorCache:
+class VectorCache(KeyedRows):
     """Vectors by a hash of the embedder's fingerprint, the role (query or document) and the text."""
-
-    def __init__(self, rows: KeyedRows) -> None:
-        self._rows = rows
 
     @classmethod
     def open(cls, path: Path | None) -> VectorCache:
@@ -26,19 +23,15 @@ class VectorCache:
         Raises:
             DataError: The file is no such cache, or cannot be written.
         """
-        return cls(KeyedRows(path, "vectors", ("text BLOB", "vector BLOB NOT NULL"), kind="a vector cache"))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._rows.close()
+        return cls(path, "vectors", ("text BLOB", "vector BLOB NOT NULL"), kind="a vector cache")
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, FloatArray]:
         """The vectors (d,) that are kept, of *keys*."""
-        return {key: np.frombuffer(vector, dtype=np.float32) for key, vector in self._rows.get(keys)}
+        return {key: np.frombuffer(vector, dtype=np.float32) for key, vector in self.rows(keys)}
 
     def put(self, vectors: Mapping[bytes, FloatArray]) -> None:
         """Keep *vectors*, all or none; a first vector stays."""
-        self._rows.put((key, vector.astype(np.float32).tobytes()) for key, vector in vectors.items())
+        self.add((key, vector.astype(np.float32).tobytes()) for key, vector in vectors.items())
 
 
 class CachedEmbedder(RoleEmbedder):

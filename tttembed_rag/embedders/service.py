@@ -115,10 +115,10 @@ class EmbeddingService(RoleEmbedder):
         )
 
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
-        protocol, said = self._protocol, self._body | self._protocol.kinds[place]
+        protocol, options = self._protocol, self._body | self._protocol.kinds[place]
 
         def ask(group: Sequence[str]) -> Any:
-            body = said | {protocol.texts: list(group)}
+            body = options | {protocol.texts: list(group)}
             return self._endpoint.ask(body, protocol.vectors, expected="a vector for each text")
 
         prefixed = [self._prefixes[place] + text for text in texts]

@@ -27,7 +27,6 @@ _CUT |= {"content_filter", "safety", "refusal", "recitation", "blocklist", "proh
 _CUT |= {"tool_calls", "tool_use", "function_call", "pause_turn", "malformed_function_call"}
 # The text of an answer, None where there is none; its usage, None where that is none a request can have; how it ended.
 Read: TypeAlias = tuple[str | None, Usage | None, str]
-_OPENAI, _ANTHROPIC = "https://api.openai.com/v1", "https://api.anthropic.com/v1"
 # The version of Anthropic's messages.
 _VERSION = "2023-06-01"
 # How a value of google-genai is written as the JSON of Gemini.
@@ -56,18 +55,37 @@ class _Chat(ABC):
 
 
 class _ByKey(_Chat):
-    """A chat model of a *vendor* that is at its *own* address, or at another *url* that speaks the same protocol."""
+    """A chat model at the *home* of its *vendor*, or at another address that speaks the same protocol."""
+
+    vendor, home = "", ""
 
     def __init__(
-        self, vendor: str, own: str, model: str, url: str | None, key: str | None, tokens: int, temperature: float
+        self,
+        model: str,
+        *,
+        url: str | None = None,
+        key: str | None = None,
+        tokens: int = OUTPUT_TOKENS,
+        temperature: float = nan,
+        patience: Patience | None = None,
     ) -> None:
         check_count("tokens", tokens)
         if url is None and not key:
-            raise InputError(f"key: expected one in the environment variable {vendor.upper()}_API_KEY, found none")
-        self._where = Address.of(url or own, key)
-        self._body: dict[str, Any] = {"model": model} | ({} if isnan(temperature) else {"temperature": temperature})
-        self.name = f"{vendor}:{model}" if url is None else f"{vendor}:{model}@{self._where.netloc}"
+            raise InputError(f"key: expected one in the environment variable {self.vendor.upper()}_API_KEY, found none")
+        self._where = Address.of(url or self.home, key)
+        self._body: dict[str, Any] = {"model": model, "max_tokens": tokens}
+        self._body |= {} if isnan(temperature) else {"temperature": temperature}
+        self.name = f"{self.vendor}:{model}" if url is None else f"{self.vendor}:{model}@{self._where.netloc}"
         self.settings = f"n={tokens} t={temperature}"
+        self._connect(patience)
+
+    @abstractmethod
+    def _connect(self, patience: Patience | None) -> None:
+        """Make a client."""
+
+    def request(self, prompt: str) -> dict[str, Any]:
+        """The JSON that asks *prompt*."""
+        return self._body | {"messages": [{"role": "user", "content": prompt}]}
 
 
 class OpenAIChat(_ByKey):
@@ -85,25 +103,15 @@ class OpenAIChat(_ByKey):
         client: The `openai.OpenAI`.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        url: str | None = None,
-        key: str | None = None,
-        tokens: int = OUTPUT_TOKENS,
-        temperature: float = nan,
-        patience: Patience | None = None,
-    ) -> None:
-        super().__init__("openai", _OPENAI, model, url, key, tokens, temperature)
+    vendor, home = "openai", "https://api.openai.com/v1"
+
+    def _connect(self, patience: Patience | None) -> None:
         self.client = openai_client(self._where, path="/chat/completions", patience=patience)
         # The newer name is refused by older servers, and the older one by OpenAI's newer models.
-        self._newer = {**self._body, "max_completion_tokens": tokens}
-        self._body = self._newer if is_of(url, DOMAINS["OPENAI_API_KEY"]) else {**self._body, "max_tokens": tokens}
-
-    def request(self, prompt: str) -> dict[str, Any]:
-        """The JSON that asks *prompt*."""
-        return self._body | {"messages": [{"role": "user", "content": prompt}]}
+        self._newer = self._body | {"max_completion_tokens": self._body["max_tokens"]}
+        del self._newer["max_tokens"]
+        if is_of(self._where.url, DOMAINS["OPENAI_API_KEY"]):
+            self._body = self._newer
 
     def _answer(self, prompt: str) -> Read:
         name, expected = self._where.name, "an answer of openai's chat"
@@ -133,29 +141,21 @@ class OpenAIChat(_ByKey):
 class AnthropicChat(_ByKey):
     """Answers of a chat model of Anthropic, by the arguments of `OpenAIChat`, whose *url* of None is Anthropic here."""
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        url: str | None = None,
-        key: str | None = None,
-        tokens: int = OUTPUT_TOKENS,
-        temperature: float = nan,
-        patience: Patience | None = None,
-    ) -> None:
-        super().__init__("anthropic", _ANTHROPIC, model, url, key, tokens, temperature)
-        self._body["max_tokens"] = tokens
-        self._endpoint = Endpoint(
-            with_path(self._where.url, "/messages"),
-            key=key,
-            header="x-api-key",
-            headers={"anthropic-version": _VERSION},
-            patience=patience,
-        )
+    vendor, home = "anthropic", "https://api.anthropic.com/v1"
+
+    def _connect(self, patience: Patience | None) -> None:
+        url, version = with_path(self._where.url, "/messages"), {"anthropic-version": _VERSION}
+        self._endpoint = Endpoint(url, key=self._where.key, header="x-api-key", headers=version, patience=patience)
 
     def _answer(self, prompt: str) -> Read:
-        body = self._body | {"messages": [{"role": "user", "content": prompt}]}
-        return self._endpoint.ask(body, _said, expected="an answer of anthropic's chat")
+        return self._endpoint.ask(self.request(prompt), self.read, expected="an answer of anthropic's chat")
+
+    @staticmethod
+    def read(answer: Any) -> Read:
+        """What an *answer* says, as JSON."""
+        text = "".join(part["text"] for part in answer["content"] if part["type"] == "text")
+        ended, used = str(answer.get("stop_reason") or ""), answer["usage"]
+        return _unless_cut(text, ended), plausible(used["input_tokens"], used["output_tokens"]), ended
 
 
 class Gemini(_Chat):
@@ -194,11 +194,11 @@ class Gemini(_Chat):
 
     def request(self, prompt: str) -> dict[str, Any]:
         """The JSON that asks *prompt*."""
-        return {**self._asked(prompt), "generationConfig": self._config.model_dump(**_AS_JSON)}
+        return {**self._contents(prompt), "generationConfig": self._config.model_dump(**_AS_JSON)}
 
     def _answer(self, prompt: str) -> Read:
-        asked = {"model": self.name, "config": self._config, **self._asked(prompt)}
-        return self.google.ask(lambda: self.read(self.client.models.generate_content(**asked).model_dump(**_AS_JSON)))
+        options = {"model": self.name, "config": self._config, **self._contents(prompt)}
+        return self.google.ask(lambda: self.read(self.client.models.generate_content(**options).model_dump(**_AS_JSON)))
 
     @staticmethod
     def read(answer: Any) -> Read:
@@ -215,19 +215,12 @@ class Gemini(_Chat):
         return _unless_cut(text, ended), usage, ended
 
     @staticmethod
-    def _asked(prompt: str) -> dict[str, Any]:
+    def _contents(prompt: str) -> dict[str, Any]:
         return {"contents": [{"role": "user", "parts": [{"text": prompt}]}]}
 
 
 def _unless_cut(text: str | None, ended: str) -> str | None:
     return None if ended.lower() in _CUT else text
-
-
-def _said(answer: Any) -> Read:
-    """What an answer of Anthropic says."""
-    text = "".join(part["text"] for part in answer["content"] if part["type"] == "text")
-    ended, used = str(answer.get("stop_reason") or ""), answer["usage"]
-    return _unless_cut(text, ended), plausible(used["input_tokens"], used["output_tokens"]), ended
 
 
 class LocalChat:

@@ -54,12 +54,14 @@ class Judge(Protocol):
         """One score per document, in order; None where it did not judge (never 0 instead)."""
 
 
-def forecast_of(judge: Judge, query: str, documents: Sequence[str]) -> Usage:
-    """The usage of scoring *documents*; for a judge without a forecast, one request with every text in it."""
-    forecast: Callable[..., Usage] | None = getattr(judge, "forecast", None)
-    if forecast is not None:
-        return forecast(query, documents)
-    return Usage(1, sum(estimated_tokens(query, text) for text in documents))
+def forecast_of(judge: Judge, requests: Sequence[Request]) -> Usage:
+    """An upper estimate of the usage of *requests*: the judge's own, or one call for each with every text in it."""
+    forecast: Callable[[str, Sequence[str]], Usage] = getattr(judge, "forecast", _estimate)
+    return sum((forecast(query, texts) for query, texts in requests), Usage())
+
+
+def _estimate(query: str, texts: Sequence[str]) -> Usage:
+    return Usage(1, sum(estimated_tokens(query, text) for text in texts))
 
 
 def documents_per_call(judge: Judge) -> int:

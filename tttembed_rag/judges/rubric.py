@@ -160,7 +160,7 @@ class RubricJudge:
         if answer is not None and not isinstance(answer, str):
             raise JudgeError(f"{self._model}: expected an answer as text, got {type(answer).__name__}")
         estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(answer or ""))
-        report_usage(meter.usage if meter.heard else estimate)
+        report_usage(meter.usage if meter.is_fed else estimate)
         return self._grade(answer, meter.ended)
 
     def _grade(self, answer: str | None, ended: str) -> float | None:

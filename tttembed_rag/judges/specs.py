@@ -120,12 +120,12 @@ def _http(kind: str, target: str, options: Options) -> Judge:
         url, model = f"{transport}:{target}", options.take("model", "")
     else:
         url, model, shape = options.take("url", ""), target, kind
-    told = SHAPES.get(shape)
-    key = options.key(told.key if told else None, url or None)
-    if told and not url:
+    protocol = SHAPES.get(shape)
+    key = options.key(protocol.key if protocol else None, url or None)
+    if protocol and not url:
         if key is None:
-            raise InputError(f"key: expected one in the environment variable {told.key}, found none")
-        url = f"https://{told.host}"
+            raise InputError(f"key: expected one in the environment variable {protocol.key}, found none")
+        url = f"https://{protocol.host}"
     return HttpJudge(
         url,
         shape,

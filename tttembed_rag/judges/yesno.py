@@ -112,16 +112,16 @@ class YesNoJudge:
         """The same for each of *requests*; on a card all are read together."""
         limit = self._room * MOST_CHARACTERS_PER_TOKEN
         screened = [Screened.of(documents, limit) for _, documents in requests]
-        asked = zip((readable(query, limit) for query, _ in requests), screened, strict=True)
-        pairs = [(query, text) for query, some in asked for text in ("", *some.texts)]
+        queries = zip((readable(query, limit) for query, _ in requests), screened, strict=True)
+        pairs = [(query, text) for query, some in queries for text in ("", *some.texts)]
         frame = {"instruction": self._instruction}
         bodies = iter(self._text.ids(BODY.format_map({**frame, "query": q, "document": text}) for q, text in pairs))
-        queries = []
+        rows_of = []
         for some in screened:
             head, *own = islice(bodies, 1 + len(some.texts))
             has_room = len(head) < self._room
-            queries.append([self._prefix + body[: self._room] + self._suffix for body in own if has_room])
-        judged = [rows for rows in queries if rows]
+            rows_of.append([self._prefix + body[: self._room] + self._suffix for body in own if has_room])
+        judged = [rows for rows in rows_of if rows]
         if self._pooled:
             with self._batches.reading():
                 left = iter(self._pooled_scores(judged))
@@ -129,7 +129,7 @@ class YesNoJudge:
             left = iter([score for rows in judged for score in self._after_head(rows)])
         return [
             some.spread(list(islice(left, len(rows))) or [None] * len(some.texts))
-            for some, rows in zip(screened, queries, strict=True)
+            for some, rows in zip(screened, rows_of, strict=True)
         ]
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
