@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tttembed_rag.clients.fingerprints import pair_key
-from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, check_width
+from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, check_width, in_role
 from tttembed_rag.system.keyed import KeyedRows
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -61,14 +61,15 @@ class CachedEmbedder(RoleEmbedder):
 
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
         role = "document" if place else "query"
-        embed = self._embedder.embed_documents if place else self._embedder.embed_queries
         vectors: FloatArray | None = None
         for start in range(0, len(texts), self._at_once):
             part = texts[start : start + self._at_once]
             keys = [pair_key(self.fingerprint, role, text) for text in part]
             by_key = self._cache.get(keys)
             if missing := {key: text for key, text in zip(keys, part, strict=True) if key not in by_key}:
-                fresh = dict(zip(missing, self._checked(embed(list(missing.values()))), strict=True))
+                fresh = dict(
+                    zip(missing, self._checked(in_role(self._embedder, list(missing.values()), place)), strict=True)
+                )
                 self._cache.put(fresh)
                 by_key |= fresh
             if vectors is None:
@@ -76,7 +77,7 @@ class CachedEmbedder(RoleEmbedder):
             for row, key in enumerate(keys, start):
                 vectors[row] = self._checked(by_key[key])
             self._watch(len(part))
-        return embed([]) if vectors is None else vectors
+        return in_role(self._embedder, [], place) if vectors is None else vectors
 
     def _checked(self, vectors: FloatArray) -> FloatArray:
         self._width = self._width or vectors.shape[-1]

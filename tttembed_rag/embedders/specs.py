@@ -9,9 +9,8 @@ from tttembed_rag.clients.fingerprints import INSTRUCTION
 from tttembed_rag.clients.local import short_name
 from tttembed_rag.clients.options import Options
 from tttembed_rag.embedders.contract import Embedder
-from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
 from tttembed_rag.embedders.local import Kind, local_model, model2vec
-from tttembed_rag.embedders.service import PROTOCOLS, EmbeddingService
+from tttembed_rag.embedders.service import PROTOCOLS, QUERY_PREFIX, EmbeddingService, GeminiEmbedder
 from tttembed_rag.embedders.smallmodel import minilm
 from tttembed_rag.embedders.wrapped import Bridged, FrameworkEmbedder, FunctionEmbedder, Truncated
 from tttembed_rag.errors import InputError
@@ -91,7 +90,7 @@ def _here(kind: Any, target: str, options: Options) -> Embedder:
     if kind == "qwen3":
         machine["instruction"] = options.take("instruction", INSTRUCTION)
     if kind == "sentence-transformers":
-        machine |= {name: options.maybe(name) for name in ("query_prefix", "document_prefix")}
+        machine |= {name: options.take(name, None) for name in ("query_prefix", "document_prefix")}
     return local_model(target, kind, **machine)
 
 

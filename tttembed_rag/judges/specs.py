@@ -105,7 +105,7 @@ def _chat(kind: str, model: str, options: Options) -> tuple[LocalChat | Gemini |
     url, patience = options.take("url", "") or None, options.patience()
     key = options.key(f"{kind.upper()}_API_KEY", url)
     if kind == "gemini":
-        thinking = options.maybe("thinking")
+        thinking = options.take("thinking", None)
         return Gemini(model, url=url, key=key, thinking=thinking, patience=patience), GEMINI_TOKENS
     tokens = options.whole("tokens", OUTPUT_TOKENS)
     temperature = options.number("temperature", nan)
