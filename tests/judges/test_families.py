@@ -99,8 +99,9 @@ def test_scores_are_those_of_sentence_transformers(family, tmp_path):
     expected = theirs(folder, DOCUMENTS)
 
     assert np.ptp(expected) > 1e-4
-    judge = open_judge(f"cross-encoder:{folder}?scale=logit&device=cpu")
+    judge, probable = (open_judge(f"cross-encoder:{folder}?device=cpu{scale}") for scale in ("&scale=logit", ""))
     assert_allclose(judge.score(QUERY, DOCUMENTS), expected, atol=1e-4)
+    assert_allclose(probable.score(QUERY, DOCUMENTS), 1 / (1 + np.exp(np.negative(expected))), atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "mpnet", "bert"])

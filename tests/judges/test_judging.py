@@ -102,30 +102,24 @@ class TestOrder:
         assert len(pairs[0]) == min(cap, 4 * depths[-1])
 
     @pytest.mark.parametrize(
-        ("name", "options", "message"),
+        ("names", "options", "message"),
         [
             *(
                 ("a", {"depths": depths}, "^depths: expected rising numbers >= 1")
                 for depths in [(), (0,), (3, 2), (2, 2)]
             ),
             *(
-                (name, {}, "^observations: expected ids without tabs and line")
+                ([name], {}, "^observations: expected ids without tabs and line")
                 for name in ["", "a\tb", "a\n", "\ud800"]
             ),
             ("a", {"budget": Budget(usd=1.0)}, "^price: expected one, .* where the budget caps usd, got none$"),
+            ("ab", {}, "^observations: expected one text per query id, got two for 'q'$"),
         ],
     )
-    def test_a_plan_that_cannot_be_kept_is_an_error(self, name, options, message):
-        """Stages go deeper each time, ids stand in columns of a file, and money is capped where there is a price."""
+    def test_a_plan_that_cannot_be_kept_is_an_error(self, names, options, message):
+        """Stages go deeper, ids stand in columns of a file, one for each text, and money is capped at a price."""
         with pytest.raises(InputError, match=message):
-            Plan([Served.of_texts("q", "query", [(name, "A")])], **options)
-
-    def test_an_id_with_two_texts_is_an_error(self):
-        """Scores are written by query id: two queries must not share one."""
-        twice = [Served.of_texts("q", "one", [("a", "A")], "t0"), Served.of_texts("q", "other", [("a", "A")], "t1")]
-
-        with pytest.raises(InputError, match=r"^observations: expected one text per query id, got two for 'q'$"):
-            Plan(twice)
+            Plan([Served.of_texts("q", f"query of {name}", [(name, "A")]) for name in names], **options)
 
 
 class TestCaps:
@@ -221,17 +215,17 @@ class TestCaps:
         assert Budget() == Budget.parse("")
         assert Price(2, 12, 0.002).of(Usage(3, 1_000_000, 500_000)) == pytest.approx(8.006)
 
-    @pytest.mark.parametrize("text", ["pairs", "pairs=", "pairs=many", "euro=3", "pairs=nan", "pairs=-1"])
-    def test_other_budgets_are_errors(self, text):
+    @pytest.mark.parametrize(
+        ("parse", "text"),
+        [
+            *((Budget.parse, text) for text in ("pairs", "pairs=", "pairs=many", "euro=3", "pairs=nan", "pairs=-1")),
+            *((Price.parse, text) for text in ("input=-1", "input=inf", "per_page=2")),
+        ],
+    )
+    def test_others_are_errors(self, parse, text):
         """The error shows what is known and what came."""
-        with pytest.raises(InputError, match=r"^budget: expected"):
-            Budget.parse(text)
-
-    @pytest.mark.parametrize("text", ["input=-1", "input=inf", "per_page=2"])
-    def test_other_prices_are_errors(self, text):
-        """A price is a finite number of a known kind."""
-        with pytest.raises(InputError, match=r"^price: expected"):
-            Price.parse(text)
+        with pytest.raises(InputError, match=r"^(budget|price): expected"):
+            parse(text)
 
     def test_a_ledger_counts_what_is_charged(self):
         """A charge counts like money until it is settled."""
@@ -242,7 +236,7 @@ class TestCaps:
 
         assert [before, ledger.charge([b"another"], Usage(1, 8)).pairs] == [None, [b"another"]]
 
-    def test_meters_hear_threads_and_not_each_other(self):
+    def test_meters_are_fed_by_their_own_block(self):
         """Usage in one block is no usage of the next."""
         with metered() as first:
             report_usage(Usage(1, 5))
@@ -525,20 +519,11 @@ class TestFiles:
             read_log(path)
 
     def test_rewards_are_written_whole(self, tmp_path):
-        """The file has a header, rewards in [0, 1], and nothing is left beside it."""
-        verdicts, _ = run(Plan(served(1, 2)))
-        write_scores(tmp_path / "scores" / "judge.tsv", verdicts.rewards)
-
-        assert [path.name for path in (tmp_path / "scores").iterdir()] == ["judge.tsv"]
-        lines = (tmp_path / "scores" / "judge.tsv").read_text(encoding="utf-8").splitlines()
-        assert lines == ["query-id\tcorpus-id\tscore", "q0\td0-0\t0.333333333", "q0\td0-1\t0.25"]
-
-    def test_an_old_file_survives_a_failure(self, tmp_path):
-        """What cannot be written whole leaves what was there."""
-        path = tmp_path / "judge.tsv"
-        path.write_text("old", encoding="utf-8")
+        """With a header, in [0, 1]; what cannot be written whole leaves what was there, and nothing beside it."""
+        path = tmp_path / "scores" / "judge.tsv"
+        write_scores(path, run(Plan(served(1, 2)))[0].rewards)
         with pytest.raises(UnicodeEncodeError):
             write_scores(path, {"q": {"\ud800": 0.5}})
 
-        assert path.read_text(encoding="utf-8") == "old"
-        assert [path] == list(tmp_path.iterdir())
+        assert path.read_text() == "query-id\tcorpus-id\tscore\nq0\td0-0\t0.333333333\nq0\td0-1\t0.25\n"
+        assert [path] == list(path.parent.iterdir())

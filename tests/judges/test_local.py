@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
@@ -139,19 +138,6 @@ class TestYesNo:
 class TestCrossEncoder:
     """Sequence classifiers."""
 
-    @pytest.mark.parametrize("scale", ["probability", "logit"])
-    def test_equals_sentence_transformers(self, classifier_folder, scale):
-        """Scores are those of `CrossEncoder.predict` with the activation that the scale names."""
-        from sentence_transformers import CrossEncoder
-
-        activation = torch.nn.Sigmoid() if scale == "probability" else torch.nn.Identity()
-        rival = CrossEncoder(str(classifier_folder), device="cpu")
-        expected = rival.predict([(QUERY, text) for text in DOCUMENTS], activation_fn=activation)
-        judge = open_judge(f"cross-encoder:{classifier_folder}?device=cpu&scale={scale}")
-
-        assert np.ptp(expected) > 0.01
-        assert_allclose(judge.score(QUERY, DOCUMENTS), expected, atol=1e-5)
-
     @pytest.mark.parametrize("batch_tokens", [1, 70, 10_000])
     def test_batches_do_not_matter(self, classifier, batch_tokens):
         """Padding and company change no score."""
@@ -166,19 +152,6 @@ class TestCrossEncoder:
         expected = open_judge(f"cross-encoder:{classifier_folder}?device=cpu")
 
         assert expected.score(QUERY, DOCUMENTS) == found.score(QUERY, DOCUMENTS)
-
-    def test_reads_as_far_as_the_model_does(self, classifier):
-        """A long document is cut where sentence-transformers cuts it: at the model's own limit."""
-        from transformers import BertConfig, BertForSequenceClassification
-
-        model, tokenizer = classifier[0], copy.copy(classifier[1])
-        tokenizer.model_max_length = 1024
-        options = model.config.to_dict() | {"max_position_embeddings": 700}
-        judge = CrossEncoderJudge(BertForSequenceClassification(BertConfig(**options)).eval(), tokenizer)
-        with metered() as meter:
-            judge.score(QUERY, ["river " * 2000])
-
-        assert meter.usage.input_tokens == 700
 
     def test_what_gives_no_one_score_is_an_error(self, classifier):
         """A classifier with three labels; a cross-encoder gives logits or probabilities, nothing else."""

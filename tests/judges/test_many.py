@@ -41,7 +41,7 @@ class Pooling(FakeJudge):
 
     def score_many(self, requests):
         self.packs.append(sum(len(texts) for _, texts in requests))
-        return super().score_many(requests)
+        return [self.score(*request) for request in requests]
 
 
 def served(queries=10, depth=5):

@@ -11,7 +11,7 @@ import torch
 from tttembed_rag import InputError, JudgeError
 from tttembed_rag.adapting import checked_rewards
 from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
-from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge, open_judge
+from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.judges.rubric import grade_of
 
@@ -226,12 +226,6 @@ class TestLocalChat:
         starts, ends, thoughts = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>", "</think>"])
 
         assert [seen[0].count(token) for token in (starts, ends, thoughts)] == [2, 1, 1]
-
-    def test_loads_from_a_folder(self, reranker, reranker_folder):
-        """The folder's model has the name of its weights."""
-        loaded = open_judge(f"rubric:{reranker_folder}?device=cpu").complete
-
-        assert LocalChat(*reranker, name="tiny-reranker").name == loaded.name
 
     def test_a_tokenizer_without_a_template_is_an_error(self, classifier):
         """What was not made for chat is refused."""

@@ -88,7 +88,7 @@ def judge(
     """
     from tttembed_rag.evaluate.files import load_beir, write_scores
     from tttembed_rag.judges.specs import FREE
-    from tttembed_rag.judging.plan import Plan, Verdicts
+    from tttembed_rag.judging.plan import Plan
     from tttembed_rag.judging.spending import Budget, Price
 
     if source.suffix.lower() in (".csv", ".tsv"):
@@ -112,21 +112,16 @@ def judge(
     served = _served(source, dataset, vectors or "minilm", max(depths))
     in_order = served if order == "drawn" else _covering(source, dataset, served, embed, vectors or "minilm", seed)
     plan = replace(draft, observations=in_order)
-    cache = cache_path or target.parent / ".paid-scores.sqlite"
-    paid = None if dry_run and not cache.exists() else cache
-    if paid is not None:
-        paid.parent.mkdir(parents=True, exist_ok=True)
-    outcome: Verdicts | Progress
     if feedback:
-        outcome = _by_feedback(spec, plan, dataset)
-        outcome = outcome.progress if dry_run else outcome
+        verdicts = _by_feedback(spec, plan, dataset)
     else:
-        outcome = _by_calls(spec, plan, paid, concurrency, examine=not no_examination, dry_run=dry_run)
-    if isinstance(outcome, Verdicts):
-        write_scores(target, outcome.rewards)
-    record, line = _summary(spec, plan, outcome, target)
+        cache = cache_path or target.parent / ".paid-scores.sqlite"
+        verdicts = _by_calls(spec, plan, cache, concurrency, examine=not no_examination, dry_run=dry_run)
+    if not dry_run:
+        write_scores(target, verdicts.rewards)
+    record, line = _summary(spec, plan, verdicts, None if dry_run else target)
     click.echo(json.dumps(record) if as_json else line)
-    if isinstance(outcome, Verdicts) and outcome.broken:  # exit code 1 tells scripts that the judge broke down
+    if verdicts.broken:  # exit code 1 tells scripts that the judge broke down
         raise click.exceptions.Exit(1)
 
 
@@ -173,20 +168,22 @@ def _by_feedback(spec: str, plan: Plan, dataset: Dataset | None) -> Verdicts:
     return verdicts_of(feedback.scale, pairs, Progress(len(pairs)))
 
 
-def _by_calls(
-    spec: str, plan: Plan, paid: Path | None, concurrency: int, *, examine: bool, dry_run: bool
-) -> Verdicts | Progress:
-    """The scores that a judge gives; their forecast for a *dry_run*."""
+def _by_calls(spec: str, plan: Plan, cache_path: Path, concurrency: int, *, examine: bool, dry_run: bool) -> Verdicts:
+    """The scores that a judge gives; of a *dry_run* the forecast alone."""
     from tttembed_rag.judges.specs import open_judge
     from tttembed_rag.judging.cache import ScoreCache
+    from tttembed_rag.judging.plan import Verdicts
     from tttembed_rag.judging.running import judge_all
     from tttembed_rag.judging.walk import forecast
 
     scorer = open_judge(spec)
-    with closing(ScoreCache.open(paid)) as cache:
+    makes_no_file = dry_run and not cache_path.exists()
+    if not makes_no_file:
+        cache_path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(ScoreCache.open(None if makes_no_file else cache_path)) as cache:
         ahead = forecast(plan, scorer, cache, examine=examine)
         if dry_run:
-            return ahead
+            return Verdicts({}, 0, ahead)
         started = time.monotonic()
         with working(ahead.pairs, "judge") as bar:
 
@@ -232,28 +229,24 @@ def _money(usd: float, price: Price, bound: str = "") -> str:
     return "no price known" if not usd and price == Price() else f"{bound}${usd:.4f}"
 
 
-def _summary(spec: str, plan: Plan, outcome: Verdicts | Progress, target: Path) -> tuple[dict[str, Any], str]:
-    """The result of judging, or its forecast, as a JSON object and in words."""
-    from tttembed_rag.judging.plan import Progress
-
-    verdicts = None if isinstance(outcome, Progress) else outcome
-    progress = outcome if isinstance(outcome, Progress) else outcome.progress
-    usage, of = progress.usage, plan.pairs
+def _summary(spec: str, plan: Plan, verdicts: Verdicts, target: Path | None) -> tuple[dict[str, Any], str]:
+    """The result of judging, or its forecast where no *target* is written, as a JSON object and in words."""
+    progress, of = verdicts.progress, plan.pairs
     record: dict[str, Any] = {
         "judge": spec,
         "planned": of,
         "pairs": progress.pairs,
         "cached": progress.cached,
-        **asdict(usage),
+        **asdict(progress.usage),
         "usd": round(progress.usd, 6),
     }
-    what, bound = ("forecast", "at most ") if verdicts is None else ("judged", "")
+    what, bound = ("forecast", "at most ") if target is None else ("judged", "")
     line = (
-        f"{what}: {progress.pairs} of {of} pairs, {progress.cached} known before, {bound}{usage.tokens} tokens, "
-        f"{_money(progress.usd, plan.price, bound)}"
+        f"{what}: {progress.pairs} of {of} pairs, {progress.cached} known before, {bound}{progress.usage.tokens} "
+        f"tokens, {_money(progress.usd, plan.price, bound)}"
     )
-    if verdicts is None:
-        line += ", with its examination if it has not passed that before" if usage.requests else ""
+    if target is None:
+        line += ", with its examination if it has not passed that before" if progress.usage.requests else ""
         return record, f"{line}; time unknown before the judge is asked: on a terminal a run shows its rate"
     line += f"; {verdicts.unjudged} without a score; written to {target} (scale: probability)"
     raised = "raise it and " if verdicts.stopped.startswith("budget:") else ""

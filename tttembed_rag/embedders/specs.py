@@ -22,10 +22,10 @@ KINDS = ", ".join([*(f"{kind}:MODEL" for kind in _MODELS), "python:MODULE:NAME o
 def open_embedder(spec: str) -> Embedder:
     """The embedder that *spec* names.
 
-    `sentence-transformers:MODEL`, `qwen3:MODEL`, `embeddinggemma:MODEL`, `model2vec:MODEL` (names of a hub,
-    or folders), `openai:MODEL` (any service that speaks its embeddings, by `?url=`), `cohere:MODEL`, `voyage:MODEL`,
-    `gemini:MODEL`, `python:MODULE:NAME` (a function from texts to vectors, an embedding object of LangChain,
-    LlamaIndex or this package, or a class or function that makes one) or `minilm`; options follow as in an address:
+    `sentence-transformers:MODEL`, `qwen3:MODEL`, `model2vec:MODEL` (names of a hub, or folders), `openai:MODEL` (any
+    service that speaks its embeddings, by `?url=`), `cohere:MODEL`, `voyage:MODEL`, `gemini:MODEL`,
+    `python:MODULE:NAME` (a function from texts to vectors, an embedding object of LangChain, LlamaIndex or this
+    package, or a class or function that makes one) or `minilm`; options follow as in an address:
     `qwen3:Qwen/Qwen3-Embedding-0.6B?dimensions=256&batch=8`, `openai:nomic-embed-text?url=http://127.0.0.1:11434/v1`.
     With `bridge=FILE` it is an embedder of the old index that the bridge in FILE leads to.
 
