@@ -177,15 +177,8 @@ class GeminiEmbedder(_Service):
     dimensions unnormalised; ``gemini-embedding-2`` knows no task types and reads a prefix. The two
     spaces have nothing in common: offsets of one model are noise in the other.
 
-    Args:
-        model: Its name; its key is in GEMINI_API_KEY or GOOGLE_API_KEY.
-        url: Another server that speaks the protocol; None is Google.
-        key: Its key; None is that of the environment, which Google alone is sent.
-        dimensions: Width asked for (Matryoshka); None is the model's own.
-        query_prefix: Before every query, from the second generation on.
-        document_prefix: Before every document, from the second generation on.
-        batch_size: Texts in a request at most; None is 100.
-        patience: How often and how fast the service is asked.
+    The arguments are those of `EmbeddingService`: a *url* of None is Google, a *key* of None is in GEMINI_API_KEY or
+    GOOGLE_API_KEY, which Google alone is sent, and prefixes are read from the second generation on.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class _ByKey(_Chat):
         self._body: dict[str, Any] = {"model": model, "max_tokens": tokens}
         self._body |= {} if isnan(temperature) else {"temperature": temperature}
         self.name = f"{self.vendor}:{model}" if url is None else f"{self.vendor}:{model}@{self._where.netloc}"
-        self.settings = f"n={tokens} t={temperature}"
+        self.settings, self.tokens = f"n={tokens} t={temperature}", tokens
         self._connect(patience)
 
     @abstractmethod
@@ -190,7 +190,7 @@ class Gemini(_Chat):
         config = types.ThinkingConfig(thinking_level=level) if level else None
         self._config = types.GenerateContentConfig(thinking_config=config, max_output_tokens=GEMINI_TOKENS)
         self.name = model
-        self.settings = f"thinking={level} n={GEMINI_TOKENS}"
+        self.settings, self.tokens = f"thinking={level} n={GEMINI_TOKENS}", GEMINI_TOKENS
 
     def request(self, prompt: str) -> dict[str, Any]:
         """The JSON that asks *prompt*."""
@@ -250,7 +250,7 @@ class LocalChat:
         self._model = model
         self._tokenizer = tokenizer
         self._text = PlainTokenizer(tokenizer)
-        self._new_tokens = new_tokens
+        self.tokens = new_tokens
         self._seed = seed
         self._end = tokenizer.eos_token_id
         self._batches = Batches(None, model.device.type, name)
@@ -266,7 +266,7 @@ class LocalChat:
     def answers(self, prompts: Sequence[str]) -> list[str | None]:
         """The answer to each of *prompts*, those of like length written side by side."""
         rows = [self._head + text + self._tail for text in self._text.ids(prompts)]
-        lengths = [len(row) + self._new_tokens for row in rows]
+        lengths = [len(row) + self.tokens for row in rows]
         written = self._batches.run(lengths, lambda batch: self._written([rows[row] for row in batch]))
         return [self._answer(len(row), ids) for row, ids in zip(rows, written, strict=True)]
 
@@ -293,7 +293,7 @@ class LocalChat:
             attention_mask=mask,
             do_sample=False,
             logits_processor=transformers.LogitsProcessorList([*warpers, draw]),
-            max_new_tokens=self._new_tokens,
+            max_new_tokens=self.tokens,
             pad_token_id=self._end,
         )[:, ids.shape[1] :]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
@@ -52,6 +53,18 @@ class Judge(Protocol):
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, in order; None where it did not judge (never 0 instead)."""
+
+
+class ByRequests(ABC):
+    """A base class of judges that score several requests at once."""
+
+    def score(self, query: str, documents: Sequence[str]) -> Scores:
+        """One score per document, in order; None where it did not judge: never of a document without text."""
+        return self.score_many([(query, documents)])[0]
+
+    @abstractmethod
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """The scores of each of *requests*, in order."""
 
 
 def forecast_of(judge: Judge, requests: Sequence[Request]) -> Usage:

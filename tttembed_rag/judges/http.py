@@ -14,8 +14,8 @@ from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.clients.retrying import Patience, Portions, TooLargeError
 from tttembed_rag.clients.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
 from tttembed_rag.errors import InputError, JudgeError, check_count
-from tttembed_rag.judges.contract import Request, Scores, side_by_side, unless_refused
-from tttembed_rag.judges.documents import Screened, fence_of, readable, spread_all
+from tttembed_rag.judges.contract import ByRequests, Request, Scores, side_by_side, unless_refused
+from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.rewards.scales import Scale
 
 # Requests in flight at once within one call.
@@ -95,7 +95,7 @@ SHAPES = {
 }
 
 
-class HttpJudge:
+class HttpJudge(ByRequests):
     """A reranker behind HTTP as a judge; answers are matched to documents by their index.
 
     Args:
@@ -150,32 +150,26 @@ class HttpJudge:
         """Documents that the server takes at once."""
         return self._portions.most
 
-    def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """One score per document, as the server gave it; None for one without text, and for one that is refused alone.
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """Scores for each of *requests*, side by side, as the server gave them; `checked_rewards` checks their scale.
 
-        Whoever asks a judge checks that the scores are on its scale: `checked_rewards`.
-
-        Documents that the server refuses are sent in smaller requests; one that is too large by itself is cut.
+        Documents that the server refuses are sent in smaller requests, and have no score where they are refused alone;
+        one that is too large by itself is cut.
 
         Raises:
             JudgeError: The server refused, stayed busy, or left a document out.
         """
-        return self.score_many([(query, documents)])[0]
-
-    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
-        """The same for each of *requests*, side by side."""
-        screened = [Screened.of(documents, self.longest_document) for _, documents in requests]
-        size = self._portions.most
+        screened, size = Screened.of(requests, self.longest_document, _LONGEST_QUERY), self._portions.most
         batches = [
-            (query, some.texts[start : start + size])
-            for (query, _), some in zip(requests, screened, strict=True)
-            for start in range(0, len(some.texts), size)
+            (query, texts[start : start + size])
+            for query, texts in screened.requests
+            for start in range(0, len(texts), size)
         ]
         answers = side_by_side(
             lambda batch: self._portions.ask(batch[1], partial(self._scores, batch[0])), batches, _AT_ONCE
         )
         scores = [score for batch in answers for score in batch]
-        return spread_all(screened, unless_refused(self.endpoint.where.name, scores))
+        return screened.spread(unless_refused(self.endpoint.where.name, scores))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""

@@ -17,8 +17,8 @@ from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.clients.retrying import RefusedTextsError, refusal
 from tttembed_rag.clients.usage import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, check_count
-from tttembed_rag.judges.contract import Request, Scores, side_by_side, unless_refused
-from tttembed_rag.judges.documents import Screened, fence_of, readable, spread_all
+from tttembed_rag.judges.contract import ByRequests, Request, Scores, side_by_side, unless_refused
+from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.background import event_loop
 
@@ -67,7 +67,7 @@ def grade_of(answer: str | None) -> float | None:
     return float(verdict[1]) if verdict else None
 
 
-class RubricJudge:
+class RubricJudge(ByRequests):
     """A chat model that grades one document at a time.
 
     Args:
@@ -118,21 +118,18 @@ class RubricJudge:
             "rubric", model, prompt=RUBRIC, instruction=instruction, settings=settings, cut=longest_document
         )
 
-    def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """One grade per document, several prompts at once in threads; None where the answer has no verdict."""
-        return self.score_many([(query, documents)])[0]
-
     def score_many(self, requests: Sequence[Request]) -> list[Scores]:
-        """The same for each of *requests*; a local chat model answers many prompts at once."""
-        screened = [Screened.of(documents, self.longest_document) for _, documents in requests]
-        prompts = [
-            self.prompt(query, text) for (query, _), some in zip(requests, screened, strict=True) for text in some.texts
-        ]
+        """Grades for each of *requests*, several prompts at once in threads; None where the answer has no verdict.
+
+        A local chat model answers many prompts at once.
+        """
+        screened = Screened.of(requests, self.longest_document, _LONGEST_QUERY)
+        prompts = [self.prompt(query, text) for query, text in screened.pairs]
         if self.pairs_per_call:
             answers = self.complete.answers(prompts)
-            return spread_all(screened, [self._grade(answer, "length" * (answer is None)) for answer in answers])
+            return screened.spread(self._grade(answer, "length" * (answer is None)) for answer in answers)
         grades = side_by_side(self._graded, prompts, self._concurrency)
-        return spread_all(screened, unless_refused(self._model, grades))
+        return screened.spread(unless_refused(self._model, grades))
 
     def _graded(self, prompt: str) -> float | RefusedTextsError | None:
         """The grade in the answer to *prompt*, or the error of a model that refuses what stands in it.

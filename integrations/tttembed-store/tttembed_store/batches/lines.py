@@ -72,12 +72,12 @@ class LineJudge:
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate, one request a document that has text."""
-        texts = Screened.of(documents, self.single.longest_document).texts
-        return sum((self.single.forecast(query, [text]) for text in texts), Usage())
+        pairs = Screened.of([(query, documents)], self.single.longest_document).pairs
+        return sum((self.single.forecast(query, [text]) for _, text in pairs), Usage())
 
     def line(self, pair: bytes, query: str, document: str) -> bytes | None:
         """The request about one document as a line, in ASCII; None for a document without text."""
-        texts = Screened.of([document], self.single.longest_document).texts
+        texts = [text for _, text in Screened.of([(query, [document])], self.single.longest_document).pairs]
         if not texts:
             return None
         body, address = self.single.request(query, texts), pair.hex()
