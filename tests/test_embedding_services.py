@@ -114,15 +114,6 @@ def test_the_width_must_stay(serve):
         asked.embed_documents(["a"])
 
 
-def test_a_hundred_wide_vectors_fit_into_an_answer(serve):
-    """Vectors of 4,096 numbers, printed in full, as models of today have them."""
-    said = {"data": [{"index": place, "embedding": [-0.012345678918063641] * 4096} for place in range(100)]}
-    server = serve(lambda *_: (200, {}, said))
-    vectors = EmbeddingService("openai", "m", url=server.url, patience=ONCE).embed_documents(["a"] * 100)
-
-    assert vectors.shape == (100, 4096)
-
-
 @pytest.mark.parametrize(
     "index",
     [

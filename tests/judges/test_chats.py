@@ -7,7 +7,7 @@ import pytest
 from tttembed_rag import InputError
 from tttembed_rag.clients.usage import Usage, metered
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges import AnthropicChat, OpenAIChat, Patience, check_judge, open_judge
+from tttembed_rag.judges import OpenAIChat, Patience, check_judge, open_judge
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.testing import word_overlap
 
@@ -103,9 +103,12 @@ def test_an_answer_that_ended_by_itself_is_read(serve, reason):
 @pytest.mark.parametrize("reason", ["length", "LENGTH", "max_tokens", "content_filter", "tool_calls", "SAFETY"])
 def test_an_answer_that_did_not_is_none(serve, reason):
     """Its last line need not be a verdict."""
-    server = serve(lambda *_: (200, {}, said_by_openai("Score: 1", reason)))
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    by_anthropic = {"content": [{"type": "text", "text": "Score: 1"}], "stop_reason": reason, "usage": usage}
+    server = serve(lambda *_: (200, {}, said_by_openai("Score: 1", reason) | by_anthropic))
 
-    assert open_judge(f"openai:m?url={server.url}").score("q", ["d"]) == [None]
+    for kind in ("openai", "anthropic"):
+        assert open_judge(f"{kind}:m?url={server.url}").score("q", ["d"]) == [None]
 
 
 def test_an_answer_in_parts_is_read(serve):
@@ -199,18 +202,6 @@ def test_gemini_thinks_as_its_generation_can(serve, model, option, level):
     assert open_judge(f"gemini:{model}?url={server.url}{option}").score("q", ["d"]) == [4.0]
     thinking = server.asked[0][2]["generationConfig"].get("thinkingConfig", {})
     assert [value.upper() for value in thinking.values()] == ([level] if level else [])
-
-
-@pytest.mark.parametrize(
-    ("chat", "said"),
-    [
-        (OpenAIChat, {"choices": [{"message": {"content": "Score: 4"}, "finish_reason": "length"}]}),
-        (AnthropicChat, anthropic(None, {"messages": [{"content": ""}]}, 0)[2] | {"stop_reason": "max_tokens"}),
-    ],
-)
-def test_an_answer_that_was_cut_off_is_none(serve, chat, said):
-    """What a model would have said last is not guessed."""
-    assert chat("m", url=serve(lambda *_: (200, {}, said)).url)("p") is None
 
 
 class TestPython:

@@ -11,10 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from tttembed_rag import InputError, JudgeError
-from tttembed_rag.adapting import checked_rewards
 from tttembed_rag.clients.endpoint import Endpoint
 from tttembed_rag.clients.usage import metered
-from tttembed_rag.errors import RewardError
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.testing import FakeClock
 
@@ -138,14 +136,6 @@ def test_a_score_that_is_no_number_is_not_judged(serve, number):
     assert judge_at(server).score("q", ["d"]) == [None]
 
 
-def test_a_score_off_the_declared_scale_is_an_error(serve):
-    """Logits where probabilities were declared are refused, not squashed."""
-    judge = judge_at(serve(lambda *_: (200, {}, results((0, 7.5)))))
-
-    with pytest.raises(RewardError, match=r"expected scale probability in \[0, 1\], got 7.5"):
-        checked_rewards(judge, judge.score("q", ["d"]))
-
-
 @pytest.mark.parametrize("as_date", [False, True])
 def test_retry_after_is_honoured(serve, as_date):
     """The wait is as long as the server says, as seconds or as a date, though ours would be shorter."""
@@ -219,13 +209,19 @@ def test_empty_documents_are_not_sent(cohere):
 
 
 @pytest.mark.parametrize("key", ["s3cret", " s3cret\r\n"])
-def test_the_key_is_sent_and_not_in_the_fingerprint(cohere, key):
-    """The secret is a header, without the new line of the file that it came from, and is written down nowhere."""
-    judge = judge_at(cohere, key=key)
+@pytest.mark.parametrize(
+    ("shape", "header", "sent"),
+    [("cohere", "authorization", "Bearer s3cret"), ("gemini-decision", "x-goog-api-key", "s3cret")],
+)
+def test_the_key_is_sent_and_not_in_the_fingerprint(serve, shape, header, sent, key):
+    """In the header of the shape alone, without the new line of the file that it came from."""
+    server = serve(lambda *_: (200, {}, DECIDED))
+    judge = judge_at(server, shape, key=key)
     judge.score("q", ["d"])
+    headers = server.asked[0][1]
 
-    assert cohere.asked[0][1]["authorization"] == "Bearer s3cret"
-    assert judge.fingerprint == judge_at(cohere, key="other").fingerprint
+    assert {name: headers[name] for name in ("authorization", "x-goog-api-key") if name in headers} == {header: sent}
+    assert judge.fingerprint == judge_at(server, shape, key="other").fingerprint
 
 
 @pytest.mark.parametrize("key", ["s3c\nret", "s3c\0ret", "s3cr\u00e9t", "\u201cs3cret\u201d"])
@@ -235,16 +231,6 @@ def test_a_key_that_no_header_can_hold_is_not_shown(cohere, key):
         judge_at(cohere, key=key)
 
     assert "s3c" not in repr(caught.value)
-
-
-def test_gemini_has_its_own_header(serve):
-    """A key goes where the service looks for it, and nowhere else."""
-    server = serve(lambda *_: (200, {}, DECIDED))
-    judge_at(server, "gemini-decision", key="s3cret").score("q", ["d"])
-    headers = server.asked[0][1]
-
-    assert headers["x-goog-api-key"] == "s3cret"
-    assert "authorization" not in headers
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import subprocess
 import sys
 import threading
@@ -50,14 +48,6 @@ def run(plan, judge=None, cache=None, **options):
     """(verdicts, what was asked)."""
     judge = judge or Lengths()
     return judge_all(plan, judge, cache or ScoreCache.open(None), **options), judge.asked
-
-
-async def test_a_run_within_a_loop_gives_the_same_verdicts():
-    """Asked where an event loop runs already it is the same run: rewards, usage and order."""
-    plan = Plan(served(3, 5), (2, 4))
-    alone, _ = await asyncio.to_thread(run, plan, concurrency=1)
-
-    assert alone == judge_all(plan, Lengths(), ScoreCache.open(None), concurrency=1)
 
 
 class TestOrder:
@@ -400,7 +390,7 @@ class TestFailure:
         server = serve(lambda *_: (401, {}, {"message": "bad key"}))
         verdicts = judge_all(Plan(served(50)), HttpJudge(server.url, "cohere"), ScoreCache.open(None), concurrency=1)
 
-        assert len(server.asked) == 3
+        assert (len(server.asked), verdicts.broken) == (3, True)
         assert "got 401" in verdicts.stopped
         assert "bad key" in str(next(iter(verdicts.failed.values())))
         assert verdicts.rewards == {}
@@ -499,16 +489,6 @@ class TestFailure:
 
 class TestFiles:
     """What is read and written."""
-
-    def test_a_log_is_read(self, tmp_path):
-        """One JSON object a line, the task optional, blank lines allowed."""
-        one = {"query_id": "1", "query": "q", "candidates": [{"id": "a", "text": "t"}]}
-        path = tmp_path / "log.jsonl"
-        path.write_text(f"{json.dumps(one)}\n\n{json.dumps(one | {'task': 'billing'})}\n", encoding="utf-8")
-
-        assert [("1", "q", [("a", "t")], task) for task in ("default", "billing")] == [
-            (o.query_id, o.query, [(c.doc_id, c.text) for c in o.candidates], o.task) for o in read_log(path)
-        ]
 
     @pytest.mark.parametrize("line", ["{", "[]", '{"query": "q"}', '{"query_id": 1, "query": "q", "candidates": []}'])
     def test_another_log_is_an_error(self, tmp_path, line):

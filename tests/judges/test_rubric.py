@@ -172,24 +172,6 @@ class TestLocalChat:
         assert first.usage == second.usage
         assert expected == torch.rand(1)
 
-    def test_the_seed_alone_decides(self, reranker, monkeypatch):
-        """What is written follows from prompt and seed, not from the seed of the process."""
-        model, tokenizer = reranker
-        written, old = [], model.generate
-
-        def listening(ids, **options):
-            written.append(old(ids, **options))
-            return written[-1]
-
-        monkeypatch.setattr(model, "generate", listening)
-        for process, seed in ((1, 7), (2, 7), (2, 8)):
-            torch.manual_seed(process)
-            LocalChat(model, tokenizer, new_tokens=12, seed=seed)("one")
-        one, same, other = (ids.tolist() for ids in written)
-
-        assert one == same
-        assert same != other
-
     def test_an_unfinished_answer_is_none(self, reranker):
         """An answer that ran into the limit is no answer, however it looks."""
         with metered() as meter:

@@ -65,15 +65,6 @@ def test_opens_rerankers_of_vendors(serve, monkeypatch, vendor, path, answer, ad
     assert (asked, headers["authorization"], body["model"]) == (path, "Bearer k", "rerank-1")
 
 
-def test_opens_gemini(serve, monkeypatch):
-    """Gemini grades by rubric, at another address if told."""
-    monkeypatch.setenv("GEMINI_API_KEY", "k")
-    part = {"content": {"parts": [{"text": "Score: 2"}]}, "finishReason": "STOP"}
-    server = serve(lambda *_: (200, {}, {"candidates": [part]}))
-
-    assert open_judge(f"gemini:m?url={server.url}").score("q", ["d"]) == [2.0]
-
-
 @pytest.mark.parametrize(
     ("module", "spec", "command"),
     [

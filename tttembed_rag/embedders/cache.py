@@ -37,11 +37,8 @@ class VectorCache(KeyedRows):
 class CachedEmbedder(RoleEmbedder):
     """An embedder with a cache: the model embeds only texts that the cache has no vector of.
 
-    Args:
-        embedder: The model.
-        cache: Vectors of earlier runs; new vectors are written to it.
-        at_once: Texts between two writes, the most that a killed run loses.
-        watch: Called after every write with the number of texts since the last.
+    New vectors are written after every *at_once* texts, the most that a killed run loses; *watch* is called then with the
+    number of texts since the last time.
     """
 
     def __init__(

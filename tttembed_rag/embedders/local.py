@@ -26,14 +26,10 @@ _SAMPLE = "Tokenisers, 2 of them: naïve CAFÉ (don't)!"
 
 
 class LocalEmbedder(RoleEmbedder):
-    """Unit vectors of a model of sentence-transformers.
+    """Unit vectors of a `SentenceTransformer` *model*, which has the last part of a *name* or folder.
 
-    Args:
-        model: A `SentenceTransformer`.
-        name: Its name or folder.
-        query_prompt: Before every query; None is the prompt stored with the model, if it has one.
-        document_prompt: Before every document; None is the prompt stored with the model.
-        batch_size: Texts at once; None is 32 on a CPU, and elsewhere as many of like length as keep it busy.
+    Prompts stand before every query and document; None is the one stored with the model, if there is one. Texts are
+    read *batch_size* at once: None is 32 on a CPU, and elsewhere as many of like length as keep it busy.
     """
 
     def __init__(
@@ -96,10 +92,10 @@ def local_model(
     document_prefix: str | None = None,
     trust_remote_code: bool = False,
 ) -> LocalEmbedder:
-    """A model of sentence-transformers, by the recipe of its kind.
+    """A model of sentence-transformers, by its name or folder, such as ``Qwen/Qwen3-Embedding-0.6B``.
 
     Args:
-        model: Name or folder, such as ``Qwen/Qwen3-Embedding-0.6B`` or ``google/embeddinggemma-300m``.
+        model: Name or folder.
         kind: ``sentence-transformers``, the prompts and the pooling stored beside the model; ``qwen3``, Qwen3-Embedding
             or a model tuned from it: instruction before queries, last token, padding on the left, also where the folder
             has no word on pooling.
@@ -108,9 +104,7 @@ def local_model(
         device: ``cpu``, ``cuda:0`` ...; None takes an accelerator where there is one.
         dtype: ``float32``, ``bfloat16``, ``float16``; None is full precision on a CPU, elsewhere the model's own.
         max_tokens: Tokens read of each text; None is the model's own limit.
-        batch_size: Texts at once; None is 32 on a CPU, and elsewhere as many of like length as keep it busy.
-        query_prefix: Before every query, of ``sentence-transformers``; None is the prompt stored with the model.
-        document_prefix: Before every document.
+        batch_size: As of `LocalEmbedder`, and so are the prefixes, of ``sentence-transformers`` alone.
         trust_remote_code: Whether code that stands beside the model is run.
     """
     library = require("sentence_transformers", EXTRA)
@@ -139,11 +133,7 @@ def local_model(
 
 
 def model2vec(model: str) -> LocalEmbedder:
-    """A static model of model2vec: a table of token vectors, hundreds of times faster than a transformer.
-
-    Args:
-        model: Name or folder, such as ``minishlab/potion-retrieval-32M``.
-    """
+    """A static model of model2vec by its name or folder: a table of token vectors, hundreds of times faster."""
     library = require("sentence_transformers", EXTRA)
     modules = require("sentence_transformers.sentence_transformer.modules", EXTRA)
     require("model2vec", EXTRA)

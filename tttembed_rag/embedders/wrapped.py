@@ -24,10 +24,8 @@ _NAMES = ("model_name", "model", "model_id", "deployment", "repo_id")
 class FrameworkEmbedder(RoleEmbedder):
     """The vectors of a LangChain ``Embeddings``, a LlamaIndex ``BaseEmbedding`` or a user's `Embedder`, at unit length.
 
-    Args:
-        model: The object.
-        fingerprint: A text of everything that decides its vectors; None takes that of an `Embedder`, else its class and
-            the name of its model, which say nothing of prompts: give a fingerprint where you change them.
+    A *fingerprint* of None is that of an `Embedder`, else the class of *model* and the name of the model in it, which
+    say nothing of prompts.
     """
 
     def __init__(self, model: Any, *, fingerprint: str | None = None) -> None:
@@ -59,11 +57,9 @@ class FrameworkEmbedder(RoleEmbedder):
 
 
 class FunctionEmbedder(FrameworkEmbedder):
-    """The vectors of a function from texts to vectors, the same for queries and documents, at unit length.
+    """The vectors of a function *embed* from texts to vectors (len(texts), d), for queries and documents alike.
 
-    Args:
-        embed: Texts to vectors (len(texts), d).
-        name: Its name; the fingerprint says nothing else of it.
+    The fingerprint says no more of it than its *name*.
     """
 
     def __init__(self, embed: Callable[[list[str]], Any], *, name: str) -> None:
@@ -77,12 +73,7 @@ def _methods_of(model: Any) -> tuple[str, str] | None:
 
 
 class Truncated(RoleEmbedder):
-    """The first dimensions of another embedder's vectors, at unit length again.
-
-    Args:
-        embedder: The embedder.
-        dimensions: Number of dimensions that are kept, at least 1 and at most the embedder's width.
-    """
+    """The first *dimensions* of another embedder's vectors, at unit length again."""
 
     def __init__(self, embedder: Embedder, dimensions: int) -> None:
         check_count("dimensions", dimensions)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from typing import Protocol
 from uuid import uuid4
 
@@ -79,12 +79,12 @@ class Budget:
 
     def without(self, *, pairs: float = 0.0, tokens: float = 0.0, usd: float = 0.0) -> Budget:
         """What is left once so much is spent."""
-        caps = ((self.pairs, pairs), (self.tokens, tokens), (self.usd, usd))
+        caps = zip(astuple(self), (pairs, tokens, usd), strict=True)
         return Budget(*(None if cap is None else max(0.0, cap - gone) for cap, gone in caps))
 
     def admits(self, *, pairs: float = 0.0, tokens: float = 0.0, usd: float = 0.0) -> bool:
         """Whether so much is within every cap."""
-        caps = ((self.pairs, pairs), (self.tokens, tokens), (self.usd, usd))
+        caps = zip(astuple(self), (pairs, tokens, usd), strict=True)
         return all(cap is None or value <= cap * (1 + 1e-9) for cap, value in caps)  # sums of shares are rounded
 
 
