@@ -39,7 +39,6 @@ from tttembed_rag import LiveOffsets, Offsets, RewardLog, Rewards, Scale, Steeri
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.measures import dcg
-from tttembed_rag.judges import Blocking
 from tttembed_rag.judges.contract import Scores
 from tttembed_rag.serving import Cascade, Request
 from tttembed_rag.vectors.checks import unit
@@ -80,7 +79,7 @@ SHIFTED = ("metatool", "bfcl-functions", "seal-tools")
 SHIFTED_AT, LEARNED_EVERY = 600, 100
 
 
-class Table(Blocking):
+class Table:
     """A reranker that answers from (M, N) scores, and counts what it is asked."""
 
     fingerprint = "the reranker"

@@ -246,10 +246,8 @@ class TestJudgingLater:
 
     @pytest.mark.parametrize("ask", [RewardLog.of, RewardLog("votes").score_waiting])
     def test_what_is_no_judge_is_told_what_it_lacks(self, ask):
-        """A function that scores is none: the message names the four names of a judge, as elsewhere."""
-        with pytest.raises(
-            InputError, match=r"^judge: expected an object with score, ascore, scale and fingerprint, got"
-        ):
+        """A function that scores is none: the message names the three names of a judge, as elsewhere."""
+        with pytest.raises(InputError, match=r"^judge: expected an object with score, scale and fingerprint, got"):
             ask(len)
 
     def test_refused_scores_are_told_again_where_nothing_is_left(self):
@@ -348,7 +346,7 @@ def test_one_text_is_no_list_of_documents(documents, tmp_path, caplog):
             "scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got 5",
         ),
         (lambda: StoreLog(None), "store: expected an open store or its URL, got NoneType"),
-        (lambda: StoreLog("sqlite:///t.db", object()), "judge: expected an object with score, ascore, scale and"),
+        (lambda: StoreLog("sqlite:///t.db", object()), "judge: expected an object with score, scale and"),
     ],
 )
 def test_a_log_of_something_else_is_refused(make, reason):

@@ -36,6 +36,7 @@ def shown(topic: str) -> list[str]:
 ROWS = [(f"how does {topic} work", text, text == f"{topic} {KINDS[0]}") for topic in TOPICS for text in shown(topic)]
 EMBED = "python:tttembed_rag.testing:FakeEmbedder"
 JUDGE = "python:judge_of_test:judge"
+STORE = "sqlite:///t.db"
 
 
 def run(*arguments: Any) -> Result:
@@ -59,6 +60,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def write_model(name: str, options: str) -> str:
+    """A module of the current folder with an embedding model of the user's own; its spec."""
+    code = f"from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder({options})\n"
+    Path(f"{name}.py").write_text(code, encoding="utf-8")
+    return f"python:{name}:model"
+
+
 def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
     """A file of votes, one row a document, as CSV or JSON lines."""
     rows = [{"query": query, "document": text, column: good if liked else bad} for query, text, liked in ROWS]
@@ -69,6 +77,11 @@ def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
             writer.writerows(rows)
         else:
             file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def import_file(file: str, *options: Any) -> Result:
+    """The command that brings a file into the store of the test."""
+    return run("store", "import", file, "--store", STORE, *options)
 
 
 def write_log(path: Path, task: str | None = "docs") -> None:
@@ -467,7 +480,7 @@ class TestMeasured:
                 for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
             ),
             *(
-                ((command, "sqlite:///t.db", *rest), "expected a folder or a file, got a URL: stores are not taken")
+                ((command, STORE, *rest), "expected a folder or a file, got a URL: stores are not taken")
                 for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
             ),
         ],
@@ -475,10 +488,7 @@ class TestMeasured:
     def test_what_is_missing_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
         write_votes(here / "votes.csv", "thumb", 1, -1)
         (here / "all-bad.csv").write_text("query,document,thumb\nq,a,-1\nq,b,-1\n", encoding="utf-8")
-        (here / "other.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n",
-            encoding="utf-8",
-        )
+        write_model("other", "fingerprint='other'")
         vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
         settings = {"embedder": "fake"}
         Offsets([Offset("task", vector, 0.9, 9, evidence, task="default")], width=64, settings=settings).save("o")
@@ -583,13 +593,13 @@ class TestStore:
     def test_no_judge_is_paid_where_nothing_could_be_learned(self, here: Path) -> None:
         """A store of texts alone is refused before the first question to the judge, with what to do."""
         write_log(here / "log.jsonl")
-        imported = run("store", "import", "log.jsonl", "--store", "sqlite:///t.db")
-        refused = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
+        imported = import_file("log.jsonl")
+        refused = run("worker", STORE, "--once", "--judge", JUDGE)
 
         assert "60 of 60 queries and 240 of 240 documents have no vector" in imported.output
         assert refused.exit_code == 2
         assert "judging is not begun: give --embed SPEC" in refused.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             assert store.counts().rewards == 0
 
     @pytest.mark.parametrize("place", ["import", "worker"])
@@ -597,11 +607,11 @@ class TestStore:
         """With the model named at either command, the worker judges, learns and publishes."""
         write_log(here / "log.jsonl")
         embed = ("--embed", EMBED)
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", *(embed if place == "import" else ()))
-        done = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
+        import_file("log.jsonl", *(embed if place == "import" else ()))
+        done = run("worker", STORE, "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
 
         assert done.exit_code == 0, done.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             live = store.serving().version
             assert store.vectors.lacking().texts == 0
         assert live is not None, done.output
@@ -612,12 +622,12 @@ class TestStore:
     def test_votes_are_rewards_that_a_worker_learns_from(self, here: Path, name: str) -> None:
         """A file as `fit` takes it, by users: their votes are published from, and each is one voice."""
         write_votes(here / name, "thumb", 1, -1)
-        imported = run("store", "import", name, "--store", "sqlite:///t.db", "--embed", EMBED)
-        worked = run("worker", "sqlite:///t.db", "--once")
+        imported = import_file(name, "--embed", EMBED)
+        worked = run("worker", STORE, "--once")
 
         assert imported.output == f"60 queries with {len(ROWS)} votes of {name}\n"
         assert worked.exit_code == 0, worked.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             live = store.serving().version
             assert store.counts().rewards == len(ROWS)
         assert live is not None, worked.output
@@ -626,14 +636,8 @@ class TestStore:
     def test_vectors_of_another_model_are_not_made_in_silence(self, here: Path) -> None:
         """Texts that have vectors keep them: a line says what gives them those of the model that was named."""
         write_votes(here / "votes.csv", "thumb", 1, -1)
-        (here / "other.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n",
-            encoding="utf-8",
-        )
-        first, second = (
-            run("store", "import", "votes.csv", "--store", "sqlite:///t.db", "--embed", embed).output
-            for embed in (EMBED, "python:other:model")
-        )
+        write_model("other", "fingerprint='other'")
+        first, second = (import_file("votes.csv", "--embed", embed).output for embed in (EMBED, "python:other:model"))
 
         assert "reembed" not in first
         assert "60 of 60 queries and 240 of 240 documents have no vector of other: `tttembed store reembed" in second
@@ -642,10 +646,9 @@ class TestStore:
         """Two users say different things of a pair; a later file adds to what was said before."""
         for name, row in (("a.csv", "q,d,5,ann,docs"), ("b.csv", "q,d,2,bob,docs"), ("c.csv", "q,e,1,ann,docs")):
             (here / name).write_text(f"query,text,rating,source,task\n{row}\n", encoding="utf-8")
-            options = ("--scale", "rubric:1,5", "--store", "sqlite:///t.db", "--embed", EMBED)
-            assert run("store", "import", name, *options).exit_code == 0
+            assert import_file(name, "--scale", "rubric:1,5", "--embed", EMBED).exit_code == 0
 
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             rewards = store.rewards("votes")
 
         assert (rewards.sources.tolist(), set(rewards.tasks.tolist())) == (["ann", "bob"], {"docs"})
@@ -654,18 +657,14 @@ class TestStore:
     def test_a_new_embedding_model_learns_from_what_was_judged(self, here: Path) -> None:
         """Texts are embedded anew beside the old vectors, and rewards that were paid teach the new model."""
         write_log(here / "log.jsonl")
-        (here / "new_model.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=32, fingerprint='new')\n",
-            encoding="utf-8",
-        )
-        new = "python:new_model:model"
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
-        run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
-        counted = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new, "--dry-run")
-        done = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new)
-        again = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new)
-        learned = run("fit", "sqlite:///t.db", "--embed", new, "--out", "new.safetensors")
-        with open_store("sqlite:///t.db") as store:
+        new = write_model("new_model", "width=32, fingerprint='new'")
+        import_file("log.jsonl", "--embed", EMBED)
+        run("worker", STORE, "--once", "--judge", JUDGE)
+        counted = run("store", "reembed", "--store", STORE, "--embed", new, "--dry-run")
+        done = run("store", "reembed", "--store", STORE, "--embed", new)
+        again = run("store", "reembed", "--store", STORE, "--embed", new)
+        learned = run("fit", STORE, "--embed", new, "--out", "new.safetensors")
+        with open_store(STORE) as store:
             widths = {name: store.rewards("fake", embedder=name).width for name in ("fake", "new")}
 
         assert counted.output == "60 of 60 queries and 240 of 240 documents have no vector of new\n"
@@ -679,7 +678,7 @@ class TestStore:
     def test_a_run_that_was_stopped_goes_on(self, here: Path) -> None:
         """What was embedded before a failure is kept, and is not embedded again."""
         write_log(here / "log.jsonl")
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db")
+        import_file("log.jsonl")
         asked: list[int] = []
 
         class Failing(FakeEmbedder):
@@ -689,7 +688,7 @@ class TestStore:
                     raise TimeoutError
                 return super().embed_documents(texts)
 
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             with pytest.raises(TimeoutError):
                 store.vectors.fill(Failing(), "fake")
             before = store.vectors.lacking("fake")
@@ -701,14 +700,12 @@ class TestStore:
     def test_vectors_of_one_name_have_one_width(self, here: Path) -> None:
         """Another model under the same name is refused."""
         write_log(here / "log.jsonl")
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
-        (here / "wide.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=8)\n", encoding="utf-8"
-        )
+        import_file("log.jsonl", "--embed", EMBED)
+        wide = write_model("wide", "width=8")
         lines = (here / "log.jsonl").read_text(encoding="utf-8").replace("topic", "other")
         (here / "more.jsonl").write_text(lines, encoding="utf-8")
 
-        result = run("store", "import", "more.jsonl", "--store", "sqlite:///t.db", "--embed", "python:wide:model")
+        result = import_file("more.jsonl", "--embed", wide)
 
         assert result.exit_code == 2
         assert "expected width 64 as of all vectors of embedder 'fake', got 8" in result.output

@@ -7,8 +7,7 @@ from tttembed_rag.system.facades import facade
 if TYPE_CHECKING:
     from tttembed_rag.embedders.bridge import Bridge
     from tttembed_rag.embedders.contract import Embedder
-    from tttembed_rag.embedders.geminiembedder import GeminiEmbedder
-    from tttembed_rag.embedders.service import EmbeddingService
+    from tttembed_rag.embedders.service import EmbeddingService, GeminiEmbedder
     from tttembed_rag.embedders.smallmodel import minilm
     from tttembed_rag.embedders.specs import open_embedder
     from tttembed_rag.embedders.wrapped import Bridged
@@ -29,9 +28,8 @@ if not TYPE_CHECKING:
         {
             "tttembed_rag.embedders.bridge": ["Bridge"],
             "tttembed_rag.embedders.contract": ["Embedder"],
-            "tttembed_rag.embedders.geminiembedder": ["GeminiEmbedder"],
             "tttembed_rag.embedders.smallmodel": ["minilm"],
-            "tttembed_rag.embedders.service": ["EmbeddingService"],
+            "tttembed_rag.embedders.service": ["EmbeddingService", "GeminiEmbedder"],
             "tttembed_rag.embedders.specs": ["open_embedder"],
             "tttembed_rag.embedders.wrapped": ["Bridged"],
         },

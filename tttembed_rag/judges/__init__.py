@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
     from tttembed_rag.clients.retrying import BusyError, Patience
     from tttembed_rag.clients.usage import Usage
-    from tttembed_rag.judges.chat import LocalChat
-    from tttembed_rag.judges.chats import AnthropicChat, Gemini, OpenAIChat
-    from tttembed_rag.judges.contract import Blocking, Judge
+    from tttembed_rag.judges.chats import AnthropicChat, Gemini, LocalChat, OpenAIChat
+    from tttembed_rag.judges.contract import Judge
     from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
     from tttembed_rag.judges.examination import check_judge
     from tttembed_rag.judges.http import HttpJudge
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "INSTRUCTION",
     "AnthropicChat",
-    "Blocking",
     "BusyError",
     "CrossEncoderJudge",
     "Gemini",
@@ -45,9 +43,8 @@ if not TYPE_CHECKING:
             "tttembed_rag.clients.fingerprints": ["INSTRUCTION", "fingerprint_of"],
             "tttembed_rag.clients.retrying": ["BusyError", "Patience"],
             "tttembed_rag.clients.usage": ["Usage"],
-            "tttembed_rag.judges.chat": ["LocalChat"],
-            "tttembed_rag.judges.chats": ["AnthropicChat", "Gemini", "OpenAIChat"],
-            "tttembed_rag.judges.contract": ["Blocking", "Judge"],
+            "tttembed_rag.judges.chats": ["AnthropicChat", "Gemini", "LocalChat", "OpenAIChat"],
+            "tttembed_rag.judges.contract": ["Judge"],
             "tttembed_rag.judges.cross_encoder": ["CrossEncoderJudge"],
             "tttembed_rag.judges.examination": ["check_judge"],
             "tttembed_rag.judges.http": ["HttpJudge"],

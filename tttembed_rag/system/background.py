@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from threading import TIMEOUT_MAX, Event, Lock, RLock, Semaphore, Thread, local
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -163,3 +165,19 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, **_: Any) -> None:
         """Nothing: threads end with their calls, or with the process."""
+
+
+@cache
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The loop, in a daemon thread of its own, that all coroutines of this package run on which a plain call waits for.
+
+    Where one of them blocks it, it is left behind: `event_loop.cache_clear` lets there be another one.
+    """
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonThreads())
+    Thread(target=loop.run_forever, name="tttembed-loop", daemon=True).start()
+    return loop
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=event_loop.cache_clear)

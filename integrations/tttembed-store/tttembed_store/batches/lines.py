@@ -17,7 +17,7 @@ from tttembed_rag.clients.endpoint import UNREADABLE
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import InputError, JudgeError, RewardError
 from tttembed_rag.judges.chats import Gemini
-from tttembed_rag.judges.contract import Blocking, Scores, checked_rewards
+from tttembed_rag.judges.contract import Scores, checked_rewards
 from tttembed_rag.judges.documents import Screened, readable
 from tttembed_rag.judges.http import HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
@@ -45,7 +45,7 @@ class LineResult:
     billed: bool = False
 
 
-class LineJudge(Blocking):
+class LineJudge:
     """A judge that is asked by lines. Its fingerprint is that of the single judge: answers of both are one.
 
     Here *single* makes the requests, and is not asked. *path* is where OpenAI's protocol has such requests, and *price*
@@ -72,12 +72,12 @@ class LineJudge(Blocking):
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate, one request a document that has text."""
-        texts = Screened.of(documents, self.single.longest_document).texts
-        return sum((self.single.forecast(query, [text]) for text in texts), Usage())
+        pairs = Screened.of([(query, documents)], self.single.longest_document).pairs
+        return sum((self.single.forecast(query, [text]) for _, text in pairs), Usage())
 
     def line(self, pair: bytes, query: str, document: str) -> bytes | None:
         """The request about one document as a line, in ASCII; None for a document without text."""
-        texts = Screened.of([document], self.single.longest_document).texts
+        texts = [text for _, text in Screened.of([(query, [document])], self.single.longest_document).pairs]
         if not texts:
             return None
         body, address = self.single.request(query, texts), pair.hex()

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import Usage
-from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress, verdicts_of
-from tttembed_rag.judging.spending import Price
+from tttembed_rag.judging.spending import Ledger, Price
 from tttembed_rag.judging.walk import Walk
 from tttembed_rag.rewards.observations import Served
 from tttembed_store.batches.lines import LineJudge
