@@ -24,7 +24,7 @@ def kept(store_url):
     """`kept(tenant)`: the rewards of users in the store, by the texts or ids of query and document, and source."""
 
     def read(tenant=""):
-        q, d, r, t, j = schema.queries, schema.documents, schema.source_rewards, schema.tenants, schema.judges
+        q, d, r, t, j = schema.queries, schema.documents, schema.rewards, schema.tenants, schema.judges
         joined = r.join(q, r.c.query == q.c.id).join(d, r.c.document == d.c.id)
         joined = joined.join(t, q.c.tenant == t.c.id).join(j, r.c.judge == j.c.id)
         columns = (q.c.text, d.c.text, d.c.name, r.c.source, r.c.value)
