@@ -122,7 +122,7 @@ def pages() -> dict[str, str]:
     written[f"verdicts/{codes.PUBLISHED}.md"] = PUBLISHED
     written |= {f"verdicts/{code}.md": of_cascade(code) for code in CASCADE}
     written["verdicts/index.md"] = index()
-    written["explain/gate.md"] = gate()
+    written["reference/gate.md"] = gate()
     written["reference/api.md"] = api()
     written["reference/cli.md"] = command_line()
     written["reference/schema.md"] = tables()
@@ -136,7 +136,7 @@ def verdict(question: Question) -> str:
         f"**What it means.** Nothing of this scope is served, because {sentence(question.answer)}.\n\n"
         f"**How it is tested.** {TESTS[question.code]}\n\n"
         f"**What to do.** {ADVICE[question.code]}\n\n"
-        "All questions, in the order in which they are asked: [the gate](../explain/gate.md).\n"
+        "All questions, in the order in which they are asked: [the gate](../reference/gate.md).\n"
     )
 
 

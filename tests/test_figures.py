@@ -22,7 +22,7 @@ DATA = REPO.parent / "shared" / "data"
 TEXT = (REPO / "README.md").read_text(encoding="utf-8")
 RERANKING = " ".join((REPO / "docs" / "reference" / "reranking.md").read_text(encoding="utf-8").split())
 FIGURES = " ".join((REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8").split())
-NUMBERS = " ".join((REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8").split())
+NUMBERS = " ".join((REPO / "docs" / "reference" / "numbers.md").read_text(encoding="utf-8").split())
 RESULTS = REPO / "benchmarks" / "results"
 
 
@@ -372,7 +372,7 @@ def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
             told += f" ({round(found[shares[part]][method][f'n={count}'])} %)"
         return f"**{told}**" if value > ours and not method.startswith("auto") else told
 
-    tables = re.split(r"\n\n(?=\| \| (?:16|other))", (REPO / "docs" / "compare.md").read_text(encoding="utf-8"))[1:]
+    tables = re.split(r"\n\n(?=\| \| (?:16|other))", (REPO / "docs" / "reference" / "rivals.md").read_text(encoding="utf-8"))[1:]
     columns = [
         [("all queries", count) for count in ("16", "64", "200", "all")],
         [("queries without rewards", count) for count in ("16", "64", "200")],
@@ -383,7 +383,7 @@ def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
         for title, *told in rows:
             method = names[max((name for name in names if title.startswith(name)), key=len)]
             assert told == [cell(part, method, count) for part, count in asked]
-    numbers = (REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8")
+    numbers = (REPO / "docs" / "reference" / "numbers.md").read_text(encoding="utf-8")
     for title, of in found["repeats"].items():
         told = [hundredths(of[name]) for name in ("local", "auto", "direct rerank")]
         local, auto = (f"({of[f'{name}, share in %']:.0f} %)" for name in ("local", "auto"))
@@ -422,7 +422,7 @@ def test_figures_of_rivals_on_nine_collections_are_those_that_the_benchmark_wrot
         ahead = value > max(ours) and method not in ("auto + judge", "reranked")
         return f"**{hundredths(value)}**" if ahead else hundredths(value)
 
-    page = (REPO / "docs" / "compare.md").read_text(encoding="utf-8")
+    page = (REPO / "docs" / "reference" / "rivals.md").read_text(encoding="utf-8")
     tables = re.split(r"\n\n(?=\| \| labels, 4)", page)[1:]
     for table, part in zip(tables, ("queries without rewards", "all queries"), strict=True):
         rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
