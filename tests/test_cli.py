@@ -482,21 +482,21 @@ def private(saved: Path) -> str:
 
 
 def test_show_prints_a_line_per_offset(saved: Path) -> None:
-    """Show tells of each offset what it was learned from, its dose and its evidence, in one line."""
+    """Show tells of each offset what happened, in one line; --verbose what it was learned from, and its dose."""
     expected = [
+        "task:billing: published: +.040 nDCG@10 [+.010, +.070] on 19 held-out queries; steady",
+        "  19 rewarded queries, dose 0.95",
         (
-            "task:billing: 19 rewarded queries, dose 0.95, "
-            "published: held-out gain +0.040 nDCG@10 [+0.010, +0.070], steady"
+            "task:legal: abstained: about 30 more queries would settle it; "
+            "+.010 nDCG@10 [-.060, +.080] on 6 held-out queries; too few"
         ),
-        (
-            "task:legal: 6 rewarded queries, dose 0.00, "
-            "abstained: held-out gain +0.010 nDCG@10 [-0.060, +0.080], too few; "
-            "about 30 more would settle it if the gain holds"
-        ),
-        f"{private(saved)}: 1 rewarded query, dose 0.50, ungated: no gate",
+        "  6 rewarded queries, dose 0.00",
+        f"{private(saved)}: ungated: no gate",
+        "  1 rewarded query, dose 0.50",
     ]
 
-    assert expected == tttembed("show", saved).stdout.splitlines()
+    assert expected == tttembed("show", saved, "--verbose").stdout.splitlines()
+    assert expected[::2] == tttembed("show", saved).stdout.splitlines()
 
 
 def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
@@ -534,6 +534,14 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "verdict": "published",
         "reason": "steady",
         "needed": None,
+        "code": "",
+        "vouched": "",
+        "against": False,
+        "withheld": [],
+        "left_out": 0,
+        "details": "",
+        "tasks": False,
+        "measured": 19,
         "lost": [],
         "skips": None,
         "sources": 0,
@@ -715,13 +723,11 @@ def test_explain_names_the_queries_that_moved_it(folder: Path, locally: Path) ->
 
 def test_show_tells_of_a_local_offset(folder: Path, locally: Path) -> None:
     """Its line has its evidence, its landmarks and its bandwidth; the JSON too."""
-    (line,) = tttembed("show", locally).stdout.splitlines()
+    line, more = tttembed("show", locally, "--verbose").stdout.splitlines()
     record = json.loads(tttembed("show", locally, "--json").stdout)
 
-    assert line == (
-        f"local:{folder.name}: 9 rewarded queries, dose 0.90, 8 landmarks, bandwidth 0.62, "
-        "published: held-out gain +0.100 nDCG@10 [+0.020, +0.180], steady"
-    )
+    assert line == f"local:{folder.name}: published: +.100 nDCG@10 [+.020, +.180] on 9 held-out queries; steady"
+    assert more == "  9 rewarded queries, dose 0.90, 8 landmarks, bandwidth 0.62"
     assert (record["landmarks"], record["bandwidth"], record["gain"]) == (8, 0.625, 0.1)
 
 

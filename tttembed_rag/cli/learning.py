@@ -76,6 +76,7 @@ def learn(
     scratch: bool,
     no_gate: bool,
     everything: bool,
+    verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -121,7 +122,7 @@ def learn(
         warning = "\n".join(filter(None, [doubt, *warnings_of(*found)]))
     offsets = with_origin(offsets, warning=warning)
     offsets.save(out)
-    tell(offsets, everything=everything, as_json=as_json)
+    tell(offsets, everything=everything, verbose=verbose, as_json=as_json)
     if not as_json:
         served = sum(offset.served for offset in offsets.values())
         queries = f"{learned} rewarded queries{_counted(offsets, learned)}"
@@ -133,7 +134,7 @@ def learn(
 @click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
 @click.option("--out", required=True, metavar="FILE", type=target, help="Where the offsets go.")
 @told
-def language(folder: Path, vectors: str, out: Path, *, everything: bool, as_json: bool) -> None:
+def language(folder: Path, vectors: str, out: Path, *, everything: bool, verbose: bool, as_json: bool) -> None:
     """Learn an offset for each language from the documents of DIR, and its queries, and save them; no verdict is asked.
 
     DIR is a BEIR folder with stored vectors. A line says of each language what part of the first ten documents has the
@@ -148,7 +149,7 @@ def language(folder: Path, vectors: str, out: Path, *, everything: bool, as_json
     of_queries = (queries, spoken[1]) if len(queries) else ()
     offsets = language_means(documents, spoken[0], *of_queries, embedder=embedder_of(folder, vectors))
     offsets.save(out)
-    tell(offsets, everything=everything, as_json=as_json)
+    tell(offsets, everything=everything, verbose=verbose, as_json=as_json)
 
 
 def _counted(offsets: Offsets, learned: int) -> str:

@@ -130,10 +130,7 @@ class TestRecordingCrossEncoder:
         RecordingCompressor(compressor=BestOnly(), log=logs[1], source=source)
 
         assert [log.trusted for log in logs] == [trusted] * 2
-        by = [
-            f"{tap.__name__}: you serve its order" * bool(trusted)
-            for tap in (RecordingCrossEncoder, RecordingCompressor)
-        ]
+        by = [tap.__name__ * bool(trusted) for tap in (RecordingCrossEncoder, RecordingCompressor)]
         assert [log.declared_by for log in logs] == by
 
     @pytest.mark.parametrize("given", [list, iter])
