@@ -105,10 +105,10 @@ def read_votes(path: Path, *, scale: Scale | None, task: str) -> list[Served]:
         raise DataError(
             f"{path}: expected rewards for scale {scale}, got a column {columns[signal]}, which has its own"
         )
-    votes = []
+    votes = list[tuple[int, str, Event]]()
     for number, cells in rows:
         with _expected(path, number, COLUMNS):
-            row = {name: cells.get(title) for name, title in columns.items()}
+            row: dict[str, Any] = {name: cells.get(title) for name, title in columns.items()}
             row["task"] = _cell(row, "task", task)
             for name in ("query", "document", "task"):
                 if not isinstance(row[name], str) or not row[name].strip():
