@@ -111,7 +111,10 @@ def test_bad_input_ends_the_program_with_2(tmp_path: Path) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
 
     assert done.returncode == 2
-    assert done.stderr == f"Error: {tmp_path / 'nowhere'}: expected a BEIR folder, found none\n"
+    assert (
+        done.stderr
+        == f"Error: {tmp_path / 'nowhere'}: expected a file of rows or a BEIR folder, found no such file or folder\n"
+    )
 
 
 # Help

@@ -134,20 +134,75 @@ class TestVotes:
         assert offsets.settings["embedder"] == "fake"
         assert finds_official_pages(offsets) > 0.3
 
-    def test_columns_are_read_by_what_people_call_them(self, tmp_path: Path) -> None:
-        """A sheet of question, article, vote and user, between semicolons, is one of query, document, thumb, source."""
-        (tmp_path / "a.csv").write_text("query,document,thumb,source\nq,d,up,ann\n", encoding="utf-8")
-        (tmp_path / "b.csv").write_text("Question;Article;Vote;User;Date\nq;d;up;ann;May\n", encoding="utf-8")
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"query;text;thumb;source\nq;d, e;up;ann\n",
+            b"sep=;\nquery;text;thumb;source\nq;d, e;up;ann\n",
+            b"query\ttext\tthumb\tsource\nq\td, e\tup\tann\n",
+            b"query|text|thumb|source\nq|d, e|up|ann\n",
+            b'query,text,thumb,source\r\nq,"d, e",up,ann\r\n',
+            b'query,text,thumb,source\rq,"d, e",up,ann\r',
+            b'\xef\xbb\xbfquery,text,thumb,source\nq,"d, e",up,ann\n',
+            "query;text;thumb;source\nq;d, e;up;ann\n".encode("utf-16"),
+            b"Question;Article;Vote;User;Date\nq;d, e;up;ann;May\n",
+            b"prompt;context;feedback;user_id\nq;d, e;up;ann\n",
+            b"search;chunk;liked;User ID\nq;d, e;up;ann\n",
+            b'{"query": "q", "document": "d, e", "thumb": 1, "source": "ann"}\n',
+            b'[{"query": "q", "document": "d, e",\n "thumb": true, "source": "ann"}]',
+        ],
+    )
+    @pytest.mark.parametrize("name", ["votes.csv", "votes.jsonl", "votes.txt"])
+    def test_a_file_is_read_as_people_save_it(self, tmp_path: Path, name: str, content: bytes) -> None:
+        """Whatever divides its columns, names them and ends its lines; what stands in it says what it is."""
+        (tmp_path / name).write_bytes(content)
 
-        usual, theirs = (
-            [
-                (vote.query, vote.source, repr(vote.candidates))
-                for vote in read_votes(tmp_path / name, scale=Scale(), task="t")
-            ]
-            for name in ("a.csv", "b.csv")
-        )
+        (vote,) = read_votes(tmp_path / name, scale=None, task="t")
 
-        assert theirs == usual
+        assert (vote.query, vote.source, vote.task) == ("q", "ann", "t")
+        assert [(shown.text, shown.reward) for shown in vote.candidates] == [("d, e", 0.75)]
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            *("up down", "UP Down", "true false", "yes no", "Y N", "+ -", "+1 -1", "1.0 -1.0", "1,0 -1,0"),
+            *("like dislike", "good bad", "positive negative", "thumbs_up thumbs_down", "\U0001f44d \U0001f44e"),
+            *("helpful unhelpful", "liked disliked"),
+        ],
+    )
+    @pytest.mark.parametrize("column", ["thumb", "success"])
+    def test_a_vote_may_be_a_word(self, tmp_path: Path, words: str, column: str) -> None:
+        """Of thumbs, and of all that is or is not."""
+        up, down = (re.sub("-1.*", "0", words) if column == "success" else words).split()
+        (tmp_path / "votes.csv").write_text(f"query;text;{column}\nq;a;{up}\nq;b;{down}\n", encoding="utf-8")
+
+        (vote,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
+
+        assert [shown.reward for shown in vote.candidates] == [0.75, 0.25]
+
+    @pytest.mark.parametrize(
+        ("grades", "scale", "rewards"),
+        [
+            ("0.2 1", None, [0.2, 1]),
+            ("0,2 1", None, [0.2, 1]),
+            ("0 1", None, [0, 1]),
+            ("0 4", "rubric:0,5", [0, 0.8]),
+            ("1 5", "rubric:1,5", [0, 1]),
+            ("3 0", "rubric:0,3", [1, 0]),
+            ("20 95", "rubric:0,100", [0.2, 0.95]),
+        ],
+    )
+    def test_whole_grades_say_their_scale(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, grades: str, scale: str | None, rewards: list[float]
+    ) -> None:
+        """Where none is declared; one line says which it is."""
+        lines = [f"q;{place};{grade}" for place, grade in enumerate(grades.split())]
+        (tmp_path / "votes.csv").write_text("\n".join(["query;text;grade", *lines]), encoding="utf-8")
+
+        (vote,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
+
+        assert [shown.reward for shown in vote.candidates] == pytest.approx(rewards)
+        assert [f"on scale {scale}, unless" in line for line in caplog.messages] == ([True] if scale else [])
 
     def test_the_answer_is_a_few_lines(self, here: Path) -> None:
         """Private offsets are counted in one line, unless all are asked for."""
@@ -210,27 +265,52 @@ class TestVotes:
     @pytest.mark.parametrize(
         ("content", "reason"),
         [
-            ("query,thumb\nq,1\n", "expected query, document (or text), and one of reward, thumb, click, success"),
+            (
+                "",
+                "votes.csv: expected at least one row with query, document (or text), and one of reward, thumb, click",
+            ),
+            ("query,document,thumb\n", "votes.csv: expected at least one row below the titles, found none"),
+            ("query,thumb\nq,1\n", "votes.csv:1: expected query, document (or text), and one of reward, thumb, click"),
+            ("how to pay,a page,1\n", "and one of reward, thumb, click, success; task, source where several, got how"),
+            ("<html><body>sign in</body></html>", "task, source where several, got <html><body>sign in</body></html>"),
+            (
+                "query,document,thumb,click\nq,d,1,1\n",
+                "votes.csv:1: expected one column of reward, thumb, click, success",
+            ),
+            ("query,query,document,thumb\nq,q,d,1\n", "votes.csv:1: expected different columns, got query twice"),
+            ("query,document,thumb\nq,,1\n", "votes.csv:2: document: expected a text, got ''"),
+            ("query,document,thumb\nq,well, d,1\n", "votes.csv:2: expected 3 fields, got 4: a text with ',' in it"),
+            (
+                'query,document,thumb\nq,d,1\nq,"e,1\nq,f,1\n',
+                "votes.csv:3: expected comma-separated values (unexpected",
+            ),
+            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got nothing"),
+            ("query,document,thumb\nq,d,maybe\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got 'maybe'"),
             (
                 "query,document,thumb\nq,d,5\n",
                 "votes.csv:2: value: expected for thumb 1 up, -1 down, 0 taken back, got 5",
             ),
-            ("query,document,thumb\nq,,1\n", "document: expected a text, got ''"),
-            ("query,query,document,thumb\nq,q,d,1\n", "votes.csv:1: expected different columns, got query twice"),
-            (
-                "query,document,thumb\nq,well, d,1\n",
-                "votes.csv:2: expected 3 fields, got 4: a text with ',' in it stands in double quotes",
-            ),
-            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got nothing"),
-            ("query,document,reward\nq,d,90%\n", "votes.csv:2: reward: expected a number, got '90%'"),
-            ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
-            (
-                "query,document,reward\nq,a,1\nq,d,4\n",
-                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4 (declare the judge's scale: of",
-            ),
-            ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
-            ("", "expected at least one row"),
             ("query,document,thumb\nq,a,1\nq,b,0\nq,c,0\n", "votes.csv: value: 2 of 3 thumbs are 0"),
+            ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
+            ("query,document,click,position\nq,d,1,0\n", "votes.csv:2: position: expected 1 or more, got 0"),
+            ("query,document,rating\nq,d,90%\n", "votes.csv:2: rating: expected a number, got '90%'"),
+            ("query,document,rating\nq,d,up\n", "votes.csv:2: rating: expected a number, got 'up'"),
+            ("query,document,reward\nq,d,nan\n", "votes.csv:2: reward: expected a number, got 'nan'"),
+            ("query,document,reward\nq,d,1e999\n", "votes.csv:2: reward: expected a number, got '1e999'"),
+            (
+                "query,document,reward\nq,a,.5\nq,d,4\n",
+                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4",
+            ),
+            ("query,document,reward\nq,a,4.2\nq,d,-3.1\n", "rubric:0,100, of any real numbers logit)"),
+            ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
+            ("\x1f\udc8b\udcff", "votes.csv:1: expected UTF-8 text, got a file compressed by gzip: unpack it"),
+            ("PK\x03\x04\udcff", "got a spreadsheet or another zip file: save it as CSV"),
+            ("PAR1\udcff", "got Parquet: write it as CSV or JSON lines"),
+            ('{"query": "q", "docu', "votes.csv:1: expected one JSON object a line, got text that is no JSON"),
+            ('[{"query": "q"', "votes.csv: expected JSON lines or a JSON list, got text that is no JSON"),
+            ('["q", "d", 1]', "votes.csv:1: expected one JSON object a line, got str"),
+            ('{"query": "q", "document": "d"}\n', "votes.csv:1: expected query, document (or text), and one of reward"),
+            ('{"query": 5, "document": "d", "thumb": 1}\n', "votes.csv:1: query: expected a text, got 5"),
         ],
     )
     def test_what_is_no_file_of_votes_is_one_line(self, here: Path, content: str, reason: str) -> None:
@@ -246,7 +326,29 @@ class TestVotes:
     @pytest.mark.parametrize(
         ("arguments", "reason"),
         [
-            (("fit", "votes.jsonl", "--embed", EMBED, "--out", "o"), "votes.jsonl:1: expected one JSON object a line"),
+            (("fit", "none.csv", "--embed", EMBED, "--out", "o"), "none.csv: expected a file with query, document (or"),
+            (("fit", "none", "--embed", EMBED, "--out", "o"), "none: expected a file with query, document (or text)"),
+            (
+                ("fit", ".", "--embed", EMBED, "--out", "o"),
+                "expected a file of rows or a BEIR folder, found a folder wi",
+            ),
+            (
+                ("eval", "none", "--embed", EMBED),
+                "none: expected a file of rows or a BEIR folder, found no such file or",
+            ),
+            (("fit", "votes.csv", "--embed", EMBED, "--out", "."), ".: expected a file in an existing folder"),
+            (
+                ("fit", "votes.csv", "--embed", EMBED, "--scale", "stars", "--out", "o"),
+                "scale: expected probability, log",
+            ),
+            (
+                ("fit", "votes.csv", "--embed", EMBED, "--scale", "rubric:5,1", "--out", "o"),
+                "scale: expected low < high",
+            ),
+            (
+                ("fit", "votes.csv", "--embed", EMBED, "--scale", "logit", "--out", "o"),
+                "votes.csv: expected rewards for",
+            ),
             (("fit", "votes.csv", "--embed", "python:mine", "--out", "o"), "expected python:MODULE:NAME, got 'python:"),
             (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
             (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
@@ -267,7 +369,6 @@ class TestVotes:
     )
     def test_another_mistake_with_a_file_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
         """It says what would have been right, before anything is embedded."""
-        (here / "votes.jsonl").write_text('[{"query": "q", "document": "d", "thumb": 1}]', encoding="utf-8")
         write_votes(here / "votes.csv", "thumb", 1, -1)
         write_log(here / "log.jsonl")
 
@@ -459,7 +560,7 @@ class TestMeasured:
 
         for task, of_a, of_b in (("one", 0.9, 0.2), ("two", 0.3, 0.8)):
             result = run("explain", "scores.csv", "q", "--offsets", "o", "--embed", EMBED, "--task", task, "--json")
-            facts = json.loads(result.output)
+            facts = json.loads(result.stdout)
             moves = [move for kind in ("rose", "fell", "kept") for move in facts[kind]]
             assert {move["document"]: move["reward"] for move in moves} == {"a": of_a, "b": of_b}
 

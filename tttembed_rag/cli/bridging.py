@@ -118,7 +118,7 @@ def _opened(source: Path | str, old: str | None, whose: dict[str, Any]) -> list[
             embedder=embedder_of(source, vectors),
             judge=rewards or "nobody",
             scores=scores,
-            scale=Scale.parse(whose["scale"]),
+            scale=whose["scale"] or Scale(),
         )
     ]
 

@@ -16,9 +16,10 @@ from tttembed_rag.cli.group import main, say, target, text
 from tttembed_rag.cli.judge import default_target, judge
 from tttembed_rag.cli.learning import read_rewards
 from tttembed_rag.cli.measuring import evaluate
-from tttembed_rag.cli.options import path_alone, whether_trusted
+from tttembed_rag.cli.options import on_scale, path_alone, whether_trusted
 from tttembed_rag.cli.rows import is_log
 from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.scales import Scale
 
 
 @main.command("try", short_help="Say in one sentence whether a reranker helps your search.")
@@ -26,7 +27,7 @@ from tttembed_rag.rewards.columns import DEFAULT_TASK
 @click.option("--judge", "spec", metavar="SPEC", help="Your reranker, as in `tttembed judge`; votes need none.")
 @embedded_by("the texts of LOG, CSV or DIR")
 @click.option("--rewards", metavar="NAME", help="Verdicts that are there: scores/NAME.tsv, instead of --judge.")
-@click.option("--scale", default="probability", help="Of CSV and --rewards: probability, logit or rubric:LOW,HIGH.")
+@on_scale
 @text("--budget", "CAPS", "pairs=N,tokens=N,usd=N; without a part no such cap.")
 @text("--price", "USD", "input=N,output=N (per million tokens), request=N (each).")
 @whether_trusted
@@ -39,7 +40,7 @@ def attempt(
     rewards: str | None,
     page: Path | None,
     *,
-    scale: str,
+    scale: Scale | None,
     trusted: bool | None,
     as_json: bool,
     **spending: str,

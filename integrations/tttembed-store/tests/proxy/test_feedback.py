@@ -94,6 +94,7 @@ def test_what_was_not_clicked_replaces_no_word(proxied, store_url, kept):
         ([{"id": "a", "thumb": 1}, {"id": "a", "thumb": -1}], None, [0.25]),
         ([{"id": "a", "thumb": True}, {"id": "b", "thumb": False}], None, [0.75, 0.25]),
         ([{"id": "a", "thumb": "up"}, {"id": "b", "thumb": "No"}, {"id": "c", "thumb": "-"}], None, [0.75, 0.25, 0.25]),
+        ([{"id": "a", "thumb": "\U0001f44d"}, {"id": "b", "thumb": "thumbs_down"}], None, [0.75, 0.25]),
         ([{"id": "a", "click": "yes"}, {"id": "b", "click": "no"}], None, [0.75, 0.25]),
     ],
 )

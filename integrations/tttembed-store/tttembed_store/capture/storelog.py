@@ -153,7 +153,7 @@ class StoreLog(Log):
         self._tenant, self._share = tenant, share
         self._capacity, self._max_bytes, self._embedder = capacity, max_bytes, embedder
         self._preparation = Preparation(embed_query, embed_documents, vectors or TextVectors())
-        self._reached = Reached(store, "store of served queries")
+        self._reached = Reached(store, "store of served queries", records=True)
         self._closed = False
         self._start_anew()
         self._loop = Loop("tttembed-write", self._round, self._forked)
