@@ -71,7 +71,9 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         **{name: getattr(offset, name) for name in ("key", "served", "alpha", "n")},
         "measured": offset.evidence.n,
         "skips": None if offset.skips is None else asdict(offset.skips),
-        "floor": None if (floor := offset.floor) is None else {"n": floor.n, "cut": floor.cut(), "told": floor.told()},
+        "floor": None
+        if (floor := offset.floor) is None
+        else {"n": floor.n, "cut": floor.cut(), "cosine": floor.cosine(), "told": floor.told()},
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,

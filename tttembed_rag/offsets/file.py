@@ -98,7 +98,7 @@ _KNOWN: Mapping[str, Known] = {
     "Evidence.trust": ((lambda value: _is_number(value, 0, 1)), "a number in [0, 1]"),
     "Floor.weights": ((lambda value: isinstance(value, tuple) and all(map(_is_number, value))), "finite numbers"),
     **dict.fromkeys(
-        ("Skips.lost", "Floor.lowest", "Floor.lost"),
+        ("Skips.lost", "Floor.lowest", "Floor.cosines", "Floor.lost"),
         ((lambda value: isinstance(value, tuple) and _is_falling(value[::-1])), "numbers that never fall"),
     ),
 }
@@ -121,8 +121,8 @@ def _check_known(told: Any, key: str, part: str = "") -> None:
             raise InputError(f"offsets: expected {known[1]} as {part}{name} of {key!r:.80}, got {value!r:.80}")
         if known is None and is_dataclass(value):
             _check_known(value, key, f"{part}{name}.")
-    cuts = told.leads if isinstance(told, Skips) else told.lowest if isinstance(told, Floor) else None
-    if cuts is not None and len(cuts) != len(told.lost):
+    cuts = [told.leads] if isinstance(told, Skips) else [told.lowest, told.cosines] if isinstance(told, Floor) else []
+    if any(len(rising) != len(told.lost) for rising in cuts):
         raise InputError(
             f"offsets: expected as many cuts as losses as {part.rstrip('.')} of {key!r:.80}, got {told!r:.80}"
         )

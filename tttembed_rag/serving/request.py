@@ -177,6 +177,18 @@ class Request:
         cut = self._offsets.floor(self.task, lost)
         return cut is not None and max(relevance) < cut
 
+    def cosine_floor(self) -> float | None:
+        """The cosine to its `vector` below which no document is an answer: for a search that is somebody else's.
+
+        At most 5 % of the requests that have an answer are refused so (90 %). None where that is not certified, where
+        the offsets refused the base vector, and under a private offset.
+        """
+        private = self._offset is not None and self._offset.query_id is not None
+        if self._offsets is None or self._base is None or private:
+            return None
+        floor = self._offsets.certificate(self.task)
+        return None if floor is None else floor.cosine()
+
     def _is_first(self, what: str, task: str | None) -> bool:
         """Whether this is the first time that it is to be logged."""
         is_first = (what, task) not in self._logged
