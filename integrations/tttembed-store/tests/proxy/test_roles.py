@@ -30,12 +30,12 @@ def version(client, headers=None, **fields):
 def private(tools, query_id):
     evidence = Evidence(1, 0.1, (0.05, 0.15), "published", "made up")
     vector = np.ones(tools.WIDTH, np.float32)
-    one = Offset("query", vector, 0.9, 1, evidence, task="default", query_id=query_id)
-    return frozen(Offsets([one], width=tools.WIDTH))
+    offset = Offset("query", vector, 0.9, 1, evidence, task="default", query_id=query_id)
+    return frozen(Offsets([offset], width=tools.WIDTH))
 
 
 def vectors(answer):
-    return [one["embedding"] for one in sorted(answer.json()["data"], key=lambda one: one["index"])]
+    return [row["embedding"] for row in sorted(answer.json()["data"], key=lambda row: row["index"])]
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_a_query_is_steered_by_whatever_path_embeddings_have(proxied, tools, pat
 
     with tools.running(Starlette(routes=[Route("/{path:path}", embed, methods=["POST"])])) as url:
         answer = proxied(upstream=url).post(path, json={"input": "wash wool"} | fields, headers=QUERY)
-    said = answer.json()
-    served = said["embeddings"][0] if "embeddings" in said else said["data"][0]["embedding"]
+    body = answer.json()
+    served = body["embeddings"][0] if "embeddings" in body else body["data"][0]["embedding"]
 
     assert served == (vector if quantised else pytest.approx(tools.offsets_of().apply(vector)))
     assert all(isinstance(number, int) for number in served) == quantised
@@ -129,7 +129,7 @@ def test_every_text_of_a_request_is_steered(proxied, tools):
     answer = ask(proxied(), QUERY, input=["one", "two", "three"])
 
     expected = [tools.offsets_of().apply(tools.vector_of(text)) for text in ("one", "two", "three")]
-    assert vectors(answer) == [pytest.approx(one) for one in expected]
+    assert vectors(answer) == [pytest.approx(vector) for vector in expected]
 
 
 def test_each_text_gets_its_own_offset(proxied, tools):
@@ -153,8 +153,8 @@ def test_usage_and_headers_are_unchanged(proxied, bare):
     """All of a steered answer but its vectors is what the service said."""
     answer, direct = ask(proxied(), QUERY), ask(bare)
 
-    kept = [{key: value for key, value in one.json().items() if key != "data"} for one in (answer, direct)]
-    assert kept[0] == kept[1]
+    kept, sent = ({key: value for key, value in body.json().items() if key != "data"} for body in (answer, direct))
+    assert kept == sent
     assert answer.headers["x-request-id"] == "r1"
     assert answer.headers["content-type"] == direct.headers["content-type"]
 
@@ -233,11 +233,11 @@ class TestVectorsIn:
 
     def test_vectors_come_back_steered(self, proxied, tools):
         """Each vector gets its offset; the answer says how many, and which version."""
-        given = [tools.vector_of("one"), tools.vector_of("two")]
+        sent = [tools.vector_of("one"), tools.vector_of("two")]
 
-        answer = proxied().post("/v1/steer", json={"vectors": given})
+        answer = proxied().post("/v1/steer", json={"vectors": sent, "texts": []})
 
-        assert answer.json()["vectors"] == [pytest.approx(tools.offsets_of().apply(one)) for one in given]
+        assert answer.json()["vectors"] == [pytest.approx(tools.offsets_of().apply(vector)) for vector in sent]
         assert {key: answer.json()[key] for key in ("steered", "version")} == {"steered": 2, "version": "file"}
 
     def test_a_vector_that_cannot_be_steered_comes_back(self, proxied):
@@ -245,24 +245,6 @@ class TestVectorsIn:
         answer = proxied().post("/v1/steer", json={"vectors": [[1.0, 2.0]], "texts": ["one"]})
 
         assert answer.json() == {"vectors": [[1.0, 2.0]], "steered": 0, "version": "base"}
-
-    @pytest.mark.parametrize(
-        ("body", "status", "message"),
-        [
-            (b"{", 400, "expected JSON"),
-            (b"[]", 400, "[[number, ...], ...]"),
-            (b'{"vectors": [["a"]]}', 400, "[[number, ...], ...]"),
-            (b'{"vectors": [[1]], "texts": []}', 200, ""),
-            (b'{"vectors": [[1]], "texts": ["a", "b"]}', 400, "texts: expected one string per vector, 1"),
-            (b'{"vectors": [' + b"[1]," * 1000 + b"[1]]}", 413, "at most 1000 bytes"),
-        ],
-    )
-    def test_a_malformed_request_is_refused_in_one_line(self, proxied, body, status, message):
-        """This endpoint is the proxy's own: it says what was expected."""
-        answer = proxied(limit=1000).post("/v1/steer", content=body)
-
-        assert answer.status_code == status
-        assert message in answer.text
 
     def test_the_state_can_be_asked_for(self, proxied):
         """GET says which version is served, or why none is."""

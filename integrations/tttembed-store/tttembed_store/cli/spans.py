@@ -30,7 +30,7 @@ _AT_ONCE = 500
 _VOTERS = "votes"
 # The services whose projects are read, by the scheme of their addresses; in all but the first, scores are of answers.
 _PROJECTS = {"phoenix": "Phoenix", "langfuse": "Langfuse", "langsmith": "LangSmith"}
-# What is left out of spans, by the attribute of the reader that counts it.
+# What is left out of spans, as the reader counts it.
 _LEFT_OUT = {
     "left_out": "documents without a whole text",
     "without_query": "retrievals whose query was not understood, redacted or cut",
@@ -151,7 +151,7 @@ def _served_spans(
         served = thumbed(queries, of_answers, declared)
     with_texts = [[candidate for candidate in query.candidates if candidate.text] for query in served]
     queries_of = [replace(query, candidates=of) for query, of in zip(served, with_texts, strict=True)]
-    return queries_of, {kind: getattr(reader, kind) for kind in _LEFT_OUT}
+    return queries_of, {kind: reader.counts[kind] for kind in _LEFT_OUT}
 
 
 def _service(log: Path | str) -> str:

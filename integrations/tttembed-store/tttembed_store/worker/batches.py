@@ -24,7 +24,7 @@ from tttembed_rag.judging.plan import Plan
 from tttembed_rag.judging.spending import BUDGET_ENDED, Budget, Price
 from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.batches.exchange import Exchange, NeverMadeError
-from tttembed_store.batches.requests import answered, collect, pack
+from tttembed_store.batches.lines import answered, collect, pack
 from tttembed_store.batches.service import BatchService, ServiceBatch
 from tttembed_store.sql import Lease
 from tttembed_store.sql.records import Spend
