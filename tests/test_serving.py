@@ -11,7 +11,7 @@ import pytest
 from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, Rewards, Steering, context, fit
 from tttembed_rag.adapting import resolve_task
 from tttembed_rag.errors import VectorError
-from tttembed_rag.serving.context import context_value, current_task
+from tttembed_rag.serving.context import context_value
 from tttembed_rag.testing import FakeEmbedder
 
 WIDTH = 8
@@ -77,7 +77,7 @@ class TestContext:
         with pytest.raises(KeyError), context(task="billing"):
             raise KeyError
 
-        assert current_task() is None
+        assert context_value("task") is None
 
     @pytest.mark.parametrize("name", WORDS)
     def test_what_is_no_text_is_refused(self, name):
@@ -275,10 +275,10 @@ class TestLiveOffsets:
     def test_nothing_learned_yet_needs_no_width(self, offsets):
         """Before the first version base vectors of any width are served, as they came."""
         live = LiveOffsets()
-        before = Steering(live).apply(BASE, "q"), Steering(live).apply([1.0, 2.0], "q"), live.status.reason
+        before = Steering(live).apply(BASE, "q"), Steering(live).apply([1.0, 2.0], "q")
         live.publish(offsets)
 
-        assert before == (BASE, [1.0, 2.0], "nothing was published")
+        assert before == (BASE, [1.0, 2.0])
         assert live.publish(None) is offsets
         assert live.current is None
 
@@ -322,6 +322,31 @@ class TestRequest:
 
         assert before.vector(BASE) == BASE
         assert after.vector(BASE) == offsets.apply(BASE, task="task1")
+
+    @pytest.mark.parametrize(
+        ("task", "base", "reason"),
+        [
+            ("task1", BASE, ""),
+            ("task1", [0.0] * WIDTH, "the offsets refuse its vector: X: expected finite, non-zero vectors, got a zero"),
+            ("Task1", BASE, "the offsets hold nothing of it, but of 'held', 'task1'. Were its rewards logged under"),
+            ("held", BASE, "task:held: abstained: made for a test"),
+        ],
+    )
+    def test_it_says_why_it_is_not_steered(self, task, base, reason):
+        """One place answers, whatever the reason is; nothing is said where an offset is added."""
+        evidence = Evidence(4, None, None, "abstained", "made for a test")
+        held = Offset("task", np.zeros(WIDTH), 0.0, 4, evidence, task="held")
+        known = Offsets([offsets_of(["task1"])["task:task1"], held], width=WIDTH)
+        request = Steering(known, task).request("q")
+        steered = request.vector(base) != base
+
+        assert (request.reason == "", request.reason[: len(reason)]) == (steered, reason)
+
+    @pytest.mark.parametrize(("switch", "reason"), [("1", "TTTEMBED_OFF is set"), ("0", "nothing was published")])
+    def test_it_says_why_nothing_is_live(self, switch, reason, monkeypatch):
+        monkeypatch.setenv("TTTEMBED_OFF", switch)
+
+        assert Steering(LiveOffsets()).request("q").reason == reason
 
     @pytest.mark.parametrize("task", ["task1", "unknown"])
     @pytest.mark.parametrize("of", [list, np.int8, np.uint16])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, Steering, TwoPass, fit
-from tttembed_rag.adapting import Handlers, adrive, drive, in_reward_order
+from tttembed_rag.adapting import adrive, drive, in_reward_order
 from tttembed_rag.errors import VectorError
 from tttembed_rag.offsets.orders import in_fused_order
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
@@ -160,7 +160,7 @@ class Library:
     def found(self, **settings):
         """What the loop finds."""
         kinds = ("embed", "search", "judge", "vectors")
-        return drive(self.loop(**settings).steps("q"), Handlers(**{one: partial(self.answer, one) for one in kinds}))
+        return drive(self.loop(**settings).steps("q"), **{kind: partial(self.answer, kind) for kind in kinds})
 
     async def afound(self, **settings):
         """The same, awaited."""
@@ -169,7 +169,7 @@ class Library:
             return self.answer(what, about)
 
         kinds = ("embed", "search", "judge", "vectors")
-        return await adrive(self.loop(**settings).steps("q"), Handlers(**{one: partial(answer, one) for one in kinds}))
+        return await adrive(self.loop(**settings).steps("q"), **{kind: partial(answer, kind) for kind in kinds})
 
 
 async def test_the_loop_is_the_same_sync_and_async(case):
@@ -277,15 +277,15 @@ def test_the_version_that_found_a_list_sorts_it(case, before, after):
         live.publish(after)
         return ["a hen", "a fox"]
 
-    handlers = Handlers(
-        embed=lambda _: case[0].tolist(),
-        search=search,
-        vectors=lambda texts: np.stack([case[0], case[0] + case[1][0]])[: len(texts)],
-        judge=lambda texts: lists.append(texts) or [0.5] * len(texts),
-    )
+    handlers = {
+        "embed": lambda _: case[0].tolist(),
+        "search": search,
+        "vectors": lambda texts: np.stack([case[0], case[0] + case[1][0]])[: len(texts)],
+        "judge": lambda texts: lists.append(texts) or [0.5] * len(texts),
+    }
     loop = Library(case).loop(request=Steering(live).request, sorts=True, depth=2)
     for _ in range(2):
-        drive(replace(loop, key=str).steps("which fox?"), handlers)
+        drive(replace(loop, key=str).steps("which fox?"), **handlers)
 
     assert lists == [["a hen", "a fox"] if version is None else ["a fox", "a hen"] for version in (before, after)]
 

@@ -15,15 +15,14 @@ if TYPE_CHECKING:
     from tttembed_rag.offsets.orders import in_reward_order
     from tttembed_rag.serving.live import OffsetSupplier
     from tttembed_rag.serving.request import Request
-    from tttembed_rag.serving.saved import checked_store, steered_each, steering_of, steering_or_base, url_of
+    from tttembed_rag.serving.saved import checked_store, steering_of, url_of
     from tttembed_rag.serving.tasks import TaskSource, checked_task, resolve_task
-    from tttembed_rag.serving.twopass import Handlers, adrive, cosines_of, drive
+    from tttembed_rag.serving.twopass import adrive, drive
     from tttembed_rag.system.facades import facade
     from tttembed_rag.system.failures import FailureLog
 
 __all__ = [
     "FailureLog",
-    "Handlers",
     "Log",
     "OffsetSupplier",
     "Request",
@@ -36,15 +35,12 @@ __all__ = [
     "checked_rewards",
     "checked_store",
     "checked_task",
-    "cosines_of",
     "drive",
     "facade",
     "in_reward_order",
     "resolve_task",
     "scored",
-    "steered_each",
     "steering_of",
-    "steering_or_base",
     "url_of",
 ]
 
@@ -58,15 +54,9 @@ if not TYPE_CHECKING:
             "tttembed_rag.offsets.orders": ["in_reward_order"],
             "tttembed_rag.serving.live": ["OffsetSupplier"],
             "tttembed_rag.serving.request": ["Request"],
-            "tttembed_rag.serving.saved": [
-                "checked_store",
-                "steered_each",
-                "steering_of",
-                "steering_or_base",
-                "url_of",
-            ],
+            "tttembed_rag.serving.saved": ["checked_store", "steering_of", "url_of"],
             "tttembed_rag.serving.tasks": ["TaskSource", "checked_task", "resolve_task"],
-            "tttembed_rag.serving.twopass": ["Handlers", "adrive", "cosines_of", "drive"],
+            "tttembed_rag.serving.twopass": ["adrive", "drive"],
             "tttembed_rag.system.facades": ["facade"],
             "tttembed_rag.system.failures": ["FailureLog"],
         },

@@ -28,7 +28,6 @@ from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.live import LiveOffsets, OffsetSupplier
-from tttembed_rag.serving.saved import steered_each
 from tttembed_rag.serving.steering import Steering
 from tttembed_rag.serving.tasks import TaskSource, checked_task, resolve_task
 from tttembed_rag.system.extensions import of_store
@@ -201,7 +200,7 @@ class Learned:
         """What stands where *model* stood."""
         steering = Steering(self.live, self._task, model=self._embedder)
         embed = model if callable(model) else self._embedder.embed_queries
-        return lambda texts: np.array(steered_each(steering, np.asarray(embed(list(texts))), list(texts)))
+        return lambda texts: np.array(steering.apply_each(np.asarray(embed(list(texts))), list(texts)))
 
     def _recorded(self, reranker: Any) -> Any:  # noqa: ARG002 - a host's is recorded in its own way
         """What stands where *reranker* stood."""

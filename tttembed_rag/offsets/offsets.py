@@ -29,7 +29,7 @@ from tttembed_rag.errors import (
     check_text,
 )
 from tttembed_rag.offsets import file
-from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
+from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, few
 from tttembed_rag.offsets.floor import LOST, Floor
 from tttembed_rag.offsets.offset import Offset, Scope
 from tttembed_rag.offsets.rerankskips import Skips
@@ -148,6 +148,17 @@ class Offsets(Mapping[str, Offset]):
             if offset is not None and offset.evidence.against:
                 return None
         return None
+
+    def why_base(self, task: str | None = None) -> str:
+        """Why a query of *task* without a private offset keeps its base vector; empty where it does not."""
+        task = task or DEFAULT_TASK
+        if self.find(task) is not None:
+            return ""
+        if self.tasks and task not in self.tasks:
+            known = few([repr(name) for name in sorted(self.tasks)])
+            return f"the offsets hold nothing of it, but of {known}. Were its rewards logged under another task?"
+        offset = self._shared.get(task) or self._shared.get(None)
+        return "the offsets hold nothing of it" if offset is None else f"{offset.key}: {offset.evidence}"
 
     def depth(
         self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False

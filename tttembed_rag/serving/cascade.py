@@ -30,7 +30,7 @@ from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.orders import in_reward_order
 from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.serving.request import Ranked, Request, Similarity
-from tttembed_rag.serving.twopass import Handlers, Question, adrive, drive
+from tttembed_rag.serving.twopass import Question, adrive, drive
 from tttembed_rag.system.failures import FailureLog
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Cascade:
             refused: Whether a floor refuses the list, of which nothing is served then: see `Request.refuses`.
         """
         steps = self._steps(request, texts, scores, similarity, refused=refused)
-        return drive(steps, Handlers(judge=partial(scored, self._judge, request.query)))
+        return drive(steps, judge=partial(scored, self._judge, request.query))
 
     async def aorder(
         self,
@@ -159,7 +159,7 @@ class Cascade:
     ) -> list[int]:
         """`order`, without blocking the event loop."""
         steps = self._steps(request, texts, scores, similarity, refused=refused)
-        return await adrive(steps, Handlers(judge=partial(ascored, self._judge, request.query)))
+        return await adrive(steps, judge=partial(ascored, self._judge, request.query))
 
     def _steps(
         self,

@@ -20,7 +20,7 @@ from typing import Any
 from tttembed_rag.capture.log import Known, Log, checked_log
 from tttembed_rag.errors import check_count, require
 from tttembed_rag.rewards.observations import Served
-from tttembed_rag.serving.context import context, context_value, current_query_id
+from tttembed_rag.serving.context import context, context_value
 from tttembed_rag.system import telemetry
 from tttembed_store.spans.reading import Reader, Span, TextsById
 
@@ -122,7 +122,8 @@ class _Ended:
     def __init__(self, span: ReadableSpan) -> None:
         self.span, self.context = span, span.context
         # None where the caller said no tenant: the log knows what that means.
-        self.task, self.tenant, self.query_id = context_value("task"), context_value("tenant"), current_query_id()
+        self.task, self.tenant = context_value("task"), context_value("tenant")
+        self.query_id = context_value("query_id") or ""
 
 
 class _Reading(SpanExporter):
