@@ -254,10 +254,10 @@ class TestServing:
 
         data = fit(some_rewards(5), scope="local", gate=False).to_bytes()
         tensors = load(data)
-        tensors["landmarks"] = np.concatenate([tensors["landmarks"]] * 2)
+        tensors["map.landmarks"] = np.concatenate([tensors["map.landmarks"]] * 2)
         header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
 
-        with pytest.raises(OffsetFileError, match="landmarks, weights: expected 5 rows, got 10"):
+        with pytest.raises(OffsetFileError, match=r"map\.landmarks: expected 5 rows, got 10"):
             Offsets.from_bytes(save(tensors, metadata=header))
 
     def test_a_text_longer_than_its_offsets_is_not_parsed(self, some_rewards):

@@ -330,7 +330,7 @@ class TestFile:
         """Whatever stands in the record of a rescorer, one kind of error says so."""
         data = load(self.offsets.to_bytes())
         records = json.loads(data["offsets"].tobytes())
-        records[0]["rescorer"]["length"] = number
+        records[0]["rescorer"]["vocabulary"]["length"] = number
         data["offsets"] = np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)
         header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
         with pytest.raises(OffsetFileError):

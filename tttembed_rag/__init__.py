@@ -1,6 +1,6 @@
 """Keep a reranker's or judge's verdicts: offsets that improve query vectors, published on evidence.
 
-These thirty-one names are enough to log, judge, learn and serve. The rooms of the package list more:
+These thirty names are enough to log, judge, learn and serve. The rooms of the package list more:
 `tttembed_rag.judges`, `.judging`, `.embedders`, `.serving`, `.errors`, `.testing`, and `.adapting` for adapters.
 """
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
-    from tttembed_rag.capture.log import Known
     from tttembed_rag.capture.rewardlog import RewardLog
     from tttembed_rag.capture.textvectors import TextVectors
     from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from tttembed_rag.rewards.scales import Scale
     from tttembed_rag.serving.context import context
     from tttembed_rag.serving.live import LiveOffsets
+    from tttembed_rag.serving.log import Known
     from tttembed_rag.serving.steering import Steering
     from tttembed_rag.serving.twopass import TwoPass
 
@@ -75,7 +75,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = facade(
         __name__,
         {
-            "tttembed_rag.capture.log": ["Known"],
+            "tttembed_rag.serving.log": ["Known"],
             "tttembed_rag.capture.rewardlog": ["RewardLog"],
             "tttembed_rag.capture.textvectors": ["TextVectors"],
             "tttembed_rag.errors": ["InputError", "JudgeError", "TTTEmbedError"],

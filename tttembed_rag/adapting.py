@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
-    from tttembed_rag.capture.log import Log, checked_log
     from tttembed_rag.embedders.bridge import bridge_for
     from tttembed_rag.judges.contract import ascored, checked_judge, checked_rewards, scored
     from tttembed_rag.offsets.orders import in_reward_order
     from tttembed_rag.serving.live import OffsetSupplier
+    from tttembed_rag.serving.log import Log, checked_log
     from tttembed_rag.serving.request import Request
     from tttembed_rag.serving.saved import checked_store, steering_of, url_of
     from tttembed_rag.serving.tasks import TaskSource, checked_task, resolve_task
@@ -48,7 +48,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = facade(
         __name__,
         {
-            "tttembed_rag.capture.log": ["Log", "checked_log"],
+            "tttembed_rag.serving.log": ["Log", "checked_log"],
             "tttembed_rag.embedders.bridge": ["bridge_for"],
             "tttembed_rag.judges.contract": ["ascored", "checked_judge", "checked_rewards", "scored"],
             "tttembed_rag.offsets.orders": ["in_reward_order"],

@@ -11,7 +11,6 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.capture.log import Log
 from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.embedders.specs import as_embedder, open_embedder
@@ -28,6 +27,7 @@ from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.live import LiveOffsets, OffsetSupplier
+from tttembed_rag.serving.log import Log
 from tttembed_rag.serving.steering import Steering
 from tttembed_rag.serving.tasks import TaskSource, checked_task, resolve_task
 from tttembed_rag.system.extensions import of_store

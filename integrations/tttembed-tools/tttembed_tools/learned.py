@@ -14,13 +14,13 @@ import numpy as np
 from cachetools import LRUCache
 from tttembed_store.background import checked_interval
 
-from tttembed_rag.capture.log import Known
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import InputError, check_count, check_text, in_brief
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import context, context_value, current_tenant
+from tttembed_rag.serving.log import Known
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.asking import DAILY, UnusedJudge
 from tttembed_tools.catalog import Card

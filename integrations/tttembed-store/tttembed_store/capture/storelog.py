@@ -20,7 +20,6 @@ from weakref import WeakSet
 
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, Log, list_of
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError, StoreUnavailable, TTTEmbedError, check_count, check_text
 from tttembed_rag.judges.contract import Judge, checked_judge
@@ -28,6 +27,7 @@ from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.context import context_value
+from tttembed_rag.serving.log import Known, Log, list_of
 from tttembed_rag.system import telemetry
 from tttembed_store.background import Loop
 from tttembed_store.capture.preparing import Preparation, owned, served_of, size_of

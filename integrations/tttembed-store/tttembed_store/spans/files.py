@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tttembed_rag.capture.log import unit_rewards
 from tttembed_rag.errors import DataError, RewardError
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.serving.log import unit_rewards
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_store.extras import require
 from tttembed_store.spans.reading import Reader, Span, children_first

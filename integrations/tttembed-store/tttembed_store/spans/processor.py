@@ -17,10 +17,10 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from tttembed_rag.capture.log import Known, Log, checked_log
 from tttembed_rag.errors import check_count, require
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.serving.context import context, context_value
+from tttembed_rag.serving.log import Known, Log, checked_log
 from tttembed_rag.system import telemetry
 from tttembed_store.spans.reading import Reader, Span, TextsById
 
