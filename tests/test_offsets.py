@@ -171,9 +171,7 @@ class TestApply:
 
         for x, tasks, row in ((many, ("billing", "nobody", ["billing"] * 5), 3), (alone, ("billing", "quiet"), 0)):
             for task in tasks:
-                with pytest.raises(
-                    VectorError, match=f"^X: expected finite, non-zero vectors, got {got} in row {row}$"
-                ):
+                with pytest.raises(VectorError, match=f"^X: expected finite, .* got {got} in row {row}$"):
                     everything().apply(x, task=task)
 
     @pytest.mark.parametrize("shape", [(WIDTH + 1,), (2, WIDTH - 1), (2, 2, WIDTH), ()])
@@ -272,11 +270,7 @@ class TestLookup:
             (IN_THREE, (None, "q"), None),
             *((IN_THREE, (task, "q"), f"query:{task}/q") for task in "abc"),
             # A private offset that was not published leaves the task its own.
-            (
-                some(one("task", task="a"), one("query", task="a", query_id="q", evidence=ABSTAINED)),
-                ("a", "q"),
-                "task:a",
-            ),
+            (some(*WITHHELD), ("a", "q"), "task:a"),
         ],
     )
     def test_where_there_is_less(self, offsets, key, expected):
@@ -621,10 +615,8 @@ class TestBadFile:
             (content(GOOD, settings=" " * 2**20), "at most 1048576"),
             (content(GOOD, format_version="2"), "format version 1 or older, got 2; upgrade tttembed-rag$"),
             *((content(GOOD, format_version=version), "damaged or foreign") for version in (None, "new")),
-            *(
-                (content(GOOD, settings=text), "")
-                for text in (None, "[1]", '"x"', '{"judge": null}', '{"judge": ["a"]}')
-            ),
+            *((content(GOOD, settings=text), "texts and numbers by name") for text in WRONG_SETTINGS),
+            (content(GOOD, settings=None), "damaged or foreign"),
             *((content(records), "") for records in (b"not json", [{}], [1], [], [{}] * 2)),
             *((content(GOOD, np.ones(shape)), "") for shape in ((1, 0), (WIDTH,))),
             (content(GOOD, np.ones((1, WIDTH), np.int64)), ""),
@@ -683,11 +675,7 @@ class TestBadFile:
     @pytest.mark.parametrize(
         ("scope", "odd", "message"),
         [
-            (
-                "global",
-                {"evidence": replace(PUBLISHED, gain=float("nan"))},
-                f"{FINITE} as evidence.gain of 'global', got",
-            ),
+            ("global", {"evidence": replace(PUBLISHED, gain=np.nan)}, f"{FINITE} as evidence.gain of 'global', got"),
             ("task", {"task": "a" * 513}, f"{NAME} as task of 'task:aaa"),
         ],
     )

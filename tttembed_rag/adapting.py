@@ -9,43 +9,29 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
-    from tttembed_rag.embedders.bridge import bridge_for
-    from tttembed_rag.judges.contract import ascored, checked_judge, checked_rewards, scored
-    from tttembed_rag.offsets.orders import in_reward_order
-    from tttembed_rag.serving.live import OffsetSupplier
-    from tttembed_rag.serving.log import Log, checked_log
-    from tttembed_rag.serving.request import Request
-    from tttembed_rag.serving.saved import checked_store, steering_of, url_of
-    from tttembed_rag.serving.tasks import TaskSource, checked_task, resolve_task
-    from tttembed_rag.serving.twopass import adrive, drive
-    from tttembed_rag.system.facades import facade
-    from tttembed_rag.system.failures import FailureLog
-
-__all__ = [
-    "FailureLog",
-    "Log",
-    "OffsetSupplier",
-    "Request",
-    "TaskSource",
-    "adrive",
-    "ascored",
-    "bridge_for",
-    "checked_judge",
-    "checked_log",
-    "checked_rewards",
-    "checked_store",
-    "checked_task",
-    "drive",
-    "facade",
-    "in_reward_order",
-    "resolve_task",
-    "scored",
-    "steering_of",
-    "url_of",
-]
+    from tttembed_rag.embedders.bridge import bridge_for as bridge_for
+    from tttembed_rag.judges.contract import ascored as ascored
+    from tttembed_rag.judges.contract import checked_judge as checked_judge
+    from tttembed_rag.judges.contract import checked_rewards as checked_rewards
+    from tttembed_rag.judges.contract import scored as scored
+    from tttembed_rag.offsets.orders import in_reward_order as in_reward_order
+    from tttembed_rag.serving.live import OffsetSupplier as OffsetSupplier
+    from tttembed_rag.serving.log import Log as Log
+    from tttembed_rag.serving.log import checked_log as checked_log
+    from tttembed_rag.serving.request import Request as Request
+    from tttembed_rag.serving.saved import checked_store as checked_store
+    from tttembed_rag.serving.saved import steering_of as steering_of
+    from tttembed_rag.serving.saved import url_of as url_of
+    from tttembed_rag.serving.tasks import TaskSource as TaskSource
+    from tttembed_rag.serving.tasks import checked_task as checked_task
+    from tttembed_rag.serving.tasks import resolve_task as resolve_task
+    from tttembed_rag.serving.twopass import adrive as adrive
+    from tttembed_rag.serving.twopass import drive as drive
+    from tttembed_rag.system.facades import facade as facade
+    from tttembed_rag.system.failures import FailureLog as FailureLog
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = facade(
+    __all__, __getattr__, __dir__ = facade(
         __name__,
         {
             "tttembed_rag.serving.log": ["Log", "checked_log"],
