@@ -124,8 +124,8 @@ class TestCertificate:
         skips = Skips((3.0, 2.0, 1.0), (0.001, 0.01, 0.02), 10)
 
         assert (skips.lead(0.01), skips.share(0.01)) == (2.0, 2 / SHARES)
-        assert (skips.lead(0.0001), skips.told(0.0001)) == (np.inf, "")
-        assert skips.told(0.01) == "a cascade skips the reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)"
+        assert (skips.lead(0.0001), skips.summary(0.0001)) == (np.inf, "")
+        assert skips.summary(0.01) == "a cascade skips the reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)"
 
     def test_is_about_the_list_that_is_served(self):
         """Where words sort it, the lead is that of the rescorer's scores, which cosines never reach."""

@@ -341,10 +341,10 @@ class TestFile:
         [
             ({"weights": np.array([1.0, np.nan, 0, 0])}, "4 finite weights"),
             ({"digests": lambda digests: digests[::-1].copy()}, "rising digests"),
-            ({"found": lambda found: found + np.uint32(10**6)}, "counts of at most"),
+            ({"frequencies": lambda counts: counts + np.uint32(10**6)}, "counts of at most"),
             ({"length": 0.0}, "mean length above 0"),
             ({"documents": -1}, "counts of at most -1"),
-            ({"found": lambda found: -found.astype(np.int64)}, "counts \\(uint32\\)"),
+            ({"frequencies": lambda counts: -counts.astype(np.int64)}, "counts \\(uint32\\)"),
             ({"digests": lambda digests: digests[:, None]}, "expected rows of digests"),
         ],
     )

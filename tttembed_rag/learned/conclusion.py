@@ -48,7 +48,7 @@ class Conclusion:
     def of(cls, offsets: Offsets, *, written: bool = False, served: bool = True) -> Self:
         """The conclusion of *offsets* that the gate decided about, and whether they are *served* where it publishes."""
         of_tasks = [offset for offset in offsets.values() if offset.query_id is None and offset.task is not None]
-        offset = max(of_tasks or offsets.values(), key=lambda one: (one.n, one.served))
+        offset = max(of_tasks or offsets.values(), key=lambda offset: (offset.n, offset.served))
         evidence, rescorer = offset.evidence, offsets.rescorer(offset.task)
         against: Decision = "nothing to gain" if evidence.reason == REPEATS else "not yet"
         return cls(

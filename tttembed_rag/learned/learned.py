@@ -133,7 +133,7 @@ class Learned:
         The *search* is a function from a question to documents, or what the adapter of your host takes. A *budget* is
         written as ``pairs=2000,usd=1.50``, the *price* of the reranker as ``request=0.002``.
         """
-        return self._asked(self._own_log, questions, self._searched(search), budget, price)
+        return self._judged(self._own_log, questions, self._searched(search), budget, price)
 
     def ask_documents(
         self,
@@ -149,7 +149,7 @@ class Learned:
         A *writer* is a function from prompt to answer, or the spec of a chat model such as ``openai:MODEL``; without
         one, titles and headings are the questions. Nothing of them is served before ``learn(written=True)``.
         """
-        return self._asked(self._written, written_questions(texts, n, writer), self.documents(texts), budget, price)
+        return self._judged(self._written, written_questions(texts, n, writer), self.documents(texts), budget, price)
 
     def documents(self, texts: Sequence[str]) -> Search:
         """An exact search in *texts* with your model, for `ask`; needs ``tttembed-rag[eval]``."""
@@ -237,7 +237,7 @@ class Learned:
             self._failures.exception("scored documents were not recorded")
         return scores
 
-    def _asked(self, log: RewardLog, questions: Iterable[str], search: Search, budget: str, price: str) -> Verdicts:
+    def _judged(self, log: RewardLog, questions: Iterable[str], search: Search, budget: str, price: str) -> Verdicts:
         caps, cost, every = Budget.parse(budget), Price.parse(price), list(questions)
         for question in watched(every, len(every), "search"):
             log.observe(question, list(search(question))[: self._k], task=resolve_task(self._task, question))

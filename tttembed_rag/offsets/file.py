@@ -51,7 +51,7 @@ _PARTS = {
 }
 _ARRAYS = (
     *("map.landmarks", "map.weights", "floor.centre"),
-    *("rescorer.weights", "rescorer.vocabulary.digests", "rescorer.vocabulary.found"),
+    *("rescorer.weights", "rescorer.vocabulary.digests", "rescorer.vocabulary.frequencies"),
 )
 # The largest number of queries, and of any other kind, that a file may name.
 _MANY, _LARGEST = 2**31 - 1, sys.float_info.max
@@ -259,7 +259,7 @@ def _record(value: Any, rows: dict[str, list[NDArray[Any]]], of: str = "") -> di
     return record
 
 
-def _rows(name: str, records: Sequence[Mapping[str, Any]], tensor: NDArray[Any]) -> Iterator[NDArray[Any]]:
+def _rows(name: str, records: Sequence[Any], tensor: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """The rows of the *tensor* of this *name* that each record with some has, in order: no row is left over."""
     *parts, last = name.split(".")
     owners = [reduce(lambda owner, part: owner and owner.get(part), parts, record) for record in records]

@@ -356,11 +356,11 @@ class Offsets(Mapping[str, Offset]):
         Raises:
             OffsetFileError: The file is not an offsets file, is damaged, too large, or has a newer format.
         """
-        if not (found := Path(path)).is_file():
+        if not (source := Path(path)).is_file():
             raise OffsetFileError(f"{path}: expected an offsets file, found none")
-        if (size := found.stat().st_size) > file.MAX_BYTES:
+        if (size := source.stat().st_size) > file.MAX_BYTES:
             raise OffsetFileError(f"{path}: expected at most {file.MAX_BYTES} bytes, got {size}")
-        return cls.from_bytes(found.read_bytes(), str(path))
+        return cls.from_bytes(source.read_bytes(), str(path))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "offsets") -> Offsets:

@@ -61,7 +61,9 @@ class Request:
     def __init__(self, query: str, task: str | None, serving: Serving, logged: set[tuple[str, str | None]]) -> None:
         self.query, self.task, self.tenant = query, task, current_tenant()
         self._offsets, self._offset, self._reason = serving
-        self._logged, self._base, self._steered = logged, None, None
+        self._logged = logged
+        self._base: Any = None
+        self._steered: Any = None
 
     @property
     def reason(self) -> str:

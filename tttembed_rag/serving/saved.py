@@ -17,8 +17,6 @@ from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
 from tttembed_rag.system.extensions import of_store
 
-__all__ = ["checked_store", "steering_of", "url_of"]
-
 _log = logging.getLogger(__name__)
 _ENV = "env:"
 # A password, as SQLAlchemy reads one: unlike other parsers it takes strokes, question marks and hashes for parts of it.

@@ -87,9 +87,9 @@ class FirstPass(Generic[Document]):
     def _ordered(
         self, ranked: Sequence[Document], order: Callable[[list[Hashable], dict[Hashable, float]], list[Hashable]]
     ) -> list[Document]:
-        found = self._keyed(ranked)
-        by_key = self._keyed(self._documents) | found
-        return [by_key[key] for key in order(list(found), self._rewards)]
+        keyed = self._keyed(ranked)
+        by_key = self._keyed(self._documents) | keyed
+        return [by_key[key] for key in order(list(keyed), self._rewards)]
 
     def _keyed(self, documents: Sequence[Document]) -> dict[Hashable, Document]:
         """Documents by key and how often that came before."""
