@@ -6,7 +6,6 @@ import re
 import warnings
 from copy import deepcopy
 from dataclasses import replace
-from inspect import iscoroutine
 from itertools import product
 
 import numpy as np
@@ -453,7 +452,7 @@ class TestCascade:
             assert re.search("not sorted by words: InputError: (query|texts): expected ", caplog.text)
 
     @pytest.mark.parametrize(
-        ("answer", "said"),
+        ("answer", "reason"),
         [
             ([0.5], "expected 3 scores, got 1"),
             ([0.5] * 9, "expected 3 scores, got 9"),
@@ -462,14 +461,12 @@ class TestCascade:
             (["good"] * 3, "expected scores that are numbers or None"),
         ],
     )
-    async def test_says_what_is_wrong_with_an_answer(self, caplog, answer, said):
+    async def test_says_what_is_wrong_with_an_answer(self, caplog, answer, reason):
         """The list is served as it is."""
-        plain = AnsweringJudge(answer)
-        for order in (Cascade(plain).order, Cascade(plain).aorder):
-            caplog.clear()
-            places = order(asked("q"), ["a", "b", "c"], [0.9, 0.8, 0.7])
-            assert (await places if iscoroutine(places) else places) == [0, 1, 2]
-            assert f"served without the reranker: JudgeError: answering: {said}" in caplog.text
+        cascade, call = Cascade(AnsweringJudge(answer)), (asked("q"), ["a", "b", "c"], [0.9, 0.8, 0.7])
+
+        assert cascade.order(*call) == await Cascade(AnsweringJudge(answer)).aorder(*call) == [0, 1, 2]
+        assert caplog.text.count(f"served without the reranker: JudgeError: answering: {reason}") == 2
 
     async def test_says_which_method_must_be_async(self, caplog):
         exchanged = AnsweringJudge([0.5] * 3)

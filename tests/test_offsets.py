@@ -534,16 +534,6 @@ class TestFile:
             some(one()).save(target)
         assert [target] == list(tmp_path.iterdir())
 
-    def test_is_its_owners_alone_until_others_may_read_it(self, tmp_path):
-        """A new file holds query vectors; one that another user's service may load stays so."""
-        path, modes = tmp_path / "offsets.safetensors", []
-        for _ in range(2):
-            some(one()).save(path)
-            modes.append(path.stat().st_mode & 0o777)
-            path.chmod(0o640)
-
-        assert (modes, path.stat().st_mode & 0o777) == ([0o600, 0o640], 0o640)
-
 
 class Trap:
     """Unpickled, it leaves a mark."""
