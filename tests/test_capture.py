@@ -17,7 +17,6 @@ from tttembed_rag.judging import Budget
 
 
 def vector(text):
-    """A vector drawn from a text's hash."""
     return np.random.default_rng(int.from_bytes(sha256(text.encode()).digest()[:8])).normal(size=8).tolist()
 
 
@@ -170,7 +169,6 @@ class TestRecording:
         assert log.rewards(vector, vectors).query_vectors.tolist() == [[1.0] * 8]
 
     def test_threads_lose_nothing(self):
-        """32 threads that record at once leave every pair."""
         log = RewardLog("judge")
 
         def serve(number):
@@ -343,7 +341,6 @@ def test_what_is_wrong_is_one_line(call, line):
 
 
 def test_a_store_without_its_folder_is_told_of_at_once(tmp_path, caplog):
-    """Before the first query waits, as the address may be mistyped; what may hold passwords is not shown."""
     with caplog.at_level("WARNING"):
         StoreLog(f"sqlite:///{tmp_path / 'no' / 't.db'}?password=hidden", "judge").close(0)
 

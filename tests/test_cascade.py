@@ -39,7 +39,6 @@ class Reranker(Blocking):
         self.asked = []
 
     def score(self, query, documents):
-        """The rewards of known texts."""
         self.asked.append(query)
         return [self.rewards[text] for text in documents]
 
@@ -67,7 +66,6 @@ class Requests:
             self.of[f"query {seed} {q}"] = [texts[one] for one in order], cosines[order].tolist()
 
     def leads(self):
-        """By how much the first leads the second."""
         return np.array([scores[0] - scores[1] for _, scores in self.of.values()])
 
     def through(self, cascade, offsets=None):
@@ -206,11 +204,9 @@ class AnsweringJudge:
         self._answer = answer
 
     def score(self, query, documents):
-        """That answer."""
         return self._answer
 
     async def ascore(self, query, documents):
-        """That answer."""
         return self._answer
 
 
@@ -295,7 +291,6 @@ class TestCascade:
         assert texts[0] not in repr(cascade._kept)
 
     def test_verdicts_stay_with_their_tenant_and_task(self, reranker, offsets):
-        """Another tenant's, and another task's, are asked for again."""
         cascade = Cascade(reranker, explore=NEVER)
         query, found = next(iter(Requests(offsets).of.items()))
         for said in ({}, {"tenant": "acme"}, {"task": "billing"}):
@@ -355,7 +350,6 @@ class TestCascade:
         assert converted.counts["skipped"] == 1
 
     def test_lists_of_one_document_and_none_are_asked_about_by_nobody(self, reranker):
-        """There is no order to find."""
         cascade = Cascade(reranker, explore=1.0)
 
         assert (cascade.order(asked("q"), [], []), cascade.order(asked("q"), ["a"], [1.0])) == ([], [0])
@@ -384,7 +378,6 @@ class TestCascade:
         assert "a list is served without the reranker" in caplog.text
 
     def test_a_log_that_fails_costs_no_order(self, offsets, reranker, caplog):
-        """The list is reranked, whatever became of the log."""
         log = RewardLog.of(reranker)
         query, (texts, scores) = next(iter(Requests(offsets).of.items()))
         log.note = lambda _: 1 / 0

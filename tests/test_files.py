@@ -18,7 +18,6 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser may")
 
 
 def mode_of(path: Path) -> int:
-    """The permissions of a file."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
@@ -63,7 +62,6 @@ def test_a_link_survives(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_pipe_is_written(tmp_path: Path) -> None:
-    """Its reader gets the bytes."""
     os.mkfifo(tmp_path / "pipe")
     read: list[bytes] = []
     reader = Thread(target=lambda: read.append((tmp_path / "pipe").read_bytes()), daemon=True)
@@ -109,7 +107,6 @@ def test_the_file_of_another_stays_his(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "hard"])
 def test_what_fails_leaves_the_old_one(tmp_path: Path, kind: str) -> None:
-    """Where it is replaced, and where it is opened."""
     (tmp_path / "old").write_bytes(b"old")
     if kind == "hard":
         (tmp_path / "link").hardlink_to(tmp_path / "old")

@@ -38,7 +38,6 @@ def one(scope="global", *, task=None, query_id=None, seed=0, alpha=0.75, evidenc
 
 
 def some(*offsets):
-    """Offsets of the tests' width."""
     return Offsets(offsets, width=WIDTH, settings={"scope": "auto", "ridge": 0.3})
 
 
@@ -112,7 +111,6 @@ class TestApply:
 
     @pytest.mark.parametrize("task", [None, "billing", ["billing", "quiet"]])
     def test_returns_lists_for_lists(self, task):
-        """Lists of Python floats come back as lists of Python floats."""
         offsets, x = everything(), queries(2)
         shifted = offsets.apply(x.tolist(), task=task)
 
@@ -120,7 +118,6 @@ class TestApply:
         assert offsets.apply(x, task=task).tolist() == shifted
 
     def test_takes_a_flat_list_and_integers(self):
-        """One vector as a list comes back as one list of floats, also where it held integers."""
         offsets, x = some(one()), queries()[0]
 
         assert offsets.apply(x).tolist() == offsets.apply(x.tolist())
@@ -366,7 +363,6 @@ class TestMapping:
         assert [one for one in values if len(repr(one)) > 300 or "\n" in repr(one)] == []
 
     def test_says_how_many_are_served(self):
-        """The representation counts offsets and served ones."""
         assert repr(everything()) == "Offsets(7 offsets, 6 served, width 6)"
 
     @pytest.mark.parametrize(
@@ -394,12 +390,10 @@ class TestMapping:
         ],
     )
     def test_rejects_bad_offsets(self, offset, error, message):
-        """An offset that cannot be served is an error that names its key."""
         with pytest.raises(error, match=f"^offsets: expected {message}"):
             some(offset)
 
     def test_rejects_a_key_twice(self):
-        """Two offsets of one key are an error."""
         with pytest.raises(InputError, match=r"^offsets: expected each key once, got 'task:a' twice$"):
             some(one("task", task="a"), one("task", task="a", seed=1))
 
@@ -427,7 +421,6 @@ class TestFile:
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     @pytest.mark.parametrize("served", [np.float16, np.float32, np.float64])
     def test_serves_the_same_bits_after_a_round_trip(self, tmp_path, dtype, served):
-        """Loaded offsets apply bit for bit as the saved ones did."""
         offsets, x = everything(dtype), queries(6, dtype=served)
         keys = {"task": ["billing", "travel", "quiet", "billing", "nobody", "travel"], "query_id": ["both"] * 6}
         offsets.save(tmp_path / "offsets.safetensors")
@@ -475,14 +468,12 @@ class TestFile:
         assert not loaded.keys() & Offsets.load(tmp_path / "again").keys()
 
     def test_evidence_without_a_power_hint_loads(self):
-        """A file whose evidence does not say how much more is needed loads, the number unknown."""
         record = recorded(one(evidence=ABSTAINED))
         del record["evidence"]["needed"]
 
         assert replace(ABSTAINED, needed=None) == Offsets.from_bytes(content([record]))["global"].evidence
 
     def test_keeps_learned_offsets(self, tmp_path, planted):
-        """What `fit` returns, gate and all, survives."""
         rewards = planted(12, tasks=["a", "b"] * 6, dtype=np.float32)
         offsets = fit(rewards)
         offsets.save(tmp_path / "offsets.safetensors")
@@ -492,7 +483,6 @@ class TestFile:
         assert_array_equal(loaded.apply(x, task="a"), offsets.apply(x, task="a"), strict=True)
 
     def test_may_hold_nothing(self, tmp_path):
-        """No offsets make a file that loads as no offsets, of their width."""
         some().save(tmp_path / "offsets.safetensors")
         loaded = Offsets.load(tmp_path / "offsets.safetensors")
 
@@ -546,7 +536,6 @@ class Trap:
 
 
 def recorded(offset):
-    """The record of an offset in its file."""
     (record,) = json.loads(to_tensors(some(offset).to_bytes())["offsets"].tobytes())
     return record
 
@@ -675,7 +664,6 @@ class TestBadFile:
             some(one(scope, **odd)).to_bytes()
 
     def test_too_large(self, tmp_path, monkeypatch):
-        """A file above the limit of bytes is not even opened."""
         path = tmp_path / "offsets.safetensors"
         some(one()).save(path)
         monkeypatch.setattr("tttembed_rag.offsets.file.MAX_BYTES", 10)
@@ -684,7 +672,6 @@ class TestBadFile:
             Offsets.load(path)
 
     def test_pickled(self, tmp_path):
-        """A pickle is rejected without being run."""
         mark = tmp_path / "mark"
 
         self.assert_rejected(tmp_path / "pickle", pickle.dumps(Trap(mark)), "damaged or foreign")
@@ -700,7 +687,6 @@ class TestBadFile:
 
 @pytest.mark.parametrize(("settings", "said"), [({}, False), ({"spread": 0.9}, False), ({"spread": 0.2}, True)])
 def test_cosines_that_lie_close_together_are_told(capsys, settings, said):
-    """One line says why all scores are alike, where they are."""
     tell(Offsets([], width=4, settings=settings), everything=False, as_json=False)
 
     assert ("cosines: 0.83 on average" in capsys.readouterr().out) == said

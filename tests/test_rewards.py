@@ -56,7 +56,6 @@ class TestBuilding:
         assert_array_equal(rewards.starts, [0, 4, 8, 12])
 
     def test_depths_may_differ(self):
-        """Lists of blocks give each query its own depth."""
         rng = np.random.default_rng(0)
         depths = [2, 5, 1]
         rewards = Rewards.from_arrays(
@@ -74,7 +73,6 @@ class TestBuilding:
         assert_array_equal(rewards.doc_vectors, expected.doc_vectors)
 
     def test_from_indexed_keeps_documents_once(self):
-        """Documents stay one matrix; candidates are its rows."""
         given_columns = indexed()
         rewards = Rewards.from_indexed(**given_columns)
         expected = (N, D, 6, [0, 1, 2, 2, 3, 6], [3, 2, 1])
@@ -84,7 +82,6 @@ class TestBuilding:
         assert rewards.doc_vectors is given_columns["doc_vectors"]
 
     def test_a_memory_map_is_not_copied(self, tmp_path):
-        """Document vectors that lie on disk stay there."""
         on_disk = np.memmap(tmp_path / "docs", np.float32, "w+", shape=(U, D))
         on_disk[:] = indexed()["doc_vectors"]
         rewards = Rewards.from_indexed(**indexed(doc_vectors=on_disk))
@@ -92,7 +89,6 @@ class TestBuilding:
         assert np.shares_memory(on_disk, rewards.doc_vectors)
 
     def test_names_are_kept(self):
-        """Tasks, ids and the judge's fingerprint are kept; an id may return in another task."""
         rewards = Rewards.from_arrays(
             **columns(), tasks=["a", "a", "b"], query_ids=["1", "2", "1"], judge=["rerank-1"] * N
         )
@@ -102,7 +98,6 @@ class TestBuilding:
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_keeps_the_dtype_of_vectors(self, dtype):
-        """Vectors are kept as they came."""
         rewards = Rewards.from_arrays(**{name: value.astype(dtype) for name, value in columns().items()})
 
         assert [np.dtype(dtype)] * 2 == [rewards.query_vectors.dtype, rewards.doc_vectors.dtype]
@@ -138,7 +133,6 @@ class TestScale:
         ],
     )
     def test_maps_scores_to_rewards(self, text, scores, expected):
-        """Scores become rewards in [0, 1] by the declared scale."""
         assert_allclose(Scale.parse(text).to_unit(np.array(scores)), expected, atol=1e-12)
 
     @settings(max_examples=50, deadline=None, derandomize=True)
@@ -152,7 +146,6 @@ class TestScale:
 
     @pytest.mark.parametrize("text", ["probability", "logit", "rubric:0,5", "rubric:-1.5,2"])
     def test_text_round_trips(self, text):
-        """A scale is written as it is parsed."""
         assert text == str(Scale.parse(text))
 
     def test_reaches_the_rewards(self):
@@ -186,7 +179,6 @@ class TestScale:
         assert bool(declared.doubt(declared.to_unit(np.array(scores, dtype=np.float64)))) == doubted
 
     def test_forgives_rounding_at_the_bounds(self):
-        """A float32 probability a hair above one is one."""
         rewards = Scale().to_unit(np.array([1.0 + 5e-7, -5e-7]))
 
         assert rewards.tolist() == [1.0, 0.0]
@@ -414,7 +406,6 @@ class TestBounded:
         assert whole.bounded(40) is whole
 
     def test_a_deep_query_is_bounded_in_a_fit(self):
-        """A query of a thousand candidates is learned from by two hundred of them."""
         rng = np.random.default_rng(0)
         queries, documents = rng.normal(size=(12, D)), rng.normal(size=(1000, D))
         rows = [np.arange(1000), *(rng.permutation(1000)[:8] for _ in range(11))]

@@ -110,7 +110,6 @@ def test_equal_rewards_turn_nothing(rewards, informative):
 
 
 def test_vectors_of_another_width_are_refused(case):
-    """Document vectors of another model are an error, not a result."""
     query, documents, rewards = case
 
     with pytest.raises(VectorError, match="expected width 16"):
@@ -142,7 +141,6 @@ class Library:
         }[what]()
 
     def record(self, request, base, documents, scores):
-        """Keep what was judged, or fail."""
         self.recorded.append((request.query, base, documents, scores))
         if self.failing == "record":
             raise ConnectionError(self.failing)
@@ -158,13 +156,10 @@ class Library:
         )
 
     def found(self, **settings):
-        """What the loop finds."""
         kinds = ("embed", "search", "judge", "vectors")
         return drive(self.loop(**settings).steps("q"), **{kind: partial(self.answer, kind) for kind in kinds})
 
     async def afound(self, **settings):
-        """The same, awaited."""
-
         async def answer(what, about):
             return self.answer(what, about)
 
@@ -323,7 +318,6 @@ def test_a_judge_that_gives_no_score_is_logged(case, caplog):
 
 @pytest.mark.parametrize("failing", ["embed", "search"])
 async def test_a_failure_before_is_the_callers(case, failing):
-    """Without any documents there is nothing to fall back on."""
     with pytest.raises(ConnectionError, match=failing):
         Library(case, failing).found()
     with pytest.raises(ConnectionError, match=failing):

@@ -16,7 +16,6 @@ law = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 def nonzero(shape):
-    """Arrays without zero rows."""
     return arrays(np.float64, shape, elements=components).filter(lambda a: (np.linalg.norm(a, axis=-1) > 0.01).all())
 
 
@@ -63,7 +62,6 @@ class TestAsFloats:
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_passes_arrays_through(self, dtype):
-        """A float32 or float64 array comes back itself, uncopied."""
         vectors = np.ones((2, 3), dtype)
 
         assert vectors is as_floats("X", vectors)
@@ -79,7 +77,6 @@ class TestAsFloats:
         ids=["list", "integer list", "uint8", "float16"],
     )
     def test_widens_what_it_can(self, value, dtype):
-        """Lists and integers become float64, half precision float32."""
         assert np.dtype(dtype) == as_floats("X", value).dtype
 
     @pytest.mark.parametrize("inside", [lambda one: one, lambda one: [one, one], lambda one: [list(one), list(one)]])
@@ -137,7 +134,6 @@ class TestShift:
 
     @pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e20, 1e37])
     def test_works_at_extreme_lengths(self, scale):
-        """Very long and very short float32 vectors turn as those of length one do."""
         x, v = np.array([0.6, 0.8], np.float32), np.array([0.3, -0.2], np.float32)
         long = (x * np.float32(scale)).astype(np.float32)
 

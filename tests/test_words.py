@@ -174,7 +174,6 @@ class TestGate:
         assert evidence.interval[0] > 0
 
     def test_without_texts_nothing_is_learned_and_the_offset_is_the_same(self):
-        """A fit that knows no texts says nothing of words."""
         with_texts, without = fit(judged(), trusted=True), fit(judged(words=False), trusted=True)
         assert without["local:default"].rescorer is None
         assert without.rescorer() is None
@@ -349,7 +348,6 @@ class TestFile:
         ],
     )
     def test_a_damaged_one_is_refused(self, changed, said):
-        """Nothing is sorted by numbers that are none."""
         offset = self.offsets["local:default"]
         rescorer, ((name, value),) = offset.rescorer, changed.items()
         if name == "weights":

@@ -6,7 +6,7 @@ into a `Log`, and logs its own failures in a `FailureLog`.
 
 from typing import TYPE_CHECKING
 
-from tttembed_rag.system.facades import facade
+from tttembed_rag.system.facades import facade as facade
 
 if TYPE_CHECKING:
     from tttembed_rag.embedders.bridge import bridge_for as bridge_for

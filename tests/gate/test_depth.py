@@ -268,7 +268,7 @@ class TestOffsetsThatSayIt:
         live = LiveOffsets(fit(habit(100), trusted=True))
 
         assert live.depth("biling") == 10
-        assert live.current.why_base("biling").startswith("the offsets hold nothing of it, but of 'default'.")
+        assert live.current.why_base("biling").startswith("nothing was learned of task 'biling', but of")
 
 
 class TestWords:

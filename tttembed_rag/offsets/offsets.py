@@ -156,9 +156,9 @@ class Offsets(Mapping[str, Offset]):
             return ""
         if self.tasks and task not in self.tasks:
             known = few([repr(name) for name in sorted(self.tasks)])
-            return f"the offsets hold nothing of it, but of {known}. Were its rewards logged under another task?"
+            return f"nothing was learned of task {task!r}, but of {known}: were its rewards logged under another name?"
         offset = self._shared.get(task) or self._shared.get(None)
-        return "the offsets hold nothing of it" if offset is None else f"{offset.key}: {offset.evidence}"
+        return f"nothing was learned of task {task!r}" if offset is None else f"{offset.key}: {offset.evidence}"
 
     def depth(
         self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False

@@ -94,7 +94,7 @@ class Request:
                 if not served and offsets.tasks and (self.task or DEFAULT_TASK) not in offsets.tasks:
                     self._log_first("task", self.task, "base vectors are served: ")
             except VectorError as error:
-                self._reason = f"the offsets refuse its vector: {error}"
+                self._reason = f"the offsets refuse its base vector: {error}"
                 self._log_first("vector", self.task, "base vectors are served: ")
         telemetry.applied.add((self.task, served))
         if served:  # a vector that a trace keeps must not be taken for a base vector
