@@ -42,6 +42,12 @@ class Model:
         return (vectors * abs(self.sign)).tolist()
 
 
+def rewards_by(model, **options):
+    """Verdicts on texts, with the vectors of a *model*."""
+    rows = [(f"query {i}", f"text {i} {j}", float(j == 0)) for i in range(4) for j in range(3)]
+    return Rewards.from_texts(rows, embed_query=model.embed_query, embed_documents=model.embed_documents, **options)
+
+
 @pytest.fixture
 def offsets():
     return offsets_of(TASKS)
@@ -197,36 +203,24 @@ class TestSteering:
     @pytest.mark.parametrize("held", [lambda offsets: offsets, LiveOffsets])
     def test_offsets_of_another_model_of_the_same_width_are_refused_at_once(self, tmp_path, held):
         """A file holds vectors of fixed texts by its model; other vectors are of another model."""
-        rows = [(f"query {i}", f"text {i} {j}", float(j == 0)) for i in range(4) for j in range(3)]
-        model = Model(1.0)
-        rewards = Rewards.from_texts(rows, embed_query=model.embed_query, embed_documents=model.embed_documents)
-        fit(rewards, scope="task", gate=False).save(tmp_path / "o")
-        learned = held(Offsets.load(tmp_path / "o"))
+        fit(rewards_by(Model(1.0)), scope="task", gate=False).save(tmp_path / "o")
+        learned, line = held(Offsets.load(tmp_path / "o")), "^offsets: vectors of fixed queries have moved, .*"
 
         assert Steering(learned, model=Model(2.0)).apply(BASE, "q") != BASE  # the same directions
-        with pytest.raises(
-            InputError, match=r"^offsets: vectors of fixed queries have moved, .* another embedding model$"
-        ):
+        with pytest.raises(InputError, match=f"{line} another embedding model$"):
             Steering(learned, model=Model(-1.0))
 
     def test_a_model_that_is_away_is_not_asked(self, caplog):
-        rows = [("query", "good", 1.0), ("query", "bad", 0.0)]
-        model = Model(1.0)
-        rewards = Rewards.from_texts(rows, embed_query=model.embed_query, embed_documents=model.embed_documents)
-        Steering(fit(rewards, scope="task", gate=False), model=Model(None))
+        Steering(fit(rewards_by(Model(1.0)), scope="task", gate=False), model=Model(None))
 
-        assert [message.partition(":")[0] for message in caplog.messages] == [
-            "Model was not asked whether offsets were learned for it"
-        ]
+        [message] = caplog.messages
+        assert message.startswith("Model was not asked whether offsets were learned for it:")
 
     def test_vectors_that_are_known_by_text_have_no_probe(self):
         """A function that gives vectors of the queries alone says nothing of other texts."""
-        known = {"query": BASE}
-        rows = [("query", "good", 1.0), ("query", "bad", 0.0)]
-        rewards = Rewards.from_texts(
-            rows, embed_query=known.__getitem__, embed_documents=Model(1.0).embed_documents, embedder="named"
-        )
-        settings = fit(rewards, scope="task", gate=False).settings
+        known = SimpleNamespace(embed_query={f"query {i}": BASE for i in range(4)}.__getitem__)
+        known.embed_documents = Model(1.0).embed_documents
+        settings = fit(rewards_by(known, embedder="named"), scope="task", gate=False).settings
 
         assert (settings["embedder"], "probe" in settings) == ("named", False)
 
