@@ -184,7 +184,6 @@ def test_own_requests_alone_refuse_strangers_on_day_one():
 
 
 def test_a_file_keeps_the_floor(tmp_path):
-    """What was saved gives the same floor and the same relevance."""
     learned().save(tmp_path / "offsets.safetensors")
     read = Offsets.load(tmp_path / "offsets.safetensors")
     asked = {"vector": world()[0][200], "query": "what of word200?", "texts": ["word200", "word3"]}
@@ -208,7 +207,6 @@ def test_a_file_keeps_the_floor(tmp_path):
     ],
 )
 def test_numbers_that_are_no_floor_are_refused(changes):
-    """Whoever makes a file, one kind of error says what is wrong."""
     local = learned()["local:default"]
 
     with pytest.raises((InputError, VectorError), match=r"^(offsets|'local:default'): expected"):
@@ -232,7 +230,6 @@ def test_relevance_names_what_is_wrong(asked, message):
 
 @pytest.mark.parametrize("lost", [0, 1, -0.1, "all"])
 def test_a_share_lies_between_none_and_all(lost):
-    """A floor that loses nothing or everything is none."""
     with pytest.raises(InputError, match=r"^lost: expected a number > 0 and < 1"):
         learned().floor(lost=lost)
 

@@ -20,7 +20,7 @@ from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets.offset import TextId
 from tttembed_rag.serving.live import SWITCHED_OFF, switched_off
 from tttembed_rag.system import telemetry
-from tttembed_rag.system.background import Loop, checked_interval
+from tttembed_store.background import Loop, checked_interval
 from tttembed_store.following.reached import Reached
 from tttembed_store.following.tenants import Published, TenantOffsets, TenantSnapshot
 
