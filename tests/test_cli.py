@@ -516,8 +516,10 @@ def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
     assert told[1:] == [
         "  rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs",
         "  a cascade skips the reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)",
-        "  nothing fits below a relevance of 0.12, by the cosine alone 0.25: at most 5% of own requests that have an answer "
-        "are refused (90 %)",
+        (
+            "  nothing fits below a relevance of 0.12, by the cosine alone 0.25: at most 5% of own requests that have "
+            "an answer are refused (90 %)"
+        ),
     ]
     assert (record["floor"]["n"], record["floor"]["cut"]) == (60, 0.125)
     assert record["lost"] == [0.2, 0.05, 0.004, 0.002]

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from tttembed_rag.clients.retrying import BusyError as BusyError
     from tttembed_rag.clients.retrying import Patience as Patience
     from tttembed_rag.clients.usage import Usage as Usage
-    from tttembed_rag.judges.chats import LocalChat as LocalChat
     from tttembed_rag.judges.chats import AnthropicChat as AnthropicChat
     from tttembed_rag.judges.chats import Gemini as Gemini
+    from tttembed_rag.judges.chats import LocalChat as LocalChat
     from tttembed_rag.judges.chats import OpenAIChat as OpenAIChat
     from tttembed_rag.judges.contract import Judge as Judge
     from tttembed_rag.judges.cross_encoder import CrossEncoderJudge as CrossEncoderJudge

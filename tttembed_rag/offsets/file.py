@@ -122,18 +122,6 @@ def _known_of(kind: Any) -> list[tuple[str, Known | None]]:
     ]
 
 
-<<<<<<< HEAD
-def _check_known(told: Any, key: str, part: str = "") -> None:
-    """Refuse fields of *told*, which is the offset of a *key* or a *part* of it, that are not what they should be."""
-    for name, known in _known_of(told.__class__):
-        value = getattr(told, name)
-        if known is not None and not known[0](value):
-            raise InputError(f"offsets: expected {known[1]} as {part}{name} of {key!r:.80}, got {value!r:.80}")
-        if known is None and is_dataclass(value):
-            _check_known(value, key, f"{part}{name}.")
-    cuts = [told.leads] if isinstance(told, Skips) else [told.lowest, told.cosines] if isinstance(told, Floor) else []
-    if any(len(rising) != len(told.lost) for rising in cuts):
-=======
 def _check_known(value: Any, key: str, part: str = "") -> None:
     """Refuse fields of a *value*, the offset of a *key* or a *part* of it, that are not what they should be."""
     for name, known in _known_of(value.__class__):
@@ -142,9 +130,9 @@ def _check_known(value: Any, key: str, part: str = "") -> None:
             raise InputError(f"offsets: expected {known[1]} as {part}{name} of {key!r:.80}, got {field!r:.80}")
         if known is None and is_dataclass(field):
             _check_known(field, key, f"{part}{name}.")
-    cuts = value.leads if isinstance(value, Skips) else value.lowest if isinstance(value, Floor) else None
-    if cuts is not None and len(cuts) != len(value.lost):
->>>>>>> core1
+    cuts = [value.leads] if isinstance(value, Skips) else []
+    cuts += [value.lowest, value.cosines] if isinstance(value, Floor) else []
+    if any(len(rising) != len(value.lost) for rising in cuts):
         raise InputError(
             f"offsets: expected as many cuts as losses as {part.rstrip('.')} of {key!r:.80}, got {value!r:.80}"
         )

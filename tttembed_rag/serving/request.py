@@ -190,7 +190,6 @@ class Request:
         cut = self._offsets.floor(self.task, lost)
         return cut is not None and max(relevance) < cut
 
-<<<<<<< HEAD
     def cosine_floor(self) -> float | None:
         """The cosine to its `vector` below which no document is an answer: for a search that is somebody else's.
 
@@ -203,12 +202,6 @@ class Request:
         floor = self._offsets.certificate(self.task)
         return None if floor is None else floor.cosine()
 
-    def _is_first(self, what: str, task: str | None) -> bool:
-        """Whether this is the first time that it is to be logged."""
-        is_first = (what, task) not in self._logged
-        self._logged.add((what, task))
-        return is_first
-=======
     def _log_first(self, what: str, task: str | None, line: str, error: Exception | None = None) -> None:
         """Say why something is not done the first time, for an *error* or for the `reason` of the request."""
         if (what, task) not in self._logged and len(self._logged) < _MOST_LOGGED:
@@ -223,7 +216,6 @@ def cosines_of(vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:
     norms = np.linalg.norm(documents, axis=1) * np.linalg.norm(query)
     cosines: list[float] = (documents @ query / norms).tolist()
     return cosines
->>>>>>> core1
 
 
 def _cosines(scores: Sequence[float | None], similarity: Similarity) -> NDArray[np.float64]:

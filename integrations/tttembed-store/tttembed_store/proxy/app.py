@@ -40,7 +40,7 @@ from tttembed_store.proxy.catalogues import Catalogues
 from tttembed_store.proxy.feedback import FeedbackWriter
 from tttembed_store.proxy.openapi import BODIES, checked_body, document
 from tttembed_store.proxy.shapes import EmbeddingRequest, is_embedding_path, read_request, steered_answer
-from tttembed_store.proxy.upstream import Answer, LocalModel, Upstream, raw_path
+from tttembed_store.proxy.upstream import Answer, Headers, LocalModel, Upstream, raw_path
 from tttembed_store.sql.records import ANONYMOUS
 
 ResultT = TypeVar("ResultT")
@@ -48,12 +48,9 @@ ResultT = TypeVar("ResultT")
 _log = logging.getLogger(__name__)
 # The header that says which version steered the answer; and its value where none did.
 _VERSION, _BASE = b"x-ttt-version", b"base"
-<<<<<<< HEAD
 # The header with the cosine below which no document answers any query of the request.
 _FLOOR = b"x-ttt-floor"
 _UNSTEERED: Headers = [(_VERSION, _BASE)]
-=======
->>>>>>> storeb
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 # Bytes above which an answer is steered in a thread, so that other callers need not wait.
 _LONG = 200_000
@@ -181,24 +178,13 @@ class _Endpoints:
             _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
             return self._as_it_came(replace(answer, parts=content))
         try:
-<<<<<<< HEAD
-            steered, headers = await _in_turn(len(read), partial(self._turned, embedding, read, caller))
+            steered, headers = await _in_turn(len(content), partial(self._turned, embedding, content, caller))
         except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out, unless it cannot cross
             _log.exception("an answer of the upstream was not steered")
             self._check_may_pass()
-            steered, headers = read, _UNSTEERED
+            steered, headers = content, _UNSTEERED
         response = Response(steered, answer.status)
         response.raw_headers += [header for header in answer.headers if header[0] != b"content-length"] + headers
-=======
-            steered, version = await _in_turn(len(content), partial(self._turned, embedding, content, caller))
-        except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out, unless it cannot cross
-            _log.exception("an answer of the upstream was not steered")
-            self._check_may_pass()
-            steered, version = content, _BASE
-        response = Response(steered, answer.status)
-        response.raw_headers += [header for header in answer.headers if header[0] != b"content-length"]
-        response.raw_headers.append((_VERSION, version))
->>>>>>> storeb
         return response
 
     def _check_may_pass(self) -> None:
@@ -258,13 +244,8 @@ class _Endpoints:
         def turned() -> tuple[list[Any], int, Headers]:
             floors: set[float | None] = set()
             with self.callers.find(request.headers).context(len(texts)):
-<<<<<<< HEAD
-                crossed = vectors if self.bridge is None else [self.bridge.apply(each).tolist() for each in vectors]
-                after = [self._steered(vector, text, floors) for vector, text in zip(crossed, texts, strict=True)]
-=======
                 crossed = vectors if self.bridge is None else [self.bridge.apply(vector).tolist() for vector in vectors]
-                after = [self.steering.apply(vector, text) for vector, text in zip(crossed, texts, strict=True)]
->>>>>>> storeb
+                after = [self._steered(vector, text, floors) for vector, text in zip(crossed, texts, strict=True)]
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
                 return after, changed, self._headers(changed, floors)
 

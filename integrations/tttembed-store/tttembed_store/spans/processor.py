@@ -119,7 +119,7 @@ class _Ended:
     def __init__(self, span: ReadableSpan) -> None:
         self.span, self.context = span, span.context
         # None where the caller said no tenant: the log knows what that means.
-        self.caller = {"task": context_value("task"), "tenant": context_value("tenant"), "query_id": context_value("query_id") or ""}
+        self.caller = {name: context_value(name) for name in ("task", "tenant", "query_id")}
 
 
 class _Reading(SpanExporter):
