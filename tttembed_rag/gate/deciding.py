@@ -214,8 +214,8 @@ def local_of(case: Case, task: str, propose: Propose) -> Offset:
 
 def kept(start: Offset, offset: Offset) -> Offset:
     """What a task is served already, *start*, in place of an *offset* of zero, with what is known of its lists."""
-    details = "; ".join(filter(None, (start.evidence.details, f"kept: {offset.evidence.reason}")))
-    start = replace(start, scope="local", task=offset.task, evidence=replace(start.evidence, details=details))
+    evidence = start.evidence.noted(f"kept: {offset.evidence.reason}")
+    start = replace(start, scope="local", task=offset.task, evidence=evidence)
     return replace(start, rescorer=offset.rescorer, skips=offset.skips, floor=offset.floor)
 
 
@@ -248,7 +248,7 @@ def private_offsets_of(case: Case, task: str) -> list[Offset]:
     if not isinstance(verdict, Evidence):
         optima = private_optima(case.widened, case.recipe)
         audited = case.audited(case.recipe.dose(1) * case.trust * optima.offsets)
-        claim = case.evidence("private offsets" if audited is None else f"private offsets; {audited}")
+        claim = case.evidence("private offsets").noted(audited)
         claim = replace(claim, sources=case.sources, trust=case.trust)
         if audited is None or not audited.refutes(AUDIT_ALONE_LEVEL):
             return private_offsets(case.rewards, optima, case.recipe, claim)

@@ -93,9 +93,8 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
     changes = judged_ndcg(case.judged, after) - judged_ndcg(case.judged, before)
     change = Gain.measured(changes, case.measured, case.groups, most=float(case.measured.sum()))
     audited = case.audited_orders(before, after)
-    labels = "" if audited is None else f"; {audited}"
-    title = f"words beside vectors, {case.questions} held-out queries{labels}"
-    evidence = case.evidence(title, change, vouched=voucher)
+    title = f"words beside vectors, {case.questions} held-out queries"
+    evidence = case.evidence(title, change, vouched=voucher).noted(audited)
     believed = voucher in BELIEVERS or (voucher == "the data" and weighing.leaning(case.judged) <= LEANING)
     if not believed and (voucher == "nobody" or weighing.agreement < AGREEMENT):
         weak = "the judge follows words rather than vectors, and nobody says that it is better than they are"
@@ -108,5 +107,5 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
         evidence = evidence.denied_by(AUDITED, AUDITED.answer)
     else:
         proven = "" if believed else f" (p < {LEVEL:g})"
-        evidence = replace(evidence, details=f"{evidence.details}; their loss falls{proven}")
+        evidence = evidence.noted(f"their loss falls{proven}")
     return Rescorer(weighing.solved() / weighing.scale, weighing.vocabulary, evidence), scores

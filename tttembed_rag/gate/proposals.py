@@ -173,7 +173,7 @@ def propose_constant(case: Case, task: str | None = None, *, unseen: bool = Fals
         learning = fold != numbers[:, None]
         weights = np.array([scope_weights(case.rewards, case.voices * seen) for seen in learning])
         looser = replace(recipe, tolerance=LOOSER * recipe.tolerance)
-        learned = shared_optima(case.widened, looser, weights, case.grid, none[: len(numbers)]).offsets
+        learned = shared_optima(case.widened, looser, weights, case.grid).offsets
         dose = [case.trust * recipe.dose(float(case.voices[seen].sum())) for seen in learning]
         held_out = np.asarray((np.array(dose)[:, None] * learned)[own], dtype=np.float64)
     return Proposal(name, case, held_out, none, learn, families)

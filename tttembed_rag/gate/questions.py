@@ -141,11 +141,10 @@ class Trial:
         """What is measured of a *proposal* beside nDCG@10 of *base* (n,), which is served without it."""
         case, change = proposal.case, proposal.change(base)
         audited = case.audited(proposal.held_out)
-        labels = "" if audited is None else f"; {audited}"
         by_labels = audited is not None and audited.decides
         tasks = None if proposal.families is None else proposal.observations
         vouched = "trusted labels" if by_labels else case.voucher
-        claim = case.evidence(f"{proposal.title}{labels}", change, tasks=tasks, vouched=vouched)
+        claim = case.evidence(proposal.title, change, tasks=tasks, vouched=vouched).noted(audited)
         proven = proposal.fall(0.0).below(LEVEL) > 0
         return cls(proposal, change, proven, audited, EXPECTED_SHARE * headroom_of(case, base), claim)
 
@@ -218,7 +217,7 @@ def expect(trial: Trial) -> Evidence | None:
 def published(trial: Trial) -> Evidence:
     """The evidence of an offset against which no question decided."""
     falls = "their loss is expected to fall" if trial.believed else f"their loss falls (p < {LEVEL:g})"
-    return replace(trial.claim, details=f"{trial.claim.details}; {falls}")
+    return trial.claim.noted(falls)
 
 
 def refused(case: Case, question: Question, reason: str, *, against: bool = False) -> Evidence:

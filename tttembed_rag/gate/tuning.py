@@ -106,5 +106,4 @@ def tune(
     if change.below(LEVEL) <= 0:
         why = "their lists get no better" if change.mean <= 0 else "the improvement is within its error"
         return Tuned(settings[0], evidence.denied_by(FALLS, why))
-    proof = f"{evidence.details}; their lists get better (p < {LEVEL:g})"
-    return Tuned(settings[best], replace(evidence, details=proof))
+    return Tuned(settings[best], evidence.noted(f"their lists get better (p < {LEVEL:g})"))

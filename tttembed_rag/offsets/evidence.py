@@ -68,6 +68,11 @@ class Evidence:
         """The evidence of what is not published: the *question* decided against it, for a *reason* in a few words."""
         return replace(self, verdict="abstained", reason=reason, code=question.code)
 
+    def noted(self, note: object) -> Evidence:
+        """The evidence with a *note* among its details; None says nothing."""
+        details = [self.details] if self.details else []
+        return self if note is None else replace(self, details="; ".join([*details, str(note)]))
+
     def depth(self, today: int, loss: float) -> int:
         """The least depth certified to lose at most *loss* against reranking *today* deep; *today* where none is."""
         if today > len(self.lost):  # so deep was never judged

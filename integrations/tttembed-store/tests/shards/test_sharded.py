@@ -81,14 +81,6 @@ def test_objectives_with_many_minima_are_searched_twice(rewards, folder, vectors
     assert offsets["global"].certificate == alone["global"].certificate
 
 
-def test_a_warm_start_is_where_the_search_begins(folder):
-    """From an optimum, one evaluation."""
-    cold = fit_sharded(folder(3), scope="task", gate=False)
-    warm = fit_sharded(folder(3), scope="task", gate=False, recipe=Recipe(warm_start=cold, tolerance=2e-4))
-
-    assert [one.certificate.evaluations for one in warm.values()] == [1, 1]
-
-
 def test_tasks_may_lie_in_some_shards_alone(rewards, tmp_path):
     """A shard without a task has no part in its offset."""
     order = np.argsort(rewards.tasks, kind="stable")
