@@ -374,7 +374,9 @@ def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
             told += f" ({round(found[shares[part]][method][f'n={count}'])} %)"
         return f"**{told}**" if value > ours and not method.startswith("auto") else told
 
-    tables = re.split(r"\n\n(?=\| \| (?:16|other))", (REPO / "docs" / "reference" / "rivals.md").read_text(encoding="utf-8"))[1:]
+    tables = re.split(
+        r"\n\n(?=\| \| (?:16|other))", (REPO / "docs" / "reference" / "rivals.md").read_text(encoding="utf-8")
+    )[1:]
     columns = [
         [("all queries", count) for count in ("16", "64", "200", "all")],
         [("queries without rewards", count) for count in ("16", "64", "200")],
