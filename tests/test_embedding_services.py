@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from tttembed_rag import InputError
 from tttembed_rag.clients.retrying import Patience
 from tttembed_rag.embedders import EmbeddingService, open_embedder
 from tttembed_rag.errors import EmbedderError, TTTEmbedError
@@ -85,23 +82,6 @@ def test_prefixes_and_dimensions_reach_the_service(serve):
     assert plain.fingerprint != told.fingerprint
 
 
-def test_a_key_may_stand_behind_the_question_mark(serve, caplog):
-    """The path is added before it, and no log has it."""
-    server = serve(lambda *_: (200, {}, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}))
-    with caplog.at_level(logging.DEBUG):
-        EmbeddingService("openai", "m", url=f"{server.url}/v1?key=secret").embed_queries(["a"])
-
-    assert [path for path, _, _ in server.asked] == ["/v1/embeddings?key=secret"]
-    assert "secret" not in caplog.text
-
-
-def test_a_refusal_is_one_line(serve):
-    """The service's words, without a traceback of its client."""
-    server = serve(lambda *_: (401, {}, {"error": "no such key"}))
-    with pytest.raises(EmbedderError, match=r"expected an answer, got 401 .*no such key"):
-        EmbeddingService("openai", "m", url=server.url, patience=ONCE).embed_queries(["a"])
-
-
 @pytest.mark.parametrize(
     ("vectors", "message"),
     [
@@ -132,22 +112,6 @@ def test_the_width_must_stay(serve):
         service.embed_documents(["a"] * 150)
     with pytest.raises(EmbedderError, match="expected vectors of width 3, got 1"):
         asked.embed_documents(["a"])
-
-
-def test_a_hundred_wide_vectors_fit_into_an_answer(serve):
-    """Vectors of 4,096 numbers, printed in full, as models of today have them."""
-    said = {"data": [{"index": place, "embedding": [-0.012345678918063641] * 4096} for place in range(100)]}
-    server = serve(lambda *_: (200, {}, said))
-    vectors = EmbeddingService("openai", "m", url=server.url, patience=ONCE).embed_documents(["a"] * 100)
-
-    assert vectors.shape == (100, 4096)
-
-
-def test_the_namesake_needs_a_key(monkeypatch):
-    """Without a key nothing is sent, and the variable is named."""
-    monkeypatch.delenv("VOYAGE_API_KEY", raising=False)
-    with pytest.raises(InputError, match="key: expected one in the environment variable VOYAGE_API_KEY, found none"):
-        open_embedder("voyage:m")
 
 
 @pytest.mark.parametrize(
@@ -186,12 +150,3 @@ def test_half_an_emoji_costs_one_character(serve):
     EmbeddingService("openai", "m", url=server.url).embed_queries(["what a day \ud83d", "\ud83d\ude00!"])
 
     assert server.asked[0][2]["input"] == ["what a day \ufffd", "\N{GRINNING FACE}!"]
-
-
-@pytest.mark.parametrize("answer", [{"error": {"message": "busy", "code": 429}}, {"error": {"code": "503"}}])
-def test_an_error_within_a_success_is_asked_again(serve, answer):
-    """Gateways say 200 and mean the service behind them."""
-    server = serve(lambda path, body, n: (200, {}, answer) if n == 1 else listed(path, body, n))
-    model = EmbeddingService("openai", "m", url=server.url, patience=Patience(attempts=2, first_wait=0.01))
-
-    assert_allclose(model.embed_queries(TEXTS), unit(TEXTS), rtol=1e-6)

@@ -36,6 +36,7 @@ def shown(topic: str) -> list[str]:
 ROWS = [(f"how does {topic} work", text, text == f"{topic} {KINDS[0]}") for topic in TOPICS for text in shown(topic)]
 EMBED = "python:tttembed_rag.testing:FakeEmbedder"
 JUDGE = "python:judge_of_test:judge"
+STORE = "sqlite:///t.db"
 
 
 def run(*arguments: Any) -> Result:
@@ -59,6 +60,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def write_model(name: str, options: str) -> str:
+    """A module of the current folder with an embedding model of the user's own; its spec."""
+    code = f"from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder({options})\n"
+    Path(f"{name}.py").write_text(code, encoding="utf-8")
+    return f"python:{name}:model"
+
+
 def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
     """A file of votes, one row a document, as CSV or JSON lines."""
     rows = [{"query": query, "document": text, column: good if liked else bad} for query, text, liked in ROWS]
@@ -69,6 +77,11 @@ def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
             writer.writerows(rows)
         else:
             file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def import_file(file: str, *options: Any) -> Result:
+    """The command that brings a file into the store of the test."""
+    return run("store", "import", file, "--store", STORE, *options)
 
 
 def write_log(path: Path, task: str | None = "docs") -> None:
@@ -121,20 +134,75 @@ class TestVotes:
         assert offsets.settings["embedder"] == "fake"
         assert finds_official_pages(offsets) > 0.3
 
-    def test_columns_are_read_by_what_people_call_them(self, tmp_path: Path) -> None:
-        """A sheet of question, article, vote and user, between semicolons, is one of query, document, thumb, source."""
-        (tmp_path / "a.csv").write_text("query,document,thumb,source\nq,d,up,ann\n", encoding="utf-8")
-        (tmp_path / "b.csv").write_text("Question;Article;Vote;User;Date\nq;d;up;ann;May\n", encoding="utf-8")
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"query;text;thumb;source\nq;d, e;up;ann\n",
+            b"sep=;\nquery;text;thumb;source\nq;d, e;up;ann\n",
+            b"query\ttext\tthumb\tsource\nq\td, e\tup\tann\n",
+            b"query|text|thumb|source\nq|d, e|up|ann\n",
+            b'query,text,thumb,source\r\nq,"d, e",up,ann\r\n',
+            b'query,text,thumb,source\rq,"d, e",up,ann\r',
+            b'\xef\xbb\xbfquery,text,thumb,source\nq,"d, e",up,ann\n',
+            "query;text;thumb;source\nq;d, e;up;ann\n".encode("utf-16"),
+            b"Question;Article;Vote;User;Date\nq;d, e;up;ann;May\n",
+            b"prompt;context;feedback;user_id\nq;d, e;up;ann\n",
+            b"search;chunk;liked;User ID\nq;d, e;up;ann\n",
+            b'{"query": "q", "document": "d, e", "thumb": 1, "source": "ann"}\n',
+            b'[{"query": "q", "document": "d, e",\n "thumb": true, "source": "ann"}]',
+        ],
+    )
+    @pytest.mark.parametrize("name", ["votes.csv", "votes.jsonl", "votes.txt"])
+    def test_a_file_is_read_as_people_save_it(self, tmp_path: Path, name: str, content: bytes) -> None:
+        """Whatever divides its columns, names them and ends its lines; what stands in it says what it is."""
+        (tmp_path / name).write_bytes(content)
 
-        usual, theirs = (
-            [
-                (vote.query, vote.source, repr(vote.candidates))
-                for vote in read_votes(tmp_path / name, scale=Scale(), task="t")
-            ]
-            for name in ("a.csv", "b.csv")
-        )
+        (vote,) = read_votes(tmp_path / name, scale=None, task="t")
 
-        assert theirs == usual
+        assert (vote.query, vote.source, vote.task) == ("q", "ann", "t")
+        assert [(shown.text, shown.reward) for shown in vote.candidates] == [("d, e", 0.75)]
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            *("up down", "UP Down", "true false", "yes no", "Y N", "+ -", "+1 -1", "1.0 -1.0", "1,0 -1,0"),
+            *("like dislike", "good bad", "positive negative", "thumbs_up thumbs_down", "\U0001f44d \U0001f44e"),
+            *("helpful unhelpful", "liked disliked"),
+        ],
+    )
+    @pytest.mark.parametrize("column", ["thumb", "success"])
+    def test_a_vote_may_be_a_word(self, tmp_path: Path, words: str, column: str) -> None:
+        """Of thumbs, and of all that is or is not."""
+        up, down = (re.sub("-1.*", "0", words) if column == "success" else words).split()
+        (tmp_path / "votes.csv").write_text(f"query;text;{column}\nq;a;{up}\nq;b;{down}\n", encoding="utf-8")
+
+        (vote,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
+
+        assert [shown.reward for shown in vote.candidates] == [0.75, 0.25]
+
+    @pytest.mark.parametrize(
+        ("grades", "scale", "rewards"),
+        [
+            ("0.2 1", None, [0.2, 1]),
+            ("0,2 1", None, [0.2, 1]),
+            ("0 1", None, [0, 1]),
+            ("0 4", "rubric:0,5", [0, 0.8]),
+            ("1 5", "rubric:1,5", [0, 1]),
+            ("3 0", "rubric:0,3", [1, 0]),
+            ("20 95", "rubric:0,100", [0.2, 0.95]),
+        ],
+    )
+    def test_whole_grades_say_their_scale(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, grades: str, scale: str | None, rewards: list[float]
+    ) -> None:
+        """Where none is declared; one line says which it is."""
+        lines = [f"q;{place};{grade}" for place, grade in enumerate(grades.split())]
+        (tmp_path / "votes.csv").write_text("\n".join(["query;text;grade", *lines]), encoding="utf-8")
+
+        (vote,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
+
+        assert [shown.reward for shown in vote.candidates] == pytest.approx(rewards)
+        assert [f"on scale {scale}, unless" in line for line in caplog.messages] == ([True] if scale else [])
 
     def test_the_answer_is_a_few_lines(self, here: Path) -> None:
         """Private offsets are counted in one line, unless all are asked for."""
@@ -197,27 +265,52 @@ class TestVotes:
     @pytest.mark.parametrize(
         ("content", "reason"),
         [
-            ("query,thumb\nq,1\n", "expected query, document (or text), and one of reward, thumb, click, success"),
+            (
+                "",
+                "votes.csv: expected at least one row with query, document (or text), and one of reward, thumb, click",
+            ),
+            ("query,document,thumb\n", "votes.csv: expected at least one row below the titles, found none"),
+            ("query,thumb\nq,1\n", "votes.csv:1: expected query, document (or text), and one of reward, thumb, click"),
+            ("how to pay,a page,1\n", "and one of reward, thumb, click, success; task, source where several, got how"),
+            ("<html><body>sign in</body></html>", "task, source where several, got <html><body>sign in</body></html>"),
+            (
+                "query,document,thumb,click\nq,d,1,1\n",
+                "votes.csv:1: expected one column of reward, thumb, click, success",
+            ),
+            ("query,query,document,thumb\nq,q,d,1\n", "votes.csv:1: expected different columns, got query twice"),
+            ("query,document,thumb\nq,,1\n", "votes.csv:2: document: expected a text, got ''"),
+            ("query,document,thumb\nq,well, d,1\n", "votes.csv:2: expected 3 fields, got 4: a text with ',' in it"),
+            (
+                'query,document,thumb\nq,d,1\nq,"e,1\nq,f,1\n',
+                "votes.csv:3: expected comma-separated values (unexpected",
+            ),
+            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got nothing"),
+            ("query,document,thumb\nq,d,maybe\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got 'maybe'"),
             (
                 "query,document,thumb\nq,d,5\n",
                 "votes.csv:2: value: expected for thumb 1 up, -1 down, 0 taken back, got 5",
             ),
-            ("query,document,thumb\nq,,1\n", "document: expected a text, got ''"),
-            ("query,query,document,thumb\nq,q,d,1\n", "votes.csv:1: expected different columns, got query twice"),
-            (
-                "query,document,thumb\nq,well, d,1\n",
-                "votes.csv:2: expected 3 fields, got 4: a text with ',' in it stands in double quotes",
-            ),
-            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got nothing"),
-            ("query,document,reward\nq,d,90%\n", "votes.csv:2: reward: expected a number, got '90%'"),
-            ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
-            (
-                "query,document,reward\nq,a,1\nq,d,4\n",
-                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4 (declare the judge's scale: of",
-            ),
-            ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
-            ("", "expected at least one row"),
             ("query,document,thumb\nq,a,1\nq,b,0\nq,c,0\n", "votes.csv: value: 2 of 3 thumbs are 0"),
+            ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
+            ("query,document,click,position\nq,d,1,0\n", "votes.csv:2: position: expected 1 or more, got 0"),
+            ("query,document,rating\nq,d,90%\n", "votes.csv:2: rating: expected a number, got '90%'"),
+            ("query,document,rating\nq,d,up\n", "votes.csv:2: rating: expected a number, got 'up'"),
+            ("query,document,reward\nq,d,nan\n", "votes.csv:2: reward: expected a number, got 'nan'"),
+            ("query,document,reward\nq,d,1e999\n", "votes.csv:2: reward: expected a number, got '1e999'"),
+            (
+                "query,document,reward\nq,a,.5\nq,d,4\n",
+                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4",
+            ),
+            ("query,document,reward\nq,a,4.2\nq,d,-3.1\n", "rubric:0,100, of any real numbers logit)"),
+            ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
+            ("\x1f\udc8b\udcff", "votes.csv:1: expected UTF-8 text, got a file compressed by gzip: unpack it"),
+            ("PK\x03\x04\udcff", "got a spreadsheet or another zip file: save it as CSV"),
+            ("PAR1\udcff", "got Parquet: write it as CSV or JSON lines"),
+            ('{"query": "q", "docu', "votes.csv:1: expected one JSON object a line, got text that is no JSON"),
+            ('[{"query": "q"', "votes.csv: expected JSON lines or a JSON list, got text that is no JSON"),
+            ('["q", "d", 1]', "votes.csv:1: expected one JSON object a line, got str"),
+            ('{"query": "q", "document": "d"}\n', "votes.csv:1: expected query, document (or text), and one of reward"),
+            ('{"query": 5, "document": "d", "thumb": 1}\n', "votes.csv:1: query: expected a text, got 5"),
         ],
     )
     def test_what_is_no_file_of_votes_is_one_line(self, here: Path, content: str, reason: str) -> None:
@@ -233,7 +326,29 @@ class TestVotes:
     @pytest.mark.parametrize(
         ("arguments", "reason"),
         [
-            (("fit", "votes.jsonl", "--embed", EMBED, "--out", "o"), "votes.jsonl:1: expected one JSON object a line"),
+            (("fit", "none.csv", "--embed", EMBED, "--out", "o"), "none.csv: expected a file with query, document (or"),
+            (("fit", "none", "--embed", EMBED, "--out", "o"), "none: expected a file with query, document (or text)"),
+            (
+                ("fit", ".", "--embed", EMBED, "--out", "o"),
+                "expected a file of rows or a BEIR folder, found a folder wi",
+            ),
+            (
+                ("eval", "none", "--embed", EMBED),
+                "none: expected a file of rows or a BEIR folder, found no such file or",
+            ),
+            (("fit", "votes.csv", "--embed", EMBED, "--out", "."), ".: expected a file in an existing folder"),
+            (
+                ("fit", "votes.csv", "--embed", EMBED, "--scale", "stars", "--out", "o"),
+                "scale: expected probability, log",
+            ),
+            (
+                ("fit", "votes.csv", "--embed", EMBED, "--scale", "rubric:5,1", "--out", "o"),
+                "scale: expected low < high",
+            ),
+            (
+                ("fit", "votes.csv", "--embed", EMBED, "--scale", "logit", "--out", "o"),
+                "votes.csv: expected rewards for",
+            ),
             (("fit", "votes.csv", "--embed", "python:mine", "--out", "o"), "expected python:MODULE:NAME, got 'python:"),
             (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
             (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
@@ -254,7 +369,6 @@ class TestVotes:
     )
     def test_another_mistake_with_a_file_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
         """It says what would have been right, before anything is embedded."""
-        (here / "votes.jsonl").write_text('[{"query": "q", "document": "d", "thumb": 1}]', encoding="utf-8")
         write_votes(here / "votes.csv", "thumb", 1, -1)
         write_log(here / "log.jsonl")
 
@@ -446,7 +560,7 @@ class TestMeasured:
 
         for task, of_a, of_b in (("one", 0.9, 0.2), ("two", 0.3, 0.8)):
             result = run("explain", "scores.csv", "q", "--offsets", "o", "--embed", EMBED, "--task", task, "--json")
-            facts = json.loads(result.output)
+            facts = json.loads(result.stdout)
             moves = [move for kind in ("rose", "fell", "kept") for move in facts[kind]]
             assert {move["document"]: move["reward"] for move in moves} == {"a": of_a, "b": of_b}
 
@@ -467,7 +581,7 @@ class TestMeasured:
                 for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
             ),
             *(
-                ((command, "sqlite:///t.db", *rest), "expected a folder or a file, got a URL: stores are not taken")
+                ((command, STORE, *rest), "expected a folder or a file, got a URL: stores are not taken")
                 for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
             ),
         ],
@@ -475,10 +589,7 @@ class TestMeasured:
     def test_what_is_missing_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
         write_votes(here / "votes.csv", "thumb", 1, -1)
         (here / "all-bad.csv").write_text("query,document,thumb\nq,a,-1\nq,b,-1\n", encoding="utf-8")
-        (here / "other.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n",
-            encoding="utf-8",
-        )
+        write_model("other", "fingerprint='other'")
         vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
         settings = {"embedder": "fake"}
         Offsets([Offset("task", vector, 0.9, 9, evidence, task="default")], width=64, settings=settings).save("o")
@@ -583,13 +694,13 @@ class TestStore:
     def test_no_judge_is_paid_where_nothing_could_be_learned(self, here: Path) -> None:
         """A store of texts alone is refused before the first question to the judge, with what to do."""
         write_log(here / "log.jsonl")
-        imported = run("store", "import", "log.jsonl", "--store", "sqlite:///t.db")
-        refused = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
+        imported = import_file("log.jsonl")
+        refused = run("worker", STORE, "--once", "--judge", JUDGE)
 
         assert "60 of 60 queries and 240 of 240 documents have no vector" in imported.output
         assert refused.exit_code == 2
         assert "judging is not begun: give --embed SPEC" in refused.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             assert store.counts().rewards == 0
 
     @pytest.mark.parametrize("place", ["import", "worker"])
@@ -597,11 +708,11 @@ class TestStore:
         """With the model named at either command, the worker judges, learns and publishes."""
         write_log(here / "log.jsonl")
         embed = ("--embed", EMBED)
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", *(embed if place == "import" else ()))
-        done = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
+        import_file("log.jsonl", *(embed if place == "import" else ()))
+        done = run("worker", STORE, "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
 
         assert done.exit_code == 0, done.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             live = store.serving().version
             assert store.vectors.lacking().texts == 0
         assert live is not None, done.output
@@ -612,12 +723,12 @@ class TestStore:
     def test_votes_are_rewards_that_a_worker_learns_from(self, here: Path, name: str) -> None:
         """A file as `fit` takes it, by users: their votes are published from, and each is one voice."""
         write_votes(here / name, "thumb", 1, -1)
-        imported = run("store", "import", name, "--store", "sqlite:///t.db", "--embed", EMBED)
-        worked = run("worker", "sqlite:///t.db", "--once")
+        imported = import_file(name, "--embed", EMBED)
+        worked = run("worker", STORE, "--once")
 
         assert imported.output == f"60 queries with {len(ROWS)} votes of {name}\n"
         assert worked.exit_code == 0, worked.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             live = store.serving().version
             assert store.counts().rewards == len(ROWS)
         assert live is not None, worked.output
@@ -626,14 +737,8 @@ class TestStore:
     def test_vectors_of_another_model_are_not_made_in_silence(self, here: Path) -> None:
         """Texts that have vectors keep them: a line says what gives them those of the model that was named."""
         write_votes(here / "votes.csv", "thumb", 1, -1)
-        (here / "other.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n",
-            encoding="utf-8",
-        )
-        first, second = (
-            run("store", "import", "votes.csv", "--store", "sqlite:///t.db", "--embed", embed).output
-            for embed in (EMBED, "python:other:model")
-        )
+        write_model("other", "fingerprint='other'")
+        first, second = (import_file("votes.csv", "--embed", embed).output for embed in (EMBED, "python:other:model"))
 
         assert "reembed" not in first
         assert "60 of 60 queries and 240 of 240 documents have no vector of other: `tttembed store reembed" in second
@@ -642,10 +747,9 @@ class TestStore:
         """Two users say different things of a pair; a later file adds to what was said before."""
         for name, row in (("a.csv", "q,d,5,ann,docs"), ("b.csv", "q,d,2,bob,docs"), ("c.csv", "q,e,1,ann,docs")):
             (here / name).write_text(f"query,text,rating,source,task\n{row}\n", encoding="utf-8")
-            options = ("--scale", "rubric:1,5", "--store", "sqlite:///t.db", "--embed", EMBED)
-            assert run("store", "import", name, *options).exit_code == 0
+            assert import_file(name, "--scale", "rubric:1,5", "--embed", EMBED).exit_code == 0
 
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             rewards = store.rewards("votes")
 
         assert (rewards.sources.tolist(), set(rewards.tasks.tolist())) == (["ann", "bob"], {"docs"})
@@ -654,18 +758,14 @@ class TestStore:
     def test_a_new_embedding_model_learns_from_what_was_judged(self, here: Path) -> None:
         """Texts are embedded anew beside the old vectors, and rewards that were paid teach the new model."""
         write_log(here / "log.jsonl")
-        (here / "new_model.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=32, fingerprint='new')\n",
-            encoding="utf-8",
-        )
-        new = "python:new_model:model"
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
-        run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
-        counted = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new, "--dry-run")
-        done = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new)
-        again = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new)
-        learned = run("fit", "sqlite:///t.db", "--embed", new, "--out", "new.safetensors")
-        with open_store("sqlite:///t.db") as store:
+        new = write_model("new_model", "width=32, fingerprint='new'")
+        import_file("log.jsonl", "--embed", EMBED)
+        run("worker", STORE, "--once", "--judge", JUDGE)
+        counted = run("store", "reembed", "--store", STORE, "--embed", new, "--dry-run")
+        done = run("store", "reembed", "--store", STORE, "--embed", new)
+        again = run("store", "reembed", "--store", STORE, "--embed", new)
+        learned = run("fit", STORE, "--embed", new, "--out", "new.safetensors")
+        with open_store(STORE) as store:
             widths = {name: store.rewards("fake", embedder=name).width for name in ("fake", "new")}
 
         assert counted.output == "60 of 60 queries and 240 of 240 documents have no vector of new\n"
@@ -679,7 +779,7 @@ class TestStore:
     def test_a_run_that_was_stopped_goes_on(self, here: Path) -> None:
         """What was embedded before a failure is kept, and is not embedded again."""
         write_log(here / "log.jsonl")
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db")
+        import_file("log.jsonl")
         asked: list[int] = []
 
         class Failing(FakeEmbedder):
@@ -689,7 +789,7 @@ class TestStore:
                     raise TimeoutError
                 return super().embed_documents(texts)
 
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             with pytest.raises(TimeoutError):
                 store.vectors.fill(Failing(), "fake")
             before = store.vectors.lacking("fake")
@@ -701,14 +801,12 @@ class TestStore:
     def test_vectors_of_one_name_have_one_width(self, here: Path) -> None:
         """Another model under the same name is refused."""
         write_log(here / "log.jsonl")
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
-        (here / "wide.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=8)\n", encoding="utf-8"
-        )
+        import_file("log.jsonl", "--embed", EMBED)
+        wide = write_model("wide", "width=8")
         lines = (here / "log.jsonl").read_text(encoding="utf-8").replace("topic", "other")
         (here / "more.jsonl").write_text(lines, encoding="utf-8")
 
-        result = run("store", "import", "more.jsonl", "--store", "sqlite:///t.db", "--embed", "python:wide:model")
+        result = import_file("more.jsonl", "--embed", wide)
 
         assert result.exit_code == 2
         assert "expected width 64 as of all vectors of embedder 'fake', got 8" in result.output

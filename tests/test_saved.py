@@ -5,7 +5,7 @@ import pytest
 from tttembed_store import open_store
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets
-from tttembed_rag.serving.saved import checked_store, steering_of, steering_or_base
+from tttembed_rag.serving.saved import checked_store, steering_of
 from tttembed_rag.testing import FakeEmbedder
 
 WIDTH = 16
@@ -73,7 +73,7 @@ def test_a_query_is_answered_without_its_store(store, monkeypatch, tmp_path, cap
     monkeypatch.delenv("MY_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
 
-    served = steering_or_base(store, task="billing").apply(vector_of("wool").tolist(), "wool")
+    served = steering_of(store, task="billing", or_base=True).apply(vector_of("wool").tolist(), "wool")
 
     assert served == vector_of("wool").tolist()
     assert "base vectors are served" in caplog.text

@@ -85,11 +85,6 @@ QUERY = "How do I wash a wool jumper?"
 over_all_attacks = pytest.mark.parametrize("attack", ATTACKS)
 
 
-def test_the_table_is_long_enough():
-    """The table has its forty attacks, all different."""
-    assert len(set(ATTACKS.values())) == len(ATTACKS) >= 40
-
-
 @over_all_attacks
 def test_only_the_judges_own_last_line_counts(attack):
     """A model that repeats the document and then gives its own verdict is read right; without one, not at all."""

@@ -41,7 +41,7 @@ class Pooling(FakeJudge):
 
     def score_many(self, requests):
         self.packs.append(sum(len(texts) for _, texts in requests))
-        return super().score_many(requests)
+        return [self.score(*request) for request in requests]
 
 
 def served(queries=10, depth=5):
@@ -290,8 +290,11 @@ def test_answers_side_by_side_are_those_of_each_prompt(reranker):
     rows = [chat._head + ids + chat._tail for ids in chat._text.ids(prompts)]
     with torch.inference_mode():
         alone = [chat._written([row])[0].tolist() for row in rows]
+        torch.manual_seed(7)  # of the process, which decides nothing
         together = chat._written(rows).tolist()
+        otherwise = LocalChat(model, tokenizer, new_tokens=40, seed=7)._written(rows).tolist()
 
+    assert together != otherwise
     for own, beside in zip(alone, together, strict=True):
         assert beside[: len(own)] == own
     assert len({tuple(own) for own in alone}) == 3

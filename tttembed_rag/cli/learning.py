@@ -14,8 +14,16 @@ import numpy as np
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import counted, main, target, text, together
 from tttembed_rag.cli.labels import read_labels
-from tttembed_rag.cli.options import by_language, path_alone, path_or_url, told, warn_of_sources, whether_trusted
-from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
+from tttembed_rag.cli.options import (
+    by_language,
+    on_scale,
+    path_alone,
+    path_or_url,
+    told,
+    warn_of_sources,
+    whether_trusted,
+)
+from tttembed_rag.cli.rows import check_folder, read_embedded, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.offsets.offset import AnyScope
 from tttembed_rag.offsets.offsets import Offsets
@@ -37,7 +45,7 @@ whose_rewards = together(
     text("--tenant", "NAME", "Whose rewards of a store.  [default: the shared tenant]"),
     click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last served N queries of a store."),
     click.option("--rewards", metavar="NAME", help="Rewards of DIR or a log: scores/NAME.tsv; or qrels (simulated)."),
-    click.option("--scale", default="probability", help="probability, logit or rubric:LOW,HIGH."),
+    on_scale,
     counted("--depth", 10, "Rewarded candidates per query of DIR."),
     whether_trusted,
 )
@@ -76,6 +84,7 @@ def learn(
     scratch: bool,
     no_gate: bool,
     everything: bool,
+    verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -99,7 +108,7 @@ def learn(
     if isinstance(source, Path) and is_sharded(source):
         refuse_all_but_scale(source)
         fit_folder = of_store("fit-folder", brings="learning from a folder of Parquet files is a part")
-        held, scale = engine or "local", options["scale"]
+        held, scale = engine or "local", options["scale"] or Scale()
         offsets, learned = fit_folder(
             source, engine=held, scope=scope, gate=not no_gate, scale=scale, scratch=scratch, audit=labels
         )
@@ -117,11 +126,11 @@ def learn(
         begun = None if start is None else Offsets.load(start)
         offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels, start=begun), len(rewards)
         folder = isinstance(source, Path) and source.is_dir()
-        doubt = Scale.parse(options["scale"]).doubt(rewards.values) if folder else ""
+        doubt = (options["scale"] or Scale()).doubt(rewards.values) if folder else ""
         warning = "\n".join(filter(None, [doubt, *warnings_of(*found)]))
     offsets = with_origin(offsets, warning=warning)
     offsets.save(out)
-    tell(offsets, everything=everything, as_json=as_json)
+    tell(offsets, everything=everything, verbose=verbose, as_json=as_json)
     if not as_json:
         served = sum(offset.served for offset in offsets.values())
         queries = f"{learned} rewarded queries{_counted(offsets, learned)}"
@@ -133,7 +142,7 @@ def learn(
 @click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
 @click.option("--out", required=True, metavar="FILE", type=target, help="Where the offsets go.")
 @told
-def language(folder: Path, vectors: str, out: Path, *, everything: bool, as_json: bool) -> None:
+def language(folder: Path, vectors: str, out: Path, *, everything: bool, verbose: bool, as_json: bool) -> None:
     """Learn an offset for each language from the documents of DIR, and its queries, and save them; no verdict is asked.
 
     DIR is a BEIR folder with stored vectors. A line says of each language what part of the first ten documents has the
@@ -148,7 +157,7 @@ def language(folder: Path, vectors: str, out: Path, *, everything: bool, as_json
     of_queries = (queries, spoken[1]) if len(queries) else ()
     offsets = language_means(documents, spoken[0], *of_queries, embedder=embedder_of(folder, vectors))
     offsets.save(out)
-    tell(offsets, everything=everything, as_json=as_json)
+    tell(offsets, everything=everything, verbose=verbose, as_json=as_json)
 
 
 def _counted(offsets: Offsets, learned: int) -> str:
@@ -194,7 +203,7 @@ def read_rewards(
     last: int | None,
     vectors: str,
     rewards: str | None,
-    scale: str,
+    scale: Scale | None,
     depth: int,
     trusted: bool | None,
 ) -> Found:
@@ -205,12 +214,12 @@ def read_rewards(
         found: Found = rewards_of(source, tenant=tenant, judge=judge, embed=embed, last=last)
     elif is_sharded(source):
         refuse_all_but_scale(source)
-        found = Found(Rewards.from_parquet(source, scale=scale), {})
+        found = Found(Rewards.from_parquet(source, scale=scale or Scale()), {})
     elif source.is_dir():
         refuse_given(("judge", "tenant", "last"), "a store", source)
-        refuse_embed(source, embed)
+        check_folder(source, embed)
         refuse_given(["task"], "a file or a log", source)
-        found = _of_folder(source, vectors, rewards, Scale.parse(scale), depth)
+        found = _of_folder(source, vectors, rewards, scale or Scale(), depth)
     else:
         refuse_given(("judge", "tenant", "last"), "a store", source)
         refuse_of_folder([source], "vectors", "depth")

@@ -14,9 +14,9 @@ import click
 import numpy as np
 
 from tttembed_rag.cli.group import Many, main, target, write_json
-from tttembed_rag.cli.options import path_alone, rows_written, warn_of_sources, whether_trusted
+from tttembed_rag.cli.options import on_scale, path_alone, rows_written, warn_of_sources, whether_trusted
 from tttembed_rag.cli.processes import side_by_side, worker_processes
-from tttembed_rag.cli.rows import collections_of, is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
+from tttembed_rag.cli.rows import check_folder, collections_of, is_file_of_rows, read_embedded, refuse_of_folder
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.recipe import Recipe, Solver
 from tttembed_rag.rewards.columns import DEFAULT_TASK
@@ -41,7 +41,7 @@ _OF_FILES = (
 @click.option("--embed", metavar="SPEC", multiple=True, help="Embeds the texts of FILE; SPEC as in `tttembed data`.")
 @click.option("--task", help="Task of rows of FILE that name none.  [default: default; of several FILEs each its name]")
 @click.option("--rewards", default="qrels", help="scores/NAME.tsv, or qrels (simulated judge).")
-@click.option("--scale", default="probability", help="probability, logit or rubric:LOW,HIGH.")
+@on_scale
 @click.option("--depth", default=10, help="Rewarded candidates per query.")
 @click.option("--rewarded", default="16,64,200", type=Many(int, "N,..."), help="Queries per task.")
 @click.option("--seeds", default="0,1,2", type=Many(int, "N,..."), help="Splits.")
@@ -61,7 +61,7 @@ def evaluate(
     embed: tuple[str, ...],
     task: str | None,
     rewards: str,
-    scale: str,
+    scale: Scale | None,
     gate: str,
     objective: str,
     solver: Solver,
@@ -97,7 +97,6 @@ def evaluate(
         raise click.UsageError(f"--html: expected auto among --scopes, got {', '.join(plan['scopes'])}")
     gates = {"both": (True, False), "on": (True,), "off": (False,)}[gate]
     settings = ExperimentPlan(gates=gates, recipe=Recipe(objective=OBJECTIVES[objective], solver=solver), **plan)
-    Scale.parse(scale)
     models = list(dict.fromkeys(product(vectors, embed or (None,))))
     if len(models) > 1:
         opened_by = {spec or name: _collections(folders, name, rewards, scale, spec, task) for name, spec in models}
@@ -144,7 +143,7 @@ def _listed(arguments: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
 
 
 def _collections(
-    paths: tuple[Path, ...], vectors: str, rewards: str, scale: str, embed: str | None, task: str | None
+    paths: tuple[Path, ...], vectors: str, rewards: str, scale: Scale | None, embed: str | None, task: str | None
 ) -> list[Collection]:
     from tttembed_rag.evaluate.collection import open_collection
     from tttembed_rag.evaluate.datasets import QRELS
@@ -157,8 +156,8 @@ def _collections(
             read = read_embedded(path, embed=embed, rewards=named, scale=scale, task=task or unnamed)
             collections += collections_of(read)
             continue
-        refuse_embed(path, embed)
-        collections.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale)))
+        check_folder(path, embed)
+        collections.append(open_collection(path, vectors=vectors, rewards=rewards, scale=scale or Scale()))
         scores = [score for of in collections[-1].scores.values() for score in of.values()]
         real = not collections[-1].simulated
         if real and (doubt := collections[-1].scale.doubt(collections[-1].scale.to_unit(np.array(scores)))):

@@ -8,12 +8,19 @@ from pathlib import Path
 import click
 
 from tttembed_rag.cli.group import target, together
+from tttembed_rag.rewards.scales import Scale
 
 # The option that vouches for a judge.
 _VOUCHED = "Whether you vouch for the judge, as you serve its order.  [default: what a store says, else the rewards]"
 whether_trusted = click.option("--trusted/--untrusted", default=None, help=_VOUCHED)
 
 
+on_scale = click.option(
+    "--scale",
+    type=Scale.parse,
+    metavar="SCALE",
+    help="probability, logit or rubric:LOW,HIGH.  [default: probability; that of grades for whole numbers in a FILE]",
+)
 by_language = click.option("--language", is_flag=True, help="The task of a query is its language.")
 
 
@@ -48,5 +55,6 @@ rows_written = click.option(
 # What is told of offsets.
 told = together(
     click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too."),
+    click.option("--verbose", is_flag=True, help="Also what it was learned from, and the statistics of the gate."),
     click.option("--json", "as_json", is_flag=True, help="One JSON object per offset."),
 )

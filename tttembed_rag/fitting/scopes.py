@@ -162,7 +162,7 @@ def _if_converged(offset: Offset, recipe: Recipe) -> Offset:
         return offset
     reason = f"the solver stopped at gradient norm {certificate.gradient_norm:.1e}, not at an optimum"
     if offset.evidence.verdict != "published":
-        return replace(offset, evidence=replace(offset.evidence, reason=f"{offset.evidence.reason}; {reason}"))
+        return replace(offset, evidence=replace(offset.evidence, details=f"{offset.evidence.details}; {reason}"))
     evidence = replace(offset.evidence, verdict="abstained", reason=reason, code=UNSOLVED.code)
     return replace(offset, vector=np.zeros_like(offset.vector), alpha=0.0, map=None, evidence=evidence)
 

@@ -161,19 +161,25 @@ def floor_of(
             held_out[held[row]] = _solved(scaled, right, weights * ~held[row])
         best = _best(scaled, row, held_out)
         answered = np.array(answers[1])
-    lowest = np.full(int(groups.max()) + 1, np.inf)
-    np.minimum.at(lowest, groups[answered], best[answered])
-    n = len(np.unique(groups))
-    cuts = np.sort(lowest[np.isfinite(lowest)])[:_MOST]
+    n = len(np.unique(groups[answered]))
+    lowest = _lowest(best[answered], groups[answered])
+    first = np.array([cosines.max(initial=-1.0) for _, _, cosines in lists])
+    cosines = _lowest(first[answered], groups[answered])
     from scipy.special import betaincinv
 
-    bounds = [float(betaincinv(refused + 1, n - refused, CONFIDENCE)) for refused in range(len(cuts))]
+    bounds = [float(betaincinv(refused + 1, n - refused, CONFIDENCE)) for refused in range(len(lowest))]
     weight = np.where(scale > _LEAST, theta[1:] / scale, 0.0)
     intercept = float(theta[0] - weight @ centred)
     centre = units.mean(axis=0, keepdims=True).astype(queries.dtype)
-    return Floor(
-        (intercept, *weight.tolist()), centre, typical, n, tuple(cuts.tolist()), tuple(bounds), answers is not None
-    )
+    learned = (intercept, *weight.tolist())
+    return Floor(learned, centre, typical, n, lowest, cosines, tuple(bounds), answers is not None)
+
+
+def _lowest(scores: Float64, groups: IntArray) -> tuple[float, ...]:
+    """The lowest of the *scores* (n,), rising; of each group its least."""
+    least = np.full(int(groups.max(initial=0)) + 1, np.inf)
+    np.minimum.at(least, groups, scores)
+    return tuple(np.sort(least[np.isfinite(least)])[:_MOST].tolist())
 
 
 def _best(features: Float64, row: IntArray, theta: Float64) -> Float64:

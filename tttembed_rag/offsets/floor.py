@@ -35,11 +35,11 @@ class Floor:
         weights: The intercept, and the weights of what is known of a candidate.
         centre: (1, d) mean of the unit base vectors of own queries.
         typical: The mean cosine of own queries to it, times its length.
-        n: Different own questions behind the certificate.
-        lowest: Of those that have an answer the lowest likelihoods of their best candidates, rising; each by what was
-            learned without the question.
-        lost: Upper bounds (90 %) of the share of requests that have an answer and are refused below each of these: the
-            exact ones of the binomial distribution (Clopper and Pearson 1934).
+        n: Different own questions that have an answer: the certificate is of them.
+        lowest: The lowest likelihoods of their best candidates, rising; each by what was learned without the question.
+        cosines: The lowest cosines of their first candidates, rising; each under what was learned without it.
+        lost: Upper bounds (90 %) of the share of them that is refused below each of these: the exact ones of the
+            binomial distribution (Clopper and Pearson 1934).
         judged: Whether verdicts say which questions have an answer. Without them every own question counts as one that
             has, and what `relevance` gives sorts lists, but is no probability.
     """
@@ -49,6 +49,7 @@ class Floor:
     typical: float
     n: int
     lowest: tuple[float, ...]
+    cosines: tuple[float, ...]
     lost: tuple[float, ...]
     judged: bool = True
 
@@ -66,25 +67,33 @@ class Floor:
     def cut(self, lost: float = LOST) -> float | None:
         """The likelihood below which the best candidate is no answer; None where too few questions are known.
 
-        With 90 % confidence at most a share *lost* of requests have an answer and are refused.
+        With 90 % confidence at most a share *lost* of the requests that have an answer are refused.
 
         Raises:
             InputError: *lost* is no share of requests.
         """
+        return self._certified(self.lowest, lost)
+
+    def cosine(self, lost: float = LOST) -> float | None:
+        """The same of the cosine of the first candidate to the steered vector: for a search that knows nothing else."""
+        return self._certified(self.cosines, lost)
+
+    def _certified(self, rising: tuple[float, ...], lost: float) -> float | None:
         check_share("lost", lost)
         refused = sum(bound <= lost for bound in self.lost)
-        return self.lowest[refused - 1] if refused else None
+        return rising[refused - 1] if refused else None
 
     def missing(self, lost: float = LOST) -> int:
-        """How many more own questions a first cut takes."""
+        """How many more own questions that have an answer a first cut takes."""
         return max(math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - lost)) - self.n, 0)
 
     def told(self, lost: float = LOST) -> str:
         """What is certified, in words."""
         if (cut := self.cut(lost)) is None:
-            return f"no floor: {self.missing(lost)} more judged questions certify one"
-        asked = "have an answer and are refused" if self.judged else "are refused, whether they have an answer or not"
-        return f"nothing fits below a relevance of {cut:.2g}: at most {lost:.0%} of own requests {asked} (90 %)"
+            return f"no floor: {self.missing(lost)} more questions that have an answer certify one"
+        cuts = f"a relevance of {cut:.2g}, by the cosine alone {self.cosine(lost):.2g}"
+        requests = "own requests that have an answer" if self.judged else "own requests, with an answer or without,"
+        return f"nothing fits below {cuts}: at most {lost:.0%} of {requests} are refused (90 %)"
 
     def check(self, name: str, width: int) -> None:
         """Refuse numbers that no list could be held against; the line begins with *name*."""

@@ -26,7 +26,7 @@ import pytest
 from tttembed_store import REQUIRED, StoreLog, follow, open_store
 
 from tttembed_rag import Evidence, Offset, Offsets, Steering, context
-from tttembed_rag.serving.context import _blocks, context_value, current_query_id, current_tenant
+from tttembed_rag.serving.context import _blocks, context_value, current_tenant
 
 starlette = pytest.importorskip("starlette", reason="starlette is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -530,7 +530,7 @@ class TestGenerators:
 
         with of_tenant("acme"):
             seen = [current_tenant()]
-            words = context_value("task"), context_value("source"), current_query_id()
+            words = context_value("task"), context_value("source"), context_value("query_id") or ""
         with ExitStack() as stack:
             stack.enter_context(of_tenant("acme"))
             seen.append(current_tenant())

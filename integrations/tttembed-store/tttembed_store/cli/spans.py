@@ -30,7 +30,7 @@ _AT_ONCE = 500
 _VOTERS = "votes"
 # The services whose projects are read, by the scheme of their addresses; in all but the first, scores are of answers.
 _PROJECTS = {"phoenix": "Phoenix", "langfuse": "Langfuse", "langsmith": "LangSmith"}
-# What is left out of spans, by the attribute of the reader that counts it.
+# What is left out of spans, as the reader counts it.
 _LEFT_OUT = {
     "left_out": "documents without a whole text",
     "without_query": "retrievals whose query was not understood, redacted or cut",
@@ -85,7 +85,7 @@ def import_(
     of_answers = _service(log) not in ("", "phoenix") and scores_of is not None
     if (scores_of is None) != (scale is None) and (of_spans or of_log) and not of_answers:
         raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
-    votes = [] if of_spans or of_log else read_rewarded(Path(log), scale or "probability", DEFAULT_TASK)
+    votes = [] if of_spans or of_log else read_rewarded(Path(log), Scale.parse(scale) if scale else None, DEFAULT_TASK)
     served = read_log(Path(log)) if of_log else votes
     left_out, written = dict[str, int](), 0
     owner, judge = tenant or "", _VOTERS if votes or of_answers else scores_of or ""
@@ -151,7 +151,7 @@ def _served_spans(
         served = thumbed(queries, of_answers, declared)
     with_texts = [[candidate for candidate in query.candidates if candidate.text] for query in served]
     queries_of = [replace(query, candidates=of) for query, of in zip(served, with_texts, strict=True)]
-    return queries_of, {kind: getattr(reader, kind) for kind in _LEFT_OUT}
+    return queries_of, {kind: reader.counts[kind] for kind in _LEFT_OUT}
 
 
 def _service(log: Path | str) -> str:

@@ -118,7 +118,7 @@ def fit_sharded(
                 _log.warning("rewards: %s", doubt)
             note = f"; asked of a sample of {len(sample):,} of {n:,} rewarded queries"
             decided = [
-                replace(offset, evidence=replace(offset.evidence, reason=offset.evidence.reason + note))
+                replace(offset, evidence=replace(offset.evidence, details=offset.evidence.details + note))
                 for offset in fit_sample(sample).values()
             ]
             recipe = gated(recipe, sample)

@@ -32,10 +32,9 @@ class Counts:
         queries: Queries observed.
         documents: Documents that were shown for them.
         pairs: Pairs of query and document.
-        rewards: Rewards of pairs, of all judges; what several sources gave to one judge is one.
+        rewards: Rewards of pairs, of all judges and sources.
         waiting: Pairs that no judge has answered.
         bytes: Size of the whole database, also where one tenant is asked for.
-        dropped: Rewards of sources that were dropped, as a pair keeps those of the last 32 sources.
     """
 
     queries: int
@@ -44,7 +43,6 @@ class Counts:
     rewards: int
     waiting: int
     bytes: int
-    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,28 +136,17 @@ rewards = _table(
     _of("queries", primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     Column("document", _Id, primary_key=True),
-    # In [0, 1], the mean over sources where there are several; null where the judge declined.
-    Column("value", Double),
-    # Rewards of sources that were dropped, as later ones came.
-    Column("dropped", Integer, nullable=False, server_default="0"),
-    sqlite_with_rowid=False,
-)
-
-# What each source said of a pair, where any source is named; the empty name is the declared judge.
-source_rewards = _table(
-    "source_rewards",
-    _of("queries", primary_key=True),
-    _of("judges", primary_key=True, cascade=False),
-    Column("document", _Id, primary_key=True),
+    # Who gave it to the judge; empty where the judge did itself.
     Column("source", String(MAX_NAME), primary_key=True),
-    Column("value", Double, nullable=False),
+    # In [0, 1]; null where the judge declined.
+    Column("value", Double),
     Column("at", Double, nullable=False),
-    Index("source_rewards_by_source", "source"),
+    _index("rewards_by_source", "source", only="source > ''"),
     sqlite_with_rowid=False,
 )
 
-# How many rewards each judge gave for each query, and how many pairs wait for it: follows from pairs and rewards. A
-# document's first text makes the pairs wait of those queries that are served from then on.
+# How many rewards of each judge there are for each query, and how many pairs wait for it: follows from pairs and
+# rewards. A document's first text makes the pairs wait of those queries that are served from then on.
 progress = _table(
     "progress",
     _of("queries", primary_key=True),

@@ -27,18 +27,16 @@ from tttembed_store.sql.log.sources import Row, write_rewards
 from tttembed_store.sql.records import AUDIT, checksum
 from tttembed_store.sql.rows import embedder_id, id_of, ids_of, in_parts, insert_all, insert_in
 
-# What every transaction asks, built once: of some queries, their pairs, owners and rewards of one judge; and of some
-# names, the documents of one tenant.
+# What every transaction asks, built once: of some queries, their pairs and owners; and of some names, the documents of
+# one tenant.
 _some: ColumnElement[Any] = bindparam("some_queries", expanding=True)
 _p, _q, _r, _d = (table.c for table in (schema.pairs, schema.queries, schema.rewards, schema.documents))
-_s = schema.source_rewards.c
 _PAIRS = select(_p.query, _p.document, _p.recorded).where(_p.query.in_(_some))
 _OWNERS = select(_q.id, _q.tenant).where(_q.id.in_(_some))
-_REWARDS = select(_r.query, _r.document, _r.value).where(_r.judge == bindparam("one_judge"), _r.query.in_(_some))
 _DOCUMENTS = select(_d.name, _d.id, _d.text, _d.recorded).where(
     _d.tenant == bindparam("one_tenant"), _d.name.in_(bindparam("names", expanding=True))
 )
-_SPOKEN = select(_s.document, _s.source).where(_s.query == bindparam("one")).order_by(_s.at.desc(), _s.document.desc())
+_SPOKEN = select(_r.document, _r.source).where(_r.query == bindparam("one")).order_by(_r.at.desc(), _r.document.desc())
 # Seconds that the clock of a host may be ahead of the database's.
 _AHEAD = 300.0
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
@@ -114,7 +112,7 @@ def _make_room(
                 of_source[source] += 1
         room = set([*own, *sorted(turns, key=turns.__getitem__)][:MAX_DEPTH])
     for part in in_parts(sorted(there.keys() - room)):
-        for table in (schema.source_rewards, schema.rewards, schema.pairs):
+        for table in (schema.rewards, schema.pairs):
             connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
     return room
 
@@ -169,14 +167,11 @@ def _write_rewards(
     A reward of the same source replaces the old one, and both count as a change. The queries are locked: nobody else
     writes rewards of theirs.
     """
-    old: dict[tuple[int, int], Any] = {}
-    tenants: dict[int, int] = {}
-    for numbers in in_parts(sorted({query for query, *_ in rewards})):
-        which = {"one_judge": judge, "some_queries": numbers}
-        old |= {(query, document): value for query, document, value in connection.execute(_REWARDS, which)}
-        tenants |= {row.id: row.tenant for row in connection.execute(_OWNERS, {"some_queries": numbers})}
-    changed = write_rewards(connection, judge, rewards, old, now)
-    changes = Counter(tenants[query] for query in changed)
+    changed = Counter(write_rewards(connection, judge, rewards, now))
+    changes = Counter[int]()
+    for numbers in in_parts(sorted(changed)):
+        for query, tenant in connection.execute(_OWNERS, {"some_queries": numbers}):
+            changes[tenant] += changed[query]
     update_progress(connection, queries)
     count_written(connection, {(tenant, judge): count for tenant, count in changes.items()})  # last, as others wait
     if changes and judge == id_of(connection, schema.judges, AUDIT):  # every worker asks trusted labels
