@@ -53,6 +53,7 @@ ABOUT = {
     "reference/traces.md": "capture from spans; Phoenix, Langfuse, LangSmith; judgments of Quepid, OpenSearch, TREC",
     "reference/parquet.md": "rewards as Parquet, a fit over shards, on one machine or a Ray cluster",
     "reference/testing.md": "fakes of judge, model, log and clock for your own tests",
+    "reference/words.md": "sorting by words, a tuned hybrid search and languages, measured",
     "reference/figures.md": "search over tools and memories beside their rivals, by the number of requests",
     "reference/reranking.md": "how depths are certified; depth, cascade and order of judging, measured",
     "reference/speed.md": "the fit, requests, the proxy, judging on a GPU, a million queries",

@@ -22,6 +22,7 @@ DATA = REPO.parent / "shared" / "data"
 TEXT = (REPO / "README.md").read_text(encoding="utf-8")
 RERANKING = " ".join((REPO / "docs" / "reference" / "reranking.md").read_text(encoding="utf-8").split())
 FIGURES = " ".join((REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8").split())
+WORDS = " ".join((REPO / "docs" / "reference" / "words.md").read_text(encoding="utf-8").split())
 NUMBERS = " ".join((REPO / "docs" / "reference" / "numbers.md").read_text(encoding="utf-8").split())
 RESULTS = REPO / "benchmarks" / "results"
 
@@ -76,10 +77,9 @@ def test_figures_of_more_judging_are_those_that_the_benchmark_wrote() -> None:
 def test_figures_of_what_lists_bring_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/brought.py --json benchmarks/results/brought.json` takes four minutes."""
     found = json.loads((RESULTS / "brought.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "how-to" / "words.md").read_text(encoding="utf-8").split())
     words, offset = ([digits(of[which]) for of in found.values()] for which in ("words", "offset"))
     assert [*found] == ["16", "64", "200"]
-    assert "makes {}, {} and {} of the ten that it reads so, beside {}, {} and {} of".format(*words, *offset) in page
+    assert "makes {}, {} and {} of the ten that it reads so, beside {}, {} and {} of".format(*words, *offset) in WORDS
 
 
 def test_figures_of_judging_on_a_gpu_are_those_that_the_benchmark_wrote() -> None:
@@ -145,19 +145,21 @@ def test_figures_of_words_are_those_that_the_benchmark_wrote() -> None:
         for first, (breadth, of) in enumerate(found[key]["judged queries"].items()):
             told = [digits(of["means"][column]) for column in columns]
             row = " | ".join(["" if first else title, breadth, *told])
-            assert f"| {row} |".replace("|  |", "| |") in page
+            assert f"| {row} |".replace("|  |", "| |") in WORDS
     worthless = [found[f"minilm, {judge}"] for judge in ("shuffled", "unasked", "inverted")]
     means = found["minilm, qrels+.05"]["judged queries"]["64"]["means"]
     gained, words, hybrid = (digits(means[column])[1:] for column in ("v, data", "words, data", "rank fusion"))
     chosen = [found["minilm, qrels+.05"]["judged queries"][count]["means"] for count in ("64", "200")]
     careful = " and ".join(digits(of["weight, data"]) for of in chosen)
-    assert f"the chosen weight gains {careful} at 64 and 200 judged queries" in page
-    assert f"nobody chose gains {digits(means['fixed weight'])} on the mean" in page
+    assert f"the chosen weight gains {careful} at 64 and 200 judged queries" in WORDS
+    assert f"nobody chose gains {digits(means['fixed weight'])} on the mean" in WORDS
     link = "[shared words count too](docs/how-to/words.md)"
     assert f"64 judged queries gain {gained} on all nine, {words} where {link}, a hybrid search {hybrid}." in TEXT
+    told = f"64 judged queries gain {words} nDCG@10 on queries that nobody judged; the offset alone gains {gained}"
+    assert f"{told}, and a hybrid search that asks nobody {hybrid}." in page
     counted = [(one["published"]["data"], one["cells"]) for one in worthless]
     published, cells = map(sum, zip(*counted, strict=True))
-    assert f"in {published} of {cells} fits of worthless judges" in page
+    assert f"in {published} of {cells} fits of worthless judges" in WORDS
 
 
 def percent(value: float) -> str:
@@ -493,29 +495,36 @@ def test_figures_of_languages_are_those_that_the_benchmark_wrote() -> None:
     around = [cell("means"), *(cell(f"means and verdicts, {count}") for count in (16, 64, 150))]
     rows["**means, and verdicts around them**"] = around
     for title, cells in rows.items():
-        assert f"| {title} | {' | '.join(cells)} |".replace("|  ", "| ").replace("|  ", "| ") in page
+        assert f"| {title} | {' | '.join(cells)} |".replace("|  ", "| ").replace("|  ", "| ") in WORDS
     raw, means, *learned = (
         digits(mixed[f"own, {name}"]["mean"], ".3f") for name in ("raw", "means", "16", "64", "150")
     )
-    assert f"{raw} as it is, {means} under the means, and {' / '.join(learned)} after" in page
+    assert f"{raw} as it is, {means} under the means, and {' / '.join(learned)} after" in WORDS
     hits = [digits(pairs[name]["mean"], ".3f") for name in ("raw", "means", "16", "64")]
-    assert "hit@5 {} as it is, {} under the means, {} / {} with 16".format(*hits) in page
-    assert f"alone gain less: {digits(mixed['means, documents alone']['mean'], '.3f')}." in page
+    assert "hit@5 {} as it is, {} under the means, {} / {} with 16".format(*hits) in WORDS
+    assert f"alone gain less: {digits(mixed['means, documents alone']['mean'], '.3f')}." in WORDS
     behind = {name: row["mean"] - row["words"] for name, row in words.items()}
     others = max(value for name, value in behind.items() if not name.startswith("en"))
     english = max(value for name, value in behind.items() if name.startswith("en"))
     ahead = [digits(-value, ".3f") for name, value in behind.items() if "alone" in name]
-    assert f"never more than {digits(others, '.3f')} behind those of the offset" in page
-    assert f"(English in one pool: {digits(english, '.3f')}), and {min(ahead)} to {max(ahead)} ahead" in page
+    assert f"never more than {digits(others, '.3f')} behind those of the offset" in WORDS
+    assert f"(English in one pool: {digits(english, '.3f')}), and {min(ahead)} to {max(ahead)} ahead" in WORDS
     assert others < 0.005
     gained = digits(mixed["means"]["mean"] - mixed["raw"]["mean"], ".3f")
     assert f"means of stored vectors gain {gained} before any verdict" in " ".join(TEXT.split())
+    means, told, harmed, right = (
+        digits(mixed[name]["mean"], ".3f") for name in ("means", "a task per language, 150", "own, means", "own, 64")
+    )
+    start = digits(mixed["raw"]["mean"], ".3f")
+    assert f"means alone raise nDCG@10 from {start} to {means} before any verdict" in page
+    assert f"A task per language without means reaches {told} after 150 judged queries" in page
+    assert f"{raw} to {harmed}, until the gate gives them their lists back: {right} after 64" in page
 
 
 def test_figures_of_the_bridge_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/bridge.py --json benchmarks/results/bridge.json` takes minutes."""
     found = json.loads((RESULTS / "bridge.json").read_text(encoding="utf-8"))
-    page = (REPO / "docs" / "how-to" / "bridge.md").read_text(encoding="utf-8")
+    page = " ".join((REPO / "docs" / "how-to" / "bridge.md").read_text(encoding="utf-8").split())
     titles = {
         "e5:minilm": "multilingual-e5-small on MiniLM's index",
         "minilm:e5": "MiniLM on multilingual-e5-small's index",
