@@ -46,31 +46,21 @@ def spoiled(array, value):
 class TestBuilding:
     """What the two builders keep."""
 
-    def test_from_arrays_keeps_every_candidate_in_order(self):
-        """Query q owns the k candidates and rewards of row q."""
-        given_columns = columns()
-        rewards = Rewards.from_arrays(**given_columns)
+    @pytest.mark.parametrize("form", [np.asarray, np.ndarray.tolist, list])
+    def test_from_arrays_keeps_every_candidate_in_order(self, form):
+        """Query q owns the k candidates and rewards of row q, of arrays, lists and lists of arrays."""
+        arrays = columns()
+        rewards = Rewards.from_arrays(**{name: form(value) for name, value in arrays.items()})
 
-        assert_array_equal(rewards.values, given_columns["rewards"].ravel())
-        assert_array_equal(rewards.doc_vectors[rewards.candidates], given_columns["candidate_vectors"].reshape(-1, D))
+        assert_array_equal(rewards.values, arrays["rewards"].ravel())
+        assert_array_equal(rewards.doc_vectors[rewards.candidates], arrays["candidate_vectors"].reshape(-1, D))
         assert_array_equal(rewards.starts, [0, 4, 8, 12])
 
     def test_depths_may_differ(self):
-        rng = np.random.default_rng(0)
-        depths = [2, 5, 1]
-        rewards = Rewards.from_arrays(
-            rng.normal(size=(N, D)), [rng.normal(size=(k, D)) for k in depths], [rng.uniform(size=k) for k in depths]
-        )
+        rng, depths = np.random.default_rng(0), [2, 5, 1]
+        blocks, scores = ([rng.normal(size=(k, D)) for k in depths], [rng.uniform(size=k) for k in depths])
 
-        assert depths == rewards.depths.tolist()
-
-    def test_lists_are_as_good_as_arrays(self):
-        arrays = columns()
-        lists = {name: value.tolist() for name, value in arrays.items()}
-        expected, rewards = Rewards.from_arrays(**arrays), Rewards.from_arrays(**lists)
-
-        assert_array_equal(rewards.values, expected.values)
-        assert_array_equal(rewards.doc_vectors, expected.doc_vectors)
+        assert depths == Rewards.from_arrays(rng.normal(size=(N, D)), blocks, scores).depths.tolist()
 
     def test_from_indexed_keeps_documents_once(self):
         given_columns = indexed()
