@@ -1,5 +1,6 @@
 """The second search: where it goes, and how both searches become one list."""
 
+import asyncio
 import logging
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, Steering, TwoPass, fit
 from tttembed_rag.adapting import adrive, drive, in_reward_order
-from tttembed_rag.errors import VectorError
+from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets.orders import in_fused_order
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.serving.twopass import FirstPass
@@ -310,3 +311,13 @@ async def test_a_failure_before_is_the_callers(case, failing):
         Library(case, failing).found()
     with pytest.raises(ConnectionError, match=failing):
         await Library(case, failing).afound()
+
+
+def test_what_waits_is_awaited(case):
+    """A coroutine function that waits is no handler of a loop that cannot."""
+
+    async def embed(_):
+        await asyncio.sleep(0)
+
+    with pytest.raises(InputError, match=r"^handlers: expected functions, got a coroutine function$"):
+        drive(Library(case).loop().steps("q"), embed=embed)

@@ -88,7 +88,7 @@ class Cascade:
         if log is not None:
             checked_log(log).check_is_for(judge)
             log.declare(type(self).__name__)
-        self._log = log
+        self._verdicts = log
         self._depth, self._loss, self._explore = depth, loss, explore
         self._key = secrets.token_bytes(16)
         self._kept: FIFOCache[bytes, dict[bytes, float]] = FIFOCache(_KEPT)
@@ -202,9 +202,9 @@ class Cascade:
                 self._best.update((self._digest(request.tenant, task or "", text), True) for text in leaders)
             if explored and skips is not None:
                 self._watch((task, skips), verdicts, sure)
-            if self._log is not None and (explored or skips is None):
+            if self._verdicts is not None and (explored or skips is None):
                 try:
-                    self._log.record(query, judged, answer, task=task, source="")
+                    self._verdicts.record(query, judged, answer, task=task, source="")
                 except Exception:  # noqa: BLE001 - the list is reranked, whatever became of the log
                     self._failures.exception("verdicts were not kept")
             return in_reward_order(ranked.places, rewards)

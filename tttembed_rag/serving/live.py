@@ -53,10 +53,11 @@ class LiveOffsets:
 
     Args:
         offsets: The first ones; None before anything was learned.
+        reason: Why there are none yet.
     """
 
-    def __init__(self, offsets: Offsets | None = None) -> None:
-        self._now = _live(offsets)
+    def __init__(self, offsets: Offsets | None = None, *, reason: str = NOT_PUBLISHED) -> None:
+        self._now = _live(offsets, reason)
 
     @property
     def current(self) -> Offsets | None:
@@ -99,11 +100,11 @@ class LiveOffsets:
         return f"base vectors: {self._now.reason}" if self._now.offsets is None else repr(self._now.offsets)
 
 
-def _live(offsets: Offsets | None) -> Serving:
-    """*offsets* that are live from now on, unless the environment switches them off."""
+def _live(offsets: Offsets | None, reason: str = NOT_PUBLISHED) -> Serving:
+    """*offsets* that are live from now on, unless the environment switches them off; for a *reason* there are none."""
     if switched_off():
         return Serving(None, reason=SWITCHED_OFF)
-    return Serving(None, reason=NOT_PUBLISHED) if offsets is None else Serving(checked_offsets(offsets))
+    return Serving(None, reason=reason) if offsets is None else Serving(checked_offsets(offsets))
 
 
 def checked_offsets(offsets: Offsets) -> Offsets:

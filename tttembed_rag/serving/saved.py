@@ -67,9 +67,10 @@ def steering_of(
         if not or_base:
             raise
         _log.error("base vectors are served until this process starts again: %s", error)
-        return Steering(LiveOffsets())
+        return Steering(LiveOffsets(reason=error.brief), task)
     learned_for = str(offsets.settings.get("embedder", ""))
     if embedder and learned_for and learned_for != embedder:
-        _log.warning("%s: base vectors are served: learned for %s, not for %s", url, learned_for, embedder)
-        return Steering(LiveOffsets(), task)
+        reason = f"learned for {learned_for}, not for {embedder}"
+        _log.warning("%s: base vectors are served: %s", url, reason)
+        return Steering(LiveOffsets(reason=reason), task)
     return Steering(offsets, task)
