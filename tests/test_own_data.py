@@ -106,7 +106,7 @@ def finds_official_pages(offsets: Offsets, task: str | None = None) -> float:
     firsts = []
     for vectors in (offsets.apply(queries, task=task), queries):
         documents = [model.embed_documents([f"{topic} {kind}" for kind in KINDS]) for topic in topics]
-        firsts.append(np.mean([np.argmax(found @ query) == 0 for found, query in zip(documents, vectors, strict=True)]))
+        firsts.append(np.mean([np.argmax(texts @ query) == 0 for texts, query in zip(documents, vectors, strict=True)]))
     return float(firsts[0] - firsts[1])
 
 
@@ -165,21 +165,21 @@ class TestVotes:
         rows = [f"{query},{text},{int(liked)},of {query.split()[2]}" for query, text, liked in ROWS]
         (here / "votes.csv").write_text("\n".join(["query,document,success,task", *rows]), encoding="utf-8")
 
-        said = run("fit", "votes.csv", "--embed", EMBED, "--out", "o", "--scope", "task").output.splitlines()
+        lines = run("fit", "votes.csv", "--embed", EMBED, "--out", "o", "--scope", "task").output.splitlines()
 
-        assert len(said) <= 14
-        assert [line for line in said if line.startswith("and 50 more tasks, ")]
+        assert len(lines) <= 14
+        assert [line for line in lines if line.startswith("and 50 more tasks, ")]
 
     @pytest.mark.parametrize(
-        ("said", "code"), [((), "TTT-G01"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G01")]
+        ("options", "code"), [((), "TTT-G01"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G01")]
     )
-    def test_somebody_may_vouch_for_few_verdicts(self, here: Path, said: tuple[str, ...], code: str) -> None:
+    def test_somebody_may_vouch_for_few_verdicts(self, here: Path, options: tuple[str, ...], code: str) -> None:
         """What three verdicts cannot prove is served where the user declares the judge."""
         write_votes(here / "votes.csv", "reward", 0.9, 0.2)
         lines = (here / "votes.csv").read_text(encoding="utf-8").splitlines()
         (here / "few.csv").write_text("\n".join(lines[:7]), encoding="utf-8")
 
-        result = run("fit", "few.csv", "--embed", EMBED, "--out", "o.safetensors", *said)
+        result = run("fit", "few.csv", "--embed", EMBED, "--out", "o.safetensors", *options)
 
         assert result.exit_code == 0, result.output
         assert Offsets.load("o.safetensors")["local:default"].evidence.code == code
@@ -323,7 +323,7 @@ class TestMeasured:
         """The same means, and the queries one by one: each once, with its lists, by name and not by digest."""
         write_votes(here / "votes.csv", "reward", 0.9, 0.2)
         options = ("--rewarded", "8,54", "--holdout", "0.1", "--seeds", "0,1", "--scopes", "auto", "--json", "o")
-        said = run("eval", "votes.csv", "--embed", EMBED, *options, "--html", "page.html")
+        result = run("eval", "votes.csv", "--embed", EMBED, *options, "--html", "page.html")
         page = Path("page.html").read_text(encoding="utf-8")
         rows = [row for row in json.loads(Path("o").read_text()) if (row["scope"], row["rewarded"]) == ("auto", 54)]
         low, delta, high, after = (
@@ -332,7 +332,7 @@ class TestMeasured:
         )
         shown = re.findall(r"<summary><span.*?</span> (.*?)</summary>", page)
 
-        assert said.output.splitlines()[-1] == "Report: page.html"
+        assert result.output.splitlines()[-1] == "Report: page.html"
         assert f"to {after:.3f} ({delta:+.3f}, 90 % interval [{low:+.3f}, {high:+.3f}])" in page
         assert page.count('title="the best for this query"') > len(shown)
         assert len(shown) == len(set(shown)) > 3
@@ -378,7 +378,7 @@ class TestMeasured:
         (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
 
         model = FakeEmbedder(width=4)
-        (one, scores, sources), (two, other_scores, _) = tasks_of(
+        (first, scores, sources), (second, other_scores, _) = tasks_of(
             Rewards.from_texts(
                 read_votes(here / "scores.csv", scale=Scale(), task="rest"),
                 embed_query=lambda text: model.embed_queries([text])[0],
@@ -386,10 +386,10 @@ class TestMeasured:
             )
         )
 
-        assert (one.name, two.name) == ("one", "two")
-        assert list(one.documents) == list(two.documents) == ["a", "b", "c"]
+        assert (first.name, second.name) == ("one", "two")
+        assert list(first.documents) == list(second.documents) == ["a", "b", "c"]
         assert (scores, other_scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
-        assert (one.qrels, two.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
+        assert (first.qrels, second.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
         assert sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
 
     def test_a_judged_log_is_measured(self, here: Path) -> None:

@@ -15,20 +15,20 @@ def unit_vectors(n, width=6, seed=0):
 
 def lots(n, seed=9):
     """A digest for each of n queries."""
-    return [bytes(one) for one in np.random.default_rng(seed).integers(0, 256, (n, 8), dtype=np.uint8)]
+    return [bytes(digest) for digest in np.random.default_rng(seed).integers(0, 256, (n, 8), dtype=np.uint8)]
 
 
 def by_definition(unit, tasks, asked, drawn, count, judged):
     """The order of `covering`, the posterior covariance being worked out anew for each choice."""
     prior = np.zeros((len(unit), len(unit)))
     for task in set(tasks):
-        rows = [row for row, one in enumerate(tasks) if one == task]
+        rows = [row for row, name in enumerate(tasks) if name == task]
         cosine = unit[rows] @ unit[rows].T
         pairs = len(rows) * (len(rows) - 1)
         bandwidth = 1 - (cosine.sum() - len(rows)) / pairs if pairs else 1.0
         prior[np.ix_(rows, rows)] = KernelMap(unit[rows], unit[rows], bandwidth).kernel(unit[rows])
-    known, chosen = [row for row, one in enumerate(judged) if one], []
-    open_rows = [row for row, one in enumerate(judged) if not one]
+    known, chosen = [row for row, known in enumerate(judged) if known], []
+    open_rows = [row for row, known in enumerate(judged) if not known]
     while len(chosen) < count:
         seen = [*known, *chosen]
         posterior = prior.copy()
@@ -40,7 +40,7 @@ def by_definition(unit, tasks, asked, drawn, count, judged):
             chosen.append(min(left, key=lambda row: drawn[row]))
             continue
         worth = {
-            row: sum(asked[one] * posterior[one, row] ** 2 for one in open_rows) / (posterior[row, row] + 1)
+            row: sum(asked[other] * posterior[other, row] ** 2 for other in open_rows) / (posterior[row, row] + 1)
             for row in left
         }
         chosen.append(max(worth, key=worth.__getitem__))
@@ -105,15 +105,18 @@ def test_observations_of_one_text_stand_together():
 
     ordered = in_covering_order(served, 3 * vectors)
 
-    assert [one.query_id for one in ordered[:3]] == ["q1", "q3", "q5"]
-    assert sorted(one.query_id for one in ordered) == [f"q{row}" for row in range(6)]
+    assert [observation.query_id for observation in ordered[:3]] == ["q1", "q3", "q5"]
+    assert sorted(observation.query_id for observation in ordered) == [f"q{row}" for row in range(6)]
 
 
 def test_the_key_draws_the_lots():
     """The same key gives the same order, and another one other lots."""
     served = [Served.of_texts(f"q{row}", f"text {row}", []) for row in range(40)]
     vectors = unit_vectors(40)
-    orders = [[one.query_id for one in in_covering_order(served, vectors, key=key)] for key in (b"a", b"a", b"b")]
+    orders = [
+        [observation.query_id for observation in in_covering_order(served, vectors, key=key)]
+        for key in (b"a", b"a", b"b")
+    ]
 
     assert orders[0] == orders[1] != orders[2]
 
@@ -127,4 +130,4 @@ def test_many_texts_follow_by_lot():
     ordered = in_covering_order(served, unit_vectors(n, 3)[[*range(n), 7]])
 
     assert len(ordered) == n + 1
-    assert "text 7" in [one.query for one in ordered[:MOST_COMPARED]]
+    assert "text 7" in [observation.query for observation in ordered[:MOST_COMPARED]]
