@@ -62,34 +62,6 @@ def test_the_order_is_that_of_the_definition(judged_first, tasks):
     assert covering(unit, named, asked, drawn, 12, judged=judged) == expected
 
 
-def test_what_is_asked_most_comes_first():
-    """A query that was asked a thousand times is judged before any other."""
-    asked = np.ones(30)
-    asked[17] = 1000.0
-
-    assert covering(unit_vectors(30), ["a"] * 30, asked, lots(30), 1) == [17]
-
-
-def test_what_lies_beside_a_judged_query_can_wait():
-    """Of two clusters of which one was judged, the first four queries are of the other."""
-    middles = np.eye(6)[[0, 1]]
-    unit = np.repeat(middles, 20, axis=0) + 0.05 * np.random.default_rng(1).standard_normal((40, 6))
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    judged = np.arange(40) < 10
-
-    assert all(row >= 20 for row in covering(unit, ["a"] * 40, np.ones(40), lots(40), 2, judged=judged))
-
-
-def test_every_fifth_is_drawn():
-    """It is the one with the least lot among those left, wherever it lies."""
-    drawn = lots(50)
-    chosen = covering(unit_vectors(50), ["a"] * 50, np.ones(50), drawn, 50)
-
-    assert sorted(chosen) == list(range(50))
-    for place in range(4, 50, 5):
-        assert chosen[place] == min(chosen[place:], key=lambda row: drawn[row])
-
-
 def test_nothing_is_left_to_judge():
     unit = unit_vectors(3)
 
