@@ -177,9 +177,9 @@ class TestSentenceTransformer:
 
     def test_a_downloaded_model_needs_no_hub(self, qwen_folder, downloaded):
         """Where the hub is away, its copy on this machine gives the same vectors."""
-        found = local_model(downloaded(qwen_folder), "qwen3").embed_queries(TEXTS)
+        vectors = local_model(downloaded(qwen_folder), "qwen3").embed_queries(TEXTS)
 
-        assert_array_equal(found, local_model(str(qwen_folder), "qwen3").embed_queries(TEXTS))
+        assert_array_equal(vectors, local_model(str(qwen_folder), "qwen3").embed_queries(TEXTS))
 
 
 # model2vec leaves the files that it reads and writes to the garbage collector.
@@ -283,11 +283,11 @@ class TestCache:
 
     def test_tells_embedders_apart(self, cache):
         """Another fingerprint finds nothing."""
-        one, other = embedder(fingerprint="one"), embedder(fingerprint="two")
-        for model in (one, other):
+        first, second = embedder(fingerprint="one"), embedder(fingerprint="two")
+        for model in (first, second):
             CachedEmbedder(model, cache).embed_documents(["a"])
 
-        assert one.documents == other.documents == ["a"]
+        assert first.documents == second.documents == ["a"]
 
     def test_a_width_that_changes_is_an_error(self, cache):
         """The model behind a service may become another one in the middle: nothing of that is kept."""
@@ -467,11 +467,11 @@ class TestSpecs:
 
     def test_options_reach_the_model(self, qwen_folder):
         """Instruction and width in a line do what they do in Python."""
-        said = open_embedder(f"qwen3:{qwen_folder}?instruction={INSTRUCTION.replace(' ', '+')}&dimensions=4&batch=2")
-        told = Truncated(local_model(str(qwen_folder), "qwen3", instruction=INSTRUCTION), 4)
+        by_spec = open_embedder(f"qwen3:{qwen_folder}?instruction={INSTRUCTION.replace(' ', '+')}&dimensions=4&batch=2")
+        by_hand = Truncated(local_model(str(qwen_folder), "qwen3", instruction=INSTRUCTION), 4)
 
-        assert said.fingerprint == told.fingerprint
-        assert_array_equal(said.embed_queries(TEXTS[:1]), told.embed_queries(TEXTS[:1]))
+        assert by_spec.fingerprint == by_hand.fingerprint
+        assert_array_equal(by_spec.embed_queries(TEXTS[:1]), by_hand.embed_queries(TEXTS[:1]))
 
     def test_what_embeds_is_found_by_name(self, monkeypatch, tmp_path):
         """A framework's object or what makes one, and what can be called with texts; anything else is refused."""

@@ -70,16 +70,16 @@ def test_many_texts_are_several_requests(serve):
 def test_prefixes_and_dimensions_reach_the_service(serve):
     """They decide the vectors, and so are part of the fingerprint."""
     server = serve(listed)
-    plain, told = (
+    plain, prefixed = (
         open_embedder(f"openai:m?url={server.url}{options}")
         for options in ("", "&query_prefix=query:+&document_prefix=passage:+&dimensions=3")
     )
-    told.embed_queries(["a"])
-    told.embed_documents(["b"])
+    prefixed.embed_queries(["a"])
+    prefixed.embed_documents(["b"])
 
     assert [asked[2]["input"] for asked in server.asked] == [["query: a"], ["passage: b"]]
     assert [asked[2]["dimensions"] for asked in server.asked] == [3, 3]
-    assert plain.fingerprint != told.fingerprint
+    assert plain.fingerprint != prefixed.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_prefixes_and_dimensions_reach_the_service(serve):
 )
 def test_vectors_that_are_none_are_an_error(serve, vectors, message):
     """One of ours, for whatever a service may send."""
-    said = {"data": [{"index": place, "embedding": vector} for place, vector in enumerate(vectors)]}
-    server = serve(lambda *_: (200, {}, said))
+    answer = {"data": [{"index": place, "embedding": vector} for place, vector in enumerate(vectors)]}
+    server = serve(lambda *_: (200, {}, answer))
     with pytest.raises(TTTEmbedError, match=message):
         EmbeddingService("openai", "m", url=server.url, patience=ONCE).embed_documents(["a", "b"])
 
@@ -139,9 +139,9 @@ def test_vectors_without_a_usable_index_are_in_order(serve, index):
 @pytest.mark.parametrize("places", [[0, 0, 1], [0, 2, 3], [0, 1, 5], ["0", "1", "2"]])
 def test_an_index_that_is_no_order_is_an_error(serve, places):
     """Vectors are never given to a text by chance."""
-    said = {"data": [{"index": place, "embedding": [1.0, 2.0]} for place in places]}
+    answer = {"data": [{"index": place, "embedding": [1.0, 2.0]} for place in places]}
     with pytest.raises(EmbedderError, match="expected a vector for each text"):
-        EmbeddingService("openai", "m", url=serve(lambda *_: (200, {}, said)).url).embed_documents(["a", "b", "c"])
+        EmbeddingService("openai", "m", url=serve(lambda *_: (200, {}, answer)).url).embed_documents(["a", "b", "c"])
 
 
 def test_half_an_emoji_costs_one_character(serve):

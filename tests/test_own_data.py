@@ -106,7 +106,7 @@ def finds_official_pages(offsets: Offsets, task: str | None = None) -> float:
     firsts = []
     for vectors in (offsets.apply(queries, task=task), queries):
         documents = [model.embed_documents([f"{topic} {kind}" for kind in KINDS]) for topic in topics]
-        firsts.append(np.mean([np.argmax(found @ query) == 0 for found, query in zip(documents, vectors, strict=True)]))
+        firsts.append(np.mean([np.argmax(texts @ query) == 0 for texts, query in zip(documents, vectors, strict=True)]))
     return float(firsts[0] - firsts[1])
 
 
@@ -220,21 +220,21 @@ class TestVotes:
         rows = [f"{query},{text},{int(liked)},of {query.split()[2]}" for query, text, liked in ROWS]
         (here / "votes.csv").write_text("\n".join(["query,document,success,task", *rows]), encoding="utf-8")
 
-        said = run("fit", "votes.csv", "--embed", EMBED, "--out", "o", "--scope", "task").output.splitlines()
+        lines = run("fit", "votes.csv", "--embed", EMBED, "--out", "o", "--scope", "task").output.splitlines()
 
-        assert len(said) <= 14
-        assert [line for line in said if line.startswith("and 50 more tasks, ")]
+        assert len(lines) <= 14
+        assert [line for line in lines if line.startswith("and 50 more tasks, ")]
 
     @pytest.mark.parametrize(
-        ("said", "code"), [((), "TTT-G01"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G01")]
+        ("options", "code"), [((), "TTT-G01"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G01")]
     )
-    def test_somebody_may_vouch_for_few_verdicts(self, here: Path, said: tuple[str, ...], code: str) -> None:
+    def test_somebody_may_vouch_for_few_verdicts(self, here: Path, options: tuple[str, ...], code: str) -> None:
         """What three verdicts cannot prove is served where the user declares the judge."""
         write_votes(here / "votes.csv", "reward", 0.9, 0.2)
         lines = (here / "votes.csv").read_text(encoding="utf-8").splitlines()
         (here / "few.csv").write_text("\n".join(lines[:7]), encoding="utf-8")
 
-        result = run("fit", "few.csv", "--embed", EMBED, "--out", "o.safetensors", *said)
+        result = run("fit", "few.csv", "--embed", EMBED, "--out", "o.safetensors", *options)
 
         assert result.exit_code == 0, result.output
         assert Offsets.load("o.safetensors")["local:default"].evidence.code == code
@@ -323,60 +323,6 @@ class TestVotes:
         assert reason in result.output
         assert not (here / "o.safetensors").exists()
 
-    @pytest.mark.parametrize(
-        ("arguments", "reason"),
-        [
-            (("fit", "none.csv", "--embed", EMBED, "--out", "o"), "none.csv: expected a file with query, document (or"),
-            (("fit", "none", "--embed", EMBED, "--out", "o"), "none: expected a file with query, document (or text)"),
-            (
-                ("fit", ".", "--embed", EMBED, "--out", "o"),
-                "expected a file of rows or a BEIR folder, found a folder wi",
-            ),
-            (
-                ("eval", "none", "--embed", EMBED),
-                "none: expected a file of rows or a BEIR folder, found no such file or",
-            ),
-            (("fit", "votes.csv", "--embed", EMBED, "--out", "."), ".: expected a file in an existing folder"),
-            (
-                ("fit", "votes.csv", "--embed", EMBED, "--scale", "stars", "--out", "o"),
-                "scale: expected probability, log",
-            ),
-            (
-                ("fit", "votes.csv", "--embed", EMBED, "--scale", "rubric:5,1", "--out", "o"),
-                "scale: expected low < high",
-            ),
-            (
-                ("fit", "votes.csv", "--embed", EMBED, "--scale", "logit", "--out", "o"),
-                "votes.csv: expected rewards for",
-            ),
-            (("fit", "votes.csv", "--embed", "python:mine", "--out", "o"), "expected python:MODULE:NAME, got 'python:"),
-            (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
-            (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
-            (
-                ("fit", "votes.csv", "--out", "o"),
-                "--embed: expected the embedding model that your index was built with",
-            ),
-            (("fit", "log.jsonl", "--embed", EMBED, "--out", "o"), "`tttembed judge log.jsonl ...` writes it"),
-            (
-                ("eval", "votes.csv", "--embed", "python:mine:none", "--scopes", "task", "--html", "p"),
-                "Error: --html: expected auto among --scopes, got task\n",
-            ),
-            (
-                ("eval", "votes.csv", "--embed", "python:mine:none", "--html", "none/p"),
-                "Error: none/p: expected a file in an existing folder\n",
-            ),
-        ],
-    )
-    def test_another_mistake_with_a_file_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
-        """It says what would have been right, before anything is embedded."""
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-        write_log(here / "log.jsonl")
-
-        result = run(*arguments)
-
-        assert result.exit_code == 2
-        assert reason in result.output
-
     def test_exchanged_columns_are_asked_about(self, here: Path) -> None:
         """Queries that are longer than documents are most often documents."""
         rows = ["query,document,thumb", *(f"a page on {topic} {'word ' * 20},{topic},1" for topic in TOPICS)]
@@ -457,7 +403,7 @@ class TestMeasured:
         """The same means, and the queries one by one: each once, with its lists, by name and not by digest."""
         write_votes(here / "votes.csv", "reward", 0.9, 0.2)
         options = ("--rewarded", "8,54", "--holdout", "0.1", "--seeds", "0,1", "--scopes", "auto", "--json", "o")
-        said = run("eval", "votes.csv", "--embed", EMBED, *options, "--html", "page.html")
+        result = run("eval", "votes.csv", "--embed", EMBED, *options, "--html", "page.html")
         page = Path("page.html").read_text(encoding="utf-8")
         rows = [row for row in json.loads(Path("o").read_text()) if (row["scope"], row["rewarded"]) == ("auto", 54)]
         low, delta, high, after = (
@@ -466,7 +412,7 @@ class TestMeasured:
         )
         shown = re.findall(r"<summary><span.*?</span> (.*?)</summary>", page)
 
-        assert said.output.splitlines()[-1] == "Report: page.html"
+        assert result.output.splitlines()[-1] == "Report: page.html"
         assert f"to {after:.3f} ({delta:+.3f}, 90 % interval [{low:+.3f}, {high:+.3f}])" in page
         assert page.count('title="the best for this query"') > len(shown)
         assert len(shown) == len(set(shown)) > 3
@@ -512,7 +458,7 @@ class TestMeasured:
         (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
 
         model = FakeEmbedder(width=4)
-        (one, scores, sources), (two, other_scores, _) = tasks_of(
+        (first, scores, sources), (second, other_scores, _) = tasks_of(
             Rewards.from_texts(
                 read_votes(here / "scores.csv", scale=Scale(), task="rest"),
                 embed_query=lambda text: model.embed_queries([text])[0],
@@ -520,10 +466,10 @@ class TestMeasured:
             )
         )
 
-        assert (one.name, two.name) == ("one", "two")
-        assert list(one.documents) == list(two.documents) == ["a", "b", "c"]
+        assert (first.name, second.name) == ("one", "two")
+        assert list(first.documents) == list(second.documents) == ["a", "b", "c"]
         assert (scores, other_scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
-        assert (one.qrels, two.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
+        assert (first.qrels, second.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
         assert sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
 
     def test_a_judged_log_is_measured(self, here: Path) -> None:
@@ -563,63 +509,6 @@ class TestMeasured:
             facts = json.loads(result.stdout)
             moves = [move for kind in ("rose", "fell", "kept") for move in facts[kind]]
             assert {move["document"]: move["reward"] for move in moves} == {"a": of_a, "b": of_b}
-
-    @pytest.mark.parametrize(
-        ("arguments", "reason"),
-        [
-            (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
-            (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
-            (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
-            (
-                ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", "python:other:model"),
-                "expected the model of the offsets, fake, got other",
-            ),
-            (("eval", "all-bad.csv", "--embed", EMBED), "expected rewards that differ in at least half of the queries"),
-            (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
-            *(
-                ((command, "none.json", *rest, "--embed", EMBED), "none.json: expected a file of rows or a BEIR folder")
-                for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
-            ),
-            *(
-                ((command, STORE, *rest), "expected a folder or a file, got a URL: stores are not taken")
-                for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
-            ),
-        ],
-    )
-    def test_what_is_missing_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-        (here / "all-bad.csv").write_text("query,document,thumb\nq,a,-1\nq,b,-1\n", encoding="utf-8")
-        write_model("other", "fingerprint='other'")
-        vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
-        settings = {"embedder": "fake"}
-        Offsets([Offset("task", vector, 0.9, 9, evidence, task="default")], width=64, settings=settings).save("o")
-
-        result = run(*arguments)
-
-        assert result.exit_code == 2
-        assert reason in result.output
-
-    @pytest.mark.parametrize(
-        ("command", "option", "expected"),
-        [
-            *((command, "--vectors", "a BEIR folder") for command in ("fit", "eval", "explain")),
-            ("fit", "--depth", "a BEIR folder"),
-            *(("fit", option, "a store") for option in ("--judge", "--tenant", "--last")),
-            *((command, "--rewards", "a BEIR folder or a judged log") for command in ("fit", "eval", "explain")),
-        ],
-    )
-    def test_an_option_that_says_nothing_of_votes_is_refused(
-        self, here: Path, command: str, option: str, expected: str
-    ) -> None:
-        """In one line; it is not taken and ignored."""
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-        Offsets([], width=64).save("o")
-        rest = {"fit": ("--out", "new"), "eval": (), "explain": (ROWS[0][0], "--offsets", "o")}[command]
-
-        result = run(command, "votes.csv", *rest, "--embed", EMBED, option, 3)
-
-        assert result.exit_code == 2
-        assert result.output.splitlines()[-1] == f"Error: {option}: expected {expected}, got votes.csv"
 
     @pytest.mark.parametrize("command", ["fit", "eval"])
     def test_scores_too_low_for_their_scale_are_doubted(self, here: Path, command: str) -> None:
@@ -841,22 +730,97 @@ class TestAudit:
         assert served["right"] > 0
         assert served["wrong"] == 0
 
-    @pytest.mark.parametrize(
-        ("content", "reason"),
-        [
-            ("query,label\n", "labels.csv: expected columns query_id, doc_id, label, found no query_id, doc_id"),
-            ("query_id,doc_id,label\nq,d,good\n", "labels.csv:2: expected a label from 0 to 1, got 'good'"),
-            ("query_id,doc_id,label\nq,d,1\n", "labels.csv: expected labels of queries of votes.csv, as '"),
-        ],
-    )
-    def test_what_are_no_labels(self, here: Path, content: str, reason: str) -> None:
-        """One line says what is wrong, before anything is learned."""
-        write_votes(here / "votes.csv", "reward", 1, 0)
-        (here / "labels.csv").write_text(content, encoding="utf-8")
-        said = run("fit", "votes.csv", "--embed", EMBED, "--audit", "labels.csv", "--out", "o.safetensors")
 
-        assert said.exit_code == 2
-        assert reason in said.output
+@pytest.fixture
+def data(here: Path) -> Path:
+    """A folder with votes, a log, offsets and models, and with files that lack something."""
+    write_votes(here / "votes.csv", "thumb", 1, -1)
+    write_log(here / "log.jsonl")
+    for name, text in {
+        "votes.jsonl": '[{"query": "q", "document": "d", "thumb": 1}]',
+        "all-bad.csv": "query,document,thumb\nq,a,-1\nq,b,-1\n",
+        "columns.csv": "query,label\n",
+        "words.csv": "query_id,doc_id,label\nq,d,good\n",
+        "others.csv": "query_id,doc_id,label\nq,d,1\n",
+    }.items():
+        (here / name).write_text(text, encoding="utf-8")
+    write_model("other", "fingerprint='other'")
+    vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
+    offset = Offset("task", vector, 0.9, 9, evidence, task="default")
+    Offsets([offset], width=64, settings={"embedder": "fake"}).save("o")
+    return here
+
+
+OF_VOTES = {
+    "fit": ("fit", "votes.csv", "--embed", EMBED, "--out", "new"),
+    "eval": ("eval", "votes.csv", "--embed", EMBED),
+    "explain": ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", EMBED),
+}
+FEW = ("--embed", "python:mine:none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("fit", "votes.jsonl", *FEW, "--out", "new"), "votes.jsonl:1: expected one JSON object a line"),
+        (("fit", "votes.csv", "--embed", "python:mine", "--out", "new"), "expected python:MODULE:NAME, got 'python:"),
+        (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
+        (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
+        (("fit", "log.jsonl", *FEW, "--out", "new"), "`tttembed judge log.jsonl ...` writes it"),
+        # what a command needs besides
+        (("fit", "votes.csv", "--out", "new"), "--embed: expected the embedding model that your index was built with"),
+        (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
+        (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
+        (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
+        ((*OF_VOTES["explain"][:-1], "python:other:model"), "expected the model of the offsets, fake, got other"),
+        (("eval", "all-bad.csv", "--embed", EMBED), "expected rewards that differ in at least half of the queries"),
+        (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
+        *(
+            ((command, source, *rest, "--embed", EMBED), reason)
+            for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
+            for source, reason in (
+                ("none.json", "none.json: expected a file of rows or a BEIR folder"),
+                (STORE, "expected a folder or a file, got a URL: stores are not taken"),
+            )
+        ),
+        # options that say nothing of votes: none is taken and ignored
+        *(
+            ((*OF_VOTES[command], option, 3), f"Error: {option}: expected {expected}, got votes.csv\n")
+            for option, expected, commands in (
+                ("--vectors", "a BEIR folder", OF_VOTES),
+                ("--depth", "a BEIR folder", ["fit"]),
+                *((option, "a store", ["fit"]) for option in ("--judge", "--tenant", "--last")),
+                ("--rewards", "a BEIR folder or a judged log", OF_VOTES),
+            )
+            for command in commands
+        ),
+        # where results go
+        (
+            ("eval", "votes.csv", *FEW, "--scopes", "task", "--html", "p"),
+            "Error: --html: expected auto among --scopes, got task\n",
+        ),
+        (("eval", "votes.csv", *FEW, "--html", "none/p"), "Error: none/p: expected a file in an existing folder\n"),
+        ((*OF_VOTES["fit"][:-1], "-"), "-: expected a file"),
+        ((*OF_VOTES["eval"], "--html", "-"), "-: expected a file"),
+        (("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "-"), "-: expected a file"),
+        (("judge", "log.jsonl", "--judge", JUDGE, "--out", "-"), "-: expected a file"),
+        # labels
+        (
+            (*OF_VOTES["fit"], "--audit", "columns.csv"),
+            "columns.csv: expected columns query_id, doc_id, label, found no",
+        ),
+        ((*OF_VOTES["fit"], "--audit", "words.csv"), "words.csv:2: expected a label from 0 to 1, got 'good'"),
+        ((*OF_VOTES["fit"], "--audit", "others.csv"), "others.csv: expected labels of queries of votes.csv, as '"),
+    ],
+)
+def test_a_mistake_is_one_line(data: Path, arguments: tuple[Any, ...], reason: str) -> None:
+    """With exit code 2, it says what would have been right; nothing is written."""
+    before = {path.name for path in data.iterdir()}
+    result = run(*arguments)
+
+    assert result.exit_code == 2
+    assert reason in result.output
+    assert {path.name for path in data.iterdir() if not path.name.startswith((".known", "__"))} <= before
 
 
 def test_one_query_is_told_to_be_too_few(here: Path) -> None:
@@ -933,25 +897,6 @@ class TestPlaces:
 
         assert asked == []
         assert [path.name for path in here.glob(".known*")] == []
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ("fit", "votes.csv", "--embed", EMBED, "--out", "-"),
-            ("eval", "votes.csv", "--embed", EMBED, "--html", "-"),
-            ("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "-"),
-            ("judge", "log.jsonl", "--judge", JUDGE, "--out", "-"),
-        ],
-    )
-    def test_a_dash_is_no_file(self, here: Path, arguments: tuple[str, ...]) -> None:
-        """Lines for people go to standard output already."""
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-        write_log(here / "log.jsonl")
-        result = run(*arguments)
-
-        assert result.exit_code == 2
-        assert "-: expected a file" in result.output
-        assert not (here / "-").exists()
 
     def test_a_table_for_people_opens_in_a_spreadsheet(self, here: Path) -> None:
         """Which takes it for UTF-8 where a mark of byte order stands before it."""

@@ -135,10 +135,10 @@ def test_a_reranker_that_takes_few_documents(serve):
     """The number that was taken is remembered, and can be said."""
     server = serve(taking(10))
     judge = open_judge(f"http+cohere:{server.url.removeprefix('http:')}")
-    said = open_judge(f"http+cohere:{server.url.removeprefix('http:')}?batch=9")
+    by_option = open_judge(f"http+cohere:{server.url.removeprefix('http:')}?batch=9")
 
     assert judge.score("q", TEXTS) == [0.5] * 40
-    assert (judge.documents_per_call, said.documents_per_call) == (10, 9)
+    assert (judge.documents_per_call, by_option.documents_per_call) == (10, 9)
 
 
 def chat(_path, body, _number):

@@ -196,8 +196,8 @@ def test_a_model_that_refuses_the_older_name_is_told_the_newer(serve):
 )
 def test_gemini_thinks_as_its_generation_can(serve, model, option, level):
     """By a level where it knows levels, and as it is told."""
-    said = {"candidates": [{"content": {"parts": [{"text": "Score: 4"}]}, "finishReason": "STOP"}]}
-    server = serve(lambda *_: (200, {}, said))
+    answer = {"candidates": [{"content": {"parts": [{"text": "Score: 4"}]}, "finishReason": "STOP"}]}
+    server = serve(lambda *_: (200, {}, answer))
 
     assert open_judge(f"gemini:{model}?url={server.url}{option}").score("q", ["d"]) == [4.0]
     thinking = server.asked[0][2]["generationConfig"].get("thinkingConfig", {})

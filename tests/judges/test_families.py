@@ -186,12 +186,12 @@ def test_a_local_embedder_has_prefixes(tmp_path, caplog):
     folder = saved((transformers.BertModel(settings), tokenizer), tmp_path / "e5-tiny")
     spec = f"sentence-transformers:{folder}?device=cpu"
     plain = open_embedder(spec)
-    told = "E5 reads 'query: ' and 'passage: '"
+    warning = "E5 reads 'query: ' and 'passage: '"
 
-    assert told in caplog.text
+    assert warning in caplog.text
     caplog.clear()
     e5 = open_embedder(spec + "&query_prefix=query: &document_prefix=passage: ")
-    assert told not in caplog.text
+    assert warning not in caplog.text
     assert_allclose(e5.embed_queries(["wool"]), plain.embed_queries(["query: wool"]), atol=1e-6)
     assert_allclose(e5.embed_documents(["wool"]), plain.embed_queries(["passage: wool"]), atol=1e-6)
     assert e5.fingerprint != plain.fingerprint

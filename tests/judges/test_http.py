@@ -100,22 +100,22 @@ NO_RANKING = r"expected (an index and a score per document|every index)"
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("answer", "message"),
     [
         *((results((0, 0.1), (1, 0.2), *more), EVERY) for more in ([], [(1, 0.3)], [(3, 0.3)], [("2", 0.3)])),
         *((results((0, 0.1), (1, 0.2), *more), EVERY) for more in ([(2, 0.3), (2, 0.3)], [(True, 0.3)])),
         (results(), EVERY),
-        *((said, NO_RANKING) for said in (b"<html>busy</html>", b"", b"null", b"3", b'{"error": "x"}')),
-        *((said, NO_RANKING) for said in (b'{"results": [[0, 1]]}', b'{"results": "abc"}')),
+        *((answer, NO_RANKING) for answer in (b"<html>busy</html>", b"", b"null", b"3", b'{"error": "x"}')),
+        *((answer, NO_RANKING) for answer in (b'{"results": [[0, 1]]}', b'{"results": "abc"}')),
         *(({"results": ranked(), "usage": usage}, NO_RANKING) for usage in ("much", [1])),
         (b"[" * 200_000, NO_RANKING),
         (results((0, "high"), (1, 0.2), (2, 0.3)), "expected a number as score, got 'high'"),
         ({"results": [{"index": i, "relevanceScore": 0.5} for i in range(3)]}, NO_RANKING),
     ],
 )
-def test_another_answer_is_an_error(serve, said, message):
+def test_another_answer_is_an_error(serve, answer, message):
     """What is no ranking of all documents, each of them once, is refused as a whole."""
-    server = serve(lambda *_: (200, {}, said))
+    server = serve(lambda *_: (200, {}, answer))
 
     with pytest.raises(JudgeError, match=message):
         judge_at(server).score("q", DOCUMENTS)
@@ -173,15 +173,15 @@ def test_requests_keep_to_the_rate(cohere, monkeypatch):
 
 def test_usage_is_what_the_server_says(serve):
     """Tokens and search units come from the answer."""
-    found = []
+    usages = []
     units = {"meta": {"billed_units": {"search_units": 3}}}
     for more in (units, {"usage": {"total_tokens": 41}}, {"total_tokens": 43}):
-        server = serve(lambda *_, said=ONE | more: (200, {}, said))
+        server = serve(lambda *_, answer=ONE | more: (200, {}, answer))
         with metered() as meter:
             judge_at(server).score("q", ["d"])
-        found.append((meter.usage.requests, meter.usage.tokens))
+        usages.append((meter.usage.requests, meter.usage.tokens))
 
-    assert found == [(3, 2), (1, 41), (1, 43)]  # tokens that are not told are estimated
+    assert usages == [(3, 2), (1, 41), (1, 43)]  # tokens that are not in it are estimated
 
 
 def test_an_answer_that_cannot_be_decoded_is_an_error(serve):

@@ -311,11 +311,11 @@ class TestOnce:
         running = [subprocess.Popen([sys.executable, "-c", code, path, str(i)]) for i in range(3)]
         assert [process.wait(60) for process in running] == [0, 0, 0]
 
-        found = ScoreCache.open(path).get(
+        kept = ScoreCache.open(path).get(
             [bytes([i]) for i in range(50)] + [bytes([i, m]) for i in range(50) for m in range(3)]
         )
-        assert len(found) == 200
-        assert all(paid == Paid(float(key[1])) for key, paid in found.items() if len(key) == 2)
+        assert len(kept) == 200
+        assert all(paid == Paid(float(key[1])) for key, paid in kept.items() if len(key) == 2)
 
     @pytest.mark.slow
     def test_a_kill_loses_nothing_that_was_paid(self, tmp_path, serve):

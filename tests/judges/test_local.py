@@ -57,11 +57,11 @@ class TestYesNo:
         expected = YesNoJudge(model, tokenizer).score(QUERY, DOCUMENTS)
         tokenizer.padding_side = "right"
         try:
-            found = YesNoJudge(model, tokenizer).score(QUERY, DOCUMENTS)
+            scores = YesNoJudge(model, tokenizer).score(QUERY, DOCUMENTS)
         finally:
             tokenizer.padding_side = "left"
 
-        assert expected == found
+        assert expected == scores
 
     def test_truncation_cuts_the_document_alone(self, reranker):
         """A document beyond the limit loses its end, never the frame behind it."""
@@ -70,8 +70,8 @@ class TestYesNo:
         expected = plain_loop(*reranker, QUERY, [long, "no"], judge._instruction, max_tokens=256)
 
         with metered() as meter:
-            found = judge.score(QUERY, [long])
-        assert_allclose(found, expected[:1], atol=1e-5)
+            scores = judge.score(QUERY, [long])
+        assert_allclose(scores, expected[:1], atol=1e-5)
         assert meter.usage.input_tokens == 256
 
     def test_a_query_without_room_for_documents_is_not_judged(self, reranker):
@@ -117,10 +117,10 @@ class TestCrossEncoder:
 
     def test_a_downloaded_model_needs_no_hub(self, classifier_folder, downloaded):
         """Where the hub is away, its copy on this machine gives the same scores."""
-        found = open_judge(f"cross-encoder:{downloaded(classifier_folder)}?device=cpu")
+        scores = open_judge(f"cross-encoder:{downloaded(classifier_folder)}?device=cpu")
         expected = open_judge(f"cross-encoder:{classifier_folder}?device=cpu")
 
-        assert expected.score(QUERY, DOCUMENTS) == found.score(QUERY, DOCUMENTS)
+        assert expected.score(QUERY, DOCUMENTS) == scores.score(QUERY, DOCUMENTS)
 
     def test_what_gives_no_one_score_is_an_error(self, classifier):
         """A classifier with three labels; a cross-encoder gives logits or probabilities, nothing else."""

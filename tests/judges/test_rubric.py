@@ -90,15 +90,19 @@ def test_async_models_answer_side_by_side():
 
 
 async def test_an_async_model_works_in_a_notebook():
-    """Where an event loop is running, the plain method waits for a loop of its own, and counts what is used."""
+    """Where a loop runs, the plain method waits for another one, which all calls share, and counts what is used."""
+    loops = set()
 
     async def complete(_):
+        loops.add(asyncio.get_running_loop())
         await asyncio.sleep(0)
         return "Score: 4"
 
+    judge = RubricJudge(complete, model="m")
     with metered() as meter:
-        assert RubricJudge(complete, model="m").score("q", ["a", "b"]) == [4.0, 4.0]
-    assert meter.usage.requests == 2
+        assert [judge.score("q", ["a", "b", "c"]), judge.score("q", ["d"])] == [[4.0] * 3, [4.0]]
+    assert meter.usage.requests == 4
+    assert len(loops - {asyncio.get_running_loop()}) == len(loops) == 1
 
 
 def test_what_decides_the_grade_is_in_the_fingerprint():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tttembed_rag.judging.plan import Plan, Progress, Verdicts
     from tttembed_rag.judging.spending import Price
     from tttembed_rag.rewards.observations import Served
+    from tttembed_rag.vectors.checks import FloatArray
 
 
 @main.command(short_help="Score candidates of served queries, each once, under a budget.")
@@ -88,6 +89,7 @@ def judge(
     """
     from tttembed_rag.evaluate.files import load_beir, write_scores
     from tttembed_rag.judges.specs import FREE
+    from tttembed_rag.judging.covering import in_covering_order
     from tttembed_rag.judging.plan import Plan
     from tttembed_rag.judging.spending import Budget, Price
 
@@ -109,9 +111,11 @@ def judge(
         )
     if dataset is not None and embed is not None:
         vectors = embed_folder(source, dataset, embed, vectors)[0].stem
-    served = _served(source, dataset, vectors or "minilm", max(depths))
-    in_order = served if order == "drawn" else _covering(source, dataset, served, embed, vectors or "minilm", seed)
-    plan = replace(draft, observations=in_order)
+    served, queries = _served(source, dataset, vectors or "minilm", max(depths))
+    if order == "cover":
+        queries = _embedded(source, served, embed) if queries is None else queries
+        served = in_covering_order(served, queries, key=str(seed).encode())
+    plan = replace(draft, observations=served)
     if feedback:
         verdicts = _by_feedback(spec, plan, dataset)
     else:
@@ -125,22 +129,26 @@ def judge(
         raise click.exceptions.Exit(1)
 
 
-def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> list[Served]:
-    """Queries with their candidates: those of a log, or of a folder's stored *vectors* the first *depth* of each."""
+def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> tuple[list[Served], FloatArray | None]:
+    """Queries with their candidates: those of a log, or of a folder's stored *vectors* the first *depth* of each.
+
+    Beside them stand the vectors of a folder's queries.
+    """
     from tttembed_rag.evaluate.files import load_vectors
     from tttembed_rag.evaluate.index import FaissIndex
     from tttembed_rag.rewards.observations import Served
     from tttembed_rag.rewards.rows import read_log
 
     if dataset is None:
-        return read_log(source)
+        return read_log(source), None
     docs, queries = load_vectors(source, vectors, dataset)
     base = FaissIndex.from_vectors(docs).search(queries, depth, own=dataset.own)[1]
     documents = list(dataset.documents.items())
-    return [
+    served = [
         Served.of_texts(query, text, [documents[row] for row in rows], dataset.name)
         for (query, text), rows in zip(dataset.queries.items(), base.tolist(), strict=True)
     ]
+    return served, queries
 
 
 def _by_feedback(spec: str, plan: Plan, dataset: Dataset | None) -> Verdicts:
@@ -195,22 +203,12 @@ def _by_calls(spec: str, plan: Plan, cache_path: Path, concurrency: int, *, exam
                 return judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, examine=examine)
 
 
-def _covering(
-    source: Path, dataset: Dataset | None, served: Sequence[Served], embed: str | None, vectors: str, seed: int
-) -> list[Served]:
-    """*served* in the order of `tttembed_rag.judging.covering`, by stored vectors or by those of the model *embed*."""
-    from tttembed_rag.evaluate.files import load_vectors
-    from tttembed_rag.judging.covering import in_covering_order
-
-    if dataset is not None:
-        queries = load_vectors(source, vectors, dataset)[1]
-    elif embed is not None:
-        cache = source.parent / "scores" / ".known.sqlite"
-        with cached_embedder(embed, cache, len(served)) as model:
-            queries = model.embed_queries([observation.query for observation in served])
-    else:
+def _embedded(source: Path, served: Sequence[Served], embed: str | None) -> FloatArray:
+    """The vectors of the queries of a log by the model *embed*."""
+    if embed is None:
         raise click.UsageError("--order cover: expected --embed SPEC with a log, which has no vectors of its queries")
-    return in_covering_order(served, queries, key=str(seed).encode())
+    with cached_embedder(embed, source.parent / "scores" / ".known.sqlite", len(served)) as model:
+        return model.embed_queries([observation.query for observation in served])
 
 
 def default_target(source: Path, spec: str) -> Path:

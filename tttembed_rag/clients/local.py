@@ -18,6 +18,9 @@ import numpy as np
 
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, raised, require
 
+# What other distributions take to ask the hub.
+__all__ = ["first_line", "why_unreachable", "without_bars"]
+
 # Seconds to wait for a connection to the hub of models and data sets; its own clients would try again for minutes.
 _PATIENCE = 5.0
 # The most characters of a token; a text is cut to so many per token before it is tokenised.

@@ -37,8 +37,8 @@ class VectorCache(KeyedRows):
 class CachedEmbedder(RoleEmbedder):
     """An embedder with a cache: the model embeds only texts that the cache has no vector of.
 
-    New vectors are written after every *at_once* texts, the most that a killed run loses; *watch* is called then with the
-    number of texts since the last time.
+    New vectors are written after every *at_once* texts, the most that a killed run loses; then *watch* is called with
+    their number.
     """
 
     def __init__(

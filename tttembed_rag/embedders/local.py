@@ -104,7 +104,9 @@ def local_model(
         device: ``cpu``, ``cuda:0`` ...; None takes an accelerator where there is one.
         dtype: ``float32``, ``bfloat16``, ``float16``; None is full precision on a CPU, elsewhere the model's own.
         max_tokens: Tokens read of each text; None is the model's own limit.
-        batch_size: As of `LocalEmbedder`, and so are the prefixes, of ``sentence-transformers`` alone.
+        batch_size: Texts at once; None is 32 on a CPU, and elsewhere as many of like length as keep it busy.
+        query_prefix: Before every query, of ``sentence-transformers``; None is the prompt stored with the model.
+        document_prefix: Before every document.
         trust_remote_code: Whether code that stands beside the model is run.
     """
     library = require("sentence_transformers", EXTRA)

@@ -55,9 +55,9 @@ class _Chat(ABC):
 
 
 class _ByKey(_Chat):
-    """A chat model at the *home* of its *vendor*, or at another address that speaks the same protocol."""
+    """A chat model at the home of its vendor, or at another address that speaks the same protocol."""
 
-    vendor, home = "", ""
+    _vendor, _home = "", ""
 
     def __init__(
         self,
@@ -71,11 +71,13 @@ class _ByKey(_Chat):
     ) -> None:
         check_count("tokens", tokens)
         if url is None and not key:
-            raise InputError(f"key: expected one in the environment variable {self.vendor.upper()}_API_KEY, found none")
-        self._where = Address.of(url or self.home, key)
+            raise InputError(
+                f"key: expected one in the environment variable {self._vendor.upper()}_API_KEY, found none"
+            )
+        self._where = Address.of(url or self._home, key)
         self._body: dict[str, Any] = {"model": model, "max_tokens": tokens}
         self._body |= {} if isnan(temperature) else {"temperature": temperature}
-        self.name = f"{self.vendor}:{model}" if url is None else f"{self.vendor}:{model}@{self._where.netloc}"
+        self.name = f"{self._vendor}:{model}" if url is None else f"{self._vendor}:{model}@{self._where.netloc}"
         self.settings, self.tokens = f"n={tokens} t={temperature}", tokens
         self._connect(patience)
 
@@ -103,7 +105,7 @@ class OpenAIChat(_ByKey):
         client: The `openai.OpenAI`.
     """
 
-    vendor, home = "openai", "https://api.openai.com/v1"
+    _vendor, _home = "openai", "https://api.openai.com/v1"
 
     def _connect(self, patience: Patience | None) -> None:
         self.client = openai_client(self._where, path="/chat/completions", patience=patience)
@@ -141,7 +143,7 @@ class OpenAIChat(_ByKey):
 class AnthropicChat(_ByKey):
     """Answers of a chat model of Anthropic, by the arguments of `OpenAIChat`, whose *url* of None is Anthropic here."""
 
-    vendor, home = "anthropic", "https://api.anthropic.com/v1"
+    _vendor, _home = "anthropic", "https://api.anthropic.com/v1"
 
     def _connect(self, patience: Patience | None) -> None:
         url, version = with_path(self._where.url, "/messages"), {"anthropic-version": _VERSION}

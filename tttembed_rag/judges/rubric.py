@@ -6,7 +6,6 @@ counts is the last line of the model's own answer, and nothing else of it.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import re
@@ -20,7 +19,7 @@ from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, check_cou
 from tttembed_rag.judges.contract import ByRequests, Request, Scores, side_by_side, unless_refused
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.system.background import event_loop
+from tttembed_rag.system.background import LOOP
 
 # A chat model as a function: what it is asked, what it answers; None or "" where it has no answer.
 Complete = Callable[[str], str | None] | Callable[[str], Awaitable[str | None]]
@@ -143,7 +142,7 @@ class RubricJudge(ByRequests):
             try:
                 answer = self.complete(prompt)
                 if self._async:
-                    answer = asyncio.run_coroutine_threadsafe(answer, event_loop()).result()
+                    answer = LOOP.run(answer)
             except RefusedTextsError as exc:
                 return exc
             except TTTEmbedError:

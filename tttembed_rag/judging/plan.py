@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 
@@ -93,22 +91,18 @@ def water_fill(sizes: Sequence[int], queries: int, *, seed: int | None = 1000) -
     """
     if queries < 0:
         raise InputError(f"queries: expected a number >= 0, got {queries}")
-    turns = (task for level in range(max(sizes, default=0)) for task, size in enumerate(sizes) if level < size)
-    taken = Counter(islice(turns, queries))
-    if seed is None:
-        return [np.arange(taken[t]) for t in range(len(sizes))]
-    return [np.random.default_rng(seed + t).permutation(size)[: taken[t]] for t, size in enumerate(sizes)]
+    turns = in_turns(sizes, seed=seed)[:queries]
+    return [np.array([row for task, row in turns if task == t], dtype=np.intp) for t in range(len(sizes))]
 
 
 def in_turns(sizes: Sequence[int], *, seed: int | None = 1000) -> list[tuple[int, int]]:
     """All (task, position) in the order in which `water_fill` rewards them as its budget grows."""
-    filled = water_fill(sizes, sum(sizes), seed=seed)
-    return [
-        (t, int(rows[turn]))
-        for turn in range(max(sizes, default=0))
-        for t, rows in enumerate(filled)
-        if turn < len(rows)
+    orders = [
+        list(range(size)) if seed is None else np.random.default_rng(seed + t).permutation(size).tolist()
+        for t, size in enumerate(sizes)
     ]
+    deepest = max(sizes, default=0)
+    return [(t, rows[turn]) for turn in range(deepest) for t, rows in enumerate(orders) if turn < len(rows)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
 from tttembed_rag.judging.spending import Account, Charge, Ledger
 from tttembed_rag.judging.walk import JudgeCall, Walk
-from tttembed_rag.system.background import event_loop
+from tttembed_rag.system.background import LOOP
 
 _log = logging.getLogger(__name__)
 # Calls that fail one after the other before the judge is in doubt.
@@ -172,7 +172,7 @@ class Run:
             self._stopped = str(exc) if call.examines else self._stopped
         except (JudgeError, RewardError) as exc:
             if is_late := isinstance(exc, LateError):
-                event_loop.cache_clear()  # this one may be blocked
+                LOOP.renew()  # this one may be blocked
             self._pay(call, call.charge.usage if is_late else meter.usage, {})  # what a late one costs is not known
             if call.examines:
                 self._fail_examination(exc)

@@ -48,9 +48,9 @@ class Price:
         tokens = usage.input_tokens * self.input + usage.output_tokens * self.output
         return tokens / 1e6 + usage.requests * self.request
 
-    def share(self, of_it: float) -> Price:
-        """A price of which every part is a share of this one's."""
-        return Price(self.input * of_it, self.output * of_it, self.request * of_it)
+    def share(self, part: float) -> Price:
+        """A price of which every amount is that *part* of this one, such as .5."""
+        return Price(self.input * part, self.output * part, self.request * part)
 
 
 @dataclass(frozen=True, slots=True)
