@@ -7,14 +7,13 @@ from tttembed_rag.adapting import facade
 if TYPE_CHECKING:
     from tttembed_rag.rewards.observations import Candidate, Served
     from tttembed_store.batches import open_batch_service
-    from tttembed_store.capture import REQUIRED, Captured, StoreLog
+    from tttembed_store.capture import Captured, StoreLog
     from tttembed_store.following import TenantOffsets, follow
     from tttembed_store.shards import fit_sharded
     from tttembed_store.sql import Store, open_store
     from tttembed_store.worker import Probe, Worker
 
 __all__ = [
-    "REQUIRED",
     "Candidate",
     "Captured",
     "Probe",
@@ -35,7 +34,7 @@ if not TYPE_CHECKING:
         {
             "tttembed_rag.rewards.observations": ["Candidate", "Served"],
             "tttembed_store.batches": ["open_batch_service"],
-            "tttembed_store.capture": ["REQUIRED", "Captured", "StoreLog"],
+            "tttembed_store.capture": ["Captured", "StoreLog"],
             "tttembed_store.following": ["TenantOffsets", "follow"],
             "tttembed_store.shards": ["fit_sharded"],
             "tttembed_store.sql": ["Store", "open_store"],

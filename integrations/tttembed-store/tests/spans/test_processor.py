@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tttembed_store import REQUIRED, StoreLog
+from tttembed_store import StoreLog
 from tttembed_store.spans.reading import Reader, Span
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context
@@ -418,7 +418,7 @@ class TestHarm:
                     tracer.start_span("retrieve", attributes=retriever(f"{tenant}'s")).end()
                     yield
 
-        log = StoreLog(store, tenant=REQUIRED)
+        log = StoreLog(store, tenant_required=True)
         processor, tracer = provided(log)
         first, second = steps("acme"), steps("bob")
         for one in (first, second, first, second):
@@ -437,7 +437,7 @@ class TestHarm:
 
     def test_who_flushes_is_not_taken_for_who_asked(self, store):
         """A flush reads in its caller's thread what waits of all: a span of nobody stays nobody's."""
-        log = StoreLog(store, tenant=REQUIRED)
+        log = StoreLog(store, tenant_required=True)
         processor, tracer = provided(log)
 
         tracer.start_span("retrieve", attributes=retriever("whose?")).end()
