@@ -128,7 +128,6 @@ def sample(rooms: tuple[str, ...], count: int, seed: int) -> list[Mutation]:
         Mutation(f"{room}/{file.relative_to(file_of(room))}", place, line, change(copy.deepcopy(node)))
         for room in rooms
         for file in sorted(file_of(room).rglob("*.py"))
-        if "migrations" not in file.parts
         for place, (node, line) in enumerate(places(ast.parse(file.read_text(encoding="utf-8"))))
     ]
     drawn = random.Random(seed).sample(range(len(found)), min(count, len(found)))

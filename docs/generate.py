@@ -282,7 +282,7 @@ def tables() -> str:
     parts = [
         "# The tables of a store",
         "",
-        "SQLite or PostgreSQL, the same tables in both; opening a store brings them up to date. A column that",
+        "SQLite or PostgreSQL, the same tables in both; opening a store makes them where none are. A column that",
         "refers to another table has its singular as name, and the id there as value. Read them as you like, and write",
         f"through `tttembed_store.sql` alone: its guarantees live there. This is revision {schema.HEAD}.",
         "",

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
-from tttembed_store import Probe, Worker
+from tttembed_store import Probe, Worker, open_store
 from tttembed_store.worker.tenant import Memory, read_memory
 
 from tests.workers import Knowing, actions, http_judge, model, publishing, shuffled
@@ -36,15 +36,17 @@ class TestOneRound:
         return RubricJudge(complete, model="function")
 
     @pytest.mark.parametrize("kind", ["table", "rubric", "http"])
-    def test_what_waits_is_judged_learned_from_and_served(self, kind, world, store, reranker):
-        """Held-out queries find better documents after one round, whoever judged."""
-        store.observe(world.served(range(40)))
-        steps = Worker(store, self.judge(kind, world, reranker)).round()
-        live = store.serving().version
+    def test_what_waits_is_judged_learned_from_and_served(self, kind, world, store_url, reranker):
+        """Held-out queries find better documents after one round, whoever judged, on both databases."""
+        with open_store(store_url) as store:
+            store.observe(world.served(range(40)))
+            steps = Worker(store, self.judge(kind, world, reranker), budget=Budget(pairs=1000)).round()
+            live = store.serving().version
 
-        assert actions(steps) == ["judged", "published"]
-        assert (steps[-1].version, live.by) == (live.number, "worker")
-        assert world.best(range(40, 120), live.offsets) > world.best(range(40, 120)) + 0.05
+            assert actions(steps) == ["judged", "published"]
+            assert (steps[-1].version, live.by) == (live.number, "worker")
+            assert world.best(range(40, 120), live.offsets) > world.best(range(40, 120)) + 0.05
+            assert store.judge_queue.spent().pairs == 320 + 48
 
     def test_rewards_that_came_along_need_no_judge(self, world, store):
         """Without a judge, rewards that were observed are learned from."""

@@ -505,6 +505,21 @@ def test_no_store_is_made_where_one_is_read(arguments, name, tmp_path):
             ["store forget", "--store", "{url}", "--tenant", "acmee", "--all"],
             "expected a tenant of the store, got 'acmee'",
         ),
+        (["store export-rewards", "{folder}/out", "--store", "{url}", "--judge", "stranger"], "stranger"),
+        (
+            ["store export-rewards", "{folder}/out", "--store", "{url}", "--shards", "0"],
+            "'--shards': 0 is not in the range",
+        ),
+        (
+            ["store export-rewards", "{folder}/out", "--store", "{url}", "--tenant", "nobody"],
+            "export-rewards: expected rewards of tenant 'nobody', found none",
+        ),
+        (["worker", "mysql://host/db"], "expected sqlite:///FILE"),
+        (["worker", "{url}", "--judge", "nobody:x"], "nobody"),
+        (["worker", "{url}", "--judge", "feedback:x.csv"], "feedback"),
+        (["worker", "{url}", "--budget", "pairs=many"], "many"),
+        (["worker", "{url}", "--min-new", "0"], "0"),
+        (["worker", "{url}", "--every", "0"], "every: expected seconds in (0, 9.2e+09], got 0"),
         (["worker", "{url}", "--every", "inf"], "every: expected seconds in (0, 9.2e+09], got inf"),
     ],
 )

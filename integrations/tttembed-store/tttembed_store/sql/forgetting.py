@@ -14,9 +14,9 @@ from tttembed_rag.errors import InputError
 from tttembed_store.sql import schema
 from tttembed_store.sql.log.due import mark_due
 from tttembed_store.sql.log.observing import EVERYTHING, Kind, forgotten_id, update_progress
-from tttembed_store.sql.log.sources import take_back
+from tttembed_store.sql.log.sources import HAS_SOURCE, take_back
 from tttembed_store.sql.records import Forgotten
-from tttembed_store.sql.rows import AT_ONCE, ids_of, in_parts, insert_all
+from tttembed_store.sql.rows import delete_among, ids_of, in_parts, insert_all, rows_among
 from tttembed_store.sql.versions.changes import write_line
 from tttembed_store.sql.versions.registry import announce
 from tttembed_store.sql.work.states import DERIVED, MEMORY, REMEMBERED
@@ -71,8 +71,10 @@ def _forget_queries(connection: Connection, owner: int, names: Sequence[str] | N
     """Delete the queries of a tenant with the ids *names*, or (None) all."""
     q = schema.queries
     chosen = select(q.c.id).where(q.c.tenant == owner).order_by(q.c.id)
-    parts = [chosen] if names is None else [chosen.where(q.c.name.in_(part)) for part in in_parts(names)]
-    numbers = [number for part in parts for number in connection.execute(part).scalars()]
+    if names is None:
+        numbers = connection.execute(chosen).scalars().all()
+    else:
+        numbers = [number for (number,) in rows_among(connection, chosen, q.c.name, names)]
     pairs, rewards, _ = _delete_queries(connection, numbers)
     of_tenant = schema.documents.c.tenant == owner
     # Also documents that a query was shown before it was shown too many others: no pair tells of them any more.
@@ -88,10 +90,9 @@ def _forget_documents(connection: Connection, owner: int, names: Sequence[str]) 
         which = (d.tenant == owner) & d.name.in_(part)
         numbers = connection.execute(select(d.id).where(which)).scalars().all()
         queries = connection.execute(select(p.c.query).where(p.c.document.in_(numbers)).distinct()).scalars().all()
-        for some in in_parts(queries, AT_ONCE // 2):
-            for table in (schema.rewards, p):
-                gone = table.delete().where(table.c.query.in_(some), table.c.document.in_(numbers))
-                counts[table.name] += connection.execute(gone).rowcount
+        for table in (schema.rewards, p):
+            of_part = table.c.document.in_(numbers)
+            counts[table.name] += delete_among(connection, table, table.c.query, queries, of_part)
         counts["documents"] += _delete_documents(connection, which)
         touched.update(queries)
     update_progress(connection, sorted(touched))
@@ -103,7 +104,7 @@ def _check_source(
 ) -> None:
     """Refuse a *source* that has none of *names* in the store, and was not forgotten before."""
     q, r, f = schema.queries, schema.rewards, schema.forgotten
-    of_tenant = select(r.c.source).distinct().join(q, q.c.id == r.c.query).where(q.c.tenant == owner, r.c.source > "")
+    of_tenant = select(r.c.source).distinct().join(q, q.c.id == r.c.query).where(q.c.tenant == owner, HAS_SOURCE)
     keys = [forgotten_id(salt, "source", name) for name in names]
     before = select(f.c.at).where(f.c.tenant == owner, f.c.query.in_(keys))
     known = (statement.limit(1) for statement in (of_tenant.where(r.c.source.in_(names)), before))
@@ -175,19 +176,14 @@ def _delete_with_documents(connection: Connection, numbers: Sequence[int]) -> No
 
 def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int, int, set[int]]:
     """Delete queries by id; gives how many pairs and rewards went with them, and the documents that they were shown."""
-    pairs, r = schema.pairs, schema.rewards.c
-    gone = rewards = 0
-    shown = set[int]()
-    for part in in_parts(numbers):
-        for table in (schema.progress, schema.query_vectors):
-            connection.execute(table.delete().where(table.c.query.in_(part)))
-        spoken = select(func.count(r.value)).where(r.query.in_(part))
-        rewards += connection.execute(spoken).scalar_one()
-        connection.execute(schema.rewards.delete().where(r.query.in_(part)))
-        shown.update(connection.execute(select(pairs.c.document).where(pairs.c.query.in_(part)).distinct()).scalars())
-        gone += connection.execute(pairs.delete().where(pairs.c.query.in_(part))).rowcount
-        connection.execute(schema.queries.delete().where(schema.queries.c.id.in_(part)))
-    return gone, rewards, shown
+    p, r = schema.pairs, schema.rewards.c
+    rewards = sum(count for (count,) in rows_among(connection, select(func.count(r.value)), r.query, numbers))
+    shown = {document for (document,) in rows_among(connection, select(p.c.document).distinct(), p.c.query, numbers)}
+    for table in (schema.progress, schema.query_vectors, schema.rewards):
+        delete_among(connection, table, table.c.query, numbers)
+    pairs = delete_among(connection, p, p.c.query, numbers)
+    delete_among(connection, schema.queries, schema.queries.c.id, numbers)
+    return pairs, rewards, shown
 
 
 def _unseen() -> ColumnElement[bool]:

@@ -1,8 +1,7 @@
 """The tables of a store.
 
 A column that refers to another table has the singular of its name. Values that many rows share (tenants, embedders,
-judges, documents) are stored once. Vectors lie in tables of their own, one row for each embedding model. The scripts
-in `migrations` make these tables.
+judges, documents) are stored once. Vectors lie in tables of their own, one row for each embedding model.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from sqlalchemy.types import BigInteger, Boolean, Date, Double, Integer, LargeBi
 
 from tttembed_rag.rewards.names import MAX_NAME
 
-# The revision that this package reads and writes: the newest script in migrations/versions.
+# The revision that this package reads and writes.
 HEAD = "0001"
 
 metadata = MetaData()
@@ -54,7 +53,7 @@ def _index(name: str, *columns: str, only: str) -> Index:
 
 
 # Single facts of the store: the salt of keyed hashes, why and by whom all tenants are halted, whether texts are kept,
-# the oldest schema whose programs may use it.
+# its schema, and the oldest whose programs may use it.
 facts = _table("facts", Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
 
 tenants = _table(
@@ -212,7 +211,7 @@ spending = _table(
     Column("usd", Double, nullable=False),
 )
 
-# Calls of judges under way, as long as the lease under which they were charged is held: see `work.account`.
+# Calls of judges under way, as long as the lease under which they were charged is held: see `work.answers`.
 charges = _table(
     "charges",
     Column("key", String(32), primary_key=True),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import get_args
 from uuid import uuid4
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import select
 
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.judges.examination import has_passed
@@ -25,7 +25,7 @@ from tttembed_store.sql.log.due import Due
 from tttembed_store.sql.log.entries import Entries, QueryKey, with_text_ids
 from tttembed_store.sql.log.observing import Kind
 from tttembed_store.sql.log.vectors import StoredVectors
-from tttembed_store.sql.migrating import make, migrate
+from tttembed_store.sql.making import make, prepare
 from tttembed_store.sql.records import Counts, Forgotten, Generations, Serving, checked_reward
 from tttembed_store.sql.versions.changes import Changes
 from tttembed_store.sql.versions.registry import Registry
@@ -38,9 +38,7 @@ _NO_TEXTS = "no_texts"
 
 
 def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
-    """The store at *url*, made if absent, and brought up to date if an older package made it.
-
-    Processes of the older package go on, and may start again, unless the release says otherwise.
+    """The store at *url*, made if absent.
 
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://USER:PASSWORD@HOST/NAME``.
@@ -53,7 +51,7 @@ def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
     """
     database = Database(url)
     try:
-        migrate(database, create=create)
+        prepare(database, create=create)
         return Store(database, texts=_keeps_texts(database, wanted=texts))
     except BaseException:
         database.close()
@@ -63,7 +61,7 @@ def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
 def memory_store() -> Store:
     """A new store in the memory of this process: nothing of it is in a file, and all of it goes when it is closed."""
     database = Database(f"sqlite:///file:/{uuid4().hex}?vfs=memdb&uri=true")
-    with database.write("migrating") as connection:
+    with database.write("making") as connection:
         make(connection)
     return Store(database)
 
@@ -85,11 +83,7 @@ class Store(AbstractContextManager["Store"]):
         text_id: Gives the id of a text, which cannot be guessed without this store; works while the store is away.
         registry: The published versions: publishing and taking back, which one is live, and whether it is halted.
         judge_queue: The pairs that wait for a judge, and what judges were paid.
-        open_batches: What was sent to batch services and has no results yet.
         changes: Who changed what, and when.
-        leases: The right to do something alone, for workers.
-        due: The tenants with something new to learn from, for workers.
-        states: What a worker keeps between rounds.
         history: What a report reads.
         vectors: Which vectors are missing, and making them.
     """
@@ -260,7 +254,7 @@ class Store(AbstractContextManager["Store"]):
     def counts(self, tenant: str | None = None) -> Counts:
         """How much a tenant has, or (None) all tenants; counts rows, so it takes seconds where there are many."""
         with self._database.read() as connection:
-            return reading.counts_of(connection, tenant, self._size(connection))
+            return reading.counts_of(connection, tenant, self._database.size(connection))
 
     def generations(self) -> Generations:
         """Whether all tenants are halted, and a number for each that rises with what is its own; one look-up."""
@@ -353,14 +347,6 @@ class Store(AbstractContextManager["Store"]):
         """Keep the newest queries of each tenant in turns, *most* in all; tenants without any go too, if not served."""
         with self._database.write("forgetting") as connection:
             forgetting.keep_newest(connection, most)
-
-    def _size(self, connection: Connection) -> int:
-        if self._database.is_sqlite:
-            pages, size = (
-                connection.execute(text(f"PRAGMA {name}")).scalar_one() for name in ("page_count", "page_size")
-            )
-            return int(pages * size)
-        return int(connection.execute(select(func.pg_database_size(func.current_database()))).scalar_one())
 
 
 def _keeps_texts(database: Database, *, wanted: bool) -> bool:

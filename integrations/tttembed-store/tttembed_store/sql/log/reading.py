@@ -13,8 +13,9 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, f
 from tttembed_rag.errors import InputError, RewardError, StoreError
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import schema
+from tttembed_store.sql.log.sources import HAS_SOURCE
 from tttembed_store.sql.records import AUDIT, Counts, checksum
-from tttembed_store.sql.rows import id_of, in_parts
+from tttembed_store.sql.rows import id_of, rows_among
 
 _log = logging.getLogger(__name__)
 
@@ -45,20 +46,20 @@ def selected_rewards(
         )
     )
     chosen = _last_of_each_source(connection, tenant, with_vectors, number, last)
-    served = [row for part in in_parts(chosen) for row in connection.execute(with_vectors.where(q.c.id.in_(part)))]
+    served = list(rows_among(connection, with_vectors, q.c.id, chosen))
     sound = [row for row in served if checksum(row.vector) == row.checksum]
-    documents, given, damaged = _judged_documents(connection, [row.id for row in sound], number, model)
+    documents, rewards, damaged = _judged_documents(connection, [row.id for row in sound], number, model)
     damaged = {"query vectors": len(served) - len(sound)} | damaged
     if any(damaged.values()):
         counts = ", ".join(f"{count} {what}" for what, count in damaged.items())
         _log.warning("tenant %r: damaged, and left out of what is learned: %s", tenant, counts)
-    rows = [(row, source) for row in sound for source in given.get(row.id, ())]
+    rows = [(row, source) for row in sound for source in rewards.get(row.id, ())]
     if not rows:
         raise RewardError(f"rewards: expected rewards of judge {judge!r} and vectors for tenant {tenant!r}, got none")
     rows.sort(key=lambda pair: (pair[0].task, pair[0].name, pair[1]))
     in_order = sorted(documents.values(), key=lambda document: document.name)
     places = {document.id: place for place, document in enumerate(in_order)}
-    pairs = [sorted((places[document], value) for document, value in given[row.id][source]) for row, source in rows]
+    pairs = [sorted((places[document], value) for document, value in rewards[row.id][source]) for row, source in rows]
     return Rewards.from_indexed(
         _matrix([row.vector for row, _ in rows]),
         _matrix([document.vector for document in in_order]),
@@ -102,8 +103,7 @@ def _judges_themselves(connection: Connection, queries: Sequence[int]) -> set[in
     """The judges that rewarded any of *queries* themselves, not by the mouth of a source."""
     r = schema.rewards.c
     own = select(r.judge).where(r.value.is_not(None), r.source == "").distinct()
-    parts = (own.where(r.query.in_(numbers)) for numbers in in_parts(queries))
-    return {judge for part in parts for judge in connection.execute(part).scalars()}
+    return {judge for (judge,) in rows_among(connection, own, r.query, queries)}
 
 
 def embedder_of_most(connection: Connection, judge: str, tenant: str, *, last: int, since: float | None) -> str | None:
@@ -197,8 +197,7 @@ def _last_of_each_source(
     r, progress = schema.rewards.c, schema.progress
     if count is None or len(last) < count:
         return last
-    named = select(r.query).where(r.judge == judge, r.source > "").limit(1)
-    if not any(connection.execute(named.where(r.query.in_(part))).first() for part in in_parts(last)):
+    if not any(rows_among(connection, select(r.query).where(r.judge == judge, HAS_SOURCE).limit(1), r.query, last)):
         return last
     served = queries.with_only_columns(progress.c.at, schema.queries.c.id)
     served = served.where(progress.c.tenant == id_of(connection, schema.tenants, tenant))
@@ -233,24 +232,20 @@ def _judged_documents(
     The empty source is the judge. Damaged vectors and rewards are left out, and counted by what they are.
     """
     r, d, v = schema.rewards, schema.documents, schema.document_vectors
-    given = (
+    judged = (
         select(r.c.query, r.c.document, r.c.source, r.c.value)
         .join(v, and_(v.c.document == r.c.document, v.c.embedder == embedder))
         .where(r.c.judge == judge, r.c.value.is_not(None))
     )
-    stored = [row for part in in_parts(queries) for row in connection.execute(given.where(r.c.query.in_(part)))]
+    stored = list(rows_among(connection, judged, r.c.query, queries))
     # SQLite keeps any text in a column of numbers: damage.
-    sound = [row for row in stored if isinstance(row.value, float) and 0.0 <= row.value <= 1.0]
-    rewarded = sorted({row.document for row in sound})
+    sound = [(*pair, value) for *pair, value in stored if isinstance(value, float) and 0.0 <= value <= 1.0]
+    rewarded = sorted({document for _, document, *_ in sound})
     with_vectors = select(d.c.id, d.c.name, d.c.text, v.c.vector, v.c.checksum).join(
         v, and_(v.c.document == d.c.id, v.c.embedder == embedder)
     )
-    documents = {
-        row.id: row
-        for numbers in in_parts(rewarded)
-        for row in connection.execute(with_vectors.where(d.c.id.in_(numbers)))
-        if checksum(row.vector) == row.checksum
-    }
+    rows = rows_among(connection, with_vectors, d.c.id, rewarded)
+    documents = {row.id: row for row in rows if checksum(row.vector) == row.checksum}
     rewards: dict[int, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
     for query, document, source, value in sound:
         if document in documents:

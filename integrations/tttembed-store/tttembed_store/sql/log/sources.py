@@ -11,16 +11,18 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import itemgetter
 from typing import TypeAlias
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, literal_column, select
 
 from tttembed_rag.rewards.observations import MAX_SOURCES
 from tttembed_store.sql import schema
-from tttembed_store.sql.rows import in_parts, insert_all
+from tttembed_store.sql.rows import delete_among, in_parts, insert_all
 
 _r = schema.rewards.c
 _REWARDS = select(_r.query, _r.document, _r.source, _r.value, _r.at).where(
     _r.judge == bindparam("one_judge"), _r.query.in_(bindparam("some_queries", expanding=True))
 )
+# Rewards that somebody gave to a judge: as the index of sources says it, else SQLite would not use that.
+HAS_SOURCE = _r.source > literal_column("''")
 # The rows of a query and a document.
 Pair: TypeAlias = tuple[int, int]
 # The rewards of a pair by source, each with its time; None is a pair that the judge declined.
@@ -64,7 +66,7 @@ def write_rewards(connection: Connection, judge: int, rewards: Iterable[Row], at
         changed += [query] * (before != value)
         of_pair[source] = value, at
         new[(query, document), source] = value
-    for query, document in {pair for pair, _ in new}:
+    for query, document in {pair for pair, source in new if source}:
         spoken = sorted((moment, source) for source, (_, moment) in stored[query, document].items() if source)
         for _, source in spoken[: max(0, len(spoken) - MAX_SOURCES)]:
             new.pop(((query, document), source), None)
@@ -81,12 +83,10 @@ def write_rewards(connection: Connection, judge: int, rewards: Iterable[Row], at
 def take_back(connection: Connection, tenant: int, sources: Sequence[str]) -> tuple[int, list[int]]:
     """Delete the rewards that *sources* gave to a tenant's queries; gives how many, and of which queries."""
     count, queries = 0, set[int]()
+    owned = select(_r.query).join(schema.queries, schema.queries.c.id == _r.query).distinct()
     for some in in_parts(sources):
-        owned = select(_r.query).join(schema.queries, schema.queries.c.id == _r.query).distinct()
-        owned = owned.where(schema.queries.c.tenant == tenant, _r.source.in_(some))
-        spoken = connection.execute(owned).scalars().all()
-        for numbers in in_parts(spoken):
-            gone = schema.rewards.delete().where(_r.query.in_(numbers), _r.source.in_(some))
-            count += connection.execute(gone).rowcount
-        queries.update(spoken)
+        spoken = owned.where(schema.queries.c.tenant == tenant, HAS_SOURCE, _r.source.in_(some))
+        of_sources = connection.execute(spoken).scalars().all()
+        count += delete_among(connection, schema.rewards, _r.query, of_sources, _r.source.in_(some))
+        queries.update(of_sources)
     return count, sorted(queries)
