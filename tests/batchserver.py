@@ -54,7 +54,7 @@ class BatchServer(ThreadingHTTPServer):
         lines = open_batch_service(self.spec).judge
         return OpenAIBatches(lines, lines.single.complete.client.with_options(max_retries=0), settling=settling)
 
-    def said(self, body):
+    def reply(self, body):
         """The answer to the body of one request."""
         prompt = body["messages"][0]["content"]
         query, document = re.findall(r"<(?:query|document)-\w+>\n(.*?)\n</", prompt, re.DOTALL)
@@ -65,7 +65,7 @@ class BatchServer(ThreadingHTTPServer):
     def result(self, request):
         """The line of results of one request, which is paid for."""
         self.paid.append(request["custom_id"])
-        response = {"status_code": 200, "request_id": "r", "body": self.said(request["body"])}
+        response = {"status_code": 200, "request_id": "r", "body": self.reply(request["body"])}
         return {"id": "b", "custom_id": request["custom_id"], "response": response, "error": None}
 
     def keep(self, lines):
@@ -141,7 +141,7 @@ class BatchHandler(BaseHTTPRequestHandler):
             return server.files.get(name, b"")
         if path == "/chat/completions":
             server.single.append(content)
-            return json.dumps(server.said(json.loads(content))).encode()
+            return json.dumps(server.reply(json.loads(content))).encode()
         if path == "/files":
             head = f"content-type: {self.headers['content-type']}\r\n\r\n".encode()
             parts = {
@@ -205,7 +205,7 @@ class GeminiServer(ThreadingHTTPServer):
         """The operations."""
         return self.jobs
 
-    def said(self, request):
+    def reply(self, request):
         """The answer to one request."""
         prompt = request["contents"][0]["parts"][0]["text"]
         query, document = re.findall(r"<(?:query|document)-\w+>\n(.*?)\n</", prompt, re.DOTALL)
@@ -235,7 +235,7 @@ class GeminiServer(ThreadingHTTPServer):
             return
         lines = [json.loads(line) for line in self.files[job["inputConfig"]["fileName"]].splitlines()]
         self.paid += [line["key"] for line in lines]
-        results = [json.dumps({"key": line["key"], "response": self.said(line["request"])}) for line in lines]
+        results = [json.dumps({"key": line["key"], "response": self.reply(line["request"])}) for line in lines]
         job["output"] = {"responsesFile": f"files/batch-{len(self.files)}"}
         self.files[job["output"]["responsesFile"]] = "\n".join(results).encode()
 
@@ -272,7 +272,7 @@ class GeminiHandler(BatchHandler):
             return {}, server.jobs[name]
         if path.endswith(":generateContent"):
             server.single.append(content)
-            body = server.said(json.loads(content))
+            body = server.reply(json.loads(content))
         elif name == "batches":
             body = {"operations": list(server.jobs.values())[::-1]}
         elif name in server.jobs:

@@ -12,7 +12,7 @@ from typing import Any
 from tttembed_rag.clients.endpoint import Endpoint
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.clients.retrying import Patience, Portions, TooLargeError
-from tttembed_rag.clients.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
+from tttembed_rag.clients.usage import MOST_USED, Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError, JudgeError, check_count
 from tttembed_rag.judges.contract import ByRequests, Request, Scores, side_by_side, unless_refused
 from tttembed_rag.judges.documents import Screened, fence_of, readable
@@ -180,11 +180,6 @@ class HttpJudge(ByRequests):
         """The JSON that is sent to ask about *documents*, which are read as they are."""
         body = self._shape.request(self._instruction, readable(query, _LONGEST_QUERY), documents)
         return body if self.model is None else {"model": self.model, **body}
-
-    def read(self, answer: Any) -> tuple[float | None, Usage | None]:
-        """The score in an *answer* about one document, and its usage; None where it says none."""
-        used = answer.get("usage") or {}
-        return _by_index(self.fingerprint, answer, 1)[0], plausible(used.get("total_tokens"), 0)
 
     def _scores(self, query: str, documents: Sequence[str]) -> Scores:
         """Scores of *documents*; a single one that is too large is cut in half."""

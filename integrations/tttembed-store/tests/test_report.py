@@ -8,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -21,7 +20,6 @@ from markupsafe import escape
 from tttembed_store import Candidate, Served, Worker, open_store
 from tttembed_store.report import gather, page_of
 from tttembed_store.report.crossfit import held_out, moved_without, parts_of
-from tttembed_store.report.page import _courses as courses
 from tttembed_store.sql.database import Database
 from tttembed_store.worker.tenant import prevailing_judge, read_memory
 
@@ -197,7 +195,7 @@ def test_the_live_version_is_told_with_its_evidence(url, report):
         (known,) = [offset for offset in store.registry.version().offsets.values() if offset.query_id is None]
         drift = tuple(store.states.get("drift"))
     version, evidence = report.live.version, known.evidence
-    (facts,) = version.shared
+    (facts,) = report.live.offsets
 
     assert (version.number, version.aliases, version.by, version.kept, version.served) == (2, ("live",), "worker", 1, 1)
     assert (facts.n, facts.alpha, facts.gain, facts.interval) == (
@@ -208,9 +206,9 @@ def test_the_live_version_is_told_with_its_evidence(url, report):
     )
     assert (facts.verdict, facts.reason) == ("published", evidence.reason)
     assert "on the last 40 queries that came after the version they test" in report.live.trial
-    assert [(v.number, v.rewarded, [offset.served for offset in v.shared]) for v in report.versions] == [
-        (2, 80, [True]),
-        (1, 40, [True]),
+    assert [(version.number, version.rewarded, version.served) for version in report.versions] == [
+        (2, 80, 1),
+        (1, 40, 1),
     ]
     assert report.drift == drift
 
@@ -218,7 +216,7 @@ def test_the_live_version_is_told_with_its_evidence(url, report):
 def test_the_page_tells_these_facts(report, page, held):
     """Section by section, in sentences and tables."""
     version, (today, *_) = report.live.version, report.days[::-1]
-    (offset,) = version.shared
+    (offset,) = report.live.offsets
     low, high = offset.interval
     queries, rewards = (report.drift[0][name] for name in ("queries", "rewards"))
     since = datetime.fromtimestamp(version.at, UTC).strftime("%Y-%m-%d %H:%M")
@@ -232,7 +230,6 @@ def test_the_page_tells_these_facts(report, page, held):
         ("Why", "by worker"),
         ("Why", f"Since then: {report.live.trial}."),
         ("Rewards and spend per day", f"{JUDGE} 640"),
-        ("Offsets over time", "Each version was measured on the queries that were rewarded by then"),
         ("Drift", f"{queries['effect']:.3f} {queries['p']:.3g} {rewards['effect']:.3f} {rewards['p']:.3g} 40 40"),
         (
             "On queries that were not learned from",
@@ -321,7 +318,7 @@ def test_an_offset_says_how_much_reranking_it_spares_and_whether_words_sort(fres
     report = gather(fresh)
     why = Page(page_of(report)).sections["Why"]
 
-    facts = {known.key: (known.reranking, known.words) for known in report.live.version.shared}
+    facts = {known.key: (known.reranking, known.words) for known in report.live.offsets}
     assert facts["task:legal"] == ("", "")
     assert facts["task:billing"][0].startswith(
         "rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs; a cascade skips the reranker in 2%"
@@ -365,42 +362,12 @@ def test_a_gain_that_nothing_bounds_has_no_interval(fresh):
     unbounded = Evidence(3, 0.125, (float("-inf"), float("inf")), "published", "odd")
     published(fresh, Offsets([offset("a", [1, 0], unbounded)], width=2))
 
-    (known,) = gather(fresh).live.version.shared
+    (known,) = gather(fresh).live.offsets
 
     assert (known.gain, known.interval) == (0.125, None)
 
 
-def test_versions_are_read_one_at_a_time(fresh):
-    """Twelve versions take the memory of a few."""
-    width = 100_000
-    for _ in range(12):
-        published(
-            fresh, Offsets([offset("a", np.full(width, 0.01), Evidence(9, None, None, "ungated", "none"))], width=width)
-        )
-
-    tracemalloc.start()
-    gather(fresh)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-
-    assert peak < 8 * 4 * width
-
-
 # Over time
-
-
-def test_versions_that_were_measured_on_different_queries_are_not_joined(report, page):
-    """A mark in each, filled where it was served, no line between them, and the number of queries of each end below."""
-    course = next(course for course in courses(report.versions) if len(course.versions) == 2)
-    newest, oldest = (offset.n for _, offset in course.versions)
-    lines = re.findall(r'<line x1="(.*?)" y1="(.*?)" x2="(.*?)" y2="(.*?)"', course.svg)
-
-    assert re.findall(r"n = (\d+)", course.svg) == [str(oldest), str(newest)]
-    assert lines
-    assert all(x1 == x2 or y1 == y2 for x1, y1, x2, y2 in lines)
-    assert "<path" not in course.svg
-    assert "<polyline" not in course.svg
-    assert [circle["class"] for circle in page.all("circle")][:2] == ["filled", "filled"]
 
 
 @pytest.mark.parametrize(
@@ -590,7 +557,6 @@ def test_hostile_texts_are_shown_as_texts(page):
         assert re.search(re.escape(EVIL).replace(r"\{\}", name), moved)
     assert JUDGE in page.sections["On queries that were not learned from"]
     assert f"local:{EVIL.format('task')}" in page.sections["Why"]
-    assert f"local:{EVIL.format('task')}" in page.sections["Offsets over time"]
     assert " ".join(EVIL.format(part) for part in ("by", "action", "detail")) in page.sections["Audit trail"]
     assert "<script" not in page.html
     assert "<img" not in page.html
@@ -622,7 +588,7 @@ def test_the_page_can_be_read_by_everybody(page):
     assert all(after - before <= 1 for before, after in pairwise(levels))
     assert levels.count(1) == 1
     assert {header["scope"] for header in page.all("th")} == {"col", "row"}
-    assert len(drawings) >= 5
+    assert len(drawings) >= 4
     assert len(titles) == len(drawings) + 1
     assert {svg["role"] for svg in drawings} == {"img"}
 

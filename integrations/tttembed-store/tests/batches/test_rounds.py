@@ -191,7 +191,7 @@ class TestSentAndRead:
 
     def test_a_judge_that_fails_its_examination_is_sent_nothing(self, bench, served):
         """Single requests show it, and no file is uploaded."""
-        bench.server.said = lambda _: {"choices": [{"finish_reason": "stop", "message": {"content": "Score: 3"}}]}
+        bench.server.reply = lambda _: {"choices": [{"finish_reason": "stop", "message": {"content": "Score: 3"}}]}
         bench.store.observe(served(3))
         ((action, detail),) = bench.round()
 
@@ -369,12 +369,12 @@ class TestMoney:
 
     def test_answers_that_cannot_be_read_are_paid_for(self, bench, served):
         """The service answered and charges for it, so they count at their highest cost."""
-        answer = bench.server.said
+        answer = bench.server.reply
         bench.store.observe(served(4))
         bench.round()
         highest = bench.open[0].usd
         choice = {"index": 0, "finish_reason": "stop", "message": {"content": ["a list"]}}
-        bench.server.said = lambda body: {**answer(body), "choices": [choice]}
+        bench.server.reply = lambda body: {**answer(body), "choices": [choice]}
         bench.rounds(3)
 
         assert (bench.rewards, bench.open) == (0, [])

@@ -1,8 +1,8 @@
 """Batches of a plan, and what came of them, as bytes in memory: a request a line, an answer a line.
 
-Two formats: batches as OpenAI defined them, for chat and for ``/v1/score`` (OpenAI, vLLM, LiteLLM and most others read
-them), and Gemini's. A line carries the address of its pair, so results may be a part of what was asked, in any order,
-with lines twice or damaged: each line speaks for itself.
+Two formats: batches as OpenAI defined them (LiteLLM and most others read them), and Gemini's. A line carries the
+address of its pair, so results may be a part of what was asked, in any order, with lines twice or damaged: each line
+speaks for itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import Any
 from tttembed_rag.clients.endpoint import UNREADABLE
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import Usage
-from tttembed_rag.errors import InputError, JudgeError, RewardError
+from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.chats import Gemini
-from tttembed_rag.judges.contract import Scores, checked_rewards
+from tttembed_rag.judges.contract import Scores
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.http import HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress, verdicts_of
@@ -32,8 +31,6 @@ from tttembed_store.sql.work.openbatches import OpenBatch
 
 # Requests and bytes of a batch at most; services take more, and memory holds this.
 REQUESTS, BYTES = 10_000, 50_000_000
-# What a service takes for a request in a batch, as a share of the price of a single request.
-_HALF = 0.5
 # Characters of a service's own words that are shown.
 _SHOWN = 120
 # An address as it is written: the 32 bytes of a pair's key.
@@ -62,17 +59,12 @@ class LineJudge:
     what a request in a batch costs, as a share of a single one.
     """
 
-    documents_per_call = 1
+    documents_per_call, path, price = 1, "/v1/chat/completions", 0.5
 
-    def __init__(self, single: RubricJudge | HttpJudge) -> None:
+    def __init__(self, single: RubricJudge) -> None:
         self.single = single
         self.scale, self.fingerprint = single.scale, single.fingerprint
-        self._is_gemini = isinstance(single, RubricJudge) and isinstance(single.complete, Gemini)
-        self.path, self.price = "/v1/chat/completions", _HALF
-        if isinstance(single, HttpJudge):
-            self.path, self.price = "/v1/score", 1.0
-            if single.model is None:
-                raise InputError(f"judge: expected ?model=NAME where it is asked by batches, got {single.fingerprint}")
+        self._is_gemini = isinstance(single.complete, Gemini)
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """Refused: this judge is asked by batches."""
@@ -111,9 +103,6 @@ class LineJudge:
             if failure:
                 return LineResult(pair, failure=failure)
             score, usage = self.single.read(answer)
-            checked_rewards(self.single, [score])
-        except RewardError:
-            return LineResult(pair, failure=f"a score off the scale {self.scale}", billed=True)
         except (JudgeError, *UNREADABLE):
             return LineResult(pair, failure="an answer of another form", billed=True)
         return LineResult(pair, score, usage)

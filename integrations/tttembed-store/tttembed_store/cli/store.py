@@ -242,12 +242,13 @@ def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
     """Count what was observed, what was judged and what waits."""
     with opened(url) as store:
         _check_known(store, tenant)
-        held, judges, failures = store.counts(tenant), store.judges(tenant=tenant), store.judge_queue.failures(tenant)
+        totals = asdict(store.counts(tenant))
+        judges, failures = store.judges(tenant=tenant), store.judge_queue.failures(tenant)
     if as_json:
         failed = [{"judge": judge, "why": why, "queries": queries} for judge, why, queries in failures]
-        click.echo(json.dumps(asdict(held) | {"judges": dict(judges), "failures": failed}))
+        click.echo(json.dumps(totals | {"judges": dict(judges), "failures": failed}))
         return
-    for name, value in asdict(held).items():
+    for name, value in totals.items():
         click.echo(f"{name:<10}{value:>14,}")
     for judge, rewards in judges:
         say(f"{rewards:>24,} rewards of {judge}")

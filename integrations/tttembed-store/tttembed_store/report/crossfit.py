@@ -61,14 +61,14 @@ def held_out(
         for scores in (grid.base, grid.base + lifts, grid.rewards)
     )
     pool, queries, moved = rewards.documents.unit, rewards.queries.unit[first], dosed[first]
-    asked = list(zip(rewards.tasks[first].tolist(), rewards.query_ids[first].tolist(), strict=True))
+    names = list(zip(rewards.tasks[first].tolist(), rewards.query_ids[first].tolist(), strict=True))
 
-    def shown(some: Sequence[int]) -> tuple[Lists, ...]:
-        known = {(served.task, served.query_id): served for served in details([asked[place] for place in some])}
+    def shown(places: Sequence[int]) -> tuple[Lists, ...]:
+        known = {(served.task, served.query_id): served for served in details([names[place] for place in places])}
         return tuple(
             lists_of(served, moved[place], keys[first[place]], before=float(raw[place]), after=float(after[place]))
-            for place in some
-            if (served := known.get(asked[place])) is not None
+            for place in places
+            if (served := known.get(names[place])) is not None
         )
 
     return held_out_of(

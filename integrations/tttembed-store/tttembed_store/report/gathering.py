@@ -56,12 +56,7 @@ class OffsetFacts:
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """The facts of a `Version`, and its offsets.
-
-    *aliases* are ``live`` and ``previous``, where they stand for it. The first *shared* offsets are listed, served ones
-    first, then by rewarded queries; so many are *unlisted*, and so many are *private*. *damage* says why its offsets
-    cannot be read, and is empty if they can.
-    """
+    """The facts of a `Version`; *aliases* are ``live`` and ``previous``, where they stand for it."""
 
     number: int
     at: float
@@ -73,19 +68,16 @@ class VersionFacts:
     rewarded: int
     kept: int
     served: int
-    shared: tuple[OffsetFacts, ...] = ()
-    unlisted: int = 0
-    private: int = 0
-    private_served: int = 0
-    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The live version and its state; None serves base vectors.
+    """The live version with its offsets, and its state; None serves base vectors.
 
     It went live *since* a Unix second, and is *shared* where the tenant has none of its own. *halted* says why base
     vectors are served nevertheless, and *trial* how it does on queries that came after it; empty before the first look.
+    The first shared *offsets* are listed, served ones first, then by rewarded queries; so many are *unlisted*, and so
+    many are *private*. *damage* says why they cannot be read, and is empty if they can.
     """
 
     version: VersionFacts | None = None
@@ -94,6 +86,11 @@ class Live:
     halted: str | None = None
     halted_since: float | None = None
     trial: str = ""
+    offsets: tuple[OffsetFacts, ...] = ()
+    unlisted: int = 0
+    private: int = 0
+    private_served: int = 0
+    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +154,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
             texts=store.texts,
             live=live,
             crowded=offsets.crowded,
-            # Of a copy, as a version keeps the offsets that it has read.
-            versions=tuple(_version_facts(store, replace(version), tenant) for version in versions),
+            versions=tuple(_version_facts(store, version, tenant) for version in versions),
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
             days=tuple(store.history.days(tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)),
             drift=tuple(store.states.get(DRIFT, tenant=tenant) or ()),
@@ -175,14 +171,30 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
     live, offsets = Live(), Offsets([], width=1)
     if (version := serving.version) is not None:
         trial = read_trial(store, owner)
-        facts = _version_facts(store, version, tenant)
         live = Live(
-            facts,
+            _version_facts(store, version, tenant),
             since=store.changes.last(["publish", "rollback"], [owner]) or version.at,
             shared=owner != tenant,
             trial=str(trial) if trial.version == version.number and trial.upper is not None else "",
         )
-        offsets = Offsets([], width=version.width) if facts.damage else version.offsets
+        try:
+            visible = store.history.visible(version.offsets, owner=owner, tenant=tenant).values()
+        except StoreUnavailable:
+            raise
+        except StoreError as exc:
+            live, offsets = replace(live, damage=shortened(str(exc), _NOTE)), Offsets([], width=version.width)
+        else:
+            offsets = version.offsets
+            shared = [_offset_facts(store, tenant, offset) for offset in visible if offset.query_id is None]
+            shared.sort(key=lambda offset: (not offset.served, -offset.n, offset.key))
+            private = [offset.served for offset in visible if offset.query_id is not None]
+            live = replace(
+                live,
+                offsets=tuple(shared[:_OFFSETS]),
+                unlisted=max(0, len(shared) - _OFFSETS),
+                private=len(private),
+                private_served=sum(private),
+            )
     if serving.halted is not None:
         since = store.changes.last(["halt"], [tenant, owner])
         live = replace(live, halted=shortened(serving.halted, _NOTE), halted_since=since)
@@ -226,30 +238,14 @@ def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets
 
 
 def _version_facts(store: Store, version: Version, tenant: str) -> VersionFacts:
-    """A version as *tenant* may see it: of the shared tenant's, neither others' tasks and queries nor its note."""
+    """A version as *tenant* may see it: of the shared tenant's, not its note."""
     aliases = sorted(store.registry.aliases(tenant=version.tenant).items())
-    facts = VersionFacts(
+    return VersionFacts(
         **{name: getattr(version, name) for name in ("number", "at", "width", "rewarded", "kept", "served")},
         by=shortened(version.by),
         note="" if version.tenant != tenant else shortened(version.note, _NOTE),
         aliases=tuple(alias for alias, number in aliases if number == version.number),
         embedder=shortened(version.embedder),
-    )
-    try:
-        offsets = store.history.visible(version.offsets, owner=version.tenant, tenant=tenant)
-    except StoreUnavailable:
-        raise
-    except StoreError as exc:
-        return replace(facts, damage=shortened(str(exc), _NOTE))
-    shared = [_offset_facts(store, tenant, offset) for offset in offsets.values() if offset.query_id is None]
-    private = [offset.served for offset in offsets.values() if offset.query_id is not None]
-    shared.sort(key=lambda offset: (not offset.served, -offset.n, offset.key))
-    return replace(
-        facts,
-        shared=tuple(shared[:_OFFSETS]),
-        unlisted=max(0, len(shared) - _OFFSETS),
-        private=len(private),
-        private_served=sum(private),
     )
 
 
