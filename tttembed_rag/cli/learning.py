@@ -242,8 +242,7 @@ def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: Scale, de
     if rewards is None:
         raise click.UsageError("--rewards: expected scores/NAME.tsv of the folder by its NAME, or qrels")
     collection = open_collection(folder, vectors=vectors, rewards=rewards, scale=scale, labels=False)
-    judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, depth)[0])]
-    pooled = pooled_rewards([collection], [np.array(judged, dtype=np.intp)], depth)
+    pooled = pooled_rewards([collection], [collection.judged(depth)], depth)
     read = collection.dataset
     lengths = {name: len(text) for name, text in read.documents.items()}
     pooled = replace(pooled, embedder=embedder_of(folder, vectors))

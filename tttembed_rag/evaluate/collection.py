@@ -144,6 +144,11 @@ class Collection:
         _, rows, scores = self._candidates[query]
         return rows[:depth], scores[:depth]
 
+    def judged(self, depth: int = 1) -> IntArray:
+        """The rows of the queries with judged documents."""
+        rows = range(len(self.query_ids))
+        return np.array([row for row in rows if len(self.candidates(row, depth)[0])], dtype=np.intp)
+
     def by_source(self, query: int, depth: int) -> list[tuple[str, IntArray, Float64]]:
         """The `candidates` of a query with their scores, once for each source; of one judge the source is empty."""
         rows, scores = self.candidates(query, depth)
