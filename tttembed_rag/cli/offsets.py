@@ -12,7 +12,7 @@ import click
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say, text
-from tttembed_rag.cli.options import on_scale, path_alone, path_or_url, told
+from tttembed_rag.cli.options import on_scale, path_alone, path_or_url, printed_of_offsets
 from tttembed_rag.cli.rows import check_folder, collections_of, is_file_of_rows, read_embedded, refuse_of_folder
 from tttembed_rag.cli.telling import offset_facts, offset_lines, tell
 from tttembed_rag.offsets.offsets import Offsets
@@ -32,7 +32,7 @@ _WORDS = 4
 @main.command(short_help="Print what was learned, and on what evidence it is served.")
 @click.argument("file", metavar="FILE|URL", type=path_or_url)
 @text("--tenant", "NAME", "Whose offsets of a store.  [default: the shared tenant]")
-@told
+@printed_of_offsets
 def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> None:
     """Print what the offsets of a saved FILE were learned from and on what evidence they are served.
 
