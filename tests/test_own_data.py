@@ -17,7 +17,7 @@ from tttembed_store import open_store
 from tttembed_rag import Evidence, Offset, Offsets, Rewards, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.cli.labels import read_labels
-from tttembed_rag.cli.rows import tasks_of
+from tttembed_rag.cli.rows import collections_of
 from tttembed_rag.errors import DataError
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.testing import FakeEmbedder
@@ -458,7 +458,7 @@ class TestMeasured:
         (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
 
         model = FakeEmbedder(width=4)
-        (first, scores, sources), (second, other_scores, _) = tasks_of(
+        first, second = collections_of(
             Rewards.from_texts(
                 read_votes(here / "scores.csv", scale=Scale(), task="rest"),
                 embed_query=lambda text: model.embed_queries([text])[0],
@@ -466,11 +466,12 @@ class TestMeasured:
             )
         )
 
-        assert (first.name, second.name) == ("one", "two")
-        assert list(first.documents) == list(second.documents) == ["a", "b", "c"]
-        assert (scores, other_scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
-        assert (first.qrels, second.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
-        assert sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
+        one, two = first.dataset, second.dataset
+        assert (one.name, two.name) == ("one", "two")
+        assert list(one.documents) == list(two.documents) == ["a", "b", "c"]
+        assert (first.scores, second.scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
+        assert (one.qrels, two.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
+        assert first.sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
 
     def test_a_judged_log_is_measured(self, here: Path) -> None:
         """By its scores; without their name it says how to get some."""

@@ -69,7 +69,7 @@ def learn_bridge(
     quality = f"held-out queries find {bridge.agreement:.0%} of the old model's first ten"
     click.echo(f"{bridge.pairs} documents, {bridge.logged} logged queries: {quality}")
     depth, trusted = whose["depth"], whose["trusted"]
-    judged = [_judged(each, depth) for each in collections]
+    judged = [each.judged(depth) for each in collections]
     kept = Kept.joined(
         kept_by(bridge, each, of_each, rows, depth=depth, trusted=trusted)
         for each, of_each, rows in zip(collections, queries, judged, strict=True)
@@ -139,12 +139,6 @@ def _embedded(
     with cached_embedder(embed, out.absolute().parent / CACHE, len(texts) + sum(map(len, logged))) as model:
         vectors = model.embed_documents(texts), [model.embed_queries(of_each) for of_each in logged]
         return *vectors, probe_of(lambda text: model.embed_queries([text])[0]), model.fingerprint
-
-
-def _judged(collection: Collection, depth: int) -> IntArray:
-    """The rows of the queries with verdicts."""
-    rows = range(len(collection.query_ids))
-    return np.array([row for row in rows if len(collection.candidates(row, depth)[0])], dtype=np.intp)
 
 
 def _learned(

@@ -130,11 +130,11 @@ def text(name: str, metavar: str, what: str) -> Callable[[CommandT], CommandT]:
     return click.option(name, default="", show_default=False, metavar=metavar, help=what)
 
 
-def target(given: str) -> Path:
+def target(name: str) -> Path:
     """The type of a file to write, refused in a missing folder before the work starts."""
-    path = Path(given)
+    path = Path(name)
     folder = path.absolute().parent
-    if given == "-" or path.is_dir() or not folder.is_dir():
+    if name == "-" or path.is_dir() or not folder.is_dir():
         raise click.UsageError(f"{path}: expected a file in an existing folder")
     if not os.access(folder, os.W_OK):
         raise click.UsageError(f"{path}: expected a folder that you may write to")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import lru_cache, partial
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -15,7 +11,6 @@ import numpy as np
 
 from tttembed_rag.cli.group import Many, main, target, write_json
 from tttembed_rag.cli.options import on_scale, path_alone, rows_written, warn_of_sources, whether_trusted
-from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.rows import check_folder, collections_of, is_file_of_rows, read_embedded, refuse_of_folder
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.recipe import Recipe, Solver
@@ -26,7 +21,6 @@ from tttembed_rag.system.progress import watched
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.collection import Collection
-    from tttembed_rag.evaluate.experiment import ExperimentPlan, Row
 
 # The labels of a file of the user's own.
 _OF_FILES = (
@@ -54,7 +48,6 @@ _OF_FILES = (
 @whether_trusted
 @rows_written
 @click.option("--html", "page", metavar="PAGE", type=target, help="A page of queries one by one.")
-@side_by_side("splits")
 def evaluate(
     folders: tuple[Path, ...],
     vectors: tuple[str, ...],
@@ -67,7 +60,6 @@ def evaluate(
     solver: Solver,
     json_path: Path | None,
     page: Path | None,
-    workers: int,
     **plan: Any,
 ) -> None:
     """Fit on some queries, measure nDCG@10 on the others.
@@ -106,27 +98,19 @@ def evaluate(
         if str(json_path) != "-":
             click.echo("\n".join(lines_of(comparison)))
         return
-    arguments = (folders, vectors[0], rewards, scale, embed[0] if embed else None, task)
-    opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*arguments)
-    sources = [name for collection in opened or [] for of_query in collection.sources.values() for name in of_query]
+    opened = _collections(folders, vectors[0], rewards, scale, embed[0] if embed else None, task)
+    sources = [name for collection in opened for of_query in collection.sources.values() for name in of_query]
     warn_of_sources(sources, trusted=settings.trusted)
     outcomes = len(settings.contestants) + len(settings.baselines)
-    total = len(settings.seeds) * len(settings.rewarded) * len(opened or folders) * outcomes * 3
-    with worker_processes(workers) if workers != 1 else nullcontext() as pool:
-        every = product(settings.seeds, settings.rewarded)
-        splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
-        if pool is None:
-            rows: Iterable[Row] = run(opened or [], settings)
-        else:  # each process opens the folders for itself, once
-            rows = chain.from_iterable(pool.map(partial(_listed, arguments), splits))
-        measured = list(watched(rows, total, "eval"))
+    total = len(settings.seeds) * len(settings.rewarded) * len(opened) * outcomes * 3
+    measured = list(watched(run(opened, settings), total, "eval"))
     files = ", ".join(str(path) for path in folders if is_file_of_rows(path))
     cells = cells_of(measured)
     if page is not None:
         from tttembed_rag.evaluate.page.measuring import page_of_measured
 
         about = _OF_FILES.format(files=files) if files else f"Rewards: {measured[0]['rewards']}."
-        html = page_of_measured(opened or _collections(*arguments), settings, cells, about=about)
+        html = page_of_measured(opened, settings, cells, about=about)
         write_whole(page, html.encode())
     if json_path is not None:
         write_json(json_path, measured)
@@ -134,12 +118,6 @@ def evaluate(
         labels = [_OF_FILES.format(files=files)] if files else []
         lines = [table(cells), *conclusions(cells), *labels, *([f"Report: {page}"] if page else [])]
         click.echo("\n".join(lines))
-
-
-def _listed(arguments: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
-    from tttembed_rag.evaluate.experiment import run
-
-    return list(run(_kept(*arguments), plan))
 
 
 def _collections(
@@ -163,7 +141,3 @@ def _collections(
         if real and (doubt := collections[-1].scale.doubt(collections[-1].scale.to_unit(np.array(scores)))):
             click.echo(f"warning: {path}: {doubt}", err=True)
     return collections
-
-
-# A worker measures many splits of one workload.
-_kept = lru_cache(maxsize=1)(_collections)

@@ -30,30 +30,30 @@ def warn_of_sources(sources: Collection[str], *, trusted: bool | None) -> None:
         click.echo("warning: --trusted: rewards with a source are never vouched for, they must show a gain", err=True)
 
 
-def path_or_url(given: str) -> Path | str:
+def path_or_url(name: str) -> Path | str:
     """A file or folder, as a path; or the URL of a store, as it is or in the variable of env:NAME."""
     from tttembed_rag.serving.saved import url_of
 
-    given = url_of(given)
-    return given if "://" in given else Path(given)
+    url = url_of(name)
+    return url if "://" in url else Path(url)
 
 
-def path_alone(given: str) -> Path:
+def path_alone(name: str) -> Path:
     """A path, where no store is taken; a URL is refused, and not shown, since it may hold a password."""
-    if "://" in given:
+    if "://" in name:
         raise click.BadParameter("expected a folder or a file, got a URL: stores are not taken here")
-    return Path(given)
+    return Path(name)
 
 
 rows_written = click.option(
     "--json",
     "json_path",
-    type=lambda given: Path(given) if given == "-" else target(given),
+    type=lambda name: Path(name) if name == "-" else target(name),
     metavar="PATH",
     help="Write the rows there; - is stdout.",
 )
-# What is told of offsets.
-told = together(
+# How much is printed of offsets.
+printed_of_offsets = together(
     click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too."),
     click.option("--verbose", is_flag=True, help="Also what it was learned from, and the statistics of the gate."),
     click.option("--json", "as_json", is_flag=True, help="One JSON object per offset."),

@@ -67,8 +67,8 @@ def attempt(
         rewards, trusted = default_target(source, spec).stem, trusted if trusted is not None else True
     read: dict[str, Any] = {"embed": None if folder else embed, "scale": scale, "rewards": rewards, "trusted": trusted}
     read["vectors"] = "minilm" if embed is None else name_of(embed)
-    found = read_rewards(source, task=DEFAULT_TASK, language=False, judge=None, tenant="", last=None, depth=10, **read)
-    conclusion = Conclusion.of(fit(replace(found.rewards, declared_by="your reranker")))
+    known = read_rewards(source, task=DEFAULT_TASK, language=False, judge=None, tenant="", last=None, depth=10, **read)
+    conclusion = Conclusion.of(fit(replace(known.rewards, declared_by="your reranker")))
     if page is not None:
         several = {name: [value] for name in ("embed", "vectors") if (value := read[name]) is not None}
         measured = {**read, "embed": (), **several, "rewards": rewards or "qrels"}

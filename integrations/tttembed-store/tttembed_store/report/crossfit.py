@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tttembed_rag.evaluate.page.heldout import LISTED, HeldOut, Lists, held_out_of, traffic_of
+from tttembed_rag.evaluate.page.heldout import SHOWN, HeldOut, Lists, held_out_of, traffic_of
 from tttembed_rag.evaluate.page.moving import lists_of
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
@@ -85,7 +85,7 @@ def held_out(
 
 def _firsts(queries: FloatArray, documents: FloatArray) -> IntArray:
     """(n, 10) rows of unit *documents* (u, d) of largest product with *queries* (n, d), in no order, by blocks."""
-    count = min(LISTED, len(documents))
+    count = min(SHOWN, len(documents))
     blocks = np.array_split(queries, -(-len(queries) // 128))
     return np.concatenate([np.argpartition(-(block @ documents.T), count - 1, axis=1)[:, :count] for block in blocks])
 
