@@ -187,7 +187,7 @@ class Request:
         if self._offsets is None or self._base is None or private:
             return None
         floor = self._offsets.certificate(self.task)
-        return None if floor is None else floor.cosine()
+        return None if floor is None else floor.cosine(np.asarray(self._base))
 
     def _is_first(self, what: str, task: str | None) -> bool:
         """Whether this is the first time that it is to be logged."""
