@@ -166,7 +166,7 @@ def floor_of(
     n = len(np.unique(groups[answered]))
     lowest = _lowest(best[answered], groups[answered])
     first = np.array([cosines.max(initial=-1.0) for _, _, cosines in lists])
-    worth = float(first.std() / max(alike.std(), _LEAST))
+    worth = float(first.std() / scale[-1]) if scale[-1] > _LEAST else 0.0
     cosines = _lowest((first + worth * np.minimum(alike - typical, 0.0))[answered], groups[answered])
     from scipy.special import betaincinv
 
