@@ -7,7 +7,7 @@ A collection's queries are judged ten deep with a declared judge, and at most 30
 offsets. An *alien* query is one of another collection, of 50 each (the four collections of tools are no aliens to each
 other); a *hard* one is an own query whose right documents were taken out of the index. An answer is a document among
 the first ten that the judge calls right, and it is lost where the query is refused. On *day one* the judged queries
-have no verdicts. The *cosine of the header* is what the proxy hands out: the cut of the first cosine, under the offset.
+have no verdicts. The *cosine of the header* is what the proxy hands out: a cut of the first cosine for each query.
 
 Rivals have the same queries and the same bound (at most 5 % of the requests that have an answer are refused, 90 %; at
 most 10 % where fewer than 45 were judged): a constant on the cosine, the first cosine less the median, the share of the
@@ -31,6 +31,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,13 +45,13 @@ from tttembed_rag import Offsets, fit
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.gate.floors import first_floor
-from tttembed_rag.offsets.floor import LIST, LOST, knowledge
+from tttembed_rag.offsets.floor import FEWEST, LIST, LOST, Floor, knowledge
 from tttembed_rag.offsets.rescorer import Vocabulary
 
 TOOLS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf")
 QUERIES, ALIENS, BINS, FIRST = 300, 50, 10, 3
-# Judged questions that certify 5 %; and the share that fewer may lose.
-ENOUGH, MORE_LOST = 45, 0.1
+# The share that may be lost where fewer than `FEWEST` were judged.
+MORE_LOST = 0.1
 PARTS = ("certified", "lost", "requests lost", "lost by labels", "alien", "hard", "auroc alien", "auroc hard", "ece")
 # What names a cell, and with its policy a line of the table.
 CELL = ("embedder", "judge", "set", "judged", "seed")
@@ -128,11 +129,19 @@ def aliens_of(name: str, args: argparse.Namespace, embedder: str, seed: int) -> 
 
 
 def cut_of(scores: np.ndarray, answered: np.ndarray, lost: float) -> float:
-    """The score below which at most a share *lost* of requests that have an answer are refused (90 %)."""
-    lowest, refused = np.sort(scores[answered]), 0
+    """The score below which at most a share *lost* of requests that have an answer are refused (90 %).
+
+    Where hardly any has one, the requests are all that there are, as those of a floor.
+    """
+    lowest, refused = np.sort(scores[answered] if answered.sum() >= FEWEST else scores), 0
     while refused < len(lowest) and betaincinv(refused + 1, len(lowest) - refused, 0.9) <= lost:
         refused += 1
     return float(lowest[refused - 1]) if refused else -np.inf
+
+
+def over_header(certificate: Floor, allowed: float, vector: np.ndarray, found: Found) -> float:
+    """By how much the first cosine lies above the one that the proxy hands out with a query."""
+    return float(found[2][0]) - (certificate.cosine(vector, allowed) or 0.0)
 
 
 def auroc(above: np.ndarray, below: np.ndarray) -> float:
@@ -151,7 +160,7 @@ def cells(  # noqa: PLR0915 - one cell, from its split to its rows
 ) -> list[dict[str, Any]]:
     """A row for the floor, for day one and for each rival; none where the collection has fewer queries."""
     ground = bench(args.data, args.cache, name, embedder, QRELS if judge in NOISE else judge)
-    collection, allowed = ground.collection, LOST if count >= ENOUGH else MORE_LOST
+    collection, allowed = ground.collection, LOST if count >= FEWEST else MORE_LOST
     pool, _ = split(collection, seed, 0.3)
     if len(pool) < min(count, 150):
         return []
@@ -214,8 +223,9 @@ def cells(  # noqa: PLR0915 - one cell, from its split to its rows
         best = best_of(found, lambda *one: ours(*one).max())
         error = calibration(likely, liked)
         table.append(row("floor", found["own"], best, -np.inf if cut is None else cut, ece=error))
-        cut, best = offsets.certificate(name).cosine(allowed), best_of(found, lambda _, one: float(one[2][0]))
-        table.append(row("cosine of the header", found["own"], best, -np.inf if cut is None else cut))
+        certificate = offsets.certificate(name)
+        cut, best = certificate.cosine(lost=allowed), best_of(found, partial(over_header, certificate, allowed))
+        table.append(row("cosine of the header", found["own"], best, -np.inf if cut is None else 0.0))
     pool_vectors, pool_texts = unit(collection.query_vectors[pool]), texts_of(ground, pool)
     base = searched(ground, pool_vectors, pool_texts)
     day = first_floor(pool_vectors, [one[:3] for one in base], task=name)

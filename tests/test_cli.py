@@ -437,7 +437,7 @@ def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
     """Below the line of an offset stands how much reranking it spares."""
     evidence = Evidence(99, 0.1, (0.05, 0.15), "published", "steady", lost=(0.2, 0.05, 0.004, 0.002))
     skips = Skips((3.0, 2.0), (0.004, 0.01), 10)
-    floor = Floor((0.0,) * 5, np.zeros((1, 2)), 0.0, 60, (0.125,), (0.25,), (0.04,))
+    floor = Floor((0.0,) * 5, np.zeros((1, 2)), 0.0, 60, (0.125,), 1.0, (0.25,), (0.04,))
     offset = Offset("task", np.ones(2, np.float32), 0.9, 99, evidence, task="billing", skips=skips, floor=floor)
     Offsets([offset], width=2).save(path := tmp_path / "offsets.safetensors")
 
@@ -447,12 +447,9 @@ def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
     assert told[1:] == [
         "  rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs",
         "  a cascade skips the reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)",
-        (
-            "  nothing fits below a relevance of 0.12, by the cosine alone 0.25: at most 5% of own requests that have "
-            "an answer are refused (90 %)"
-        ),
+        f"  {floor.told()}",
     ]
-    assert (record["floor"]["n"], record["floor"]["cut"]) == (60, 0.125)
+    assert (record["floor"]["n"], record["floor"]["cut"], record["floor"]["cosine"]) == (60, 0.125, 0.25)
     assert record["lost"] == [0.2, 0.05, 0.004, 0.002]
     assert record["skips"] == {"leads": [3.0, 2.0], "lost": [0.004, 0.01], "depth": 10, "best": []}
 

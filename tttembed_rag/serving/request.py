@@ -200,7 +200,7 @@ class Request:
         if self._offsets is None or self._base is None or private:
             return None
         floor = self._offsets.certificate(self.task)
-        return None if floor is None else floor.cosine()
+        return None if floor is None else floor.cosine(np.asarray(self._base))
 
     def _log_first(self, what: str, task: str | None, line: str, error: Exception | None = None) -> None:
         """Say why something is not done the first time, for an *error* or for the `reason` of the request."""

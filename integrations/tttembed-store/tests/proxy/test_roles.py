@@ -298,7 +298,7 @@ FLOORED = Evidence(60, 0.1, (0.05, 0.15), "published", "made up")
 def floored(tools, task):
     """A local offset of a task with a floor: its search finds nothing below a cosine of .43217."""
     zero = np.zeros(tools.WIDTH, np.float32)
-    floor = Floor((0.0,) * 5, np.zeros((1, tools.WIDTH)), 0.0, 60, (0.1,), (0.43217,), (0.04,))
+    floor = Floor((0.0,) * 5, np.zeros((1, tools.WIDTH)), 0.0, 60, (0.1,), 1.0, (0.43217,), (0.04,))
     return Offset("local", zero, 0.5, 60, FLOORED, task=task, floor=floor)
 
 

@@ -249,9 +249,9 @@ class _Endpoints:
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
                 return after, changed, self._headers(changed, floors)
 
-        after, changed, told = await _in_turn(size, turned)
-        headers = {name.decode(): value.decode() for name, value in told}
-        return _json({"vectors": after, "steered": changed, "version": headers[_VERSION.decode()]}, headers=headers)
+        after, changed, headers = await _in_turn(size, turned)
+        named = {name.decode(): value.decode() for name, value in headers}
+        return _json({"vectors": after, "steered": changed, "version": named[_VERSION.decode()]}, headers=named)
 
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
