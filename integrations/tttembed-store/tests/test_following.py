@@ -17,6 +17,7 @@ from tttembed_store import StoreLog, follow, open_store
 from tttembed_store.following.follower import Follower
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Steering, context
+from tttembed_rag.errors import StoreError
 from tttembed_rag.testing import eventually
 
 WIDTH = 8
