@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tttembed_store import REQUIRED, Candidate, Served, StoreLog, Worker, follow, open_store
+from tttembed_store import Candidate, Served, StoreLog, Worker, follow, open_store
 
 from tttembed_rag import Evidence, Offset, Offsets, Steering, context
 from tttembed_rag.system import telemetry
@@ -194,7 +194,7 @@ class TestCapture:
 
         for metric in ("tttembed.capture.queries", "tttembed.capture.duration"):
             monkeypatch.setitem(telemetry.instruments(), metric, raises)
-        with StoreLog(store, "judge", capacity=1, tenant=REQUIRED) as log:
+        with StoreLog(store, "judge", capacity=1, tenant_required=True) as log:
             log.record("nobody's", ["a"], [0.5])
             log.record("no texts", 7, [0.5])
             with context(task="t", tenant="acme"):

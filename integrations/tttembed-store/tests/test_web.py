@@ -23,10 +23,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from tttembed_store import REQUIRED, StoreLog, follow, open_store
+from tttembed_store import StoreLog, follow, open_store
 
 from tttembed_rag import Evidence, Offset, Offsets, Steering, context
-from tttembed_rag.serving.context import _blocks, context_value, current_query_id, current_tenant
+from tttembed_rag.serving.context import _blocks, context_value, current_tenant
 
 starlette = pytest.importorskip("starlette", reason="starlette is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -83,7 +83,7 @@ def retriever(store):
     for seed, tenant in enumerate(["", *TENANTS]):
         store.registry.publish(offsets_of(seed), by="test", tenant=tenant)
     live = follow(store, tenants=TENANTS, tenant_required=True)
-    with StoreLog(store, tenant=REQUIRED) as log:
+    with StoreLog(store, tenant_required=True) as log:
         yield Retriever(Steering(live), log)
     live.close()
 
@@ -283,7 +283,7 @@ class TestGenerators:
                         log.observe(f"{tenant}'s {number}", ["a document"])
                         yield
 
-        with StoreLog(store, tenant=REQUIRED) as log:
+        with StoreLog(store, tenant_required=True) as log:
             first, second = steps("acme"), steps("bob")
             for generator in (first, second, first, second):
                 next(generator)
@@ -303,7 +303,7 @@ class TestGenerators:
                     log.observe(f"page {number} of bob", ["a document"])
                     yield
 
-        with StoreLog(store, tenant=REQUIRED) as log:
+        with StoreLog(store, tenant_required=True) as log:
             kept = pages()
             next(kept)
             log.observe("a request of nobody", ["a document"])
@@ -380,7 +380,7 @@ class TestGenerators:
                     started.append(asyncio.create_task(ask(f"{tenant}'s {number}")))
                     yield
 
-        with StoreLog(store, tenant=REQUIRED) as log:
+        with StoreLog(store, tenant_required=True) as log:
             started, first, second = [], steps("acme"), steps("bob")
             for generator in (first, second, first, second):
                 await anext(generator)
@@ -530,7 +530,7 @@ class TestGenerators:
 
         with of_tenant("acme"):
             seen = [current_tenant()]
-            words = context_value("task"), context_value("source"), current_query_id()
+            words = context_value("task"), context_value("source"), context_value("query_id") or ""
         with ExitStack() as stack:
             stack.enter_context(of_tenant("acme"))
             seen.append(current_tenant())

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -173,7 +174,7 @@ def test_the_guides_server_is_one_that_nginx_takes(tmp_path):
             "--catalog: expected a store for a alone, got one that is used already",
         ),
         (
-            ("--store", "sqlite:///a.db", "--judge", ""),
+            ("--store", "sqlite:///made.db", "--judge", ""),
             "judge: expected a name to keep feedback under, got an empty one",
         ),
         (("--offsets", "a", "--catalog", "a=missing.json"), "missing.json: expected a JSON file of tools"),
@@ -183,12 +184,25 @@ def test_bad_options_end_with_one_line(arguments, message, tmp_path, monkeypatch
     """Exit code 2, and what was expected."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TTTEMBED_STORE", raising=False)
+    open_store("sqlite:///made.db").close()
 
     named = [] if arguments is None else ["https://api.openai.com", "--model", "small", *arguments]
     result = CliRunner().invoke(main, ["serve", *named])
 
     assert result.exit_code == 2
     assert message in result.output.splitlines()[-1]
+
+
+def test_a_port_that_is_taken_is_one_line(tools, tmp_path):
+    """Which one stands in it."""
+    tools.offsets_of().save(tmp_path / "o")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        arguments = ["http://127.0.0.1:1", "--model", "small", "--offsets", str(tmp_path / "o"), "--port", port]
+        result = CliRunner().invoke(main, ["serve", *arguments])
+
+    assert result.exit_code == 2
+    assert re.search(rf"^Error: .*already in use.*{port}", result.output, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ def kept(store_url):
     """`kept(tenant)`: the rewards of users in the store, by the texts or ids of query and document, and source."""
 
     def read(tenant=""):
-        q, d, r, t, j = schema.queries, schema.documents, schema.source_rewards, schema.tenants, schema.judges
+        q, d, r, t, j = schema.queries, schema.documents, schema.rewards, schema.tenants, schema.judges
         joined = r.join(q, r.c.query == q.c.id).join(d, r.c.document == d.c.id)
         joined = joined.join(t, q.c.tenant == t.c.id).join(j, r.c.judge == j.c.id)
         columns = (q.c.text, d.c.text, d.c.name, r.c.source, r.c.value)
@@ -84,6 +84,7 @@ def test_the_last_word_of_a_source_counts(proxied, store_url, kept, words, rewar
         ([{"id": "a", "thumb": 1}, {"id": "a", "thumb": -1}], None, [0.25]),
         ([{"id": "a", "thumb": True}, {"id": "b", "thumb": False}], None, [0.75, 0.25]),
         ([{"id": "a", "thumb": "up"}, {"id": "b", "thumb": "No"}, {"id": "c", "thumb": "-"}], None, [0.75, 0.25, 0.25]),
+        ([{"id": "a", "thumb": "\U0001f44d"}, {"id": "b", "thumb": "thumbs_down"}], None, [0.75, 0.25]),
         ([{"id": "a", "click": "yes"}, {"id": "b", "click": "no"}], None, [0.75, 0.25]),
     ],
 )

@@ -12,6 +12,7 @@ from tttembed_store.proxy import Caller, Callers
 from tests.traffic import frozen
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.embedders import Bridge
+from tttembed_rag.offsets.floor import Floor
 
 QUERY = {"x-ttt-role": "query"}
 
@@ -289,3 +290,48 @@ def test_what_cannot_cross_a_bridge_is_refused(proxied, tools, bridge):
 
     assert ask(proxied(frozen(tools.offsets_of(width=8)), bridge=narrow), QUERY).status_code == 502
     assert ask(proxied(frozen(tools.offsets_of(width=8)), bridge=bridge, limit=100), QUERY).status_code == 502
+
+
+FLOORED = Evidence(60, 0.1, (0.05, 0.15), "published", "made up")
+
+
+def floored(tools, task):
+    """A local offset of a task with a floor: its search finds nothing below a cosine of .43217."""
+    zero = np.zeros(tools.WIDTH, np.float32)
+    floor = Floor((0.0,) * 5, np.zeros((1, tools.WIDTH)), 0.0, 60, (0.1,), 1.0, (0.43217,), (0.04,))
+    return Offset("local", zero, 0.5, 60, FLOORED, task=task, floor=floor)
+
+
+@pytest.mark.parametrize(
+    ("task", "query", "fields", "expected"),
+    [
+        ("default", QUERY, {}, "0.4321"),
+        ("default", QUERY, {"input": ["one", "two"]}, "0.4321"),
+        ("default", {}, {}, None),
+        ("default", QUERY, {"model": "wide"}, None),
+        ("billing", QUERY, {}, None),
+        ("billing", QUERY | {"x-ttt-task": "billing"}, {}, "0.4321"),
+    ],
+)
+def test_a_query_comes_with_the_cosine_below_which_nothing_answers_it(proxied, tools, task, query, fields, expected):
+    """Rounded down, where its task has a floor; not where offsets refuse the vector, nor for documents."""
+    model = fields.get("model", "small")
+    live = frozen(Offsets([floored(tools, task)], width=tools.WIDTH))
+
+    assert ask(proxied(live, model=model), query, **fields).headers.get("x-ttt-floor") == expected
+
+
+def test_vectors_that_are_there_already_come_with_it_too(proxied, tools):
+    """`/v1/steer` has the floor in its header."""
+    client = proxied(frozen(Offsets([floored(tools, "default")], width=tools.WIDTH)))
+    body = {"vectors": [tools.vector_of("wash wool")], "texts": ["wash wool"]}
+
+    assert client.post("/v1/steer", json=body).headers["x-ttt-floor"] == "0.4321"
+
+
+def test_queries_of_several_floors_come_with_none(proxied, tools):
+    """A private offset has no floor: of a request with its text and another nothing is certified of both."""
+    own = Offset("query", np.ones(tools.WIDTH, np.float32), 0.9, 1, FLOORED, task="default", query_id="one")
+    client = proxied(frozen(Offsets([own, floored(tools, "default")], width=tools.WIDTH)))
+
+    assert "x-ttt-floor" not in ask(client, QUERY, input=["one", "two"]).headers

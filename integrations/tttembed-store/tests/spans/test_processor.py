@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from tttembed_store import REQUIRED, StoreLog
+from tttembed_store import StoreLog
 from tttembed_store.spans import reading
 from tttembed_store.spans.reading import Reader, Span
 
@@ -362,7 +362,7 @@ class TestTenants:
                     tracer.start_span("retrieve", attributes=retriever(f"{tenant}'s")).end()
                     yield
 
-        log = StoreLog(store, tenant=REQUIRED)
+        log = StoreLog(store, tenant_required=True)
         processor, tracer = provided(log)
         first, second = steps("acme"), steps("bob")
         for generator in (first, second, first, second):
@@ -381,7 +381,7 @@ class TestTenants:
 
     def test_who_flushes_is_not_taken_for_who_asked(self, store):
         """A flush reads in its caller's thread what waits of all: a span of nobody stays nobody's."""
-        log = StoreLog(store, tenant=REQUIRED)
+        log = StoreLog(store, tenant_required=True)
         processor, tracer = provided(log)
 
         tracer.start_span("retrieve", attributes=retriever("whose?")).end()

@@ -1,6 +1,7 @@
 """The commands that work on a store: what they print, what they change, how they refuse."""
 
 import json
+import re
 import tracemalloc
 from dataclasses import replace
 
@@ -270,10 +271,12 @@ def test_fit_warns_of_a_judge_that_counts_words(sqlite_url, tmp_path):
     assert "warning: rewards repeat how many words documents share with their query" in result.output
 
 
-@pytest.mark.parametrize("option", ["--task", "--vectors", "--rewards", "--scale", "--depth"])
-def test_fit_refuses_what_says_nothing_of_a_store(url, tmp_path, option):
+@pytest.mark.parametrize(
+    ("option", "value"), [("--task", 3), ("--vectors", 3), ("--rewards", 3), ("--scale", "logit"), ("--depth", 3)]
+)
+def test_fit_refuses_what_says_nothing_of_a_store(url, tmp_path, option, value):
     """The store's address may hold a password: it is not repeated."""
-    result = run("fit", url, "--out", tmp_path / "out", option, 3)
+    result = run("fit", url, "--out", tmp_path / "out", option, value)
 
     assert result.exit_code == 2
     assert result.output.splitlines()[-1] == f"Error: {option}: expected a file or a folder, got a store"
@@ -436,11 +439,33 @@ def test_an_import_asks_whose_queries_it_brings(url, log):
 
 
 def test_a_store_that_is_made_is_told_of(new_sqlite_url, caplog):
-    """Once: who mistyped the URL of a worker or of a service is told that it is not the store that was meant."""
-    for _ in range(2):
-        run("worker", new_sqlite_url, "--once")
+    """Once: who records under a mistyped URL is told that it is not the store that was meant."""
+    answers = [run("store create", "--store", new_sqlite_url).stdout for _ in range(2)]
 
+    assert answers == [f"{new_sqlite_url} is ready\n"] * 2
     assert caplog.messages == [f"{new_sqlite_url}: no store was there, made one"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "{url}"],
+        ["fit", "{url}", "--out", "{folder}/out"],
+        ["audit draw", "{url}", "--out", "{folder}/out"],
+        ["report", "--store", "{url}", "--html", "{folder}/out"],
+        ["worker", "{url}", "--once"],
+        ["serve", "--embed", "python:tttembed_rag.testing:FakeEmbedder", "--store", "{url}"],
+        ["store versions", "--store", "{url}"],
+    ],
+)
+@pytest.mark.parametrize("name", ["typo.db", "no/typo.db"])
+def test_no_store_is_made_where_one_is_read(arguments, name, tmp_path):
+    """A mistyped URL is refused in one line by every command that serves, learns or shows."""
+    result = run(*(argument.format(url=f"sqlite:///{tmp_path}/{name}", folder=tmp_path) for argument in arguments))
+
+    assert result.exit_code == 2
+    assert re.search(r"typo\.db: expected a (store, found no file|file in an existing folder)", result.output)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -462,12 +487,27 @@ def test_a_store_that_is_made_is_told_of(new_sqlite_url, caplog):
         (["store publish", "{folder}/absent", "--store", "{url}"], "expected an offsets file"),
         (["fit", "{url}", "--out", "{folder}/out", "--judge", "nobody"], "nobody"),
         (["fit", "{url}", "--out", "{folder}/out", "--no-gate"], "--scope"),
-        (["fit", "{folder}", "--out", "{folder}/out"], "--rewards"),
+        (["fit", "{folder}", "--out", "{folder}/out"], "found a folder without corpus.jsonl"),
         (["store forget", "--store", "{url}", "--tenant", ""], "forget: expected one of --query, --source and --all"),
         (
             ["store forget", "--store", "{url}", "--tenant", "acmee", "--all"],
             "expected a tenant of the store, got 'acmee'",
         ),
+        (["store export-rewards", "{folder}/out", "--store", "{url}", "--judge", "stranger"], "stranger"),
+        (
+            ["store export-rewards", "{folder}/out", "--store", "{url}", "--shards", "0"],
+            "'--shards': 0 is not in the range",
+        ),
+        (
+            ["store export-rewards", "{folder}/out", "--store", "{url}", "--tenant", "nobody"],
+            "export-rewards: expected rewards of tenant 'nobody', found none",
+        ),
+        (["worker", "mysql://host/db"], "expected sqlite:///FILE"),
+        (["worker", "{url}", "--judge", "nobody:x"], "nobody"),
+        (["worker", "{url}", "--judge", "feedback:x.csv"], "feedback"),
+        (["worker", "{url}", "--budget", "pairs=many"], "many"),
+        (["worker", "{url}", "--min-new", "0"], "0"),
+        (["worker", "{url}", "--every", "0"], "every: expected seconds in (0, 9.2e+09], got 0"),
         (["worker", "{url}", "--every", "inf"], "every: expected seconds in (0, 9.2e+09], got inf"),
     ],
 )

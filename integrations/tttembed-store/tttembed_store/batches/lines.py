@@ -19,13 +19,12 @@ from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.chats import Gemini
-from tttembed_rag.judges.contract import Blocking, Scores
+from tttembed_rag.judges.contract import Scores
 from tttembed_rag.judges.documents import Screened, readable
 from tttembed_rag.judges.rubric import RubricJudge
-from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress, verdicts_of
-from tttembed_rag.judging.spending import Price
+from tttembed_rag.judging.spending import Ledger, Price
 from tttembed_rag.judging.walk import Walk
 from tttembed_rag.rewards.observations import Served
 from tttembed_store.sql.work.openbatches import OpenBatch
@@ -53,7 +52,7 @@ class LineResult:
     billed: bool = False
 
 
-class LineJudge(Blocking):
+class LineJudge:
     """A judge that is asked by lines. Its fingerprint is that of the single judge: answers of both are one.
 
     Here *single* makes the requests, and is not asked. *path* is where OpenAI's protocol has such requests, and *price*
@@ -75,12 +74,12 @@ class LineJudge(Blocking):
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate, one request a document that has text."""
-        texts = Screened.of(documents, self.single.longest_document).texts
-        return sum((self.single.forecast(query, [text]) for text in texts), Usage())
+        pairs = Screened.of([(query, documents)], self.single.longest_document).pairs
+        return sum((self.single.forecast(query, [text]) for _, text in pairs), Usage())
 
     def line(self, pair: bytes, query: str, document: str) -> bytes | None:
         """The request about one document as a line, in ASCII; None for a document without text."""
-        texts = Screened.of([document], self.single.longest_document).texts
+        texts = [text for _, text in Screened.of([(query, [document])], self.single.longest_document).pairs]
         if not texts:
             return None
         body, address = self.single.request(query, texts), pair.hex()

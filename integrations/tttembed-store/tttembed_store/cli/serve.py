@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,8 +117,6 @@ def serve(
     # offers another protocol, as all of Java's clients do, is read with its body by h11 alone.
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         http="h11",
         ws="none",
         log_level="error",
@@ -127,8 +126,8 @@ def serve(
         timeout_keep_alive=75,
         timeout_graceful_shutdown=30,
     )
-    listening = config.bind_socket()
-    listening.listen(config.backlog)  # from here on callers wait instead of being refused
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=config.backlog)  # from here on callers wait
     shown = f"[{host}]" if ":" in host else host
     # What was imported stays: later collections pass it over, which would make a caller wait for tens of milliseconds.
     gc.collect()

@@ -85,7 +85,7 @@ def import_(
     of_answers = scores_of is not None and _service(log) not in ("", "phoenix")
     if (scores_of is None) != (scale is None) and (of_spans or of_log) and not of_answers:
         raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
-    votes = [] if of_spans or of_log else read_rewarded(Path(log), scale or "probability", DEFAULT_TASK)
+    votes = [] if of_spans or of_log else read_rewarded(Path(log), Scale.parse(scale) if scale else None, DEFAULT_TASK)
     served = read_log(Path(log)) if of_log else votes
     left_out, written = dict[str, int](), 0
     owner, judge = tenant or "", _VOTERS if votes or of_answers else scores_of or ""

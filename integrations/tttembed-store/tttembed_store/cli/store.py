@@ -36,6 +36,14 @@ _NAMED = 10
 
 
 @operators.command()
+@in_store
+def create(url: str) -> None:
+    """Make a store where none is; one that is there stays as it is."""
+    with opened(url, create=True) as store:
+        say(f"{store.name} is ready")
+
+
+@operators.command()
 @click.argument("file", type=Path)
 @in_store
 @of_tenant

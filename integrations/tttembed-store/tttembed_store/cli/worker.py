@@ -83,8 +83,10 @@ def worker(
     from tttembed_rag.judging.spending import Budget, Price
     from tttembed_store.batches.service import open_batch_service
     from tttembed_store.sql import open_store
+    from tttembed_store.sql.database import Database
     from tttembed_store.worker import Worker
 
+    Database(url).check_file()
     caps, judge = Budget.parse(budget), None
     if batch and spec is None:
         raise click.UsageError("--batch: expected --judge SPEC with it")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ from tttembed_store.proxy.catalogues import Catalogues
 from tttembed_store.proxy.feedback import FeedbackWriter
 from tttembed_store.proxy.openapi import BODIES, checked_body, document
 from tttembed_store.proxy.shapes import EmbeddingRequest, is_embedding_path, read_request, steered_answer
-from tttembed_store.proxy.upstream import Answer, LocalModel, Upstream, raw_path
+from tttembed_store.proxy.upstream import Answer, Headers, LocalModel, Upstream, raw_path
 from tttembed_store.sql.records import ANONYMOUS
 
 ResultT = TypeVar("ResultT")
@@ -47,6 +48,9 @@ ResultT = TypeVar("ResultT")
 _log = logging.getLogger(__name__)
 # The header that says which version steered the answer; and its value where none did.
 _VERSION, _BASE = b"x-ttt-version", b"base"
+# The header with the cosine below which no document answers any query of the request.
+_FLOOR = b"x-ttt-floor"
+_UNSTEERED: Headers = [(_VERSION, _BASE)]
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 # Bytes above which an answer is steered in a thread, so that other callers need not wait.
 _LONG = 200_000
@@ -174,14 +178,13 @@ class _Endpoints:
             _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
             return self._as_it_came(replace(answer, parts=content))
         try:
-            steered, version = await _in_turn(len(content), partial(self._turned, embedding, content, caller))
+            steered, headers = await _in_turn(len(content), partial(self._turned, embedding, content, caller))
         except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out, unless it cannot cross
             _log.exception("an answer of the upstream was not steered")
             self._check_may_pass()
-            steered, version = content, _BASE
+            steered, headers = content, _UNSTEERED
         response = Response(steered, answer.status)
-        response.raw_headers += [header for header in answer.headers if header[0] != b"content-length"]
-        response.raw_headers.append((_VERSION, version))
+        response.raw_headers += [header for header in answer.headers if header[0] != b"content-length"] + headers
         return response
 
     def _check_may_pass(self) -> None:
@@ -194,8 +197,9 @@ class _Endpoints:
         self._check_may_pass()
         return _relayed(answer)
 
-    def _turned(self, embedding: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
-        """The answer to send, and the version that steered it."""
+    def _turned(self, embedding: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, Headers]:
+        """The answer to send, with the version that steered it and the floor of its queries."""
+        floors: set[float | None] = set()
         with caller.context(len(embedding.texts)):
 
             def turn(vector: Any, number: int) -> Any:
@@ -203,10 +207,23 @@ class _Endpoints:
                     vector = self.bridge.apply(vector, documents=not embedding.is_query).tolist()
                     if not embedding.is_query:
                         return vector
-                return self.steering.apply(vector, embedding.texts[number] if number < len(embedding.texts) else "")
+                return self._steered(vector, embedding.texts[number] if number < len(embedding.texts) else "", floors)
 
             steered, turned = steered_answer(body, turn)
-            return steered, self._version() if turned else _BASE
+            return steered, self._headers(turned, floors)
+
+    def _steered(self, vector: Any, text: str, floors: set[float | None]) -> Any:
+        """The vector to search with; the floor of its cosines joins *floors*."""
+        request = self.steering.request(text)
+        steered = request.vector(vector)
+        floors.add(request.cosine_floor())
+        return steered
+
+    def _headers(self, turned: int, floors: set[float | None]) -> Headers:
+        """The version that steered an answer, and the floor that all its queries share, rounded down."""
+        cut = floors.pop() if len(floors) == 1 else None
+        floor = [] if cut is None else [(_FLOOR, f"{math.floor(cut * 1e4) / 1e4:.4f}".encode())]
+        return [(_VERSION, self._version() if turned else _BASE), *floor]
 
     def _version(self) -> bytes:
         number = self.live.status.version
@@ -224,16 +241,17 @@ class _Endpoints:
         if not (isinstance(texts, list) and len(texts) == len(vectors) and all(isinstance(t, str) for t in texts)):
             raise HTTPException(400, f"texts: expected one string per vector, {len(vectors)}")
 
-        def turned() -> tuple[list[Any], int, bytes]:
+        def turned() -> tuple[list[Any], int, Headers]:
+            floors: set[float | None] = set()
             with self.callers.find(request.headers).context(len(texts)):
                 crossed = vectors if self.bridge is None else [self.bridge.apply(vector).tolist() for vector in vectors]
-                after = [self.steering.apply(vector, text) for vector, text in zip(crossed, texts, strict=True)]
+                after = [self._steered(vector, text, floors) for vector, text in zip(crossed, texts, strict=True)]
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
-                return after, changed, self._version() if changed else _BASE
+                return after, changed, self._headers(changed, floors)
 
-        after, changed, version = await _in_turn(size, turned)
-        answer = {"vectors": after, "steered": changed, "version": version.decode()}
-        return _json(answer, headers={_VERSION.decode(): version.decode()})
+        after, changed, headers = await _in_turn(size, turned)
+        named = {name.decode(): value.decode() for name, value in headers}
+        return _json({"vectors": after, "steered": changed, "version": named[_VERSION.decode()]}, headers=named)
 
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""

@@ -44,7 +44,7 @@ class FeedbackWriter:
     def __init__(self, store: Store | str, judge: str = JUDGE) -> None:
         if not judge:
             raise InputError("judge: expected a name to keep feedback under, got an empty one")
-        self._reached = Reached(store, "store of feedback")
+        self._reached = Reached(store, "store of feedback", records=True)
         self._judge = judge
         # Requests that wait: who asks, what is written, its bytes, and who waits for how much of it is kept.
         self._waiting: list[tuple[Caller, Served, int, Future[int]]] = []

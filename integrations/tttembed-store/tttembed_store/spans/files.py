@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tttembed_rag.capture.log import unit_rewards
 from tttembed_rag.errors import DataError, RewardError
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.serving.log import unit_rewards
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_store.extras import require
 from tttembed_store.spans.reading import Reader, Span, children_first

@@ -18,10 +18,10 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from tttembed_rag.capture.log import Known, Log, checked_log
 from tttembed_rag.errors import check_count, require
 from tttembed_rag.rewards.observations import Served
-from tttembed_rag.serving.context import context, context_value, current_query_id
+from tttembed_rag.serving.context import context, context_value
+from tttembed_rag.serving.log import Known, Log, checked_log
 from tttembed_rag.system import telemetry
 from tttembed_store.spans.reading import Reader, Span, TextsById
 
@@ -119,7 +119,7 @@ class _Ended:
     def __init__(self, span: ReadableSpan) -> None:
         self.span, self.context = span, span.context
         # None where the caller said no tenant: the log knows what that means.
-        self.caller = {"task": context_value("task"), "tenant": context_value("tenant"), "query_id": current_query_id()}
+        self.caller = {name: context_value(name) for name in ("task", "tenant", "query_id")}
 
 
 class _Reading(SpanExporter):
