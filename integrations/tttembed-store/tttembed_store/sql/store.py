@@ -325,6 +325,8 @@ class Store(AbstractContextManager["Store"]):
         if len(named) > 1:
             raise InputError(f"source: expected queries, sources or documents, got {len(named)} of these")
         kind, things = next(iter(named.items()), (None, ()))
+        if kind and not things:
+            return Forgotten()
         for name in things if kind == "source" else ():
             checked_name("source", name, empty=True)
         # An id may stand for the text.
