@@ -63,7 +63,7 @@ LAYERS = {
         ("__main__",),
     ),
     "tttembed_store": (
-        ("extras",),
+        ("extras", "background"),
         ("spans", "shards"),
         ("sql",),
         ("batches", "following"),

@@ -13,10 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tttembed_store import follow, open_store
+from tttembed_store import StoreLog, follow, open_store
 from tttembed_store.following.follower import Follower
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Steering, context
+from tttembed_rag.errors import StoreError
 from tttembed_rag.testing import eventually
 
 WIDTH = 8
@@ -366,18 +367,45 @@ class TestOutages:
         assert eventually(lambda: [one.levelno for one in caplog.records] == [logging.WARNING] * 2)
 
     def test_a_store_that_is_away_at_the_start_is_met_later(self, tmp_path):
-        """A process starts without its database, on base vectors, and follows as soon as it is there."""
-        live = follow(f"sqlite:///{tmp_path}/later/ttt.db", every=0.01)
-        before = Steering(live).apply(BASE, "q"), live.status
-        (tmp_path / "later").mkdir()
-        with open_store(f"sqlite:///{tmp_path}/later/ttt.db") as store:
+        """A process starts while its database cannot be read, on base vectors, and follows as soon as it can."""
+        with open_store(f"sqlite:///{tmp_path}/later.db") as store:
             store.registry.publish(offsets_of(1), by="test")
+        (tmp_path / "ttt.db").mkdir()
+        live = follow(f"sqlite:///{tmp_path}/ttt.db", every=0.01)
+        before = Steering(live).apply(BASE, "q"), live.status
+        (tmp_path / "ttt.db").rmdir()
+        (tmp_path / "later.db").rename(tmp_path / "ttt.db")
 
         assert before[0] == BASE
         assert "unable to open database file" in before[1].error
         assert before[1].age is None
         assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
         live.close()
+
+    @pytest.mark.parametrize("name", ["ttt.db", "no/ttt.db"])
+    def test_a_file_that_is_not_there_is_refused(self, tmp_path, name):
+        """Its name is mistyped, or nobody made it yet: no store is made where one is only read."""
+        with pytest.raises(
+            StoreError, match=r"ttt\.db: expected a store, found no file \(`tttembed store create` makes"
+        ):
+            follow(f"sqlite:///{tmp_path}/{name}")
+
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_log_makes_the_file_that_is_followed(self, tmp_path):
+        """A program that records may begin before anybody made a store, and serves while it records."""
+        url = f"sqlite:///{tmp_path}/ttt.db"
+        log = StoreLog(url)
+        live = follow(url)
+
+        assert live.status.error is None
+        live.close()
+        log.close()
+
+    def test_what_is_no_store_is_refused(self, tmp_path):
+        """A wrong URL is an error where it is written."""
+        with pytest.raises(StoreError, match=r"^url: expected sqlite:///FILE or postgresql"):
+            follow("mysql://nowhere")
 
     @pytest.mark.parametrize("every", [0, -1.0, float("inf"), float("nan"), 1e12])
     def test_an_interval_that_no_thread_can_wait_is_refused(self, store, every):

@@ -1,4 +1,4 @@
-"""The recipes of docs/how-to/beyond-one-machine.md: each scheduler runs a round of the worker as printed."""
+"""The recipes of docs/reference/beyond-one-machine.md: each scheduler runs a round of the worker as printed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tttembed_store import StoreLog, open_store
 
 REPO = Path(__file__).resolve().parents[3]
-PAGE = (REPO / "docs" / "how-to" / "beyond-one-machine.md").read_text(encoding="utf-8")
+PAGE = (REPO / "docs" / "reference" / "beyond-one-machine.md").read_text(encoding="utf-8")
 
 pytestmark = pytest.mark.slow
 

@@ -49,14 +49,14 @@ def read(reader):
 
     def values(name):
         data = reader.get_metrics_data()
-        found = {}
+        points = {}
         for resource in data.resource_metrics if data else ():
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     for point in metric.data.data_points if metric.name == name else ():
                         key = tuple(sorted(point.attributes.items()))
-                        found[key] = point.value if hasattr(point, "value") else point.count
-        return found
+                        points[key] = point.value if hasattr(point, "value") else point.count
+        return points
 
     return values
 
@@ -154,8 +154,8 @@ class TestServing:
 
         queued = read("tttembed.capture.queued").get((), 0)
         followers = [Follower(2, 1e6, 3), Follower(1, 2e6, 4)]
-        for one in followers:
-            telemetry.watch(one)
+        for follower in followers:
+            telemetry.watch(follower)
 
         assert read("tttembed.refresh.version")[key(tenant="twice")] == 1
         assert read("tttembed.refresh.age")[()] == 2e6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sqlite3
 from dataclasses import asdict, replace
@@ -126,8 +125,8 @@ class TestOneRound:
         store.observe(world.served(range(6)))
 
         def asked(query):
-            forget = partial(store.forget, tenant="", query_id="q3", by="test")
-            return asyncio.to_thread(forget) if query == "query 3" else None
+            if query == "query 3":
+                store.forget(tenant="", query_id="q3", by="test")
 
         judge = Knowing(world, asked)
         done = Worker(store, judge, concurrency=1).round()
@@ -258,11 +257,11 @@ class TestBudget:
         careful = RubricJudge(lambda _: "Score: 5", model="careful")
 
         class Garbled:
-            scale, fingerprint, score = careful.scale, "garbled@1", careful.score
+            scale, fingerprint = careful.scale, "garbled@1"
             documents_per_call, forecast = careful.documents_per_call, careful.forecast
 
-            async def ascore(self, query, documents):
-                await careful.ascore(query, documents)
+            def score(self, query, documents):
+                careful.score(query, documents)
                 return [5.0 * (text == answers()[query]) if query in answers() else 99.0 for text in documents]
 
         store.observe(world.served(range(40)))

@@ -18,7 +18,6 @@ from tests.workers import Knowing, actions, command, http_judge, publishing, ste
 from tttembed_rag import Scale
 from tttembed_rag.cli import main
 from tttembed_rag.judges import RubricJudge
-from tttembed_rag.judges.contract import Blocking
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging import calls
 from tttembed_rag.testing import eventually
@@ -90,7 +89,7 @@ class TestBrokenJudges:
         """A judge without an answer holds a round up for so long, and no later one."""
         free = threading.Event()
 
-        class Hanging(Blocking):
+        class Hanging:
             scale, fingerprint = Scale("probability"), "hanging@1"
 
             def score(self, query, documents):

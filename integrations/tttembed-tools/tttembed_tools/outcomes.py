@@ -12,9 +12,9 @@ from tttembed_store.capture.storelog import StoreLog
 from tttembed_store.following import follow
 from tttembed_store.sql.records import ANONYMOUS, TOOL_CALLS
 
-from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError
 from tttembed_rag.serving.context import context_value, current_tenant
+from tttembed_rag.serving.log import Known
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
 

@@ -1,6 +1,5 @@
 """Many processes at once: writers and readers, publishers and those who roll back, two workers, forks."""
 
-import asyncio
 import os
 import signal
 import threading
@@ -222,7 +221,7 @@ class Freezing:
 
     def __init__(self, store, scores, tell, *, freezes):
         self._scores, self._tell, self._left = scores, tell, 29 if freezes else 0
-        self._write, self._writing = store._database.write, threading.Lock()
+        self._asking, self._writing, self._write = threading.Lock(), threading.Lock(), store._database.write
         store._database.write = self._written
 
     @contextmanager
@@ -236,16 +235,13 @@ class Freezing:
             time.sleep(0.1)  # a signal may take a moment to stop all threads
 
     def score(self, query, documents):
-        """What is asked without the loop: nothing."""
-        return self._scores(query, documents)
-
-    async def ascore(self, query, documents):
         """The scores, after a moment."""
-        self._tell("asked", len(documents))
-        self._left -= 1
-        if not self._left:
-            self._freeze()
-        await asyncio.sleep(0.005)
+        with self._asking:
+            self._tell("asked", len(documents))
+            self._left -= 1
+            if not self._left:
+                self._freeze()
+        time.sleep(0.005)
         return self._scores(query, documents)
 
 

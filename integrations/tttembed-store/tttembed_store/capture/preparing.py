@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.serving.log import Known, unit_rewards
 from tttembed_rag.vectors.checks import FloatArray, as_floats
 
 _log = logging.getLogger(__name__)

@@ -19,16 +19,16 @@ from weakref import WeakSet
 
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, Log, list_of
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError, StoreUnavailable, TTTEmbedError, check_count, check_text
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving.context import context_value, current_query_id
+from tttembed_rag.serving.context import context_value
+from tttembed_rag.serving.log import Known, Log, list_of
 from tttembed_rag.system import telemetry
-from tttembed_rag.system.background import Loop
+from tttembed_store.background import Loop
 from tttembed_store.capture.preparing import Preparation, owned, served_of, size_of
 from tttembed_store.following.reached import Reached
 
@@ -143,7 +143,7 @@ class StoreLog(Log):
         self._tenant, self._tenant_required, self._share = tenant, tenant_required, share
         self._capacity, self._max_bytes, self._embedder = capacity, max_bytes, embedder
         self._preparation = Preparation(embed_query, embed_documents, vectors or TextVectors())
-        self._reached = Reached(store, "store of served queries")
+        self._reached = Reached(store, "store of served queries", records=True)
         self._closed = False
         self._start_anew()
         self._loop = Loop("tttembed-write", self._round, self._forked)
@@ -196,7 +196,7 @@ class StoreLog(Log):
             if not tenant and self._tenant_required:
                 self._leave_out("without_tenant")
                 return
-            names = {"task": task, "query_id": current_query_id(), "source": source}
+            names = {"task": task, "query_id": context_value("query_id") or "", "source": source}
             self.put(query, list_of(documents), scores, known, tenant=tenant, at=at, **names)
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
             _log.exception("a served query was not noted")

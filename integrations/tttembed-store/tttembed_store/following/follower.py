@@ -20,7 +20,7 @@ from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets.offset import TextId
 from tttembed_rag.serving.live import SWITCHED_OFF, switched_off
 from tttembed_rag.system import telemetry
-from tttembed_rag.system.background import Loop, checked_interval
+from tttembed_store.background import Loop, checked_interval
 from tttembed_store.following.reached import Reached
 from tttembed_store.following.tenants import Published, TenantOffsets, TenantSnapshot
 
@@ -57,7 +57,7 @@ def follow(
     another process that unpickles them, where the store was named by its URL.
 
     Args:
-        store: An open store, or its URL; it need not be reachable yet.
+        store: An open store, or its URL; a server need not be reachable yet, and a file must be there.
         tenant: Whose offsets are served; None is the caller's ``with context(..., tenant=...)``.
         tenants: Tenants to read now. One that is met later is served base vectors until it was
             read, which takes a few milliseconds.
@@ -88,7 +88,7 @@ class Follower:
 
     def __init__(self, store: Store | str, every: float) -> None:
         self.every = every
-        self._store = Reached(store, "store of live offsets")
+        self._store = Reached(store, "store of live offsets", records=False)
         # Why base vectors are served to all, as a snapshot; None where they are not.
         self._off: TenantSnapshot | None = None
         # The generations that the store says, and those that were read; none before the first look.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tttembed_rag.errors import StoreReplaced
@@ -19,10 +18,11 @@ class Reached:
     """A *store* that is given, or opened by its URL as soon as that succeeds; the log calls it by its *name*.
 
     One line in the log says that it stops to answer, and one that it is back. A URL that can never be that of a store
-    is refused with a StoreError, and of a folder that is missing the log tells at once.
+    is refused with a StoreError. Who *records* makes an SQLite file that is not there, and the log tells at once of a
+    folder that is missing; for who does not, it is refused.
     """
 
-    def __init__(self, store: Store | str, name: str) -> None:
+    def __init__(self, store: Store | str, name: str, *, records: bool) -> None:
         self.source = store
         self._name = name
         self._opened: Store | None = None
@@ -30,11 +30,17 @@ class Reached:
         # Why it does not answer, which the log tells once; None while it does.
         self.error: str | None = None
         if isinstance(store, str):
-            from tttembed_store.sql import checked_url
+            from tttembed_store.sql.database import Database
 
-            folder = Path(checked_url(store).database or "").absolute().parent
-            if store.startswith("sqlite:") and not folder.is_dir():  # the URL itself may hold passwords
-                _log.warning("%s: nothing can be read or written until its folder is there: %s", name, folder)
+            database = Database(store)
+            if not records:
+                database.check_file()
+            elif database.file is not None and not database.file.exists():
+                if database.file.parent.is_dir():
+                    self.store()
+                    self.close()
+                else:
+                    _log.warning("%s: nothing can be written until its folder is there: %s", name, database.file.parent)
 
     def store(self) -> Store:
         """The store; a StoreUnavailable where it cannot be reached now."""

@@ -42,7 +42,7 @@ class ShardGroup(NamedTuple):
 
 
 class ShardPlan(NamedTuple):
-    """How the offsets of some groups are learned, by a recipe without a warm start.
+    """How the offsets of some groups are learned.
 
     Where it is `gated`, queries have the voices that the gate counts; else every query counts as one, and no unjudged
     neighbours join its candidates.

@@ -95,6 +95,11 @@ class Database:
         event.listen(self.engine, "handle_error", _reopen)
         _survive_fork(self.engine)
 
+    def check_file(self) -> None:
+        """Refuse an SQLite file that is not there: whoever serves or learns from a store has mistyped its name."""
+        if self.file is not None and not self.file.exists():  # connecting would make it
+            raise StoreError(f"{self.name}: expected a store, found no file (`tttembed store create` makes one)")
+
     def close(self) -> None:
         """Let every connection go, one that a transaction uses once that ends."""
         pool = self.engine.pool

@@ -27,8 +27,8 @@ def prepare(database: Database, *, create: bool = True) -> None:
         StoreUnavailable: They are of a newer package that changed what this one reads or writes.
     """
     if database.file is not None:
-        if not (create or database.file.exists()):  # connecting would make it
-            raise StoreError(f"{database.name}: expected a store, found no file")
+        if not create:
+            database.check_file()
         make_private(database.file)  # it holds users' texts
     with database.read() as connection:
         if _is_ready(connection, database.name, create=create):

@@ -216,8 +216,7 @@ class Store(AbstractContextManager["Store"]):
         """
         with self._database.read() as connection:
             rewards = reading.selected_rewards(connection, judge, tenant, embedder=embedder, last=last, since=since)
-        by = "its store: you serve its order, or it passed its examination"
-        return replace(rewards, trusted=self.trusted(judge), declared_by=by)
+        return replace(rewards, trusted=self.trusted(judge), declared_by="its store")
 
     def embedder(self, judge: str, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
         """Fingerprint of the embedding model of most queries that *judge* rewarded of late; None: no vectors.

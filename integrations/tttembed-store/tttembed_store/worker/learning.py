@@ -16,7 +16,6 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.errors import InputError, RewardError
-from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.codes import AUDITED
 from tttembed_rag.offsets.offsets import Offsets
@@ -115,7 +114,7 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
         with telemetry.step("fit", tenant=tenant.name) as note:
             labels = tenant.store.history.verdicts(tenant.name, judge=AUDIT) or None if tenant.labelled() else None
             habits = tenant.habits
-            fitted = fit(rewards, scope=habits.scope, audit=labels, start=habits.start, recipe=Recipe(warm_start=own))
+            fitted = fit(rewards, scope=habits.scope, audit=labels, start=habits.start)
             offsets = staying(fitted, own)
             note(rewarded=len(rewards))
     except InputError as exc:

@@ -24,10 +24,8 @@ from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges.examination import examination_keys
-from tttembed_rag.judging.accounts import Charge
 from tttembed_rag.judging.cache import Paid
-from tttembed_rag.judging.plan import BUDGET_ENDED
-from tttembed_rag.judging.spending import Budget, Price
+from tttembed_rag.judging.spending import BUDGET_ENDED, Budget, Charge, Price
 from tttembed_rag.rewards.observations import Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database, keyed_digest
