@@ -189,7 +189,7 @@ def test_two_workers(child, store, store_url, rng, slow_judge, pairs_asked, worl
     first.kill(signal.SIGSTOP)
     time.sleep(rng.uniform(0.4, 1.2))
     first.kill(signal.SIGCONT)
-    eventually(lambda: store.counts().waiting == 0 and store.registry.aliases().get("live"))
+    eventually(lambda: store.counts().waiting == 0 and store.registry.aliases().get("live"), seconds=120)
     time.sleep(0.2)
     for one in pair:
         one.kill()
