@@ -416,28 +416,28 @@ def private(saved: Path) -> str:
 
 
 def test_show_prints_a_line_per_offset(saved: Path) -> None:
-    """Show tells of each offset what it was learned from, its dose and its evidence, in one line."""
+    """Show tells of each offset what happened, in one line; --verbose what it was learned from, and its dose."""
     expected = [
+        "task:billing: published: +.040 nDCG@10 [+.010, +.070] on 19 held-out queries; steady",
+        "  19 rewarded queries, dose 0.95",
         (
-            "task:billing: 19 rewarded queries, dose 0.95, "
-            "published: held-out gain +0.040 nDCG@10 [+0.010, +0.070], steady"
+            "task:legal: abstained: about 30 more queries would settle it; "
+            "+.010 nDCG@10 [-.060, +.080] on 6 held-out queries; too few"
         ),
-        (
-            "task:legal: 6 rewarded queries, dose 0.00, "
-            "abstained: held-out gain +0.010 nDCG@10 [-0.060, +0.080], too few; "
-            "about 30 more would settle it if the gain holds"
-        ),
-        f"{private(saved)}: 1 rewarded query, dose 0.50, ungated: no gate",
+        "  6 rewarded queries, dose 0.00",
+        f"{private(saved)}: ungated: no gate",
+        "  1 rewarded query, dose 0.50",
     ]
 
-    assert expected == tttembed("show", saved).stdout.splitlines()
+    assert expected == tttembed("show", saved, "--verbose").stdout.splitlines()
+    assert expected[::2] == tttembed("show", saved).stdout.splitlines()
 
 
 def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
     """Below the line of an offset stands how much reranking it spares."""
     evidence = Evidence(99, 0.1, (0.05, 0.15), "published", "steady", lost=(0.2, 0.05, 0.004, 0.002))
     skips = Skips((3.0, 2.0), (0.004, 0.01), 10)
-    floor = Floor((0.0,) * 5, np.zeros((1, 2)), 0.0, 60, (0.125,), (0.04,))
+    floor = Floor((0.0,) * 5, np.zeros((1, 2)), 0.0, 60, (0.125,), 1.0, (0.25,), (0.04,))
     offset = Offset("task", np.ones(2, np.float32), 0.9, 99, evidence, task="billing", skips=skips, floor=floor)
     Offsets([offset], width=2).save(path := tmp_path / "offsets.safetensors")
 
@@ -447,9 +447,9 @@ def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
     assert told[1:] == [
         "  rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs",
         "  a cascade skips the reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)",
-        "  nothing fits below a relevance of 0.12: at most 5% of own requests have an answer and are refused (90 %)",
+        f"  {floor.told()}",
     ]
-    assert (record["floor"]["n"], record["floor"]["cut"]) == (60, 0.125)
+    assert (record["floor"]["n"], record["floor"]["cut"], record["floor"]["cosine"]) == (60, 0.125, 0.25)
     assert record["lost"] == [0.2, 0.05, 0.004, 0.002]
     assert record["skips"] == {"leads": [3.0, 2.0], "lost": [0.004, 0.01], "depth": 10, "best": []}
 
@@ -468,6 +468,14 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "verdict": "published",
         "reason": "steady",
         "needed": None,
+        "code": "",
+        "vouched": "",
+        "against": False,
+        "withheld": [],
+        "left_out": 0,
+        "details": "",
+        "tasks": False,
+        "measured": 19,
         "lost": [],
         "skips": None,
         "sources": 0,
@@ -606,13 +614,11 @@ def test_explain_names_the_queries_that_moved_it(folder: Path, locally: Path) ->
 
 def test_show_tells_of_a_local_offset(folder: Path, locally: Path) -> None:
     """Its line has its evidence, its landmarks and its bandwidth; the JSON too."""
-    (line,) = tttembed("show", locally).stdout.splitlines()
+    line, more = tttembed("show", locally, "--verbose").stdout.splitlines()
     record = json.loads(tttembed("show", locally, "--json").stdout)
 
-    assert line == (
-        f"local:{folder.name}: 9 rewarded queries, dose 0.90, 8 landmarks, bandwidth 0.62, "
-        "published: held-out gain +0.100 nDCG@10 [+0.020, +0.180], steady"
-    )
+    assert line == f"local:{folder.name}: published: +.100 nDCG@10 [+.020, +.180] on 9 held-out queries; steady"
+    assert more == "  9 rewarded queries, dose 0.90, 8 landmarks, bandwidth 0.62"
     assert (record["landmarks"], record["bandwidth"], record["gain"]) == (8, 0.625, 0.1)
 
 

@@ -258,6 +258,15 @@ def test_the_readme_is_read_in_one_sitting() -> None:
     assert len(TEXT.splitlines()) <= 100
 
 
+def test_pages_that_a_person_reads_are_few() -> None:
+    """At most 20 with 22,000 words; what is looked up stands in docs/reference and docs/verdicts."""
+    read = [name for name in NAMES if re.match(r"docs/(?!reference/|verdicts/)", name)]
+    words = sum(len((REPO / name).read_text(encoding="utf-8").split()) for name in read)
+
+    assert len(read) <= 20
+    assert words <= 22_000
+
+
 @pytest.mark.parametrize("document", PAGES, ids=NAMES)
 def test_links_lead_somewhere(document: Path) -> None:
     """Every relative link of a page is to a file that is there."""

@@ -20,7 +20,7 @@ from tttembed_rag.errors import DataError, RewardError
 from tttembed_rag.evaluate.collection import Collection, open_collection, pooled_rewards, reordered, split
 from tttembed_rag.evaluate.experiment import ExperimentPlan, Row, run
 from tttembed_rag.evaluate.files import load_beir, load_scores
-from tttembed_rag.judging.turns import water_fill
+from tttembed_rag.judging.plan import water_fill
 from tttembed_rag.offsets.orders import in_fused_order
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 240, 120, 24, 60

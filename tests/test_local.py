@@ -100,7 +100,6 @@ class TestRegression:
         assert_allclose(again.map()(x), once.map()(x), atol=0.02)
 
     def test_landmarks_stand_for_many(self, some_rewards, monkeypatch):
-        """With fewer landmarks than queries the map is near the exact one, whatever the order of the queries."""
         rng = np.random.default_rng(0)
         centres = rng.standard_normal((4, 8))
         queries = centres[np.arange(80) % 4] + 0.2 * rng.standard_normal((80, 8))
@@ -181,7 +180,6 @@ class TestServing:
         assert_allclose(found, expected, rtol=2e-5)
 
     def test_several_tasks_at_once(self, some_rewards):
-        """Each row is served by its own task; a task without rewards keeps its bits."""
         rewards = some_rewards(6, depths=5, tasks=["a", "b"] * 3)
         offsets = fit(rewards, scope="local", gate=False)
         x = rewards.query_vectors[:3]
@@ -241,7 +239,6 @@ class TestServing:
         ],
     )
     def test_a_bad_map_is_refused(self, damage, reason):
-        """What is believed of a map is checked where offsets are made of it."""
         good = KernelMap(np.eye(2)[:1], 0.1 * np.eye(2)[1:], 1.0)
         offset = Offset("local", np.zeros(2), 1.0, 3, UNGATED, task="a", map=replace(good, **damage))
 
@@ -254,10 +251,10 @@ class TestServing:
 
         data = fit(some_rewards(5), scope="local", gate=False).to_bytes()
         tensors = load(data)
-        tensors["landmarks"] = np.concatenate([tensors["landmarks"]] * 2)
+        tensors["map.landmarks"] = np.concatenate([tensors["map.landmarks"]] * 2)
         header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
 
-        with pytest.raises(OffsetFileError, match="landmarks, weights: expected 5 rows, got 10"):
+        with pytest.raises(OffsetFileError, match=r"map\.landmarks: expected 5 rows, got 10"):
             Offsets.from_bytes(save(tensors, metadata=header))
 
     def test_a_text_longer_than_its_offsets_is_not_parsed(self, some_rewards):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ def shown(topic: str) -> list[str]:
 ROWS = [(f"how does {topic} work", text, text == f"{topic} {KINDS[0]}") for topic in TOPICS for text in shown(topic)]
 EMBED = "python:tttembed_rag.testing:FakeEmbedder"
 JUDGE = "python:judge_of_test:judge"
+STORE = "sqlite:///t.db"
 
 
 def run(*arguments: Any) -> Result:
@@ -59,6 +59,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def write_model(name: str, options: str) -> str:
+    """A module of the current folder with an embedding model of the user's own; its spec."""
+    code = f"from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder({options})\n"
+    Path(f"{name}.py").write_text(code, encoding="utf-8")
+    return f"python:{name}:model"
+
+
 def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
     """A file of votes, one row a document, as CSV or JSON lines."""
     rows = [{"query": query, "document": text, column: good if liked else bad} for query, text, liked in ROWS]
@@ -69,6 +76,11 @@ def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
             writer.writerows(rows)
         else:
             file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def import_file(file: str, *options: Any) -> Result:
+    """The command that brings a file into the store of the test."""
+    return run("store", "import", file, "--store", STORE, *options)
 
 
 def write_log(path: Path, task: str | None = "docs") -> None:
@@ -93,7 +105,7 @@ def finds_official_pages(offsets: Offsets, task: str | None = None) -> float:
     firsts = []
     for vectors in (offsets.apply(queries, task=task), queries):
         documents = [model.embed_documents([f"{topic} {kind}" for kind in KINDS]) for topic in topics]
-        firsts.append(np.mean([np.argmax(found @ query) == 0 for found, query in zip(documents, vectors, strict=True)]))
+        firsts.append(np.mean([np.argmax(texts @ query) == 0 for texts, query in zip(documents, vectors, strict=True)]))
     return float(firsts[0] - firsts[1])
 
 
@@ -207,21 +219,21 @@ class TestVotes:
         rows = [f"{query},{text},{int(liked)},of {query.split()[2]}" for query, text, liked in ROWS]
         (here / "votes.csv").write_text("\n".join(["query,document,success,task", *rows]), encoding="utf-8")
 
-        said = run("fit", "votes.csv", "--embed", EMBED, "--out", "o", "--scope", "task").output.splitlines()
+        lines = run("fit", "votes.csv", "--embed", EMBED, "--out", "o", "--scope", "task").output.splitlines()
 
-        assert len(said) <= 14
-        assert [line for line in said if line.startswith("and 50 more tasks, ")]
+        assert len(lines) <= 14
+        assert [line for line in lines if line.startswith("and 50 more tasks, ")]
 
     @pytest.mark.parametrize(
-        ("said", "code"), [((), "TTT-G01"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G01")]
+        ("options", "code"), [((), "TTT-G01"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G01")]
     )
-    def test_somebody_may_vouch_for_few_verdicts(self, here: Path, said: tuple[str, ...], code: str) -> None:
+    def test_somebody_may_vouch_for_few_verdicts(self, here: Path, options: tuple[str, ...], code: str) -> None:
         """What three verdicts cannot prove is served where the user declares the judge."""
         write_votes(here / "votes.csv", "reward", 0.9, 0.2)
         lines = (here / "votes.csv").read_text(encoding="utf-8").splitlines()
         (here / "few.csv").write_text("\n".join(lines[:7]), encoding="utf-8")
 
-        result = run("fit", "few.csv", "--embed", EMBED, "--out", "o.safetensors", *said)
+        result = run("fit", "few.csv", "--embed", EMBED, "--out", "o.safetensors", *options)
 
         assert result.exit_code == 0, result.output
         assert Offsets.load("o.safetensors")["local:default"].evidence.code == code
@@ -354,86 +366,6 @@ class TestVotes:
         assert reason.replace("HERE", str(here)) in result.output.splitlines()[-1]
 
 
-NO_FILE = "expected a file with query, document (or text), and one of reward, thumb, click, success"
-NO_DATA = "expected a file of rows or a BEIR folder, found no such file or folder"
-NO_MODEL = "--embed: expected the embedding model that your index was built with"
-WRONG = {
-    "fit none.csv {embed} --out n": f"none.csv: {NO_FILE}",
-    "fit none {embed} --out n": f"none: {NO_FILE}",
-    "eval none.csv {embed}": f"none.csv: {NO_FILE}",
-    "eval none {embed}": f"none: {NO_DATA}",
-    "explain none.json q {offsets} {embed}": f"none.json: {NO_DATA}",
-    "fit . {embed} --out n": ".: expected a file of rows or a BEIR folder, found a folder without corpus.jsonl",
-    "eval sqlite:///t.db": "expected a folder or a file, got a URL: stores are not taken",
-    "explain sqlite:///t.db q {offsets}": "expected a folder or a file, got a URL: stores are not taken",
-    "judge votes.csv --judge {judge}": "votes need no judge: tttembed fit votes.csv",
-    "show votes.csv": "expected an offsets file, got a damaged or foreign one (it does not begin with",
-    "fit votes.csv --out n": NO_MODEL,
-    "eval votes.csv": NO_MODEL,
-    "explain votes.csv q {offsets}": NO_MODEL,
-    "fit votes.csv --embed python:mine --out n": "expected python:MODULE:NAME, got 'python:mine'",
-    "explain votes.csv q {offsets} {embed}": "expected the text of a query of votes.csv, got 'q'",
-    "explain votes.csv 'how does topic0 work' {offsets} --embed python:other:model": "of the offsets, fake, got other",
-    "eval bad.csv {embed}": "expected rewards that differ in at least half of the queries, got 0 of 1",
-    "fit votes.csv {embed} --out n --scale stars": "scale: expected probability, logit, unbounded or rubric:LOW,HIGH",
-    "fit votes.csv {embed} --out n --scale rubric:5,1": "scale: expected low < high, got 5 and 1",
-    "fit votes.csv {embed} --out n --scale logit": "votes.csv: expected rewards for scale logit, got a column thumb",
-    "fit log.jsonl {embed} --out n": "`tttembed judge log.jsonl ...` writes it",
-    "eval votes.csv --embed python:mine:none --scopes task --html n": "--html: expected auto among --scopes, got task",
-    "eval votes.csv --embed python:mine:none --html none/p": "none/p: expected a file in an existing folder",
-    "fit votes.csv {embed} --out .": ".: expected a file in an existing folder",
-    "fit votes.csv {embed} --out -": "-: expected a file in an existing folder",
-    "eval votes.csv {embed} --html -": "-: expected a file in an existing folder",
-    "audit draw votes.csv {embed} --out -": "-: expected a file in an existing folder",
-    "judge log.jsonl --judge {judge} --out -": "-: expected a file, got a dash",
-    "fit votes.csv {embed} --out n --audit titles.csv": "titles.csv: expected columns query_id, doc_id, label, found",
-    "fit votes.csv {embed} --out n --audit words.csv": "words.csv:2: expected a label from 0 to 1, got 'good'",
-    "fit votes.csv {embed} --out n --audit other.csv": "other.csv: expected labels of queries of votes.csv, as 'how",
-    **{
-        f"{command} {option} 3": f"{option}: expected {expected}, got votes.csv"
-        for command, options in (
-            ("fit votes.csv {embed} --out n", ("--vectors", "--rewards", "--depth", "--judge", "--tenant", "--last")),
-            ("eval votes.csv {embed}", ("--vectors", "--rewards")),
-            ("explain votes.csv 'how does topic0 work' {offsets} {embed}", ("--vectors", "--rewards")),
-        )
-        for option in options
-        for expected in [
-            {
-                "--vectors": "a BEIR folder",
-                "--depth": "a BEIR folder",
-                "--rewards": "a BEIR folder or a judged log",
-            }.get(option, "a store")
-        ]
-    },
-}
-
-
-@pytest.mark.parametrize(("command", "reason"), WRONG.items(), ids=WRONG)
-def test_what_is_wrong_is_one_line(here: Path, command: str, reason: str) -> None:
-    """Exit code 2, what would have been right, before anything is embedded or written."""
-    write_votes(here / "votes.csv", "thumb", 1, -1)
-    write_log(here / "log.jsonl")
-    rows = {
-        "titles": "query,label",
-        "words": "query_id,doc_id,label\nq,d,good",
-        "other": "query_id,doc_id,label\nq,d,1",
-    }
-    for name, text in (rows | {"bad": "query,document,thumb\nq,a,-1\nq,b,-1"}).items():
-        (here / f"{name}.csv").write_text(text, encoding="utf-8")
-    model = "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n"
-    (here / "other.py").write_text(model, encoding="utf-8")
-    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
-    offset = Offset("task", np.ones(64), 0.9, 9, evidence, task="default")
-    Offsets([offset], width=64, settings={"embedder": "fake"}).save("o")
-
-    result = run(*shlex.split(command.format(embed=f"--embed {EMBED}", judge=JUDGE, offsets="--offsets o")))
-
-    (error,) = [line for line in result.output.splitlines() if line.startswith("Error: ")]
-    assert result.exit_code == 2
-    assert reason in error
-    assert not {"n", "-"} & {path.name for path in here.iterdir()}
-
-
 @pytest.mark.parametrize(
     ("content", "warning"),
     [
@@ -484,7 +416,7 @@ class TestMeasured:
         """The same means, and the queries one by one: each once, with its lists, by name and not by digest."""
         write_votes(here / "votes.csv", "reward", 0.9, 0.2)
         options = ("--rewarded", "8,54", "--holdout", "0.1", "--seeds", "0,1", "--scopes", "auto", "--json", "o")
-        said = run("eval", "votes.csv", "--embed", EMBED, *options, "--html", "page.html")
+        result = run("eval", "votes.csv", "--embed", EMBED, *options, "--html", "page.html")
         page = Path("page.html").read_text(encoding="utf-8")
         rows = [row for row in json.loads(Path("o").read_text()) if (row["scope"], row["rewarded"]) == ("auto", 54)]
         low, delta, high, after = (
@@ -493,7 +425,7 @@ class TestMeasured:
         )
         shown = re.findall(r"<summary><span.*?</span> (.*?)</summary>", page)
 
-        assert said.output.splitlines()[-1] == "Report: page.html"
+        assert result.output.splitlines()[-1] == "Report: page.html"
         assert f"to {after:.3f} ({delta:+.3f}, 90 % interval [{low:+.3f}, {high:+.3f}])" in page
         assert page.count('title="the best for this query"') > len(shown)
         assert len(shown) == len(set(shown)) > 3
@@ -665,13 +597,13 @@ class TestStore:
     def test_no_judge_is_paid_where_nothing_could_be_learned(self, here: Path) -> None:
         """A store of texts alone is refused before the first question to the judge, with what to do."""
         write_log(here / "log.jsonl")
-        imported = run("store", "import", "log.jsonl", "--store", "sqlite:///t.db")
-        refused = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
+        imported = import_file("log.jsonl")
+        refused = run("worker", STORE, "--once", "--judge", JUDGE)
 
         assert "60 of 60 queries and 240 of 240 documents have no vector" in imported.output
         assert refused.exit_code == 2
         assert "judging is not begun: give --embed SPEC" in refused.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             assert store.counts().rewards == 0
 
     @pytest.mark.parametrize("place", ["import", "worker"])
@@ -679,11 +611,11 @@ class TestStore:
         """With the model named at either command, the worker judges, learns and publishes."""
         write_log(here / "log.jsonl")
         embed = ("--embed", EMBED)
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", *(embed if place == "import" else ()))
-        done = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
+        import_file("log.jsonl", *(embed if place == "import" else ()))
+        done = run("worker", STORE, "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
 
         assert done.exit_code == 0, done.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             live = store.serving().version
             assert store.vectors.lacking().texts == 0
         assert live is not None, done.output
@@ -694,12 +626,12 @@ class TestStore:
     def test_votes_are_rewards_that_a_worker_learns_from(self, here: Path, name: str) -> None:
         """A file as `fit` takes it, by users: their votes are published from, and each is one voice."""
         write_votes(here / name, "thumb", 1, -1)
-        imported = run("store", "import", name, "--store", "sqlite:///t.db", "--embed", EMBED)
-        worked = run("worker", "sqlite:///t.db", "--once")
+        imported = import_file(name, "--embed", EMBED)
+        worked = run("worker", STORE, "--once")
 
         assert imported.output == f"60 queries with {len(ROWS)} votes of {name}\n"
         assert worked.exit_code == 0, worked.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             live = store.serving().version
             assert store.counts().rewards == len(ROWS)
         assert live is not None, worked.output
@@ -708,14 +640,8 @@ class TestStore:
     def test_vectors_of_another_model_are_not_made_in_silence(self, here: Path) -> None:
         """Texts that have vectors keep them: a line says what gives them those of the model that was named."""
         write_votes(here / "votes.csv", "thumb", 1, -1)
-        (here / "other.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n",
-            encoding="utf-8",
-        )
-        first, second = (
-            run("store", "import", "votes.csv", "--store", "sqlite:///t.db", "--embed", embed).output
-            for embed in (EMBED, "python:other:model")
-        )
+        write_model("other", "fingerprint='other'")
+        first, second = (import_file("votes.csv", "--embed", embed).output for embed in (EMBED, "python:other:model"))
 
         assert "reembed" not in first
         assert "60 of 60 queries and 240 of 240 documents have no vector of other: `tttembed store reembed" in second
@@ -724,10 +650,9 @@ class TestStore:
         """Two users say different things of a pair; a later file adds to what was said before."""
         for name, row in (("a.csv", "q,d,5,ann,docs"), ("b.csv", "q,d,2,bob,docs"), ("c.csv", "q,e,1,ann,docs")):
             (here / name).write_text(f"query,text,rating,source,task\n{row}\n", encoding="utf-8")
-            options = ("--scale", "rubric:1,5", "--store", "sqlite:///t.db", "--embed", EMBED)
-            assert run("store", "import", name, *options).exit_code == 0
+            assert import_file(name, "--scale", "rubric:1,5", "--embed", EMBED).exit_code == 0
 
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             rewards = store.rewards("votes")
 
         assert (rewards.sources.tolist(), set(rewards.tasks.tolist())) == (["ann", "bob"], {"docs"})
@@ -736,18 +661,14 @@ class TestStore:
     def test_a_new_embedding_model_learns_from_what_was_judged(self, here: Path) -> None:
         """Texts are embedded anew beside the old vectors, and rewards that were paid teach the new model."""
         write_log(here / "log.jsonl")
-        (here / "new_model.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=32, fingerprint='new')\n",
-            encoding="utf-8",
-        )
-        new = "python:new_model:model"
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
-        run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
-        counted = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new, "--dry-run")
-        done = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new)
-        again = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new)
-        learned = run("fit", "sqlite:///t.db", "--embed", new, "--out", "new.safetensors")
-        with open_store("sqlite:///t.db") as store:
+        new = write_model("new_model", "width=32, fingerprint='new'")
+        import_file("log.jsonl", "--embed", EMBED)
+        run("worker", STORE, "--once", "--judge", JUDGE)
+        counted = run("store", "reembed", "--store", STORE, "--embed", new, "--dry-run")
+        done = run("store", "reembed", "--store", STORE, "--embed", new)
+        again = run("store", "reembed", "--store", STORE, "--embed", new)
+        learned = run("fit", STORE, "--embed", new, "--out", "new.safetensors")
+        with open_store(STORE) as store:
             widths = {name: store.rewards("fake", embedder=name).width for name in ("fake", "new")}
 
         assert counted.output == "60 of 60 queries and 240 of 240 documents have no vector of new\n"
@@ -761,7 +682,7 @@ class TestStore:
     def test_a_run_that_was_stopped_goes_on(self, here: Path) -> None:
         """What was embedded before a failure is kept, and is not embedded again."""
         write_log(here / "log.jsonl")
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db")
+        import_file("log.jsonl")
         asked: list[int] = []
 
         class Failing(FakeEmbedder):
@@ -771,7 +692,7 @@ class TestStore:
                     raise TimeoutError
                 return super().embed_documents(texts)
 
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             with pytest.raises(TimeoutError):
                 store.vectors.fill(Failing(), "fake")
             before = store.vectors.lacking("fake")
@@ -783,14 +704,12 @@ class TestStore:
     def test_vectors_of_one_name_have_one_width(self, here: Path) -> None:
         """Another model under the same name is refused."""
         write_log(here / "log.jsonl")
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
-        (here / "wide.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=8)\n", encoding="utf-8"
-        )
+        import_file("log.jsonl", "--embed", EMBED)
+        wide = write_model("wide", "width=8")
         lines = (here / "log.jsonl").read_text(encoding="utf-8").replace("topic", "other")
         (here / "more.jsonl").write_text(lines, encoding="utf-8")
 
-        result = run("store", "import", "more.jsonl", "--store", "sqlite:///t.db", "--embed", "python:wide:model")
+        result = import_file("more.jsonl", "--embed", wide)
 
         assert result.exit_code == 2
         assert "expected width 64 as of all vectors of embedder 'fake', got 8" in result.output
@@ -824,6 +743,107 @@ class TestAudit:
         assert (len(pairs), {pair["label"] for pair in pairs}) == (60, {""})
         assert served["right"] > 0
         assert served["wrong"] == 0
+
+
+@pytest.fixture
+def data(here: Path) -> Path:
+    """A folder with votes, a log, offsets and models, and with files that lack something."""
+    write_votes(here / "votes.csv", "thumb", 1, -1)
+    write_log(here / "log.jsonl")
+    for name, text in {
+        "all-bad.csv": "query,document,thumb\nq,a,-1\nq,b,-1\n",
+        "columns.csv": "query,label\n",
+        "words.csv": "query_id,doc_id,label\nq,d,good\n",
+        "others.csv": "query_id,doc_id,label\nq,d,1\n",
+    }.items():
+        (here / name).write_text(text, encoding="utf-8")
+    write_model("other", "fingerprint='other'")
+    vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
+    offset = Offset("task", vector, 0.9, 9, evidence, task="default")
+    Offsets([offset], width=64, settings={"embedder": "fake"}).save("o")
+    return here
+
+
+OF_VOTES = {
+    "fit": ("fit", "votes.csv", "--embed", EMBED, "--out", "new"),
+    "eval": ("eval", "votes.csv", "--embed", EMBED),
+    "explain": ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", EMBED),
+}
+FEW = ("--embed", "python:mine:none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (
+            ("fit", "none.csv", *FEW, "--out", "new"),
+            "none.csv: expected a file with query, document (or text), and one",
+        ),
+        (("fit", "none", *FEW, "--out", "new"), "none: expected a file with query, document (or text), and one of"),
+        (("fit", ".", *FEW, "--out", "new"), "expected a file of rows or a BEIR folder, found a folder without corpus"),
+        (("eval", "none", *FEW), "none: expected a file of rows or a BEIR folder, found no such file or folder"),
+        ((*OF_VOTES["fit"], "--scale", "stars"), "scale: expected probability, logit, unbounded or rubric:LOW,HIGH"),
+        ((*OF_VOTES["fit"], "--scale", "rubric:5,1"), "scale: expected low < high, got 5 and 1"),
+        ((*OF_VOTES["fit"], "--scale", "logit"), "votes.csv: expected rewards for scale logit, got a column thumb"),
+        (("fit", "votes.csv", "--embed", "python:mine", "--out", "new"), "expected python:MODULE:NAME, got 'python:"),
+        (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
+        (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
+        (("fit", "log.jsonl", *FEW, "--out", "new"), "`tttembed judge log.jsonl ...` writes it"),
+        # what a command needs besides
+        (("fit", "votes.csv", "--out", "new"), "--embed: expected the embedding model that your index was built with"),
+        (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
+        (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
+        (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
+        ((*OF_VOTES["explain"][:-1], "python:other:model"), "expected the model of the offsets, fake, got other"),
+        (("eval", "all-bad.csv", "--embed", EMBED), "expected rewards that differ in at least half of the queries"),
+        (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
+        *(
+            ((command, source, *rest, "--embed", EMBED), reason)
+            for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
+            for source, reason in (
+                ("none.json", "none.json: expected a file of rows or a BEIR folder"),
+                (STORE, "expected a folder or a file, got a URL: stores are not taken"),
+            )
+        ),
+        # options that say nothing of votes: none is taken and ignored
+        *(
+            ((*OF_VOTES[command], option, 3), f"Error: {option}: expected {expected}, got votes.csv\n")
+            for option, expected, commands in (
+                ("--vectors", "a BEIR folder", OF_VOTES),
+                ("--depth", "a BEIR folder", ["fit"]),
+                *((option, "a store", ["fit"]) for option in ("--judge", "--tenant", "--last")),
+                ("--rewards", "a BEIR folder or a judged log", OF_VOTES),
+            )
+            for command in commands
+        ),
+        # where results go
+        (
+            ("eval", "votes.csv", *FEW, "--scopes", "task", "--html", "p"),
+            "Error: --html: expected auto among --scopes, got task\n",
+        ),
+        (("eval", "votes.csv", *FEW, "--html", "none/p"), "Error: none/p: expected a file in an existing folder\n"),
+        ((*OF_VOTES["fit"][:-1], "-"), "-: expected a file"),
+        ((*OF_VOTES["fit"][:-1], "."), ".: expected a file in an existing folder"),
+        ((*OF_VOTES["eval"], "--html", "-"), "-: expected a file"),
+        (("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "-"), "-: expected a file"),
+        (("judge", "log.jsonl", "--judge", JUDGE, "--out", "-"), "-: expected a file"),
+        # labels
+        (
+            (*OF_VOTES["fit"], "--audit", "columns.csv"),
+            "columns.csv: expected columns query_id, doc_id, label, found no",
+        ),
+        ((*OF_VOTES["fit"], "--audit", "words.csv"), "words.csv:2: expected a label from 0 to 1, got 'good'"),
+        ((*OF_VOTES["fit"], "--audit", "others.csv"), "others.csv: expected labels of queries of votes.csv, as '"),
+    ],
+)
+def test_a_mistake_is_one_line(data: Path, arguments: tuple[Any, ...], reason: str) -> None:
+    """With exit code 2, it says what would have been right; nothing is written."""
+    before = {path.name for path in data.iterdir()}
+    result = run(*arguments)
+
+    assert result.exit_code == 2
+    assert reason in result.output
+    assert {path.name for path in data.iterdir() if not path.name.startswith((".known", "__"))} <= before
 
 
 def test_one_query_is_told_to_be_too_few(here: Path) -> None:

@@ -84,6 +84,7 @@ def learn(
     scratch: bool,
     no_gate: bool,
     everything: bool,
+    verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -129,7 +130,7 @@ def learn(
         warning = "\n".join(filter(None, [doubt, *warnings_of(*known)]))
     offsets = with_origin(offsets, warning=warning)
     offsets.save(out)
-    tell(offsets, everything=everything, as_json=as_json)
+    tell(offsets, everything=everything, verbose=verbose, as_json=as_json)
     if not as_json:
         served = sum(offset.served for offset in offsets.values())
         queries = f"{learned} rewarded queries{_counted(offsets, learned)}"
@@ -141,7 +142,7 @@ def learn(
 @click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
 @click.option("--out", required=True, metavar="FILE", type=target, help="Where the offsets go.")
 @printed_of_offsets
-def language(folder: Path, vectors: str, out: Path, *, everything: bool, as_json: bool) -> None:
+def language(folder: Path, vectors: str, out: Path, *, everything: bool, verbose: bool, as_json: bool) -> None:
     """Learn an offset for each language from the documents of DIR, and its queries, and save them; no verdict is asked.
 
     DIR is a BEIR folder with stored vectors. A line says of each language what part of the first ten documents has the
@@ -156,7 +157,7 @@ def language(folder: Path, vectors: str, out: Path, *, everything: bool, as_json
     of_queries = (queries, spoken[1]) if len(queries) else ()
     offsets = language_means(documents, spoken[0], *of_queries, embedder=embedder_of(folder, vectors))
     offsets.save(out)
-    tell(offsets, everything=everything, as_json=as_json)
+    tell(offsets, everything=everything, verbose=verbose, as_json=as_json)
 
 
 def _counted(offsets: Offsets, learned: int) -> str:

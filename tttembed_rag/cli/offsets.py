@@ -33,7 +33,7 @@ _WORDS = 4
 @click.argument("file", metavar="FILE|URL", type=path_or_url)
 @text("--tenant", "NAME", "Whose offsets of a store.  [default: the shared tenant]")
 @printed_of_offsets
-def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> None:
+def show(file: Path | str, tenant: str, *, everything: bool, verbose: bool, as_json: bool) -> None:
     """Print what the offsets of a saved FILE were learned from and on what evidence they are served.
 
     A line for each task, and one that counts private offsets; --all lists these too.
@@ -41,11 +41,11 @@ def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> N
     Of a store, by its URL, its versions are listed, and the offsets of the live one.
     """
     if isinstance(file, Path):
-        tell(Offsets.load(file), everything=everything, as_json=as_json)
+        tell(Offsets.load(file), everything=everything, verbose=verbose, as_json=as_json)
         return
     served = of_store("serving", brings="what a store serves is known to a part")
     offsets, now = served(file, tenant, as_json=as_json)
-    tell(offsets, everything=everything, as_json=as_json)
+    tell(offsets, everything=everything, verbose=verbose, as_json=as_json)
     if not as_json:
         say(now)
 

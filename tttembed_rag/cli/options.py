@@ -55,5 +55,6 @@ rows_written = click.option(
 # How much is printed of offsets.
 printed_of_offsets = together(
     click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too."),
+    click.option("--verbose", is_flag=True, help="Also what it was learned from, and the statistics of the gate."),
     click.option("--json", "as_json", is_flag=True, help="One JSON object per offset."),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def attempt(
     read: dict[str, Any] = {"embed": None if folder else embed, "scale": scale, "rewards": rewards, "trusted": trusted}
     read["vectors"] = "minilm" if embed is None else name_of(embed)
     known = read_rewards(source, task=DEFAULT_TASK, language=False, judge=None, tenant="", last=None, depth=10, **read)
-    conclusion = Conclusion.of(fit(known.rewards))
+    conclusion = Conclusion.of(fit(replace(known.rewards, declared_by="your reranker")))
     if page is not None:
         several = {name: [value] for name in ("embed", "vectors") if (value := read[name]) is not None}
         measured = {**read, "embed": (), **several, "rewards": rewards or "qrels"}

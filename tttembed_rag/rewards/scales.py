@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tttembed_rag.errors import InputError, RewardError
 
 ScaleKind = Literal["probability", "logit", "rubric", "unbounded"]
+_PLAIN: dict[str, ScaleKind] = {"probability": "probability", "logit": "logit", "unbounded": "unbounded"}
 # The most by which a score may overshoot a declared bound, in units of the scale: rounding of float32 explains it.
 SCALE_TOLERANCE = 1e-6
 
@@ -34,7 +35,7 @@ class Scale:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("probability", "logit", "rubric", "unbounded"):
+        if self.kind not in (*_PLAIN, "rubric"):
             raise InputError(f"scale: expected probability, logit, unbounded or rubric, got {self.kind!r}")
         if not self.low < self.high:
             raise InputError(f"scale: expected low < high, got {self.low:g} and {self.high:g}")
@@ -46,9 +47,8 @@ class Scale:
         """A scale written as ``probability``, ``logit``, ``unbounded`` or ``rubric:LOW,HIGH``; a scale is itself."""
         if isinstance(text, Scale):
             return text
-        plain: dict[str, ScaleKind] = {"probability": "probability", "logit": "logit", "unbounded": "unbounded"}
-        if text in plain:
-            return cls(plain[text])
+        if text in _PLAIN:
+            return cls(_PLAIN[text])
         number = r"(-?\d+(?:\.\d+)?)"
         if match := re.fullmatch(rf"rubric[:(]{number},\s*{number}\)?", str(text)):
             return cls("rubric", float(match[1]), float(match[2]))

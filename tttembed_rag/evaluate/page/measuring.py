@@ -13,8 +13,9 @@ from tttembed_rag.evaluate.page import drawing
 from tttembed_rag.evaluate.page.heldout import SHOWN, HeldOut, Lists, held_out_of, traffic_of
 from tttembed_rag.evaluate.page.moving import lists_of
 from tttembed_rag.evaluate.page.rendering import held_out_drawings, rendered
-from tttembed_rag.evaluate.summary import Cells, mean_of, without
+from tttembed_rag.evaluate.summary import Cells, mean_of
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.offsets.evidence import without_alike
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
@@ -59,7 +60,7 @@ def _held_out(collection: Collection, splits: Sequence[tuple[Offsets, IntArray]]
     low, high = np.mean(ends, axis=0).tolist()
     places = [(offsets, row) for offsets, held in splits for row in held.tolist()]
     documents = unit(np.asarray(collection.doc_vectors, dtype=np.float64))
-    alike = without(int((~collection.measured).sum()))
+    alike = without_alike(int((~collection.measured).sum()))
 
     def shown(some: Sequence[int]) -> tuple[Lists, ...]:
         first = {places[place][1]: place for place in reversed(some)}  # a query once, as it lost or gained most

@@ -12,8 +12,7 @@ from tttembed_rag.cli.learning import KnownRewards
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.cli.embedding import fill
-from tttembed_store.cli.group import opened
-from tttembed_store.cli.telling import print_versions, served_now
+from tttembed_store.cli.group import opened, print_versions, served_now
 from tttembed_store.shards import fit_sharded
 from tttembed_store.shards.parquet import parts
 from tttembed_store.sql.records import AUDIT
