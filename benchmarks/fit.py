@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from tttembed_rag import Offsets, Recipe, Rewards, fit
+from tttembed_rag import Offsets, Rewards, fit
 
 STEPS = 300
 TARGETS = {"one vector, numpy": 5.0, "batch of 1000, numpy, each": 1.5, "one vector, Python list": 40.0}
@@ -202,18 +202,6 @@ def documents(repeats: int) -> Iterator[Row]:
     theirs, _ = rival(data, private=False, steps=10)
     name = "shared documents, 2000 x 100, 20,000 unique x 1024"
     yield Row(name, 100, seconds, theirs, None, "rival: 10 steps, scaled")
-
-
-def warm(repeats: int) -> Iterator[Row]:
-    """The shared offset again after 10 new queries, from the earlier one on; the rival is our own cold fit."""
-    data = make(1010, 10, 1024)
-    before = Data(data.queries[:1000], data.documents[:10_000], data.rows[:1000], data.rewards[:1000]).judged
-    work = partial(fit, data.judged, scope="task", gate=False)
-    cold, reached = timed(3 * repeats, work)
-    again = partial(work, recipe=Recipe(warm_start=fit(before, scope="task", gate=False)))
-    seconds, mine = timed(3 * repeats, again)
-    spent = "{} evaluations, cold {}".format(*(f()["task:default"].certificate.evaluations for f in (again, work)))
-    yield Row("warm refit, 10 new queries on 1000, against cold", 5, seconds, cold, mine - reached, spent)
 
 
 def private(repeats: int) -> Iterator[Row]:
@@ -434,7 +422,6 @@ ROWS = {
     "documents": documents,
     "private": private,
     "request": request,
-    "warm": warm,
     "paper": paper,
 }
 

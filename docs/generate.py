@@ -122,7 +122,7 @@ def pages() -> dict[str, str]:
     written[f"verdicts/{codes.PUBLISHED}.md"] = PUBLISHED
     written |= {f"verdicts/{code}.md": of_cascade(code) for code in CASCADE}
     written["verdicts/index.md"] = index()
-    written["explain/gate.md"] = gate()
+    written["reference/gate.md"] = gate()
     written["reference/api.md"] = api()
     written["reference/cli.md"] = command_line()
     written["reference/schema.md"] = tables()
@@ -133,10 +133,10 @@ def verdict(question: Question) -> str:
     """The page of one answer of the gate."""
     return (
         f"# {question.code}: {question.asks}\n\n"
-        f"**What it means.** Nothing of this scope is served, because {sentence(question.answer)}.\n\n"
+        f"**What it means.** Nothing of this scope is served, because {question.answer}.\n\n"
         f"**How it is tested.** {TESTS[question.code]}\n\n"
         f"**What to do.** {ADVICE[question.code]}\n\n"
-        "All questions, in the order in which they are asked: [the gate](../explain/gate.md).\n"
+        "All questions, in the order in which they are asked: [the gate](../reference/gate.md).\n"
     )
 
 
@@ -148,19 +148,6 @@ def of_cascade(code: str) -> str:
         f"**What to do.** {CASCADE_ADVICE[code]}\n\n"
         "What a cascade is: [how much reranking do I need?](../how-to/rerank-less.md).\n"
     )
-
-
-def sentence(answer: str) -> str:
-    """The answer with words for the values that evidence fills in."""
-    said = {"norm": "too large", "found": "the labels say otherwise"}
-    return answer.format_map(Words(said, n="one"))
-
-
-class Words(dict[str, str]):
-    """Words by the names of values; an ellipsis for a value that has none here."""
-
-    def __missing__(self, name: str) -> str:
-        return "…"
 
 
 PUBLISHED = f"""# {codes.PUBLISHED}: published
@@ -177,7 +164,7 @@ rewards keep testing it in [production](../how-to/production.md).
 
 def index() -> str:
     """The list of all verdicts."""
-    rows = [f"| [{answer.code}]({answer.code}.md) | {sentence(answer.answer)} |" for answer in ANSWERS]
+    rows = [f"| [{answer.code}]({answer.code}.md) | {answer.answer} |" for answer in ANSWERS]
     return "\n".join(
         [
             "# Verdicts",
@@ -295,7 +282,7 @@ def tables() -> str:
     parts = [
         "# The tables of a store",
         "",
-        "SQLite or PostgreSQL, the same tables in both; opening a store brings them up to date. A column that",
+        "SQLite or PostgreSQL, the same tables in both; opening a store makes them where none are. A column that",
         "refers to another table has its singular as name, and the id there as value. Read them as you like, and write",
         f"through `tttembed_store.sql` alone: its guarantees live there. This is revision {schema.HEAD}.",
         "",

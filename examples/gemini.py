@@ -100,7 +100,7 @@ def learn(url: str | None) -> None:
     offsets = fit(
         log.rewards(lambda text: embedder.embed_queries([text])[0], lambda texts: [known[text] for text in texts])
     )
-    print(f"{verdicts.progress.usage.requests} requests to the judge; {offsets['local:default'].evidence.reason}")
+    print(f"{verdicts.progress.usage.requests} requests to the judge; {offsets['local:default'].evidence}")
     report("after", offsets.apply(unseen))
 
 

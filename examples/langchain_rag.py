@@ -56,7 +56,7 @@ def main() -> None:
             chain.invoke(question, {"callbacks": [RewardCallbackHandler(log, vectors=vectors)]})
         log.score_waiting(judge)
         live.publish(fit(embeddings.rewards(log, vectors=vectors)))
-        print(live.current["local:product"].evidence.reason)
+        print(live.current["local:product"].evidence)
         print(f"vectors from the store: {vectors.supplied}, embedded again: {vectors.embedded}")
         report("after")
 

@@ -72,7 +72,7 @@ def main() -> None:
             engine.query(question)
         log.score_waiting(judge)
         live.publish(fit(embed_model.rewards(log, vectors=vectors)))
-        print(live.current["local:product"].evidence.reason)
+        print(live.current["local:product"].evidence)
         print(f"vectors from the index: {vectors.supplied}, embedded again: {vectors.embedded}")
         report("after")
 

@@ -70,7 +70,7 @@ def main() -> None:
     print(f"judged while serving; {log.waiting} pairs wait")
     log.score_waiting(judge, budget=Budget(pairs=options.pairs // 2))
     live.publish(fit(embeddings.rewards(log)))
-    print(live.current["local:product"].evidence.reason)
+    print(live.current["local:product"].evidence)
     print(f"after: the first passage helps for {right()} of {len(UNSEEN)} questions nobody judged")
 
 

@@ -256,7 +256,7 @@ class TestGate:
         found = fit(rewards, audit=some(labels, audit_sample(rewards, 100)))
 
         assert [offset.served for offset in found.values()] == [offset.served for offset in plain.values()]
-        assert any("trusted labels say +" in offset.evidence.reason for offset in found.values())
+        assert any("trusted labels say +" in offset.evidence.details for offset in found.values())
 
     @pytest.mark.parametrize("scope", ["auto", "query"])
     def test_a_judge_that_is_wrong_is_withheld(self, scope):
@@ -295,7 +295,7 @@ class TestGate:
         offsets.save(tmp_path / "offsets")
         kept = Offsets.load(tmp_path / "offsets")[f"task:{task}"].evidence
         assert kept.trust == trust
-        assert f"dose times {trust:.2f}, as far as labels confirm the judge's order" in str(kept)
+        assert f"dose times {trust:.2f}, as far as labels confirm the judge's order" in kept.statistics
 
     def test_a_judge_that_labels_contradict_is_refused(self):
         """Where they confirm none of its order, nothing is learned."""
@@ -303,7 +303,7 @@ class TestGate:
         found = fit(rewards, audit={pair: 1 - label for pair, label in labels.items()})
 
         assert {offset.evidence.code for offset in found.values()} == {AUDITED.code}
-        assert "they contradict the judge's order" in found["local:default"].evidence.reason
+        assert "trusted labels contradict the judge's order" in found["local:default"].evidence.reason
 
     @pytest.mark.parametrize(
         ("labels", "message"),

@@ -305,7 +305,7 @@ def emptied():
     return log
 
 
-NO_JUDGE = r"judge: expected an object with score, ascore, scale and fingerprint, got"
+NO_JUDGE = r"judge: expected an object with score, scale and fingerprint, got"
 REFUSED = [
     (lambda: RewardLog(None), "judge: expected the fingerprint of one"),
     (lambda: RewardLog("judge", scale=5), "scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got 5"),
@@ -329,7 +329,7 @@ REFUSED = [
     ),
     (lambda: TextVectors().of(["a", "b"], lambda _: [[1.0]]), "embed_documents: expected one vector per text, 2, got"),
     (lambda: StoreLog(None), "store: expected an open store or its URL, got NoneType"),
-    (lambda: StoreLog("sqlite:///t.db", object()), "judge: expected an object with score, ascore, scale and"),
+    (lambda: StoreLog("sqlite:///t.db", object()), "judge: expected an object with score, scale and"),
 ]
 
 

@@ -18,7 +18,6 @@ from tttembed_rag.errors import OffsetFileError
 from tttembed_rag.gate.depth import skips_of
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
-from tttembed_rag.judges import Blocking
 from tttembed_rag.offsets.codes import LOST, OTHER_JUDGE
 from tttembed_rag.offsets.rerankskips import SHARES, Skips, digest_of
 from tttembed_rag.rewards.scales import Scale
@@ -28,7 +27,7 @@ from tttembed_rag.serving.cascade import WATCHED
 LOSS, NEVER = 0.03, 1e-12
 
 
-class Reranker(Blocking):
+class Reranker:
     """Knows the rewards of some texts, and counts its calls."""
 
     scale = Scale()
@@ -204,9 +203,6 @@ class AnsweringJudge:
         self._answer = answer
 
     def score(self, query, documents):
-        return self._answer
-
-    async def ascore(self, query, documents):
         return self._answer
 
 
@@ -460,15 +456,15 @@ class TestCascade:
         assert cascade.order(*call) == await Cascade(AnsweringJudge(answer)).aorder(*call) == [0, 1, 2]
         assert caplog.text.count(f"served without the reranker: JudgeError: answering: {reason}") == 2
 
-    async def test_says_which_method_must_be_async(self, caplog):
-        exchanged = AnsweringJudge([0.5] * 3)
-        exchanged.score, exchanged.ascore = exchanged.ascore, exchanged.score
-        call = asked("q"), ["a", "b", "c"], [0.9, 0.8, 0.7]
+    def test_says_that_score_must_not_be_async(self, caplog):
+        async def score(_query, _documents):
+            return [0.5] * 3
+
+        judge = AnsweringJudge(None)
+        judge.score = score
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-            assert Cascade(exchanged).order(*call) == [0, 1, 2]
-        assert await Cascade(exchanged).aorder(*call) == [0, 1, 2]
+            assert Cascade(judge).order(asked("q"), ["a", "b", "c"], [0.9, 0.8, 0.7]) == [0, 1, 2]
         assert "expected a list of scores, got coroutine: score must not be async" in caplog.text
-        assert "expected an async ascore, got one that gives list" in caplog.text
 
     def test_is_the_same_without_blocking(self, offsets, reranker):
         """Both doors lead to the same lists."""

@@ -400,13 +400,13 @@ class TestMapping:
     @pytest.mark.parametrize(
         ("evidence", "expected"),
         [
-            (PUBLISHED, "published: held-out gain +0.050 nDCG@10 [+0.010, +0.090], held out"),
+            (PUBLISHED, "published: +.050 nDCG@10 [+.010, +.090] on 30 held-out queries; held out"),
             (UNGATED, "ungated: made for a test"),
             (
                 ABSTAINED,
                 (
-                    "abstained: held-out gain +0.010 nDCG@10 [-0.200, +0.200], not above zero; "
-                    "about 40 more would settle it if the gain holds"
+                    "abstained: about 40 more queries would settle it; "
+                    "+.010 nDCG@10 [-.200, +.200] on 3 held-out queries; not above zero"
                 ),
             ),
         ],
@@ -663,6 +663,6 @@ class TestBadFile:
 
 @pytest.mark.parametrize(("settings", "said"), [({}, False), ({"spread": 0.9}, False), ({"spread": 0.2}, True)])
 def test_cosines_that_lie_close_together_are_told(capsys, settings, said):
-    tell(Offsets([], width=4, settings=settings), everything=False, as_json=False)
+    tell(Offsets([], width=4, settings=settings), everything=False, verbose=False, as_json=False)
 
     assert ("cosines: 0.83 on average" in capsys.readouterr().out) == said

@@ -316,14 +316,13 @@ class TestFile:
         assert RARE.encode() not in path.read_bytes()
 
     def test_show_has_a_line_of_it(self, tmp_path: Path):
-        """Of its own, after that of the offset, which ends with its code."""
+        """Of its own, after that of the offset."""
         path = tmp_path / "offsets.safetensors"
         self.offsets.save(path)
         for options in ((), ("--all",)):
             _, first, words, *_ = CliRunner().invoke(main, ["show", str(path), *options]).output.splitlines()
-            assert first.startswith("local:default: 48 rewarded queries")
-            assert first.endswith("]")
-            assert words.startswith("words of default: published: held-out gain +")
+            assert first.startswith("local:default: ")
+            assert words.startswith("words of default: published: +")
 
     @pytest.mark.parametrize("number", [10**400, "x", None, -1])
     def test_a_file_with_other_numbers_is_no_offsets_file(self, number):

@@ -17,12 +17,12 @@ from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import shared_offset
 from tttembed_rag.gate.case import Case, gated
-from tttembed_rag.gate.deciding import SMALL, expect
+from tttembed_rag.gate.deciding import SMALL
 from tttembed_rag.gate.gains import UNMEASURED, Gain
 from tttembed_rag.gate.proposals import Prior, propose_constant, propose_local, task_families
+from tttembed_rag.gate.questions import Trial, expect
 from tttembed_rag.gate.thresholds import LEVEL, LOOSER, MOST_VOTED, RIDGE_STEP
-from tttembed_rag.offsets.codes import ANSWERS, COMPARE, FALLS, MEANS, PUBLISHED, UNSOLVED
-from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.codes import ANSWERS, COMPARE, FALLS, MEANS, NOTHING_TO_GAIN, PUBLISHED, UNSOLVED
 
 every_scope = pytest.mark.parametrize("scope", ["global", "task", "local", "query", "auto"])
 shared_scopes = pytest.mark.parametrize("scope", ["global", "task", "local", "auto"])
@@ -174,7 +174,7 @@ class TestPrivate:
 
         assert served(offsets) == 0
         assert codes(offsets) == {COMPARE.code}
-        assert {"the judge repeats the retriever's order"} == {offset.evidence.reason for offset in offsets.values()}
+        assert {f"nothing to gain: {NOTHING_TO_GAIN}"} == {str(offset.evidence) for offset in offsets.values()}
 
 
 class TestAbstaining:
@@ -318,7 +318,7 @@ class TestNeeded:
 
         assert (evidence.verdict, evidence.code) == ("abstained", FALLS.code)
         assert evidence.needed > 0
-        assert f"about {evidence.needed} more would settle it" in str(evidence)
+        assert str(evidence).startswith(f"abstained: about {evidence.needed} more queries would settle it; +.")
 
     def test_with_so_many_and_no_fewer_the_bound_is_above_zero(self):
         """The number is the least that brings the lower bound above zero."""
@@ -379,7 +379,7 @@ class TestEvidence:
         evidence = fit(rewards, scope="local", trusted=True)["local:default"].evidence
 
         assert (evidence.n, evidence.left_out) == (8, 4)
-        assert "] without 4 queries whose rewards do not differ, a local offset, 12 held-out queries: " in str(evidence)
+        assert evidence.statistics.endswith(". 4 queries whose rewards do not differ are left out.")
 
     def test_is_measured_on_queries_that_it_was_not_learned_from(self, planted):
         """The fall of the KL loss decides, the change of nDCG@10 is told: both of a constant offset of other folds."""
@@ -467,25 +467,24 @@ class TestDeclared:
             (UNMEASURED, 0.009, None, "a gain of +0.009 is to be expected, and less than 0.01 is not served unproven"),
         ],
     )
-    def test_no_line_contradicts_itself(self, gain, expected, proven, unproven):
+    def test_no_line_contradicts_itself(self, planted, gain, expected, proven, unproven):
         """Below zero for sure is never served, and unproven no gain that is too small to be expected."""
-        claim = Evidence(60, gain.mean, gain.interval(0.05), "published", "", vouched="its declaration")
-        falls = Gain(0.1, 0.01, 60.0), Gain(0.1, 0.1, 60.0)
+        proposal = propose_constant(Case.of(replace(planted(4), trusted=True), Recipe()))
+        trial = replace(Trial.of(proposal, np.zeros(4)), change=gain, expected=expected)
 
-        for said, verdict in zip(
-            (proven, unproven), (expect(f, gain, claim, None, expected) for f in falls), strict=True
-        ):
-            assert (said is None) == (verdict is None)
-            assert verdict is None or (said in verdict.reason and verdict.code == FALLS.code)
+        for is_proven, reason in ((True, proven), (False, unproven)):
+            verdict = expect(replace(trial, proven=is_proven))
+            assert (reason is None) == (verdict is None)
+            assert verdict is None or (reason in verdict.reason and verdict.code == FALLS.code)
 
     def test_the_line_names_what_declared_it(self, planted):
         """A tap that serves its order; by hand it is the argument that says so."""
-        tapped = replace(planted(4, strength=0.9), trusted=True, declared_by="Tap: you serve its order")
+        tapped = replace(planted(4, strength=0.9), trusted=True, declared_by="Tap")
 
         by_tap, by_hand = (str(fit(tapped, trusted=by)["local:default"].evidence) for by in (None, True))
 
-        assert "; vouched for by Tap: you serve its order" in by_tap
-        assert "; vouched for by trusted=True" in by_hand
+        assert by_tap.endswith("; vouched for by Tap")
+        assert by_hand.endswith("; vouched for by trusted=True")
 
     def test_rewards_say_it_themselves(self, planted):
         """What the log knows of its judge reaches the gate; whoever calls `fit` may say otherwise."""

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from tests.speakers import Speakers
 from tttembed_rag import InputError, Offsets, Rewards, fit
-from tttembed_rag.offsets.codes import FALLS
+from tttembed_rag.offsets.codes import FALLS, NOTHING_TO_GAIN
 from tttembed_rag.offsets.offset import Offset
 
 
@@ -43,7 +43,7 @@ def test_far_from_all_verdicts_the_start_is_served(planted, world):
     learned = fit(rewards, start=Offsets([begun], width=rewards.width), trusted=True)["local:default"]
     away = -1e3 * rewards.queries.unit.mean(axis=0)
 
-    assert "a local offset around what is served" in learned.evidence.reason
+    assert "a local offset around what is served" in learned.evidence.details
     assert np.abs(learned.dosed(rewards.queries.unit) - vector).max() > 0.05
     assert_allclose(learned.dosed(away), vector, atol=1e-6)
 
@@ -56,7 +56,7 @@ def test_users_who_want_their_own_language_get_it_back(world):
 
     assert world.own(lists["start"]) < 0.5
     assert world.own(lists["learned"]) > 0.8
-    assert all("around what is served" not in offset.evidence.reason for offset in learned.values())
+    assert all("around what is served" not in offset.evidence.details for offset in learned.values())
 
 
 def test_verdicts_that_say_nothing_leave_the_start(world):
@@ -68,7 +68,7 @@ def test_verdicts_that_say_nothing_leave_the_start(world):
     assert learned.served
     assert_allclose(learned.vector, start["task:en"].vector)
     assert "language means" in learned.evidence.reason
-    assert "; kept: there is nothing" in learned.evidence.reason or "kept: every candidate" in learned.evidence.reason
+    assert learned.evidence.details == "kept: every candidate of a query has the same reward"
 
 
 def test_what_is_kept_has_the_floor_of_its_lists(world):
@@ -82,7 +82,7 @@ def test_what_is_kept_has_the_floor_of_its_lists(world):
         values += (cosines == cosines.max()).astype(float).tolist()
     learned = fit(replace(rewards, values=np.array(values)), start=start, trusted=True)["local:en"]
 
-    assert "; kept: the judge repeats" in learned.evidence.reason
+    assert learned.evidence.details == f"kept: {NOTHING_TO_GAIN}"
     assert learned.floor is not None
     assert learned.floor.n == 30
 
@@ -110,7 +110,7 @@ def test_a_start_that_depends_on_the_query_is_a_part_of_what_is_learned(planted)
     both, below = learned["local:default"], earlier["local:default"]
     away = -1e3 * rewards.queries.unit.mean(axis=0)
 
-    assert both.evidence.reason.startswith("a local offset around what is served")
+    assert both.evidence.details.startswith("a local offset around what is served")
     assert len(both.map.landmarks) == len(below.map.landmarks) + 52 == 60
     assert both.map.bandwidth == below.map.bandwidth
     assert_allclose(both.dosed(away), below.dosed(away), atol=1e-3)

@@ -118,4 +118,4 @@ def test_the_result_is_a_setting_with_its_evidence():
     )
     assert isinstance(found, Tuned)
     assert found.setting == "words"
-    assert str(found).startswith("'words': published: held-out gain +")
+    assert str(found).startswith("'words': published: +")

@@ -15,41 +15,42 @@ from tttembed_rag.offsets.offsets import Offsets
 _TASKS = 10
 
 
-def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
+def tell(offsets: Offsets, *, everything: bool, verbose: bool, as_json: bool) -> None:
     """Print the judge that gave the rewards, warnings, a line for each task, and how many private offsets there are.
 
     The line of a task is that of the offset that is served, else that of the first that is not, with the reason. With
-    *everything*, each offset has a line instead; *as_json*, a JSON object and nothing else.
+    *everything*, each offset has a line instead; *verbose*, statistics behind it; *as_json*, a JSON object and nothing
+    else.
     """
     for line in () if as_json else _origin(offsets):
         say(line)
     if everything or as_json:
         for offset in offsets.values():
-            for line in [json.dumps(offset_facts(offset, offsets))] if as_json else offset_lines(offset):
+            for line in (
+                [json.dumps(offset_facts(offset, offsets))] if as_json else offset_lines(offset, verbose=verbose)
+            ):
                 say(line)
         return
     shared: dict[str | None, list[Offset]] = {}
-    private: dict[str | None, list[Offset]] = {}
+    private = [offset for offset in offsets.values() if offset.query_id is not None]
     for offset in offsets.values():
-        (shared if offset.query_id is None else private).setdefault(offset.task, []).append(offset)
+        if offset.query_id is None:
+            shared.setdefault(offset.task, []).append(offset)
     listed = [[offset for offset in of_task if offset.served] or of_task[:1] for of_task in shared.values()]
     listed.sort(key=lambda of_task: not of_task[0].served)
     for offset in chain.from_iterable(listed[:_TASKS]):
-        for line in offset_lines(offset):
+        for line in offset_lines(offset, verbose=verbose):
             say(line)
     if left := listed[_TASKS:]:
         served = sum(of_task[0].served for of_task in left)
         say(f"and {len(left)} more tasks, {served} of them served (--all lists them)")
-    for task, own in private.items() if len(private) <= _TASKS else ():
-        if len(own) == 1:
-            say(offset_lines(own[0])[0])
-            continue
-        served = sum(offset.served for offset in own)
-        say(f"query:{task}/...: {len(own)} private offsets, {served} served, {own[0].evidence} (--all lists them)")
-    if len(private) > _TASKS:
-        every = list(chain.from_iterable(private.values()))
-        served = sum(offset.served for offset in every)
-        say(f"query:...: {len(every)} private offsets of {len(private)} tasks, {served} served (--all lists them)")
+    if len(private) == 1:
+        for line in offset_lines(private[0], verbose=verbose):
+            say(line)
+    elif private:
+        served, tasks = sum(offset.served for offset in private), len({offset.task for offset in private})
+        of = f"task {private[0].task}, {private[0].evidence}" if tasks == 1 else f"{tasks} tasks"
+        say(f"query:...: {len(private)} private offsets, {served} served, of {of} (--all lists them)")
 
 
 def _origin(offsets: Offsets) -> list[str]:
@@ -62,12 +63,14 @@ def _origin(offsets: Offsets) -> list[str]:
 
 def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
     """One of *offsets* as a JSON object, without its vector."""
-    of_evidence = ("gain", "interval", "verdict", "reason", "needed", "sources", "trust", "lost")
     return {
+        **asdict(offset.evidence),
         **{name: getattr(offset, name) for name in ("key", "served", "alpha", "n")},
-        **{name: getattr(offset.evidence, name) for name in of_evidence},
+        "measured": offset.evidence.n,
         "skips": None if offset.skips is None else asdict(offset.skips),
-        "floor": None if (floor := offset.floor) is None else {"n": floor.n, "cut": floor.cut(), "told": floor.told()},
+        "floor": None
+        if (floor := offset.floor) is None
+        else {"n": floor.n, "cut": floor.cut(), "cosine": floor.cosine(), "told": floor.told()},
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,
@@ -76,15 +79,21 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
     }
 
 
-def offset_lines(offset: Offset) -> list[str]:
-    """An offset in a line that a person understands; further ones are of its rescorer, and of what it saves."""
-    noun = "query" if offset.n == 1 else "queries"
-    local = (
-        "" if offset.map is None else f"{len(offset.map.landmarks)} landmarks, bandwidth {offset.map.bandwidth:.2f}, "
-    )
-    words = [] if offset.rescorer is None else [f"words of {offset.task}: {offset.rescorer.evidence}"]
-    line = f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {local}{offset.evidence}"
-    return [line, *words, *(f"  {saved}" for saved in offset.certified)]
+def offset_lines(offset: Offset, *, verbose: bool = False) -> list[str]:
+    """An offset in a line that a person understands; further ones are of its rescorer, and of what it saves.
+
+    *verbose* ones say what it was learned from, and the statistics of the gate.
+    """
+    lines = [f"{offset.key}: {offset.evidence}"]
+    if verbose:
+        noun, map_ = "query" if offset.n == 1 else "queries", offset.map
+        local = "" if map_ is None else f", {len(map_.landmarks)} landmarks, bandwidth {map_.bandwidth:.2f}"
+        lines.append(f"  {offset.n} rewarded {noun}, dose {offset.alpha:.2f}{local}")
+        lines += [f"  {part}" for part in [offset.evidence.statistics] if part]
+    if (rescorer := offset.rescorer) is not None:
+        lines.append(f"words of {offset.task}: {rescorer.evidence}")
+        lines += [f"  {part}" for part in [rescorer.evidence.statistics] if part and verbose]
+    return [*lines, *(f"  {saved}" for saved in offset.certified)]
 
 
 def with_origin(offsets: Offsets, **origin: str) -> Offsets:

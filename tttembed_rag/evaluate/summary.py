@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from tttembed_rag.evaluate.experiment import LEAST_GAIN
+from tttembed_rag.offsets.evidence import without_alike
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
 # By data set, population, queries asked to be rewarded, and what was measured: the rows of all splits.
@@ -75,22 +76,17 @@ def conclusions(cells: Cells) -> list[str]:
     return [_conclusion(dataset, cell) for dataset, (_, cell) in sorted(most.items())]
 
 
-def without(left_out: int) -> str:
-    """That so many queries are *left_out* of every mean, as a sentence behind another; empty where none is."""
-    return f" {left_out} queries whose rewards do not differ are left out." if left_out else ""
-
-
 def _conclusion(dataset: str, cell: Rows) -> str:
     mean = mean_of(cell)
     of = f"{dataset}: with {mean['rewarded_queries']:.0f} judged queries, auto"
     if not mean["published"]:
-        codes = sorted({code for row in cell for code in re.findall(r"TTT-\w+", row["reason"])})
+        codes = sorted({code for row in cell for code in re.findall(r"TTT-\w+|nothing to gain", row["reason"])})
         return f"{of} serves nothing, and nothing changes ({', '.join(codes)})."
     low, high = (sum(row[key] for row in cell) / len(cell) for key in ("ci_low", "ci_high"))
     verdict = "helps" if low > 0 else "harms" if high < 0 else "changes little for"
     kept = "" if mean["share"] == "-" else f", {mean['share']} of what direct rerank of these queries would gain"
     change = f"{mean['delta']:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]"
-    return f"{of} {verdict} queries that nobody judged: {change}{kept}.{without(cell[0]['left_out'])}"
+    return f"{of} {verdict} queries that nobody judged: {change}{kept}.{without_alike(cell[0]['left_out'])}"
 
 
 def _line(cell: tuple[str, str, int, str], mean: dict[str, Any]) -> str:

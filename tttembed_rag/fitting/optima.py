@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.objectives import KD
 from tttembed_rag.fitting.private import PrivateProblems
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import Problem, Solution, adam, exact
-from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -37,13 +35,13 @@ def scope_weights(rewards: Rewards, voices: Float64 | None = None) -> Float64:
     return np.asarray(voices / (np.count_nonzero(count) * np.where(count > 0, count, 1.0)[task]))
 
 
-def shared_optima(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid, start: Float64) -> Solution:
-    """G offsets side by side from *start* (G, d), each for the queries to which *weights* (G, n) gives weight."""
+def shared_optima(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid) -> Solution:
+    """G offsets side by side, each for the queries to which *weights* (G, n) gives weight."""
 
     def problem(recipe: Recipe) -> SharedProblem:
         return SharedProblem.of(rewards, Loss.of(grid, recipe), weights, recipe.ridge / recipe.spread)
 
-    return lowest(problem, recipe, start)
+    return lowest(problem, recipe, np.zeros((len(weights), rewards.width)))
 
 
 def private_optima(rewards: Rewards, recipe: Recipe) -> Solution:
@@ -95,22 +93,6 @@ def lowest(problem: Callable[[Recipe], Problem], recipe: Recipe, start: Float64)
     columns = zip(second, solution, strict=True)
     best = (np.where(lower if new.ndim == 1 else lower[:, None], new, old) for new, old in columns)
     return Solution(*best)._replace(evaluations=solution.evaluations + first.evaluations + second.evaluations)
-
-
-def start_of(recipe: Recipe, key: str, width: int) -> Float64:
-    """Where the search for the shared offset of *key* begins, (1, d): at the warm start's offset of that key, or zero.
-
-    Raises:
-        InputError, VectorError: The warm start holds something else under that key.
-    """
-    earlier = (recipe.warm_start or {}).get(key)
-    if earlier is None:
-        return np.zeros((1, width))
-    if not isinstance(earlier, Offset):
-        raise InputError(f"warm_start: expected offsets, got {type(earlier).__name__} at {key!r}")
-    if earlier.vector.shape != (width,):
-        raise VectorError(f"warm_start: expected vectors of width {width}, got {earlier.vector.shape[0]}")
-    return earlier.vector.astype(np.float64)[None]
 
 
 def _minimum(problem: Problem, start: FloatArray, recipe: Recipe) -> Solution:

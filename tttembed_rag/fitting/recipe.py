@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, TypeAlias, get_args
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.objectives import KD, Objective
-from tttembed_rag.offsets.offset import Offset
 
 Solver: TypeAlias = Literal["exact", "adam"]
 
@@ -35,7 +33,6 @@ class Recipe:
             1 - (1 - cosine) / spread.
         kappa: Dose n / (n + kappa), in rewarded queries, >= 0; of the local offset, the noise of a rewarded query.
         tolerance: Largest gradient norm that counts as converged, in nats per unit of offset.
-        warm_start: Offsets of an earlier fit; a constant offset is searched from the one of its key on.
     """
 
     objective: Objective = KD()
@@ -46,7 +43,6 @@ class Recipe:
     spread: float = 1.0
     kappa: float = 1.0
     tolerance: float = 1e-4
-    warm_start: Mapping[str, Offset] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.objective, type) or not isinstance(self.objective, Objective):
@@ -63,9 +59,6 @@ class Recipe:
             if not (isfinite(number) and number >= least):
                 raise InputError(f"{name}: expected a number >= {least:g}, got {value}")
             object.__setattr__(self, name, number)
-        if self.warm_start is not None and not isinstance(self.warm_start, Mapping):
-            got = type(self.warm_start).__name__
-            raise InputError(f"warm_start: expected the Offsets of an earlier fit, got {got}")
 
     def dose(self, n: float) -> float:
         """Alpha = n / (n + kappa) (Eq. 8) of *n* rewarded queries, or voices; 0 for n = 0, the unadapted state."""

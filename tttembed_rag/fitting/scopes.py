@@ -10,7 +10,7 @@ import numpy as np
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.local import Local
 from tttembed_rag.fitting.merging import one_row_each
-from tttembed_rag.fitting.optima import private_optima, scope_weights, shared_optima, start_of
+from tttembed_rag.fitting.optima import private_optima, scope_weights, shared_optima
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.solver import Solution
 from tttembed_rag.offsets.codes import UNSOLVED
@@ -35,14 +35,10 @@ def plain_offsets(rewards: Rewards, scope: Scope, recipe: Recipe) -> list[Offset
 
 
 def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str, **origin: str) -> Offsets:
-    """Offsets of a *width*, learned from the rewards of a *judge*, with the record of how.
-
-    Of the recipe it does not keep where the search began. *origin* names the embedder, and holds a probe of it.
-    """
-    kept = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name != "warm_start"}
-    settings = {"scope": scope, "judge": judge, **kept, "objective": recipe.objective.name}
-    settings |= {name: text for name, text in origin.items() if text}
-    return Offsets(offsets, width=width, settings=settings)
+    """Offsets of a *width*, learned from the rewards of a *judge*, with the record of how, and of the *origin*."""
+    how = {field.name: getattr(recipe, field.name) for field in fields(recipe)} | {"objective": recipe.objective.name}
+    known = {name: text for name, text in origin.items() if text}
+    return Offsets(offsets, width=width, settings={"scope": scope, "judge": judge, **how, **known})
 
 
 def of_task(rewards: Rewards, task: str) -> Rewards:
@@ -63,9 +59,8 @@ def shared_offset(
 
     The *weights* (n,) of queries are those of `scope_weights` if there are none; it counts as learned from *n* queries.
     """
-    start = start_of(recipe, "global" if task is None else f"task:{task}", rewards.width)
     weights = scope_weights(rewards) if weights is None else weights
-    solution = shared_optima(rewards, recipe, weights[None], Grid.of(rewards), start)
+    solution = shared_optima(rewards, recipe, weights[None], Grid.of(rewards))
     return solved_offset(solution, 0, task, n or len(rewards), recipe, rewards.query_vectors.dtype, evidence)
 
 
@@ -79,16 +74,16 @@ def solved_offset(
     evidence: Evidence | None = None,
 ) -> Offset:
     """The shared offset of *n* rewarded queries that is one *row* of a *solution*, on *evidence* or ungated."""
-    offset = Offset(
+    return _certified(
+        recipe,
+        _certificate(solution, row),
         scope="global" if task is None else "task",
         task=task,
         vector=solution.offsets[row].astype(dtype),
         alpha=recipe.dose(n) * (evidence.trust if evidence else 1.0),
         n=n,
         evidence=evidence or _ungated(n),
-        certificate=_certificate(solution, row),
     )
-    return _if_converged(offset, recipe)
 
 
 def private_offsets(
@@ -97,22 +92,11 @@ def private_offsets(
     """One offset per query of *rewards*, in their order: its row of *optima*, on pooled *evidence* or ungated."""
     trust = evidence.trust if evidence else 1.0
     vectors = (trust * optima.offsets).astype(optima.offsets.dtype)
-    names = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True)
+    shared = {"scope": "query", "alpha": recipe.dose(1), "n": 1, "evidence": evidence or _ungated(1)}
+    names = enumerate(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
     return [
-        _if_converged(
-            Offset(
-                scope="query",
-                task=task,
-                query_id=query_id,
-                vector=vectors[row],
-                alpha=recipe.dose(1),
-                n=1,
-                evidence=evidence or _ungated(1),
-                certificate=_certificate(optima, row),
-            ),
-            recipe,
-        )
-        for row, (task, query_id) in enumerate(names)
+        _certified(recipe, _certificate(optima, row), vector=vectors[row], task=task, query_id=query_id, **shared)
+        for row, (task, query_id) in names
     ]
 
 
@@ -137,17 +121,10 @@ def local_offset(
         converged=bool(optima.converged.all()),
         residual=local.residual,
     )
-    offset = Offset(
-        scope="local",
-        task=task,
-        vector=np.zeros(map_.landmarks.shape[1], map_.landmarks.dtype) if vector is None else vector,
-        alpha=1.0,
-        n=n,
-        evidence=evidence or _ungated(n),
-        certificate=targets,
-        map=map_,
-    )
-    return _if_converged(offset, recipe)
+    zero = np.zeros(map_.landmarks.shape[1], map_.landmarks.dtype)
+    around, evidence = zero if vector is None else vector, evidence or _ungated(n)
+    parts = {"scope": "local", "task": task, "vector": around, "alpha": 1.0, "n": n, "evidence": evidence, "map": map_}
+    return _certified(recipe, targets, **parts)
 
 
 def _plain_local(rewards: Rewards, task: str, recipe: Recipe) -> Offset:
@@ -155,16 +132,16 @@ def _plain_local(rewards: Rewards, task: str, recipe: Recipe) -> Offset:
     return local_offset(Local.of(rewards, optima.offsets, recipe.kappa), task, len(rewards), optima, recipe)
 
 
-def _if_converged(offset: Offset, recipe: Recipe) -> Offset:
-    """The offset; one short of its optimum says so, and is withheld if the gate published it."""
-    certificate = offset.certificate
-    if certificate is None or certificate.converged or recipe.solver == "adam":
+def _certified(recipe: Recipe, certificate: Certificate, **parts: Any) -> Offset:
+    """The offset of some *parts*; one short of its optimum says so, and is withheld if the gate published it."""
+    offset = Offset(certificate=certificate, **parts)
+    if certificate.converged or recipe.solver == "adam":
         return offset
-    reason = f"the solver stopped at gradient norm {certificate.gradient_norm:.1e}, not at an optimum"
-    if offset.evidence.verdict != "published":
-        return replace(offset, evidence=replace(offset.evidence, reason=f"{offset.evidence.reason}; {reason}"))
-    evidence = replace(offset.evidence, verdict="abstained", reason=reason, code=UNSOLVED.code)
-    return replace(offset, vector=np.zeros_like(offset.vector), alpha=0.0, map=None, evidence=evidence)
+    reason, evidence = f"{UNSOLVED.answer} (gradient norm {certificate.gradient_norm:.1e})", offset.evidence
+    if evidence.verdict != "published":
+        return replace(offset, evidence=evidence.noted(reason))
+    zero, withheld = np.zeros_like(offset.vector), evidence.denied_by(UNSOLVED, reason)
+    return replace(offset, vector=zero, alpha=0.0, map=None, evidence=withheld)
 
 
 def _ungated(n: int) -> Evidence:

@@ -29,6 +29,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import dcg, discounts
 from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.thresholds import LEVEL
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.copies import same_text
@@ -42,8 +43,6 @@ PAIRS = 3
 LABELLED = 0.8
 # Fewer labels decide nothing, and a line says what they are.
 LEAST = 30
-# One-sided level of the two ends of the interval that a line says.
-_LEVEL = 0.05
 # Queries that the variance counts for in which labels are as uncertain as a draw of good or bad: few labels of a yes/no
 # judge lie on a line by chance all too often. The 90 % interval holds the change in nine of ten draws of 30, 50 and 100
 # labels (`benchmarks/poison.py biased`).
@@ -95,27 +94,20 @@ class Audited:
 
     def interval(self, level: float) -> tuple[float, float]:
         """The bounds of the corrected change, each at a one-sided *level*, as far as nDCG can change at all."""
-        return _possible(self._change.below(level)), _possible(self._change.above(level))
+        low, high = np.clip([self._change.below(level), self._change.above(level)], -1.0, 1.0).tolist()
+        return low, high
 
     @property
     def _change(self) -> Gain:
         return Gain(self.corrected, self.error, max(self.queries - _SLOPES, 1))
 
     def __str__(self) -> str:
-        low, high = self.interval(_LEVEL)
-        finding = (
-            f"{_possible(self.corrected):+.3f} [{low:+.3f}, {high:+.3f}]" if self.error < math.inf else "too little"
-        )
+        low, high = self.interval(LEVEL)
+        mean = np.clip(self.corrected, -1.0, 1.0)
+        finding = f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]" if self.error < math.inf else "too little"
+        judge = f"the judge claims {self.claimed:+.3f} on what it judged, {self.labels} trusted labels say {finding}"
         ignored = f", {self.ignored} labels that `tttembed audit draw` did not ask for are ignored"
-        return (
-            f"the judge claims {self.claimed:+.3f} on what it judged, {self.labels} trusted labels say {finding}"
-            f"{ignored if self.ignored else ''}"
-        )
-
-
-def _possible(change: float) -> float:
-    """A change of nDCG no larger than there can be."""
-    return min(1.0, max(-1.0, change))
+        return judge + ignored * bool(self.ignored)
 
 
 def check_labels(labels: Labels | None) -> None:

@@ -154,21 +154,29 @@ class Case:
         """The case of some of the rewards alone, with nothing else changed."""
         return Case.of(rows, self.recipe, self.terms, self.together)
 
-    def evidence(self, reason: str, change: Gain = UNMEASURED, *, n: int | None = None, vouched: str = "") -> Evidence:
+    def evidence(
+        self, details: str = "", change: Gain = UNMEASURED, *, tasks: int | None = None, vouched: str = ""
+    ) -> Evidence:
         """The evidence of what is published, with the measured *change* of nDCG@10; see `Evidence.denied_by`.
 
-        The questions whose rewards differ are the *n* observations, and the voucher of the case vouches, unless others
-        are given; the questions that are left out are counted.
+        The questions whose rewards differ are the observations, and the voucher of the case vouches, unless a number of
+        *tasks* and another are given; the questions that are left out are counted.
         """
-        gain = change.mean if change.freedom else None
-        interval, vouched = change.interval(LEVEL), vouched or self.voucher
+        vouched = vouched or self.voucher
+        by = (self.rows.declared_by or "trusted=True") if vouched == "its declaration" else vouched
         measured = max(1, round(float(self.measured.sum())))
-        evidence = Evidence(n or measured, gain, interval, "published", reason, code=PUBLISHED, vouched=vouched)
-        return replace(evidence, left_out=self.questions - measured)
-
-    def by(self, voucher: str) -> str:
-        """The words for a *voucher* at the end of a reason."""
-        return f"vouched for by {self.rows.declared_by or 'trusted=True' if voucher == 'its declaration' else voucher}"
+        return Evidence(
+            tasks or measured,
+            change.mean if change.freedom else None,
+            change.interval(LEVEL),
+            "published",
+            f"vouched for by {by}",
+            code=PUBLISHED,
+            vouched=vouched,
+            left_out=self.questions - measured,
+            details=details,
+            tasks=tasks is not None,
+        )
 
     def audited(self, offsets: FloatArray) -> Audited | None:
         """What the trusted labels say of *offsets* (n, d); None where there are none."""

@@ -1,25 +1,11 @@
-"""The gate: what is served to each task, and why.
-
-    rewards -> Case -> ask: is there something to compare?
-            -> believe: do the rewards mean something, and might a list get better?
-            -> propose: an offset, and what it does to queries that it was not learned from
-            -> prove: does the held-out loss fall?
-            -> audit: do trusted labels confirm the gain?
-            -> expose: does a document move everywhere? Then again without what is doubtful of it
-            -> expect: do the first ten places get better, as far as they were measured?
-            -> Offset
-
-Each question is a function that gives a verdict, or None where the next one is asked. Tests and levels are data:
-`thresholds` has the numbers, and `tttembed_rag.offsets.codes` the codes.
-"""
+"""The gate: what is served to each task. `tttembed_rag.gate.questions` says how it decides about one offset."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,36 +15,18 @@ from tttembed_rag.fitting.optima import optima_around, private_optima
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import of_task, plain_offsets, private_offsets, recorded
 from tttembed_rag.fitting.voices import Voices
-from tttembed_rag.gate.audit import Audited, Labels, check_labels
-from tttembed_rag.gate.belief import Voucher
+from tttembed_rag.gate.audit import Labels, check_labels
 from tttembed_rag.gate.case import Case, Terms, gated
-from tttembed_rag.gate.exposure import Exposure
-from tttembed_rag.gate.gains import WORSE, Gain
 from tttembed_rag.gate.lists import with_floor, with_lists
 from tttembed_rag.gate.proposals import Prior, Proposal, propose_constant, propose_local, task_families
-from tttembed_rag.gate.starts import check_start, kept, start_of
-from tttembed_rag.gate.thresholds import (
-    AUDIT_ALONE_LEVEL,
-    AUDIT_LEVEL,
-    BELIEVERS,
-    EXPECTED_FALL,
-    EXPECTED_SHARE,
-    EXPOSURE_ROUNDS,
-    LEAST_EXPECTED,
-    LEAST_HEADROOM,
-    LEVEL,
-    MIN_TASKS,
-    MOST_CANDIDATES,
-    MOST_VOTED,
-)
-from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, REPEATS, Question
+from tttembed_rag.gate.questions import Propose, decide, learnable
+from tttembed_rag.gate.thresholds import AUDIT_ALONE_LEVEL, MIN_TASKS, MOST_CANDIDATES, MOST_VOTED
+from tttembed_rag.offsets.codes import AUDITED, COMPARE, MEANS
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.offset import AnyScope, Offset, Scope, check_scope
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
-from tttembed_rag.vectors.rows import Float64
 
-Propose: TypeAlias = Callable[[Case], Proposal]
 # Why nothing is asked of a task that anybody can make.
 SMALL = f"sources alone rewarded it, and {MOST_VOTED} such tasks have as many votes"
 
@@ -159,6 +127,19 @@ def check_options(
     check_labels(audit)
 
 
+def check_start(start: object, rewards: Rewards, *, asked: bool) -> None:
+    """Refuse a *start* that is none of these *rewards*, or that is not *asked*."""
+    if start is None:
+        return
+    if not isinstance(start, Offsets) or not asked:
+        got = type(start).__name__ if asked else "another scope, or gate=False"
+        raise InputError(f"start: expected Offsets, and scope='auto' or 'local' under the gate, got {got}")
+    embedder = start.settings.get("embedder", rewards.embedder) if rewards.embedder else ""
+    if start.width != rewards.width or embedder != rewards.embedder:
+        expected, got = f"width {rewards.width} {rewards.embedder}", f"width {start.width} {embedder}"
+        raise InputError(f"start: expected offsets of the same embedding model, {expected}, got {got}")
+
+
 def gated_offsets(
     rewards: Rewards, scope: AnyScope, recipe: Recipe, terms: Terms, start: Offsets | None = None
 ) -> Iterator[Offset]:
@@ -209,9 +190,11 @@ def priors_of(proposal: Proposal, whole: Offset) -> dict[str, Prior]:
 
 
 def _propose_local(case: Case, prior: Prior | None) -> Proposal:
-    if start := start_of(case):
-        return propose_local(case, optima_around(case.widened, case.recipe, start.held_out), start)
-    return propose_local(case, private_optima(case.widened, case.recipe), prior)
+    """The local offset of the task of *case*: around what it is served already, else around a *prior*, if any."""
+    if case.terms.start is None:
+        return propose_local(case, private_optima(case.widened, case.recipe), prior)
+    start = Prior.of_start(case.terms.start, case)
+    return propose_local(case, optima_around(case.widened, case.recipe, start.held_out), start)
 
 
 def local_of(case: Case, task: str, propose: Propose) -> Offset:
@@ -229,13 +212,11 @@ def local_of(case: Case, task: str, propose: Propose) -> Offset:
     return kept(start, offset)
 
 
-class Decision(NamedTuple):
-    """The verdict on an offset of a case, and in *worse* that of `expect`, which is asked last; and the proposal."""
-
-    case: Case
-    evidence: Evidence
-    proposal: Proposal | None
-    worse: Evidence | None = None
+def kept(start: Offset, offset: Offset) -> Offset:
+    """What a task is served already, *start*, in place of an *offset* of zero, with what is known of its lists."""
+    evidence = start.evidence.noted(f"kept: {offset.evidence.reason}")
+    start = replace(start, scope="local", task=offset.task, evidence=evidence)
+    return replace(start, rescorer=offset.rescorer, skips=offset.skips, floor=offset.floor)
 
 
 def offset_of(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offset:
@@ -244,161 +225,21 @@ def offset_of(case: Case, scope: Scope, task: str | None, propose: Propose) -> O
     Where sources speak beside a declared judge, all rewards count if the data vouch for them and prove the gain; else
     the judge's alone do, so that no vote silences it.
     """
-    offset = learned(expose(case, propose), scope, task)
-    by_sources = case.by_sources
+    offset, by_sources = decided(case, scope, task, propose), case.by_sources
     if offset.served or not case.rows.trusted or not by_sources.any() or by_sources.all():
         return offset
-    judge_alone = case.of_rows(case.rows.take(np.flatnonzero(~by_sources)))
-    return learned(expose(judge_alone, propose), scope, task)
+    return decided(case.of_rows(case.rows.take(np.flatnonzero(~by_sources))), scope, task, propose)
 
 
-def decide(case: Case, propose: Propose) -> Decision:
-    """What the questions of the gate, one after the other, say of the offset that *propose* proposes of *case*."""
-    base = learnable(case)
-    if isinstance(base, Evidence):
-        return Decision(case, base, None)
-    proposal = propose(case)
-    audited = case.audited(proposal.held_out)
-    voucher: Voucher = "trusted labels" if audited is not None and audited.decides else case.voucher
-    change = proposal.change(base)
-    tasks = None if proposal.families is None else proposal.observations
-    claim = case.evidence(proposal.title, change, n=tasks, vouched=voucher)
-    verdict = prove(proposal, change, claim, audited) or audit(claim, audited) or published(case, claim, audited)
-    expected = EXPECTED_SHARE * headroom_of(case, base)
-    return Decision(case, verdict, proposal, expect(proposal.fall(0.0), change, claim, audited, expected))
-
-
-def learnable(case: Case) -> Evidence | Float64:
-    """Why nothing may be learned from *case*; else (n,) nDCG@10 of what is served before anything is learned."""
-    if verdict := ask(case) or believe(case):
-        return verdict
-    base = case.ndcg(case.terms.started(case.rewards) if case.terms.start else None)
-    verdict = improve(case, base) or confirm(case)
-    return base if verdict is None else verdict
-
-
-def ask(case: Case) -> Evidence | None:
-    """Is there something to compare?"""
-    if not case.rewards.reach.any():
-        several = case.rewards.depths.max() > 1
-        same = "every candidate of a query has the same reward"
-        return refused(case, COMPARE, same if several else "one candidate of each was judged")
-    if case.questions < 2 and case.voucher != "its declaration":
-        return refused(case, COMPARE, "one rewarded query cannot be held out from itself")
-    return None
-
-
-def believe(case: Case) -> Evidence | None:
-    """Do the rewards mean something?
-
-    Rewards of a judge that contradict the retriever speak against the global offset too. Votes of sources do not: they
-    take away nothing that is served.
-    """
-    if case.signal.contradicts:
-        contradiction = "the rewards contradict the retriever's order, as an inverted judge's do"
-        return refused(case, MEANS, contradiction, against=not case.by_sources.any())
-    if case.by_sources.all() and case.sources == 1:
-        return refused(case, COMPARE, "one source alone rewarded them")
-    if case.voucher == "nobody" and not case.terms.labels:
-        return refused(case, MEANS, doubt_of(case))
-    return None
-
-
-def improve(case: Case, base: Float64) -> Evidence | None:
-    """Is the judge's own order better than what is served for the base vectors, whose nDCG@10 is *base* (n,)?"""
-    if headroom_of(case, base) >= LEAST_HEADROOM:
-        return None
-    brought = "your search gives the reranker all that was judged good: judge deeper than it gives"
-    return refused(case, COMPARE, brought if case.terms.reranked else REPEATS)
-
-
-def confirm(case: Case) -> Evidence | None:
-    """Do trusted labels confirm any of the judge's order?"""
-    if case.trust > 0:
-        return None
-    contradiction = AUDITED.answer.format(found="they contradict the judge's order of what was judged")
-    return refused(case, AUDITED, contradiction, against=True)
-
-
-def prove(proposal: Proposal, change: Gain, claim: Evidence, audited: Audited | None) -> Evidence | None:
-    """Does the loss of held-out queries fall, and do the lists of the application's own search get better?
-
-    Where a judge is believed the fall need be expected alone.
-    """
-    terms, believed = proposal.case.terms, claim.vouched in BELIEVERS
-    fall = proposal.fall(EXPECTED_FALL if believed else 0.0)
-    if claim.vouched == "nobody":
-        return claim.denied_by(MEANS, doubt_of(proposal.case) + by_labels(audited))
-    if terms.start is not None and proposal.harmed:
-        return replace(claim.denied_by(FALLS, "what is served already does harm"), against=True)
-    if doubt := fall.doubt(believed=believed):
-        verdict = claim.denied_by(FALLS, doubt + by_labels(audited))
-        if fall.mean > 0:
-            return replace(verdict, needed=fall.needed(proposal.observations))
-        return replace(verdict, against=proposal.harmed)
-    if terms.search is not None and change.mean <= 0:
-        lists = "bring the reranker no more" if terms.reranked else "get no better"
-        return claim.denied_by(FALLS, f"the lists of your own search {lists}{by_labels(audited)}")
-    return None
-
-
-def expect(fall: Gain, change: Gain, claim: Evidence, audited: Audited | None, expected: float) -> Evidence | None:
-    """Do the first ten places get better, as far as they were measured?
-
-    What was measured to be worse is never served. Where a judge is believed and no *fall* of the loss is proven, what
-    is *expected* and what was measured must make a gain together.
-    """
-    if change.above(LEVEL) < 0:
-        return claim.denied_by(FALLS, WORSE + by_labels(audited))
-    gain = change.posterior(expected)
-    if claim.vouched in BELIEVERS and gain <= LEAST_EXPECTED and fall.below(LEVEL) <= 0:
-        small = f"a gain of {gain:+.3f} is to be expected, and less than {LEAST_EXPECTED:g} is not served unproven"
-        return claim.denied_by(FALLS, small + by_labels(audited))
-    return None
-
-
-def audit(claim: Evidence, audited: Audited | None) -> Evidence | None:
-    """Do trusted labels confirm the gain?"""
-    if audited is None or not audited.refutes(AUDIT_LEVEL):
-        return None
-    return replace(claim.denied_by(AUDITED, AUDITED.answer.format(found=audited)), against=True)
-
-
-def published(case: Case, claim: Evidence, audited: Audited | None) -> Evidence:
-    """The *claim* of an offset against which no question decided."""
-    falls = "their loss is expected to fall" if claim.vouched in BELIEVERS else f"their loss falls (p < {LEVEL:g})"
-    return replace(claim, reason=f"{claim.reason}{falls}; {case.by(claim.vouched)}{by_labels(audited)}")
-
-
-def expose(case: Case, propose: Propose) -> Decision:
-    """What is decided of *case*, again without doubtful rewards of documents, while these would move everywhere."""
-    sources, withheld = case.sources, dict[str, None]()
-    for _ in range(EXPOSURE_ROUNDS):
-        decision = decide(case, propose)
-        if decision.evidence.verdict != "published" or decision.proposal is None:
-            break
-        exposure = Exposure.of(case.rows)
-        moved = exposure.moved(case.rewards, case.voices, decision.proposal.held_out)
-        if not len(moved):
-            break
-        withheld |= dict.fromkeys(case.rows.doc_ids[exposure.rows[moved]].tolist())
-        decision = decision._replace(evidence=decision.evidence.denied_by(EXPOSED, "; " + EXPOSED.answer))
-        if (rest := exposure.without(moved)) is None:
-            break
-        case = case.of_rows(rest)
-        decision = decision._replace(case=case)
-    verdict = decision.evidence if decision.evidence.verdict != "published" else decision.worse or decision.evidence
-    evidence = replace(verdict, withheld=tuple(withheld), sources=sources, trust=case.trust)
-    return decision._replace(evidence=evidence)
-
-
-def learned(decision: Decision, scope: Scope, task: str | None) -> Offset:
-    """The offset of a *decision*: learned where it is published, else zero, with what is known of its lists."""
-    case, evidence, proposal, _ = decision
-    offset = nothing(case, scope, task, evidence)
-    if proposal is None:
-        return with_floor(offset, case)
-    return with_lists(proposal.learn(evidence) if evidence.verdict == "published" else offset, proposal)
+def decided(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offset:
+    """What is learned of *case* where that is published, else zero, with what is known of its lists."""
+    decision = decide(case, propose)
+    evidence = replace(decision.evidence, sources=case.sources, trust=decision.case.trust)
+    offset = nothing(decision.case, scope, task, evidence)
+    if decision.proposal is None:
+        return with_floor(offset, decision.case)
+    offset = decision.proposal.learn(evidence) if evidence.verdict == "published" else offset
+    return with_lists(offset, decision.proposal)
 
 
 def private_offsets_of(case: Case, task: str) -> list[Offset]:
@@ -406,12 +247,12 @@ def private_offsets_of(case: Case, task: str) -> list[Offset]:
     verdict = learnable(case)
     if not isinstance(verdict, Evidence):
         optima = private_optima(case.widened, case.recipe)
-        claim = case.evidence(f"private offsets, {case.questions} rewarded; {case.by(case.voucher)}")
-        claim = replace(claim, sources=case.sources, trust=case.trust)
         audited = case.audited(case.recipe.dose(1) * case.trust * optima.offsets)
+        claim = case.evidence("private offsets").noted(audited)
+        claim = replace(claim, sources=case.sources, trust=case.trust)
         if audited is None or not audited.refutes(AUDIT_ALONE_LEVEL):
             return private_offsets(case.rewards, optima, case.recipe, claim)
-        verdict = claim.denied_by(AUDITED, "; " + AUDITED.answer.format(found=audited))
+        verdict = claim.denied_by(AUDITED, AUDITED.answer)
     return [nothing(case, "query", task, verdict, name) for name in case.rewards.query_ids.tolist()]
 
 
@@ -420,28 +261,3 @@ def nothing(case: Case, scope: Scope, task: str | None, evidence: Evidence, quer
     zero = np.zeros(case.rewards.width, case.rewards.query_vectors.dtype)
     n = case.questions if query_id is None else 1
     return Offset(scope=scope, task=task, query_id=query_id, vector=zero, alpha=0.0, n=n, evidence=evidence)
-
-
-def refused(case: Case, question: Question, finding: str, *, against: bool = False) -> Evidence:
-    """The verdict of a *question* on *case* before any offset is proposed, for a *finding* in words."""
-    return replace(case.evidence("").denied_by(question, finding), against=against)
-
-
-def headroom_of(case: Case, base: Float64) -> float:
-    """By how much the judge's own order is better than what is served for the base vectors, in nDCG@10."""
-    differ = case.rewards.reach > 0
-    return float((1.0 - base[differ]).mean()) if differ.any() else 0.0
-
-
-def doubt_of(case: Case) -> str:
-    """Why the data do not vouch for the rewards of *case*."""
-    if case.rows.trusted is False:
-        return "nobody vouches for the judge"
-    if case.signal.agrees_p < case.signal.level:
-        return "a document's rewards do not depend on what is asked, and nobody vouches for the judge"
-    return "the rewards agree with the retriever no more than chance might, and nobody vouches for the judge"
-
-
-def by_labels(audited: Audited | None) -> str:
-    """What trusted labels say, behind a reason."""
-    return "" if audited is None else f"; {audited}"

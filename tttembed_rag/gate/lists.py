@@ -93,7 +93,8 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
     changes = judged_ndcg(case.judged, after) - judged_ndcg(case.judged, before)
     change = Gain.measured(changes, case.measured, case.groups, most=float(case.measured.sum()))
     audited = case.audited_orders(before, after)
-    evidence = case.evidence(f"words beside vectors, {case.questions} held-out queries: ", change, vouched=voucher)
+    title = f"words beside vectors, {case.questions} held-out queries"
+    evidence = case.evidence(title, change, vouched=voucher).noted(audited)
     believed = voucher in BELIEVERS or (voucher == "the data" and weighing.leaning(case.judged) <= LEANING)
     if not believed and (voucher == "nobody" or weighing.agreement < AGREEMENT):
         weak = "the judge follows words rather than vectors, and nobody says that it is better than they are"
@@ -103,9 +104,8 @@ def _rescorer(case: Case, cosines: Float64, voucher: str) -> tuple[Rescorer, Flo
     elif change.above(LEVEL) < 0:
         evidence = evidence.denied_by(FALLS, WORSE)
     elif audited is not None and audited.refutes(AUDIT_LEVEL):
-        evidence = evidence.denied_by(AUDITED, AUDITED.answer.format(found=audited))
+        evidence = evidence.denied_by(AUDITED, AUDITED.answer)
     else:
         proven = "" if believed else f" (p < {LEVEL:g})"
-        reason = f"{evidence.reason}their loss falls{proven}; {case.by(voucher)}"
-        evidence = replace(evidence, reason=reason)
+        evidence = evidence.noted(f"their loss falls{proven}")
     return Rescorer(weighing.solved() / weighing.scale, weighing.vocabulary, evidence), scores

@@ -39,6 +39,11 @@ class Prior(NamedTuple):
     start: bool = False
     map: KernelMap | None = None
 
+    @classmethod
+    def of_start(cls, start: Offset, case: Case) -> Prior:
+        """What the task of *case* is served already, *start*."""
+        return cls(start.alpha * start.vector, case.terms.started(case.rewards), start=True, map=start.map)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
@@ -73,7 +78,7 @@ class Proposal:
     def title(self) -> str:
         """What it is, and what it was asked of, in words before a verdict."""
         n, unit = self.observations, "queries" if self.families is None else "tasks"
-        return f"{self.name}, {n} held-out {unit}: " if n > 1 else f"{self.name}: "
+        return f"{self.name}, {n} held-out {unit}" if n > 1 else self.name
 
     def fall(self, expected: float) -> Gain:
         """The fall of the loss below that of what is served without it, one pseudo-observation being *expected*."""
@@ -168,7 +173,7 @@ def propose_constant(case: Case, task: str | None = None, *, unseen: bool = Fals
         learning = fold != numbers[:, None]
         weights = np.array([scope_weights(case.rewards, case.voices * seen) for seen in learning])
         looser = replace(recipe, tolerance=LOOSER * recipe.tolerance)
-        learned = shared_optima(case.widened, looser, weights, case.grid, none[: len(numbers)]).offsets
+        learned = shared_optima(case.widened, looser, weights, case.grid).offsets
         dose = [case.trust * recipe.dose(float(case.voices[seen].sum())) for seen in learning]
         held_out = np.asarray((np.array(dose)[:, None] * learned)[own], dtype=np.float64)
     return Proposal(name, case, held_out, none, learn, families)

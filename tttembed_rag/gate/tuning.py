@@ -13,8 +13,9 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.measures import served_ndcg
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.case import Case, Terms, gated
-from tttembed_rag.gate.deciding import check_options, check_rewards, learnable
+from tttembed_rag.gate.deciding import check_options, check_rewards
 from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.questions import learnable
 from tttembed_rag.gate.thresholds import LEVEL
 from tttembed_rag.offsets.codes import FALLS, MEANS
 from tttembed_rag.offsets.evidence import Evidence
@@ -99,11 +100,10 @@ def tune(
     changes = measured[chosen, np.arange(len(chosen))] - measured[0]
     change = Gain.measured(changes, case.measured, case.groups, most=float(case.measured.sum()))
     best = int(np.argmax(measured @ case.voices))
-    evidence = case.evidence(f"a setting of the search, {case.questions} held-out queries: ", change)
+    evidence = case.evidence(f"a setting of the search, {case.questions} held-out queries", change)
     if case.voucher == "nobody":
         return Tuned(settings[0], evidence.denied_by(MEANS, "nobody vouches for the judge"))
     if change.below(LEVEL) <= 0:
         why = "their lists get no better" if change.mean <= 0 else "the improvement is within its error"
         return Tuned(settings[0], evidence.denied_by(FALLS, why))
-    proof = f"their lists get better (p < {LEVEL:g}); {case.by(case.voucher)}"
-    return Tuned(settings[best], replace(evidence, reason=evidence.reason + proof))
+    return Tuned(settings[best], evidence.noted(f"their lists get better (p < {LEVEL:g})"))

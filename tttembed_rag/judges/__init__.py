@@ -10,11 +10,10 @@ if TYPE_CHECKING:
     from tttembed_rag.clients.retrying import BusyError as BusyError
     from tttembed_rag.clients.retrying import Patience as Patience
     from tttembed_rag.clients.usage import Usage as Usage
-    from tttembed_rag.judges.chat import LocalChat as LocalChat
     from tttembed_rag.judges.chats import AnthropicChat as AnthropicChat
     from tttembed_rag.judges.chats import Gemini as Gemini
+    from tttembed_rag.judges.chats import LocalChat as LocalChat
     from tttembed_rag.judges.chats import OpenAIChat as OpenAIChat
-    from tttembed_rag.judges.contract import Blocking as Blocking
     from tttembed_rag.judges.contract import Judge as Judge
     from tttembed_rag.judges.cross_encoder import CrossEncoderJudge as CrossEncoderJudge
     from tttembed_rag.judges.examination import check_judge as check_judge
@@ -30,9 +29,8 @@ if not TYPE_CHECKING:
             "tttembed_rag.clients.fingerprints": ["INSTRUCTION", "fingerprint_of"],
             "tttembed_rag.clients.retrying": ["BusyError", "Patience"],
             "tttembed_rag.clients.usage": ["Usage"],
-            "tttembed_rag.judges.chat": ["LocalChat"],
-            "tttembed_rag.judges.chats": ["AnthropicChat", "Gemini", "OpenAIChat"],
-            "tttembed_rag.judges.contract": ["Blocking", "Judge"],
+            "tttembed_rag.judges.chats": ["AnthropicChat", "Gemini", "LocalChat", "OpenAIChat"],
+            "tttembed_rag.judges.contract": ["Judge"],
             "tttembed_rag.judges.cross_encoder": ["CrossEncoderJudge"],
             "tttembed_rag.judges.examination": ["check_judge"],
             "tttembed_rag.judges.http": ["HttpJudge"],

@@ -1,12 +1,12 @@
-"""What was learned, as one sentence: a decision, then the figure, then the code."""
+"""What was learned, as one sentence: a decision, then the figure, or what would change it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
-from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, REPEATS
-from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence
+from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, NOTHING_TO_GAIN
+from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence, sentence, signed
 from tttembed_rag.offsets.offsets import Offsets
 
 Decision: TypeAlias = Literal["served", "not yet", "nothing to gain"]
@@ -22,7 +22,7 @@ _CHANGES = {
 _SHOWN = 0.0005
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Conclusion:
     """What `Learned.learn` decided, and why; its text is one sentence.
 
@@ -50,7 +50,7 @@ class Conclusion:
         of_tasks = [offset for offset in offsets.values() if offset.query_id is None and offset.task is not None]
         offset = max(of_tasks or offsets.values(), key=lambda offset: (offset.n, offset.served))
         evidence, rescorer = offset.evidence, offsets.rescorer(offset.task)
-        against: Decision = "nothing to gain" if evidence.reason == REPEATS else "not yet"
+        against: Decision = "nothing to gain" if evidence.reason == NOTHING_TO_GAIN else "not yet"
         return cls(
             "served" if offset.served and served else against,
             evidence,
@@ -63,28 +63,19 @@ class Conclusion:
 
     def __str__(self) -> str:
         evidence, today = self.evidence, len(self.evidence.lost)
-        figure = f"from {evidence.n} judged questions"
-        if evidence.gain is not None and evidence.interval is not None:
-            change, low, high = map(_signed, (evidence.gain, *evidence.interval))
-            figure = f"{change} nDCG@10 [{low}, {high}] on {evidence.n} questions it did not learn from"
+        if self.decision == "nothing to gain":
+            return str(evidence)
+        figure, of_tasks = evidence.figure, f"of the largest of {self.tasks} tasks" * (self.tasks > 1)
         if self.decision == "served":
-            voucher = evidence.vouched
-            voucher = "your reranker: you serve its order" if voucher == "its declaration" else voucher
             depth = f"rerank {self.depth} instead of {today}" * (self.depth < today)
-            words = f"{_signed(self.words)} more where lists are sorted by shared words too" * (self.words >= _SHOWN)
-            parts = [figure, depth, words, f"vouched for by {voucher}"]
-        elif self.decision == "nothing to gain":
-            parts = ["your search already sorts these documents as they were judged", figure]
-        elif self.withheld:
-            parts = ["nobody asked these questions: learn(written=True) serves what they teach", figure]
-        else:
-            needed = f"about {evidence.needed} more judged questions would settle it" * bool(evidence.needed)
-            reason = evidence.reason * (evidence.code != FALLS.code)  # which the figure tells
-            parts = [needed or _CHANGES.get(evidence.code, ""), figure, reason]
-        parts += ["from written questions" * self.written, f"of the largest of {self.tasks} tasks" * (self.tasks > 1)]
-        return f"{self.decision}: {'; '.join(filter(None, parts))} [{evidence.code}]"
+            words = f"{signed(self.words)} more by shared words" * (self.words >= _SHOWN)
+            written = "from written questions" * self.written
+            return sentence(self.decision, figure, of_tasks, written, depth, evidence.reason, words)
+        if self.withheld:
+            return sentence(self.decision, "nobody asked these questions; learn(written=True) serves them", figure)
+        needed = f"about {evidence.needed} more judged questions would settle it" * bool(evidence.needed)
+        change = needed or _CHANGES.get(evidence.code, "")
+        return sentence(self.decision, change, of_tasks, evidence.reason, figure, code=evidence.code)
 
-
-def _signed(change: float) -> str:
-    """A change of nDCG@10: +.012."""
-    return f"{change:+.3f}".replace("0.", ".", 1)
+    def __repr__(self) -> str:
+        return f"Conclusion({str(self)!r})"

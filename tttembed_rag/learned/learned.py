@@ -16,7 +16,7 @@ from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.embedders.specs import as_embedder, open_embedder
 from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.judges.contract import Blocking, Judge, Scores, checked_judge, scored
+from tttembed_rag.judges.contract import Judge, Scores, checked_judge, scored
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judging.plan import Progress, Verdicts
 from tttembed_rag.judging.spending import Budget, Price
@@ -225,7 +225,7 @@ class Learned:
     def _judge_of(self, reranker: Any, scale: str) -> Judge:
         if isinstance(reranker, str):
             return open_judge(reranker)
-        scorer = None if hasattr(reranker, "ascore") else self._scorer(reranker)
+        scorer = None if hasattr(reranker, "fingerprint") else self._scorer(reranker)
         return checked_judge(reranker) if scorer is None else _Scoring(scorer, _named(reranker), Scale.parse(scale))
 
     def _scored(self, query: str, documents: Sequence[str]) -> Scores:
@@ -256,7 +256,7 @@ class Learned:
         return list(self._vectors.of(texts, lambda some: list(self._embedder.embed_documents(some))))
 
 
-class _Scoring(Blocking):
+class _Scoring:
     """A reranker of the user's own as a judge, one call at a time: most are not made for several threads."""
 
     def __init__(self, scorer: Scorer, name: str, scale: Scale) -> None:

@@ -36,14 +36,14 @@ EXPOSED = Question(
     "Does no document rise or fall in everybody's list, whatever is asked?",
     "documents move in too many lists, whatever is asked",
 )
-AUDITED = Question("TTT-G05", "Do trusted labels confirm the gain?", "trusted labels do not confirm it: {found}")
+AUDITED = Question("TTT-G05", "Do trusted labels confirm the gain?", "trusted labels do not confirm it")
 UNSOLVED = Question(
     "TTT-G06",
     "Did the solver reach an optimum?",
-    "the solver stopped at gradient norm {norm}, not at an optimum",
+    "the solver did not reach an optimum",
 )
-# Why nothing can be gained from a judge.
-REPEATS = "the judge repeats the retriever's order"
+# Why nothing can be gained from a judge, which is no failure.
+NOTHING_TO_GAIN = "your search already sorts these documents as they were judged"
 # What the gate asks, and whatever decides against an offset.
 QUESTIONS = (COMPARE, MEANS, FALLS, EXPOSED, AUDITED)
 ANSWERS = (*QUESTIONS, UNSOLVED)

@@ -1,4 +1,4 @@
-"""What held-out rewards say an offset does, and the one line that people read of it."""
+"""What held-out rewards say an offset does: one sentence that people read, and the statistics behind it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from tttembed_rag.offsets.codes import EXPOSED, Question
+from tttembed_rag.offsets.codes import EXPOSED, NOTHING_TO_GAIN, Question
 
 Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
 # nDCG@10 that may be lost by reranking less deep, where nobody says how much.
 CERTIFIED_LOSS = 0.01
 # Withheld documents that are named in a line.
 _SHOWN = 3
+# Characters of a sentence, at most.
+_LONGEST = 120
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Evidence:
-    """What held-out rewards say an offset does.
+    """What held-out rewards say an offset does; its text is one sentence, and `statistics` what stands behind it.
 
     Attributes:
         n: Rewarded queries the gain was measured on.
@@ -25,7 +27,7 @@ class Evidence:
             was not measured.
         interval: 90 % interval of that change, on queries like those judged; None where it was not measured.
         verdict: ``published`` or ``abstained`` by the gate, ``ungated`` where none was asked.
-        reason: The verdict in words a person understands.
+        reason: Why it is so, in a few words: who vouches for what is published, else what decided against it.
         needed: About how many more rewarded queries (tasks, where n counts tasks) would settle it, if the
             gain holds; None where that is unknown or nothing is open.
         code: Stable name of the question that decided, such as ``TTT-G03``; empty where no gate was asked.
@@ -41,6 +43,8 @@ class Evidence:
         lost: By depth 1, 2, ...: how much nDCG@10 of the judge is lost at most (90 %) where the list under the offset
             is reranked so deep, against all that was judged reranked without it; never rising. Empty where that was not
             measured: of what is not served, of the global offset, where sources gave rewards, or with your own search.
+        details: What was learned and tested, and what trusted labels say, in words.
+        tasks: Whether *n* counts tasks that an offset was not learned from, and not queries.
     """
 
     n: int
@@ -57,10 +61,17 @@ class Evidence:
     against: bool = False
     left_out: int = 0
     lost: tuple[float, ...] = ()
+    details: str = ""
+    tasks: bool = False
 
-    def denied_by(self, question: Question, finding: str) -> Evidence:
-        """The evidence of what is not published: the *question* decided against it, for a *finding* in words."""
-        return replace(self, verdict="abstained", reason=self.reason + finding, code=question.code)
+    def denied_by(self, question: Question, reason: str) -> Evidence:
+        """The evidence of what is not published: the *question* decided against it, for a *reason* in a few words."""
+        return replace(self, verdict="abstained", reason=reason, code=question.code)
+
+    def noted(self, note: object) -> Evidence:
+        """The evidence with a *note* among its details; None says nothing."""
+        details = [self.details] if self.details else []
+        return self if note is None else replace(self, details="; ".join([*details, str(note)]))
 
     def depth(self, today: int, loss: float) -> int:
         """The least depth certified to lose at most *loss* against reranking *today* deep; *today* where none is."""
@@ -78,19 +89,59 @@ class Evidence:
         fewer = f"{1 - depth / today:.0%} fewer pairs"
         return f"rerank {depth} instead of {today}: at most {CERTIFIED_LOSS:g} nDCG@10 lost (90 %), {fewer}"
 
+    @property
+    def figure(self) -> str:
+        """The gain with its interval, and what it was measured on; empty where it was not measured."""
+        if self.gain is None or self.interval is None:
+            return ""
+        low, high = map(signed, self.interval)
+        held_out = "unseen tasks" if self.tasks else "held-out queries"
+        return f"{signed(self.gain)} nDCG@10 [{low}, {high}] on {self.n} {held_out}"
+
+    @property
+    def statistics(self) -> str:
+        """What stands behind the sentence: what was tested, on what, from whom, and what was left out."""
+        parts = [
+            self.details,
+            f"from {self.sources} source{'s' * (self.sources > 1)}" * (self.sources > 0),
+            f"dose times {self.trust:.2f}, as far as labels confirm the judge's order" * (round(self.trust, 2) < 1),
+            f"without what was said of {few(self.withheld)} [{EXPOSED.code}]" * bool(self.withheld),
+        ]
+        return f"{'; '.join(filter(None, parts))}.{without_alike(self.left_out)}".lstrip(". ")
+
     def __str__(self) -> str:
-        held_out = ""
-        if self.gain is not None and self.interval is not None:
-            low, high = self.interval
-            alike = f" without {self.left_out} queries whose rewards do not differ" if self.left_out else ""
-            held_out = f"held-out gain {self.gain:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]{alike}, "
-        more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
-        code = f" [{self.code}]" if self.code else ""
-        from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""
-        without = f"; without what was said of {few(self.withheld)} [{EXPOSED.code}]" if self.withheld else ""
-        trust = f"{self.trust:.2f}"
-        shrunk = "" if trust == "1.00" else f"; dose times {trust}, as far as labels confirm the judge's order"
-        return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{shrunk}{without}{code}"
+        if self.reason == NOTHING_TO_GAIN:
+            return f"nothing to gain: {self.reason}"
+        if self.verdict != "abstained":
+            several = f"{len(self.withheld)} document{'s' * (len(self.withheld) > 1)}"
+            without = f"without what was said of {several}" * bool(self.withheld)
+            return sentence(self.verdict, self.figure, without, self.reason)
+        needed = f"about {self.needed} more {'tasks' if self.tasks else 'queries'} would settle it" * bool(self.needed)
+        return sentence(self.verdict, needed or self.reason, self.figure, self.reason * bool(needed), code=self.code)
+
+    def __repr__(self) -> str:
+        return f"Evidence({str(self)!r})"
+
+
+def sentence(decision: str, *parts: str, code: str = "") -> str:
+    """A *decision* with as many of its *parts*, the most important first, as fit into a sentence of 120 characters."""
+    code = f" [{code}]" * bool(code)
+    text, mark = decision, ": "
+    for part in filter(None, parts):
+        if text == decision or len(f"{text}{mark}{part}{code}") <= _LONGEST:
+            text, mark = f"{text}{mark}{part}", "; "
+    room = _LONGEST - len(code)
+    return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + code
+
+
+def signed(change: float) -> str:
+    """A change of nDCG@10 as it is written: +.012."""
+    return f"{change:+.3f}".replace("0.", ".", 1)
+
+
+def without_alike(queries: int) -> str:
+    """That so many *queries* are left out of every mean, as a sentence behind another; empty where none is."""
+    return f" {queries} queries whose rewards do not differ are left out." if queries else ""
 
 
 def few(names: Sequence[str]) -> str:

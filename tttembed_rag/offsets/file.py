@@ -107,7 +107,7 @@ _KNOWN: Mapping[str, Known] = {
     "Evidence.trust": ((lambda value: _is_number(value, 0, 1)), "a number in [0, 1]"),
     "Floor.weights": ((lambda value: isinstance(value, tuple) and all(map(_is_number, value))), "finite numbers"),
     **dict.fromkeys(
-        ("Skips.lost", "Floor.lowest", "Floor.lost"),
+        ("Skips.lost", "Floor.lowest", "Floor.cosines", "Floor.lost"),
         ((lambda value: isinstance(value, tuple) and _is_falling(value[::-1])), "numbers that never fall"),
     ),
 }
@@ -130,8 +130,9 @@ def _check_known(value: Any, key: str, part: str = "") -> None:
             raise InputError(f"offsets: expected {known[1]} as {part}{name} of {key!r:.80}, got {field!r:.80}")
         if known is None and is_dataclass(field):
             _check_known(field, key, f"{part}{name}.")
-    cuts = value.leads if isinstance(value, Skips) else value.lowest if isinstance(value, Floor) else None
-    if cuts is not None and len(cuts) != len(value.lost):
+    cuts = [value.leads] if isinstance(value, Skips) else []
+    cuts += [value.lowest, value.cosines] if isinstance(value, Floor) else []
+    if any(len(rising) != len(value.lost) for rising in cuts):
         raise InputError(
             f"offsets: expected as many cuts as losses as {part.rstrip('.')} of {key!r:.80}, got {value!r:.80}"
         )

@@ -203,9 +203,9 @@ class Offsets(Mapping[str, Offset]):
     def floor(self, task: str | None = None, lost: float = LOST) -> float | None:
         """The relevance below which no candidate of a task's query is an answer, or None where that is not certified.
 
-        With 90 % confidence at most a share *lost* of requests have an answer and are refused where the best of what
-        the search found lies below it. None says that too few questions were judged, that nobody vouches for the judge,
-        or that users gave the verdicts; `certificate` says how many are missing.
+        With 90 % confidence at most a share *lost* of the requests that have an answer are refused where the best of
+        what the search found lies below it. None says that too few questions were judged, that nobody vouches for the
+        judge, or that users gave the verdicts; `certificate` says how many are missing.
 
         Raises:
             InputError: *task* is no text, or *lost* no share of requests.

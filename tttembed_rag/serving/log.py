@@ -40,7 +40,7 @@ class Log(ABC):
         judge: Fingerprint of the judge that gives the scores.
         trusted: Whether the judge is vouched for: True where its order is served or it passed its examination, False
             where nobody may; None leaves it to the data. Scores of a source are never vouched for.
-        declared_by: What said so, in words; empty where *trusted* was set by hand.
+        declared_by: What serves its order, in words; empty where *trusted* was set by hand.
     """
 
     judge: str
@@ -50,7 +50,7 @@ class Log(ABC):
     def declare(self, by: str) -> None:
         """Say that *by* serves the order of the judge, unless *trusted* says something. Who listens does not."""
         if self.trusted is None:
-            self.trusted, self.declared_by = True, f"{by}: you serve its order"
+            self.trusted, self.declared_by = True, by
 
     def check_is_for(self, judge: Judge) -> None:
         """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""

@@ -190,6 +190,18 @@ class Request:
         cut = self._offsets.floor(self.task, lost)
         return cut is not None and max(relevance) < cut
 
+    def cosine_floor(self) -> float | None:
+        """The cosine to its `vector` below which no document is an answer: for a search that is somebody else's.
+
+        At most 5 % of the requests that have an answer are refused so (90 %). None where that is not certified, where
+        the offsets refused the base vector, and under a private offset.
+        """
+        private = self._offset is not None and self._offset.query_id is not None
+        if self._offsets is None or self._base is None or private:
+            return None
+        floor = self._offsets.certificate(self.task)
+        return None if floor is None else floor.cosine(np.asarray(self._base))
+
     def _log_first(self, what: str, task: str | None, line: str, error: Exception | None = None) -> None:
         """Say why something is not done the first time, for an *error* or for the `reason` of the request."""
         if (what, task) not in self._logged and len(self._logged) < _MOST_LOGGED:

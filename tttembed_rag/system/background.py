@@ -1,10 +1,12 @@
-"""Threads that keep no process from ending."""
+"""Threads that keep no process from ending, and one event loop in such a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Semaphore, Thread
+from threading import Lock, Semaphore, Thread
 from typing import Any, ParamSpec, TypeVar
 
 ResultT = TypeVar("ResultT")
@@ -52,3 +54,32 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, **_: Any) -> None:
         """Nothing: threads end with their calls, or with the process."""
+
+
+class EventLoop:
+    """A loop in a daemon thread, made when it is needed: all coroutines that run on it may share their connections."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Leave the loop behind, in a forked child or where a coroutine blocks it: the next call makes another one."""
+        self._making = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """What *coroutine* returns or raises, waited for in this thread."""
+        with self._making:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(DaemonThreads())
+                Thread(target=self._loop.run_forever, name="tttembed-loop", daemon=True).start()
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return future.result()
+
+
+# The loop of all coroutines of this package that a plain call waits for.
+LOOP = EventLoop()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=LOOP.renew)

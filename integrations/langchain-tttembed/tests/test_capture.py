@@ -130,10 +130,7 @@ class TestRecordingCrossEncoder:
         RecordingCompressor(compressor=BestOnly(), log=logs[1], source=source)
 
         assert [log.trusted for log in logs] == [trusted] * 2
-        by = [
-            f"{tap.__name__}: you serve its order" * bool(trusted)
-            for tap in (RecordingCrossEncoder, RecordingCompressor)
-        ]
+        by = [tap.__name__ * bool(trusted) for tap in (RecordingCrossEncoder, RecordingCompressor)]
         assert [log.declared_by for log in logs] == by
 
     @pytest.mark.parametrize("given", [list, iter])
@@ -287,11 +284,10 @@ class TestRewardCallbackHandler:
         assert log.waiting == 2
 
 
-async def test_any_chat_model_is_a_judge():
-    """A chat model's grades become rewards, sync and async, and what has no verdict stays unjudged."""
+def test_any_chat_model_is_a_judge():
+    """A chat model's grades become rewards, and what has no verdict stays unjudged."""
     judge = chat_judge(FakeListChatModel(responses=["Good.\nScore: 4", "No idea."]), name="parrot")
 
     assert checked_rewards(judge, judge.score("q", ["a", "b"]))[0] == 0.8
     assert judge.score("q", ["a", "b"]) == [4.0, None]
-    assert await judge.ascore("q", ["a"]) == [4.0]
     assert judge.fingerprint.startswith("rubric:parrot@")

@@ -271,6 +271,7 @@ class TestStart:
         worker.round()
         learned = store.serving().version.offsets["local:default"]
 
-        assert "language means; kept: " in kept.evidence.reason
+        assert "language means" in kept.evidence.reason
+        assert kept.evidence.details.startswith("kept: ")
         np.testing.assert_allclose(kept.vector, vector)
-        assert "around what is served" in learned.evidence.reason
+        assert "around what is served" in learned.evidence.details

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from tttembed_rag.rewards.observations import Candidate as Candidate
     from tttembed_rag.rewards.observations import Served as Served
     from tttembed_store.batches import open_batch_service as open_batch_service
-    from tttembed_store.capture import REQUIRED as REQUIRED
     from tttembed_store.capture import Captured as Captured
     from tttembed_store.capture import StoreLog as StoreLog
     from tttembed_store.following import TenantOffsets as TenantOffsets
@@ -25,7 +24,7 @@ if not TYPE_CHECKING:
         {
             "tttembed_rag.rewards.observations": ["Candidate", "Served"],
             "tttembed_store.batches": ["open_batch_service"],
-            "tttembed_store.capture": ["REQUIRED", "Captured", "StoreLog"],
+            "tttembed_store.capture": ["Captured", "StoreLog"],
             "tttembed_store.following": ["TenantOffsets", "follow"],
             "tttembed_store.shards": ["fit_sharded"],
             "tttembed_store.sql": ["Store", "open_store"],

@@ -68,7 +68,7 @@ def test_three_samples_say_which_they_are(story):
         assert f"Right: <strong>&lt;i&gt;zeta_{asked}</strong>, #" in html
     assert re.search(r"\(\d+ of 30 gain\): ", said[0][0])
     assert said[0][1].endswith("#2 -> #1")
-    assert [line.count("held-out gain") for line in lines if line.startswith("Why: ")] == [1]
+    assert [line.count(" nDCG@10 [") for line in lines if line.startswith("Why: ")] == [1]
 
 
 def test_points_are_filled_where_something_is_served(story):

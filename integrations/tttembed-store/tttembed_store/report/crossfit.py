@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tttembed_rag.evaluate.page.heldout import LISTED, HeldOut, Lists, held_out_of, traffic_of
+from tttembed_rag.evaluate.page.heldout import SHOWN, HeldOut, Lists, held_out_of, traffic_of
 from tttembed_rag.evaluate.page.moving import lists_of
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
@@ -15,6 +15,7 @@ from tttembed_rag.fitting.merging import query_numbers
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.thresholds import FOLDS
+from tttembed_rag.offsets.evidence import without_alike
 from tttembed_rag.offsets.offset import AnyScope
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.rewards import Rewards
@@ -49,8 +50,6 @@ def held_out(
     rewards = every.take(np.flatnonzero(every.reach > 0)) if every.reach.any() else every
     if not rewards.reach.all() or len(np.unique(rewards.near_queries)) < _LEAST:
         return None
-    alike = len(every) - len(rewards)
-    left_out = f" {alike} rewarded queries are left out, as their rewards do not differ." if alike else ""
     dosed, keys = moved_without(rewards, parts_of(rewards), scope, labels, watch)
     grid = Grid.of(rewards)
     lifts = rewards.documents.similarities(UnitRows(dosed, np.ones(len(rewards))), grid.slots)
@@ -62,14 +61,14 @@ def held_out(
         for scores in (grid.base, grid.base + lifts, grid.rewards)
     )
     pool, queries, moved = rewards.documents.unit, rewards.queries.unit[first], dosed[first]
-    asked = list(zip(rewards.tasks[first].tolist(), rewards.query_ids[first].tolist(), strict=True))
+    names = list(zip(rewards.tasks[first].tolist(), rewards.query_ids[first].tolist(), strict=True))
 
-    def shown(some: Sequence[int]) -> tuple[Lists, ...]:
-        known = {(served.task, served.query_id): served for served in details([asked[place] for place in some])}
+    def shown(places: Sequence[int]) -> tuple[Lists, ...]:
+        known = {(served.task, served.query_id): served for served in details([names[place] for place in places])}
         return tuple(
             lists_of(served, moved[place], keys[first[place]], before=float(raw[place]), after=float(after[place]))
-            for place in some
-            if (served := known.get(asked[place])) is not None
+            for place in places
+            if (served := known.get(names[place])) is not None
         )
 
     return held_out_of(
@@ -79,14 +78,14 @@ def held_out(
         shown,
         measure=f"by the rewards of {judge}",
         method="Each fifth of the judged queries is served by what the gate publishes from the other four; judged "
-        f"candidates alone are measured.{left_out}",
+        f"candidates alone are measured.{without_alike(len(every) - len(rewards))}",
         traffic=traffic_of(_firsts(queries, pool), _firsts(queries + moved, pool), len(pool)),
     )
 
 
 def _firsts(queries: FloatArray, documents: FloatArray) -> IntArray:
     """(n, 10) rows of unit *documents* (u, d) of largest product with *queries* (n, d), in no order, by blocks."""
-    count = min(LISTED, len(documents))
+    count = min(SHOWN, len(documents))
     blocks = np.array_split(queries, -(-len(queries) // 128))
     return np.concatenate([np.argpartition(-(block @ documents.T), count - 1, axis=1)[:, :count] for block in blocks])
 

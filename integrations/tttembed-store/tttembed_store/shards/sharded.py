@@ -21,7 +21,7 @@ from functools import partial
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError, RewardError, VectorError, check_count
-from tttembed_rag.fitting.optima import lowest, start_of
+from tttembed_rag.fitting.optima import lowest
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import recorded, solved_offset
 from tttembed_rag.fitting.shared import SharedProblem
@@ -111,25 +111,21 @@ def fit_sharded(
         census = each("census")
         queries = _queries(census)
         width, dtype, judge, embedder, _ = census[0]
-        plan = ShardPlan(replace(recipe, warm_start=None))
+        plan = ShardPlan(recipe)
         if gate:
             sample = _sampled(each, queries, gate_queries, sorted({query for query, _ in audit or ()}))
             if doubt := Scale.parse(scale).doubt(sample.values):
                 _log.warning("rewards: %s", doubt)
-            note = f"; asked of a sample of {len(sample):,} of {n:,} rewarded queries"
-            decided = [
-                replace(offset, evidence=replace(offset.evidence, reason=offset.evidence.reason + note))
-                for offset in fit_sample(sample).values()
-            ]
+            note = f"asked of a sample of {len(sample):,} of {n:,} rewarded queries"
+            decided = [replace(offset, evidence=offset.evidence.noted(note)) for offset in fit_sample(sample).values()]
             recipe = gated(recipe, sample)
-            plan = ShardPlan(replace(recipe, warm_start=None), gated=True)
+            plan = ShardPlan(recipe, gated=True)
             offsets = _of_all(each, plan, decided, dtype)
         elif scope == "query":
             offsets = _private(each, plan, ShardGroup(None))
         else:
             tasks = [None] if scope == "global" else sorted(queries)
-            keys = ["global" if task is None else f"task:{task}" for task in tasks]
-            start = np.concatenate([start_of(recipe, key, width) for key in keys])
+            start = np.zeros((len(tasks), width))
             offsets = _shared(each, plan._replace(groups=tuple(map(ShardGroup, tasks))), start, dtype)
         return recorded(offsets, judge, width, recipe, scope, embedder=embedder)
 
