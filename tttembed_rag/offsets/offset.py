@@ -15,6 +15,8 @@ from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
+__all__ = ["AnyScope", "Certificate", "Offset", "Scope", "check_scope"]
+
 Scope: TypeAlias = Literal["global", "task", "local", "query"]
 AnyScope: TypeAlias = Literal["auto", "global", "task", "local", "query"]
 
