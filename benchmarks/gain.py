@@ -18,7 +18,7 @@ from tttembed_rag import Scale
 from tttembed_rag.evaluate.collection import Collection, open_collection
 from tttembed_rag.evaluate.experiment import Baseline, ExperimentPlan, Row, run
 from tttembed_rag.evaluate.files import load_beir, load_vectors
-from tttembed_rag.offsets import AnyScope
+from tttembed_rag.offsets.offset import AnyScope
 
 SETS = ("metatool", "seal-tools", "cranfield", "scifact")
 BUDGETS = (4, 16, 64, 200)

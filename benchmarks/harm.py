@@ -29,8 +29,8 @@ import numpy as np
 from tttembed_store.worker.trial import live_gains
 
 from benchmarks.paper.curves import area_weights
+from benchmarks.paper.processes import worker_processes
 from tttembed_rag import Offsets, Rewards, Scale, fit
-from tttembed_rag.cli.processes import worker_processes
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS, Dataset
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors

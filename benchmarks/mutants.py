@@ -1,9 +1,9 @@
 """How many small faults the tests notice: a fixed sample of mutations of the method, of serving and of the stores.
 
     pip install pytest-cov
-    python benchmarks/mutants.py [--count 300] [--seed 0] [--jobs 2] [--rooms gate,fitting] [--json OUT]
+    python benchmarks/mutants.py [--count 300] [--seed 0] [--jobs 2] [--rooms tttembed_rag/gate] [--json OUT]
 
-A mutant is the package with one comparison, sum, condition, constant or call changed. The tests (those marked slow or
+A mutant is a package with one comparison, sum, condition, constant or call changed. The tests (those marked slow or
 data left out) run once with a record of the lines that each test runs through; then those of a changed line run against
 the mutant until one fails, in a process that was forked with what the package imports. A run that takes --seconds
 of a processor, or five times as long, ends as a failed one. What survives is printed with its line.
@@ -34,8 +34,9 @@ import pytest
 from coverage import CoverageData
 
 REPO = Path(__file__).resolve().parents[1]
-PACKAGE = REPO / "tttembed_rag"
-ROOMS = ("gate", "fitting", "offsets", "serving", "stores", "worker")
+PACKAGES = {"tttembed_rag": REPO, "tttembed_store": REPO / "integrations" / "tttembed-store"}
+ROOMS = tuple(f"tttembed_rag/{room}" for room in ("gate", "fitting", "offsets", "serving"))
+ROOMS += tuple(f"tttembed_store/{room}" for room in ("sql", "worker"))
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
@@ -53,7 +54,7 @@ class Mutation:
     """One change of one module.
 
     Attributes:
-        module: Path below the package.
+        module: Path, from the package on.
         place: Which of the module's nodes that can be changed, counted as `places` finds them.
         line: First line of the statement that it stands in.
         what: The change in words.
@@ -66,8 +67,18 @@ class Mutation:
 
     @property
     def room(self) -> str:
-        """The folder of the package."""
-        return self.module.partition("/")[0]
+        """The folder of the module."""
+        return str(Path(self.module).parent)
+
+    @property
+    def package(self) -> Path:
+        """The package that it is of."""
+        return file_of(self.module.partition("/")[0])
+
+
+def file_of(module: str) -> Path:
+    """Where a path that begins with a package lies."""
+    return PACKAGES[module.partition("/")[0]] / module
 
 
 def places(tree: ast.Module) -> list[tuple[ast.AST, int]]:
@@ -114,10 +125,9 @@ def change(node: ast.AST) -> str:
 def sample(rooms: tuple[str, ...], count: int, seed: int) -> list[Mutation]:
     """*count* mutations of all that the rooms hold, drawn without replacement, in the order of the tree."""
     found = [
-        Mutation(str(file.relative_to(PACKAGE)), place, line, change(copy.deepcopy(node)))
+        Mutation(f"{room}/{file.relative_to(file_of(room))}", place, line, change(copy.deepcopy(node)))
         for room in rooms
-        for file in sorted((PACKAGE / room).rglob("*.py"))
-        if "migrations" not in file.parts
+        for file in sorted(file_of(room).rglob("*.py"))
         for place, (node, line) in enumerate(places(ast.parse(file.read_text(encoding="utf-8"))))
     ]
     drawn = random.Random(seed).sample(range(len(found)), min(count, len(found)))
@@ -133,7 +143,7 @@ def recorded(data: Path, tests: list[str]) -> CoverageData:
             "-m",
             "pytest",
             *OPTIONS,
-            "--cov=tttembed_rag",
+            *(f"--cov={package}" for package in PACKAGES),
             "--cov-context=test",
             "--cov-report=",
             *tests,
@@ -148,19 +158,20 @@ def recorded(data: Path, tests: list[str]) -> CoverageData:
 
 def tests_of(mutation: Mutation, record: CoverageData) -> list[str]:
     """The tests that run through the changed line, by the names that pytest takes."""
-    contexts = record.contexts_by_lineno(str(PACKAGE / mutation.module)).get(mutation.line, [])
+    contexts = record.contexts_by_lineno(str(file_of(mutation.module))).get(mutation.line, [])
     return sorted({context.rpartition("|")[0] for context in contexts if "|" in context})
 
 
 def notices(mutation: Mutation | None, tests: list[str], seconds: int) -> bool:
     """Whether one of the tests fails under a mutation (None changes nothing); the calling process cannot undo it."""
     with tempfile.TemporaryDirectory() as folder:
-        copied = Path(folder) / PACKAGE.name
-        shutil.copytree(PACKAGE, copied, ignore=shutil.ignore_patterns("__pycache__"))
         if mutation is not None:
-            tree = ast.parse((copied / mutation.module).read_text(encoding="utf-8"))
+            copied = Path(folder) / mutation.package.name
+            shutil.copytree(mutation.package, copied, ignore=shutil.ignore_patterns("__pycache__"))
+            file = Path(folder) / mutation.module
+            tree = ast.parse(file.read_text(encoding="utf-8"))
             change(places(tree)[mutation.place][0])
-            (copied / mutation.module).write_text(ast.unparse(tree), encoding="utf-8")
+            file.write_text(ast.unparse(tree), encoding="utf-8")
         names = Path(folder) / "tests.txt"
         names.write_text("\n".join(tests), encoding="utf-8")
         sys.path[:0] = [folder, str(REPO)]
@@ -194,7 +205,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=120)
     parser.add_argument("--rooms", default=",".join(ROOMS))
-    parser.add_argument("--tests", default="tests", help="where tests are looked for, with commas between")
+    parser.add_argument(
+        "--tests",
+        default="tests,integrations/tttembed-store/tests",
+        help="where tests are looked for, with commas between",
+    )
     parser.add_argument("--data", type=Path, default=REPO / "build" / "mutants.coverage", help="the record of lines")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -220,8 +235,8 @@ def main() -> None:
             print(f"survived {count} tests: {mutation.module}:{mutation.line} {mutation.what}", flush=True)
     asked, left = Counter(m.room for m in drawn), Counter(m.room for m in survived)
     for room in asked:
-        print(f"{room:8} {asked[room] - left[room]:4} of {asked[room]:4} noticed")
-    print(f"{'all':8} {len(drawn) - len(survived):4} of {len(drawn):4} noticed")
+        print(f"{room:24} {asked[room] - left[room]:4} of {asked[room]:4} noticed")
+    print(f"{'all':24} {len(drawn) - len(survived):4} of {len(drawn):4} noticed")
     if options.json:
         found = {"asked": asked, "survived": left, "mutants": [asdict(mutation) for mutation in survived]}
         options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")

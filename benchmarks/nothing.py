@@ -1,20 +1,28 @@
 """Does a floor refuse what has no answer, and how many answers does it lose?
 
     python benchmarks/nothing.py [--sets a,b] [--embedders minilm,e5] [--judges qrels,ce-minilm-multi]
-        [--judged 100,200] [--seeds 0,1] [--json OUT.json] [--plot OUT.svg [--of IN.json]]
+        [--judged 100,200] [--seeds 0,1,2] [--cells CELLS.jsonl] [--json OUT.json] [--plot OUT.svg [--of IN.json]]
 
 A collection's queries are judged ten deep with a declared judge, and at most 300 others are searched with their
 offsets. An *alien* query is one of another collection, of 50 each (the four collections of tools are no aliens to each
 other); a *hard* one is an own query whose right documents were taken out of the index. An answer is a document among
 the first ten that the judge calls right, and it is lost where the query is refused. On *day one* the judged queries
-have no verdicts.
+have no verdicts. The *cosine of the header* is what the proxy hands out: a cut of the first cosine for each query.
 
-Rivals have the same queries and the same bound (at most 5 % of requests lose an answer, 90 %): a constant on the
-cosine, the first cosine less the median, the share of the query's words that the best document has, and the judge, who
-is asked about the first three documents at every request: with labels it is right in all that it sees, and of the
-cross-encoder's own score a constant is taken in the same way (it was never asked about aliens). ECE is the expected
-calibration error of `relevance` in ten bins, in the judge's terms. A curve has what each policy refuses at the cuts
-that lose so many answers, whoever may know these cuts. About 20 minutes on one core.
+Rivals have the same queries and the same bound (at most 5 % of the requests that have an answer are refused, 90 %; at
+most 10 % where fewer than 45 were judged): a constant on the cosine, the first cosine less the median, the share of the
+query's words that the best document has, and the judge, who is asked about the first three documents at every request:
+with labels it is right in all that it sees, and of other judges' own score a constant is taken in the same way (they
+were never asked about aliens). ECE is the expected calibration error of `relevance` in ten bins, in the judge's terms.
+A curve has what each policy refuses at the cuts that lose so many answers, whoever may know these cuts.
+
+A cell that stands in --cells is not measured twice. The whole table is about an hour on one core; LLMs graded the 43
+queries of one collection alone:
+
+    python benchmarks/nothing.py --cells CELLS.jsonl
+    python benchmarks/nothing.py --cells CELLS.jsonl --embedders static,lsa --judges qrels
+    python benchmarks/nothing.py --cells CELLS.jsonl --sets trec-dl19-passage --embedders minilm --judged 30 \
+        --judges llama3.3-70b-4prompts-sum,llama3-8b-4prompts-sum --seeds 0,1,2,3,4,5,6,7,8,9 --json OUT.json
 """
 
 from __future__ import annotations
@@ -23,6 +31,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,12 +45,17 @@ from tttembed_rag import Offsets, fit
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.gate.floors import first_floor
-from tttembed_rag.offsets.floor import LIST, LOST, knowledge
+from tttembed_rag.offsets.floor import FEWEST, LIST, LOST, Floor, knowledge
 from tttembed_rag.offsets.rescorer import Vocabulary
 
 TOOLS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf")
 QUERIES, ALIENS, BINS, FIRST = 300, 50, 10, 3
-PARTS = ("lost", "requests lost", "lost by labels", "alien", "hard", "auroc alien", "auroc hard", "ece")
+# The share that may be lost where fewer than `FEWEST` were judged.
+MORE_LOST = 0.1
+PARTS = ("certified", "lost", "requests lost", "lost by labels", "alien", "hard", "auroc alien", "auroc hard", "ece")
+# What names a cell, and with its policy a line of the table.
+CELL = ("embedder", "judge", "set", "judged", "seed")
+LINE = ("embedder", "judge", "judged", "policy")
 # Shares of answers lost at which a curve says what is refused.
 LOSSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
 KINDS = ("alien", "hard")
@@ -101,25 +115,33 @@ def texts_of(ground: Bench, rows: np.ndarray) -> list[str]:
     return [ground.collection.dataset.queries[query] for query in ground.collection.query_ids[rows].tolist()]
 
 
-def aliens_of(name: str, grounds: dict[str, Bench], seed: int) -> tuple[np.ndarray, list[str]]:
+def aliens_of(name: str, args: argparse.Namespace, embedder: str, seed: int) -> tuple[np.ndarray, list[str]]:
     """Vectors and texts of queries of other collections."""
     vectors, texts = [], []
-    for other, ground in grounds.items():
-        if other == name or (name in TOOLS and other in TOOLS):
+    for other in SETS:
+        if other == name or (name in TOOLS and other in TOOLS) or not has_vectors(args.data, other, embedder):
             continue
+        ground = bench(args.data, args.cache, other, embedder, QRELS)
         rows = np.random.default_rng(seed).permutation(len(ground.collection.query_ids))[:ALIENS]
         vectors.append(unit(ground.collection.query_vectors[rows]))
         texts += texts_of(ground, rows)
     return np.concatenate(vectors), texts
 
 
-def cut_of(scores: np.ndarray, answered: np.ndarray) -> float:
-    """The score below which at most 5 % of requests have an answer and are refused, with 90 % confidence."""
-    n, refused = len(scores), 0
-    while betaincinv(refused + 1, n - refused, 0.9) <= LOST:
+def cut_of(scores: np.ndarray, answered: np.ndarray, lost: float) -> float:
+    """The score below which at most a share *lost* of requests that have an answer are refused (90 %).
+
+    Where hardly any has one, the requests are all that there are, as those of a floor.
+    """
+    lowest, refused = np.sort(scores[answered] if answered.sum() >= FEWEST else scores), 0
+    while refused < len(lowest) and betaincinv(refused + 1, len(lowest) - refused, 0.9) <= lost:
         refused += 1
-    lowest = np.sort(scores[answered])
-    return float(lowest[min(refused, len(lowest)) - 1]) if refused and len(lowest) else -np.inf
+    return float(lowest[refused - 1]) if refused else -np.inf
+
+
+def over_header(certificate: Floor, allowed: float, vector: np.ndarray, found: Found) -> float:
+    """By how much the first cosine lies above the one that the proxy hands out with a query."""
+    return float(found[2][0]) - (certificate.cosine(vector, allowed) or 0.0)
 
 
 def auroc(above: np.ndarray, below: np.ndarray) -> float:
@@ -134,11 +156,11 @@ def calibration(likely: np.ndarray, right: np.ndarray) -> float:
 
 
 def cells(  # noqa: PLR0915 - one cell, from its split to its rows
-    name: str, grounds: dict[str, Bench], embedder: str, judge: str, count: int, seed: int
+    args: argparse.Namespace, embedder: str, judge: str, name: str, count: int, seed: int
 ) -> list[dict[str, Any]]:
     """A row for the floor, for day one and for each rival; none where the collection has fewer queries."""
-    ground = grounds[name]
-    collection = ground.collection
+    ground = bench(args.data, args.cache, name, embedder, QRELS if judge in NOISE else judge)
+    collection, allowed = ground.collection, LOST if count >= FEWEST else MORE_LOST
     pool, _ = split(collection, seed, 0.3)
     if len(pool) < min(count, 150):
         return []
@@ -152,7 +174,7 @@ def cells(  # noqa: PLR0915 - one cell, from its split to its rows
     highest = max(1.0, *(max(grades.values()) for grades in collection.dataset.qrels.values()))
     right = [{column[key]: grade / highest for key, grade in of.items() if grade > 0 and key in column} for of in qrels]
     own_vectors, own_texts = unit(collection.query_vectors[rows]), texts_of(ground, rows)
-    alien_vectors, alien_texts = aliens_of(name, grounds, seed)
+    alien_vectors, alien_texts = aliens_of(name, args, embedder, seed)
 
     def lists(live: Offsets) -> dict[str, list[tuple[np.ndarray, Found]]]:
         steered = unit(live.apply(own_vectors, task=name))
@@ -177,10 +199,11 @@ def cells(  # noqa: PLR0915 - one cell, from its split to its rows
         cuts = np.quantile(best["own"][answered], LOSSES)
         return {
             "set": name, "embedder": embedder, "judge": judge, "judged": count, "seed": seed, "policy": policy,
-            "queries": int(answered.sum()), "lost": float(lost[answered].mean()),
+            "queries": int(answered.sum()), "allowed": allowed, "certified": float(cut > -np.inf),
+            "lost": float(lost[answered].mean()),
             "requests lost": float((answered & lost).mean()), "lost by labels": float(lost[by_labels].mean()),
             **{kind: float((best[kind] < cut).mean()) for kind in KINDS if kind in best},
-            **{f"{kind} curve": (best[kind][:, None] < cuts).mean(axis=0) for kind in KINDS if kind in best},
+            **{f"{kind} curve": (best[kind][:, None] < cuts).mean(axis=0).tolist() for kind in KINDS if kind in best},
             **{f"auroc {kind}": auroc(best["own"][by_labels], best[kind]) for kind in KINDS if kind in best},
             **more,
         }  # fmt: skip
@@ -194,16 +217,19 @@ def cells(  # noqa: PLR0915 - one cell, from its split to its rows
 
     table, found = [], lists(offsets)
     if offsets.certificate(name) is not None:
-        ours, cut = relevance(offsets), offsets.floor(name)
+        ours, cut = relevance(offsets), offsets.floor(name, allowed)
         likely = np.concatenate([ours(*one) for one in found["own"]])
         liked = np.concatenate([scores[row, one[3]] >= 0.5 for row, (_, one) in zip(rows, found["own"], strict=True)])
         best = best_of(found, lambda *one: ours(*one).max())
         error = calibration(likely, liked)
         table.append(row("floor", found["own"], best, -np.inf if cut is None else cut, ece=error))
+        certificate = offsets.certificate(name)
+        cut, best = certificate.cosine(lost=allowed), best_of(found, partial(over_header, certificate, allowed))
+        table.append(row("cosine of the header", found["own"], best, -np.inf if cut is None else 0.0))
     pool_vectors, pool_texts = unit(collection.query_vectors[pool]), texts_of(ground, pool)
     base = searched(ground, pool_vectors, pool_texts)
     day = first_floor(pool_vectors, [one[:3] for one in base], task=name)
-    cut, first, plain = day.floor(name), relevance(day), lists(day)
+    cut, first, plain = day.floor(name, allowed), relevance(day), lists(day)
     best = best_of(plain, lambda *one: first(*one).max())
     table.append(row("day one", plain["own"], best, -np.inf if cut is None else cut))
     known = Vocabulary.of(rewards.doc_texts.tolist())
@@ -215,7 +241,7 @@ def cells(  # noqa: PLR0915 - one cell, from its split to its rows
     }
     for policy, score in rivals.items():
         own = np.array([score(*one) for one in zip(pool_vectors, base, strict=True)])
-        table.append(row(policy, plain["own"], best_of(plain, score), cut_of(own, answers)))
+        table.append(row(policy, plain["own"], best_of(plain, score), cut_of(own, answers, allowed)))
     asked = {
         kind: np.array([scores[row, one[3][:FIRST]].max() for row, (_, one) in zip(rows, plain[kind], strict=True)])
         for kind in ("own", "hard")
@@ -223,7 +249,7 @@ def cells(  # noqa: PLR0915 - one cell, from its split to its rows
     if judge in NOISE:  # it says of no alien that it has an answer
         asked["hard"], asked["alien"] = np.zeros(len(rows)), np.zeros(len(alien_texts))
     own = np.array([scores[row, one[3][:FIRST]].max() for row, one in zip(pool, base, strict=True)])
-    table.append(row("judge of three", plain["own"], asked, 0.5 if judge in NOISE else cut_of(own, answers)))
+    table.append(row("judge of three", plain["own"], asked, 0.5 if judge in NOISE else cut_of(own, answers, allowed)))
     return table
 
 
@@ -233,9 +259,9 @@ def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     mean = {part: round(float(np.mean([row[part] for row in rows])), 4) for part in parts}
     parts = [part for part in (f"{kind} curve" for kind in KINDS) if part in rows[0]]
     curves = {part: np.mean([row[part] for row in rows], axis=0).round(4).tolist() for part in parts}
-    most = [LOST + 1.645 * np.sqrt(LOST * (1 - LOST) / row["queries"]) for row in rows]
+    most = [of + 1.645 * np.sqrt(of * (1 - of) / row["queries"]) for row in rows for of in (row["allowed"],)]
     broken = float(np.mean([row["lost"] > bound for row, bound in zip(rows, most, strict=True)]))
-    named = {name: rows[0][name] for name in ("embedder", "judge", "judged", "policy")}
+    named = {name: rows[0][name] for name in LINE}
     return {**named, "cells": len(rows), **mean, "broken": round(broken, 4), **curves}
 
 
@@ -276,8 +302,9 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=HERE / ".cache")
     for name, default in (("sets", SETS), ("embedders", ("minilm", "e5")), ("judges", (QRELS, "ce-minilm-multi"))):
         parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=list(default))
-    for name, default in (("judged", [100, 200]), ("seeds", [0, 1])):
+    for name, default in (("judged", [100, 200]), ("seeds", [0, 1, 2])):
         parser.add_argument(f"--{name}", type=lambda text: [int(part) for part in text.split(",")], default=default)
+    parser.add_argument("--cells", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--of", type=Path, help="What --json wrote, to be drawn without being measured again.")
@@ -290,21 +317,27 @@ def main() -> None:
 
 
 def measured(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of all policies."""
-    table: list[dict[str, Any]] = []
-    for embedder, judge in product(args.embedders, args.judges):
-        sets = [name for name in args.sets if has_vectors(args.data, name, embedder)]
-        source = QRELS if judge in NOISE else judge
-        grounds = {name: bench(args.data, args.cache, name, embedder, source) for name in sets}
-        rows = [
-            row
-            for name, count, seed in product(sets, args.judged, args.seeds)
-            for row in cells(name, grounds, embedder, judge, count, seed)
-        ]
-        for count, policy in product(args.judged, dict.fromkeys(row["policy"] for row in rows)):
-            if mine := [row for row in rows if (row["judged"], row["policy"]) == (count, policy)]:
-                table.append(summed(mine))
-                print(table[-1], flush=True)
+    """The lines of all cells that were measured, now or before."""
+    rows = (
+        [json.loads(line) for line in args.cells.read_text().splitlines()]
+        if args.cells and args.cells.is_file()
+        else []
+    )
+    known = {tuple(row[name] for name in CELL) for row in rows}
+    for cell in product(args.embedders, args.judges, args.sets, args.judged, args.seeds):
+        if cell in known or not has_vectors(args.data, cell[2], cell[0]):
+            continue
+        rows += (fresh := cells(args, *cell))
+        if args.cells:
+            with args.cells.open("a") as out:
+                out.writelines(json.dumps(row) + "\n" for row in fresh)
+    rows.sort(key=lambda row: [row[name] for name in CELL])
+    lines = {tuple(row[name] for name in LINE): [] for row in rows}
+    for row in rows:
+        lines[tuple(row[name] for name in LINE)].append(row)
+    table = [summed(of) for of in lines.values()]
+    for line in table:
+        print(line)
     return table
 
 

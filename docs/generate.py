@@ -123,7 +123,7 @@ def pages() -> dict[str, str]:
     written[f"verdicts/{codes.PUBLISHED}.md"] = PUBLISHED
     written |= {f"verdicts/{code}.md": of_cascade(code) for code in CASCADE}
     written["verdicts/index.md"] = index()
-    written["explain/gate.md"] = gate()
+    written["reference/gate.md"] = gate()
     written["reference/api.md"] = api()
     written["reference/cli.md"] = command_line()
     written["reference/schema.md"] = tables()
@@ -137,7 +137,7 @@ def verdict(question: Question) -> str:
         f"**What it means.** Nothing of this scope is served, because {question.answer}.\n\n"
         f"**How it is tested.** {TESTS[question.code]}\n\n"
         f"**What to do.** {ADVICE[question.code]}\n\n"
-        "All questions, in the order in which they are asked: [the gate](../explain/gate.md).\n"
+        "All questions, in the order in which they are asked: [the gate](../reference/gate.md).\n"
     )
 
 
@@ -283,7 +283,7 @@ def tables() -> str:
     parts = [
         "# The tables of a store",
         "",
-        "SQLite or PostgreSQL, the same tables in both; opening a store brings them up to date. A column that",
+        "SQLite or PostgreSQL, the same tables in both; opening a store makes them where none are. A column that",
         "refers to another table has its singular as name, and the id there as value. Read them as you like, and write",
         f"through `tttembed_store.sql` alone: its guarantees live there. This is revision {schema.HEAD}.",
         "",

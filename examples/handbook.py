@@ -64,10 +64,6 @@ class Users:
         """1 for a passage that helped, 0 for one that did not."""
         return [float(helps(query, text)) for text in documents]
 
-    async def ascore(self, query: str, documents: list[str]) -> list[float]:
-        """The same."""
-        return self.score(query, documents)
-
 
 def helps(question: str, passage: str) -> bool:
     """Whether the passage answers the question for version 2."""

@@ -12,7 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 from tttembed_store import Candidate, Served
+from tttembed_store.batches import open_batch_service
+from tttembed_store.batches.service import GeminiBatches, OpenAIBatches
 
+from tttembed_rag.judges import Patience
+from tttembed_rag.judges.chats import Gemini
 from tttembed_rag.testing import word_overlap
 
 
@@ -35,6 +39,7 @@ class BatchServer(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), BatchHandler)
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
+        self.spec = f"openai:tiny?url={self.url}&key=BATCH_KEY"
         self.lock = threading.RLock()
         self.files, self.batches, self.paid, self.single, self.uploads = {}, {}, [], [], []
         self.names = itertools.count()
@@ -44,7 +49,12 @@ class BatchServer(ThreadingHTTPServer):
     def handle_error(self, *_):
         """A client that was killed is no news."""
 
-    def said(self, body):
+    def service(self, *, settling=600.0):
+        """What asks it by batches, and never twice."""
+        lines = open_batch_service(self.spec).judge
+        return OpenAIBatches(lines, lines.single.complete.client.with_options(max_retries=0), settling=settling)
+
+    def reply(self, body):
         """The answer to the body of one request."""
         prompt = body["messages"][0]["content"]
         query, document = re.findall(r"<(?:query|document)-\w+>\n(.*?)\n</", prompt, re.DOTALL)
@@ -55,7 +65,7 @@ class BatchServer(ThreadingHTTPServer):
     def result(self, request):
         """The line of results of one request, which is paid for."""
         self.paid.append(request["custom_id"])
-        response = {"status_code": 200, "request_id": "r", "body": self.said(request["body"])}
+        response = {"status_code": 200, "request_id": "r", "body": self.reply(request["body"])}
         return {"id": "b", "custom_id": request["custom_id"], "response": response, "error": None}
 
     def keep(self, lines):
@@ -131,7 +141,7 @@ class BatchHandler(BaseHTTPRequestHandler):
             return server.files.get(name, b"")
         if path == "/chat/completions":
             server.single.append(content)
-            return json.dumps(server.said(json.loads(content))).encode()
+            return json.dumps(server.reply(json.loads(content))).encode()
         if path == "/files":
             head = f"content-type: {self.headers['content-type']}\r\n\r\n".encode()
             parts = {
@@ -150,7 +160,7 @@ class BatchHandler(BaseHTTPRequestHandler):
                 newest = list(server.batches)[::-1]
                 after = re.search(r"after=([\w-]+)", self.path)
                 rest = newest[newest.index(after[1]) + 1 :] if after else newest
-                page = [server.batches[one] for one in rest[:2]]  # whatever was asked for
+                page = [server.batches[name] for name in rest[:2]]  # whatever was asked for
                 return json.dumps({"object": "list", "data": page, "has_more": len(rest) > 2}).encode()
             return json.dumps(server.look(server.batches[name])).encode() if name in server.batches else b""
 
@@ -177,6 +187,7 @@ class GeminiServer(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), GeminiHandler)
         self.url = f"http://127.0.0.1:{self.server_port}"
+        self.spec = f"gemini:tiny?url={self.url}"
         self.files, self.jobs, self.paid, self.single = {}, {}, [], []
         self.looks, self.looked = None, Counter()
         self.fault, self.state = lambda *_: None, "BATCH_STATE_SUCCEEDED"
@@ -184,7 +195,17 @@ class GeminiServer(ThreadingHTTPServer):
     def handle_error(self, *_):
         """A connection that ends is no news."""
 
-    def said(self, request):
+    def service(self, *, settling=600.0):
+        """What asks it by batches, and never twice."""
+        chat = Gemini("tiny", url=self.url, patience=Patience(attempts=1))
+        return GeminiBatches(open_batch_service(self.spec).judge, chat, settling=settling)
+
+    @property
+    def batches(self):
+        """The operations."""
+        return self.jobs
+
+    def reply(self, request):
         """The answer to one request."""
         prompt = request["contents"][0]["parts"][0]["text"]
         query, document = re.findall(r"<(?:query|document)-\w+>\n(.*?)\n</", prompt, re.DOTALL)
@@ -214,9 +235,9 @@ class GeminiServer(ThreadingHTTPServer):
             return
         lines = [json.loads(line) for line in self.files[job["inputConfig"]["fileName"]].splitlines()]
         self.paid += [line["key"] for line in lines]
-        told = [json.dumps({"key": line["key"], "response": self.said(line["request"])}) for line in lines]
+        results = [json.dumps({"key": line["key"], "response": self.reply(line["request"])}) for line in lines]
         job["output"] = {"responsesFile": f"files/batch-{len(self.files)}"}
-        self.files[job["output"]["responsesFile"]] = "\n".join(told).encode()
+        self.files[job["output"]["responsesFile"]] = "\n".join(results).encode()
 
 
 class GeminiHandler(BatchHandler):
@@ -251,7 +272,7 @@ class GeminiHandler(BatchHandler):
             return {}, server.jobs[name]
         if path.endswith(":generateContent"):
             server.single.append(content)
-            body = server.said(json.loads(content))
+            body = server.reply(json.loads(content))
         elif name == "batches":
             body = {"operations": list(server.jobs.values())[::-1]}
         elif name in server.jobs:
@@ -281,8 +302,9 @@ def running():
 
 
 @pytest.fixture
-def batch_server(running):
+def batch_server(monkeypatch, running):
     """A running `BatchServer`."""
+    monkeypatch.setenv("BATCH_KEY", "secret")
     return running(BatchServer())
 
 
@@ -292,6 +314,14 @@ def gemini(monkeypatch, running):
     pytest.importorskip("google.genai", reason="google-genai is not installed")
     monkeypatch.setenv("GEMINI_API_KEY", "k")
     return running(GeminiServer())
+
+
+@pytest.fixture
+def service(request):
+    """The service that is asked: that of OpenAI, but for tests that name one; a batch ends at its third look."""
+    server = request.getfixturevalue("gemini" if getattr(request, "param", "openai") == "gemini" else "batch_server")
+    server.looks = 2
+    return server
 
 
 @pytest.fixture
@@ -307,10 +337,3 @@ def served():
             yield Served(f"q{q}", rng.normal(size=4), shown, " ".join(words), tenant=tenant, at=1e9 + q)
 
     return make
-
-
-@pytest.fixture
-def spec(batch_server, monkeypatch):
-    """The judge behind the server."""
-    monkeypatch.setenv("BATCH_KEY", "secret")
-    return f"openai:tiny?url={batch_server.url}&key=BATCH_KEY"

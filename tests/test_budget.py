@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tttembed_rag import InputError
-from tttembed_rag.judging.turns import water_fill
+from tttembed_rag.judging.plan import water_fill
 
 law = settings(max_examples=60, deadline=None, derandomize=True)
 task_sizes = st.lists(st.integers(0, 12), min_size=1, max_size=6)

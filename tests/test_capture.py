@@ -17,7 +17,6 @@ from tttembed_rag.judging import Budget
 
 
 def vector(text):
-    """A vector drawn from a text's hash."""
     return np.random.default_rng(int.from_bytes(sha256(text.encode()).digest()[:8])).normal(size=8).tolist()
 
 
@@ -36,19 +35,81 @@ def judge():
     return RubricJudge(long_is_good, model="exclamations")
 
 
+def record(query="q", documents=("a",), scores=(0.5,), said=None, **more):
+    """What a log is told, within a block of the caller's `context`."""
+
+    def call(log):
+        with context(**(said or {})):
+            log.record(query, documents, scores, **more)
+
+    return call
+
+
+def observe(query, documents):
+    return lambda log: log.observe(query, documents)
+
+
+def row(query="q", document="a", reward=0.5, task="default", source=""):
+    return query, document, reward, task, source
+
+
+# What a log of a scale is told, and the rows that it has then: of query, document, reward, task and source.
+KEPT = {
+    "grades in [0, 1]": (
+        [record(documents=[*"abc"], scores=[5, None, 1], task="billing")],
+        [row(reward=1.0, task="billing"), row(document="c", reward=0.2, task="billing")],
+    ),
+    "a pair once, by its last verdict": (
+        [record(scores=[5]), observe("q", ["a"]), record(scores=[2]), observe("q", ["a"])],
+        [row(reward=0.4)],
+    ),
+    "a source's last verdict, beside those of others": (
+        [record(scores=[score], source=source) for source, score in (("ann", 5), ("eve", 0), ("ann", 4), ("", 1))],
+        [row(reward=0.0, source="eve"), row(reward=0.8, source="ann"), row(reward=0.2)],
+    ),
+    "the source and the task of the caller's context": (
+        [
+            record(scores=[5], said={"source": "ann", "task": "billing"}),
+            record(scores=[1], said={"source": "ann", "task": "billing"}, source="", task="help"),
+        ],
+        [row(reward=1.0, task="billing", source="ann"), row(reward=0.2, task="help")],
+    ),
+    "one query in two tasks as two queries": (
+        [record(scores=[score], task=task) for task, score in (("one", 1), ("two", 5))],
+        [row(reward=0.2, task="one"), row(reward=1.0, task="two")],
+    ),
+    "no query of another tenant": ([record(scores=[5]), record("own", said={"tenant": "acme"})], [row(reward=1.0)]),
+    "no blank text": ([record(documents=[" ", "a"], scores=[1, 5]), observe("  ", ["a"])], [row(reward=1.0)]),
+}
+
+
 class TestRecording:
     """What enters the log."""
 
-    def test_scores_become_rewards_on_the_declared_scale(self):
-        """Grades 0 to 5 reach the fit in [0, 1], with the vectors of their texts."""
+    @pytest.mark.parametrize(("calls", "rows"), KEPT.values(), ids=KEPT)
+    def test_keeps(self, calls, rows):
         log = RewardLog("judge", scale="rubric:0,5")
-        log.record("q", ["a", "b", "c"], [5, None, 1], task="billing")
+        for call in calls:
+            call(log)
+
+        assert log.rows() == rows
+        assert len(log) == len({(query, task) for query, _, _, task, _ in rows})
+
+    def test_a_log_of_a_tenant_keeps_its_queries_alone(self):
+        """A log in memory keeps one tenant's queries: what it learns from must not reach another."""
+        log = RewardLog("judge", tenant="acme")
+        for call in (record("shared"), record("own", said={"tenant": "acme"})):
+            call(log)
+
+        assert log.rows() == [row("own")]
+
+    def test_rewards_have_the_vectors_of_their_texts(self):
+        log = RewardLog("judge")
+        log.record("q", ["a", "c"], [1.0, 0.2])
 
         rewards = log.rewards(vector, vectors)
 
-        assert rewards.values.tolist() == [1.0, 0.2]
-        assert rewards.tasks.tolist() == ["billing"]
-        assert rewards.judge == "judge"
+        assert (rewards.values.tolist(), rewards.judge) == ([1.0, 0.2], "judge")
         assert rewards.query_vectors.tolist() == [vector("q")]
         assert_array_equal(rewards.doc_vectors[rewards.candidates], np.float32(vectors(["a", "c"])))
 
@@ -60,71 +121,14 @@ class TestRecording:
 
         assert log.rewards(vector, vectors).take(np.array([0])).trusted is trusted
 
-    def test_a_pair_is_kept_once(self):
-        """Seen twice, judged twice: one pair, the last verdict."""
-        log = RewardLog("judge")
-        for score in (0.1, 0.7):
-            log.record("q", ["a", "b"], [score, 0.2])
-            log.observe("q", ["b", "a"])
-
-        rewards = log.rewards(vector, vectors)
-
-        assert (len(log), log.waiting, rewards.values.tolist()) == (1, 0, [0.7, 0.2])
-
-    def test_sources_stand_side_by_side(self):
-        """A verdict replaces that of the same source alone."""
-        log = RewardLog("user feedback")
-        for source, score in (("ann", 1.0), ("eve", 0.0), ("ann", 0.75), ("", 0.5)):
-            log.record("q", ["a"], [score], source=source)
-        log.observe("q", ["b"])
-
-        rewards = log.rewards(vector, vectors)
-
-        given = dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True))
-        assert given == {"": 0.5, "ann": 0.75, "eve": 0.0}
-        assert (set(rewards.query_ids.tolist()), log.waiting) == ({"q"}, 1)
-
-    def test_the_callers_context_names_the_source_and_the_task(self):
-        log = RewardLog("judge")
-        with context(source="ann", task="billing"):
-            log.record("q", ["a"], [1.0])
-            log.record("q", ["a"], [0.5], source="", task="help")
-        rewards = log.rewards(vector, vectors)
-
-        rows = zip(rewards.sources.tolist(), rewards.tasks.tolist(), rewards.values.tolist(), strict=True)
-        assert set(rows) == {("ann", "billing", 1.0), ("", "help", 0.5)}
-
     def test_the_last_sources_of_a_pair_are_kept(self):
         """Of more than 32 the first are dropped and counted, the judge itself never."""
         log = RewardLog("user feedback")
         for number in range(34):
             log.record("q", ["a"], [0.5], source=f"s{number}" if number else "")
 
-        rewards = log.rewards(vector, vectors)
-
-        assert set(rewards.sources.tolist()) == {"", *(f"s{number}" for number in range(2, 34))}
+        assert {source for *_, source in log.rows()} == {"", *(f"s{number}" for number in range(2, 34))}
         assert log.dropped_rewards == 1
-
-    def test_one_query_in_two_tasks_is_two_queries(self):
-        """A text asked under two tasks teaches both."""
-        log = RewardLog("judge")
-        log.record("q", ["a"], [0.1], task="one")
-        log.record("q", ["a"], [0.9], task="two")
-
-        rewards = log.rewards(vector, vectors)
-
-        assert dict(zip(rewards.tasks.tolist(), rewards.values.tolist(), strict=True)) == {"one": 0.1, "two": 0.9}
-
-    def test_other_tenants_are_left_out(self):
-        """A log in memory keeps one tenant's queries: what it learns from must not reach another."""
-        shared, own = RewardLog("judge"), RewardLog("judge", tenant="acme")
-        for log in (shared, own):
-            log.record("shared", ["a"], [0.5])
-            with context(task="t", tenant="acme"):
-                log.record("own", ["a"], [0.5])
-
-        assert shared.rewards(vector, vectors).query_ids.tolist() == ["shared"]
-        assert own.rewards(vector, vectors).query_ids.tolist() == ["own"]
 
     @pytest.mark.parametrize("score", [1.5, float("nan"), float("inf")])
     def test_a_score_off_the_scale_keeps_nothing(self, score):
@@ -133,21 +137,7 @@ class TestRecording:
 
         with pytest.raises(RewardError):
             log.record("q", ["a", "b"], [0.5, score])
-
         assert len(log) == 0
-
-    def test_a_score_for_each_document(self):
-        """Fewer scores than documents are never guessed at."""
-        with pytest.raises(InputError, match=r"^scores: expected one per document, 2, got 1$"):
-            RewardLog("judge").record("q", ["a", "b"], [0.5])
-
-    def test_blank_texts_are_left_out(self):
-        """An empty document or query has no meaning to learn from."""
-        log = RewardLog("judge")
-        log.record("q", [" ", "a"], [0.5, 0.6])
-        log.observe("  ", ["a"])
-
-        assert len(log.rewards(vector, vectors).values) == len(log) == 1
 
     def test_the_oldest_query_is_dropped_and_counted(self):
         """Memory is bounded, and what was lost is known."""
@@ -155,8 +145,7 @@ class TestRecording:
         for query in "abc":
             log.record(query, ["d"], [0.5])
 
-        assert (len(log), log.dropped) == (2, 1)
-        assert log.rewards(vector, vectors).query_ids.tolist() == ["b", "c"]
+        assert (len(log), log.dropped, [query for query, *_ in log.rows()]) == (2, 1, ["b", "c"])
 
     def test_a_known_query_vector_is_not_asked_for(self):
         """A query that was served with its vector keeps it while the query is kept, and costs no second embedding."""
@@ -180,7 +169,6 @@ class TestRecording:
         assert log.rewards(vector, vectors).query_vectors.tolist() == [[1.0] * 8]
 
     def test_threads_lose_nothing(self):
-        """32 threads that record at once leave every pair."""
         log = RewardLog("judge")
 
         def serve(number):
@@ -192,13 +180,13 @@ class TestRecording:
 
         assert log.rewards(vector, vectors).budget == 20 * 32
 
-    def test_nothing_judged_is_an_error(self):
-        """Rewards asked for too early say what is there."""
+    def test_captured_rewards_can_be_fitted(self):
+        """What a log gives is what fit takes."""
         log = RewardLog("judge")
-        log.observe("q", ["a"])
+        for number in range(6):
+            log.record(f"q{number}", ["a", "b", "c"], [0.9, 0.5, 0.1], task="t")
 
-        with pytest.raises(RewardError, match=r"^rewards: expected a judged document, got none \(1 queries wait\)$"):
-            log.rewards(vector, vectors)
+        assert list(fit(log.rewards(vector, vectors), scope="task", gate=False)) == ["task:t"]
 
 
 class TestJudgingLater:
@@ -238,28 +226,6 @@ class TestJudgingLater:
         assert log.waiting == 1
         log.score_waiting(judge)
         assert log.waiting == 0
-
-    def test_another_judge_is_refused(self, judge):
-        """Rewards of two judges do not mix."""
-        with pytest.raises(RewardError, match=r"^judge: expected somebody, whose rewards are in this log, got rubric:"):
-            RewardLog("somebody", scale="rubric:0,5").score_waiting(judge)
-
-    @pytest.mark.parametrize("ask", [RewardLog.of, RewardLog("votes").score_waiting])
-    def test_what_is_no_judge_is_told_what_it_lacks(self, ask):
-        """A function that scores is none: the message names the four names of a judge, as elsewhere."""
-        with pytest.raises(
-            InputError, match=r"^judge: expected an object with score, ascore, scale and fingerprint, got"
-        ):
-            ask(len)
-
-    def test_refused_scores_are_told_again_where_nothing_is_left(self):
-        """Logits on the default scale are refused when they come, and whoever learns from the empty log is told why."""
-        log = RewardLog("judge")
-        with pytest.raises(RewardError):
-            log.record("q", ["a", "b"], [-3.0, 7.5])
-
-        with pytest.raises(RewardError, match=r"scores were refused: rewards: expected scale probability in \[0, 1\]"):
-            log.rewards(vector, vectors)
 
     def test_nothing_waiting_is_no_work(self, judge):
         """An idle log asks nothing."""
@@ -304,11 +270,6 @@ class TestTextVectors:
 
         assert (source.remembered, source.embedded) == (2, 4)
 
-    def test_a_vector_for_each_text(self):
-        """A model that aggregates its texts into one vector is found out."""
-        with pytest.raises(InputError, match=r"^embed_documents: expected one vector per text, 2, got 1$"):
-            TextVectors().of(["a", "b"], lambda _: [[1.0]])
-
     def test_it_pickles_empty(self):
         """Another process starts with the same source and nothing remembered."""
         source = TextVectors(max_bytes=32)
@@ -335,30 +296,51 @@ def test_one_text_is_no_list_of_documents(documents, tmp_path, caplog):
     assert "documents: expected a list of texts" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (lambda: RewardLog(None), "judge: expected the fingerprint of one"),
-        (
-            lambda: RewardLog("judge").record("q", ["a"], ["good"]),
-            "scores: expected numbers, or None where there is none",
-        ),
-        (
-            lambda: RewardLog("judge", scale=5),
-            "scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got 5",
-        ),
-        (lambda: StoreLog(None), "store: expected an open store or its URL, got NoneType"),
-        (lambda: StoreLog("sqlite:///t.db", object()), "judge: expected an object with score, ascore, scale and"),
-    ],
-)
-def test_a_log_of_something_else_is_refused(make, reason):
-    """In one line that names the argument."""
-    with pytest.raises(InputError, match=f"^{reason}"):
-        make()
+def emptied():
+    """A log whose one query waits, as its scores were refused: logits on the default scale."""
+    log = RewardLog("judge")
+    log.observe("q", ["a"])
+    with pytest.raises(RewardError):
+        log.record("q", ["a", "b"], [-3.0, 7.5])
+    return log
+
+
+NO_JUDGE = r"judge: expected an object with score, scale and fingerprint, got"
+REFUSED = [
+    (lambda: RewardLog(None), "judge: expected the fingerprint of one"),
+    (lambda: RewardLog("judge", scale=5), "scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got 5"),
+    (lambda: RewardLog.of(len), NO_JUDGE),
+    (lambda: RewardLog("votes").score_waiting(len), NO_JUDGE),
+    (
+        lambda: RewardLog("somebody").score_waiting(RubricJudge(long_is_good, model="m")),
+        "judge: expected somebody, whose rewards are in this log, got rubric:",
+    ),
+    (lambda: RewardLog("judge").record("q", ["a", "b"], [0.5]), "scores: expected one per document, 2, got 1$"),
+    (lambda: RewardLog("judge").record("q", ["a"], ["good"]), "scores: expected numbers, or None where there is none"),
+    *(
+        (lambda pair=pair: RewardLog("judge").record(pair[0], [pair[1]], [0.5]), "query, documents, source: expected")
+        for pair in ((None, "a"), ("q", None), ("q", {"text": "a"}))
+    ),
+    # Rewards that are asked for too early say what is there, and why scores are missing.
+    (lambda: emptied().rewards(vector, vectors), r"rewards: expected a judged document, got none \(1 queries wait\);"),
+    (
+        lambda: emptied().rewards(vector, vectors),
+        r".*; scores were refused: rewards: expected scale prob",
+    ),
+    (lambda: TextVectors().of(["a", "b"], lambda _: [[1.0]]), "embed_documents: expected one vector per text, 2, got"),
+    (lambda: StoreLog(None), "store: expected an open store or its URL, got NoneType"),
+    (lambda: StoreLog("sqlite:///t.db", object()), "judge: expected an object with score, scale and"),
+]
+
+
+@pytest.mark.parametrize(("call", "line"), REFUSED)
+def test_what_is_wrong_is_one_line(call, line):
+    """That names the argument."""
+    with pytest.raises((InputError, RewardError), match=f"^{line}"):
+        call()
 
 
 def test_a_store_without_its_folder_is_told_of_at_once(tmp_path, caplog):
-    """Before the first query waits, as the address may be mistyped; what may hold passwords is not shown."""
     with caplog.at_level("WARNING"):
         StoreLog(f"sqlite:///{tmp_path / 'no' / 't.db'}?password=hidden", "judge").close(0)
 
@@ -371,19 +353,3 @@ def test_logs_and_vectors_say_what_they_hold(tmp_path):
     with StoreLog(f"sqlite:///{tmp_path / 't.db'}", "judge") as log:
         assert repr(log).startswith("StoreLog('judge', Captured(written=0, queued=0,")
     assert repr(TextVectors()) == "TextVectors(0 supplied, 0 remembered, 0 embedded)"
-
-
-@pytest.mark.parametrize(("query", "document"), [(None, "a"), ("q", None), ("q", {"text": "a"})])
-def test_what_is_no_text_is_refused(query, document):
-    """In one line, by whoever logs it."""
-    with pytest.raises(InputError, match=r"^query, documents, source: expected texts, got (NoneType|dict)$"):
-        RewardLog("judge").record(query, [document], [0.5])
-
-
-def test_captured_rewards_can_be_fitted():
-    """What a log gives is what fit takes."""
-    log = RewardLog("judge")
-    for number in range(6):
-        log.record(f"q{number}", ["a", "b", "c"], [0.9, 0.5, 0.1], task="t")
-
-    assert list(fit(log.rewards(vector, vectors), scope="task", gate=False)) == ["task:t"]

@@ -20,7 +20,7 @@ from tttembed_rag.errors import DataError, RewardError
 from tttembed_rag.evaluate.collection import Collection, open_collection, pooled_rewards, reordered, split
 from tttembed_rag.evaluate.experiment import ExperimentPlan, Row, run
 from tttembed_rag.evaluate.files import load_beir, load_scores
-from tttembed_rag.judging.turns import water_fill
+from tttembed_rag.judging.plan import water_fill
 from tttembed_rag.offsets.orders import in_fused_order
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 240, 120, 24, 60
@@ -178,11 +178,12 @@ def test_rows_say_what_was_measured(rows: list[Row]) -> None:
 
 
 def test_counts_of_queries(rows: list[Row]) -> None:
-    """Held-out rows cover 0.3 of the queries, rewarded rows the asked number, all rows everything."""
+    """Held-out rows cover 0.3 of the queries, rewarded rows the asked number to full depth, all rows everything."""
     expected = {("heldout", 20, 36), ("heldout", 50, 36), ("rewarded", 20, 20), ("rewarded", 50, 50)}
     expected |= {("all", 20, QUERIES), ("all", 50, QUERIES)}
 
     assert expected == {(row["population"], row["rewarded"], row["queries"]) for row in rows}
+    assert {(row["rewarded"], row["budget"]) for row in rows} == {(20, 200), (50, 500)}
 
 
 def test_same_seed_same_rows(folder: Path, rows: list[Row]) -> None:
@@ -461,10 +462,6 @@ def test_the_budget_counts_pairs(collection: Collection) -> None:
     assert expected < 60
 
 
-def test_the_full_budget_is_queries_times_depth(rows: list[Row]) -> None:
-    assert {(row["rewarded"], row["budget"]) for row in rows} == {(20, 200), (50, 500)}
-
-
 # Judges and scales
 
 
@@ -618,6 +615,7 @@ def test_folders_of_different_widths_are_refused(collection: Collection, tmp_pat
         ({"depth": 0}, "depth: expected numbers >= 1, got (0,)"),
         ({"scopes": ("task", "team")}, "scopes: expected auto, global, task, local, query, words, got team"),
         ({"baselines": ("bm25",)}, "baselines: expected raw, rerank, fused, hybrid, got bm25"),
+        ({"scopes": (), "baselines": ()}, "scopes: expected at least one scope or baseline, got none"),
         ({"seeds": ()}, "seeds: expected "),
         ({"seeds": (0, -1)}, "seeds: expected "),
     ],

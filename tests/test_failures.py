@@ -54,7 +54,6 @@ def test_later_ones_are_counted(caplog):
 
 
 def test_every_traceback_is_there_for_whoever_looks(caplog):
-    """At level DEBUG each failure has its traceback."""
     caplog.set_level(logging.DEBUG)
     failures = FailureLog(logging.getLogger("it"))
     for _ in range(3):

@@ -17,12 +17,15 @@ import pytest
 from tttembed_tools.demo import tools as tools_demo
 from tttembed_tools.demo.tools import DemoRow
 
+from tttembed_rag.evaluate.datasets import QRELS
+
 REPO = Path(__file__).resolve().parents[1]
 DATA = REPO.parent / "shared" / "data"
 TEXT = (REPO / "README.md").read_text(encoding="utf-8")
 RERANKING = " ".join((REPO / "docs" / "reference" / "reranking.md").read_text(encoding="utf-8").split())
 FIGURES = " ".join((REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8").split())
-NUMBERS = " ".join((REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8").split())
+WORDS = " ".join((REPO / "docs" / "reference" / "words.md").read_text(encoding="utf-8").split())
+NUMBERS = " ".join((REPO / "docs" / "reference" / "numbers.md").read_text(encoding="utf-8").split())
 RESULTS = REPO / "benchmarks" / "results"
 
 
@@ -76,10 +79,9 @@ def test_figures_of_more_judging_are_those_that_the_benchmark_wrote() -> None:
 def test_figures_of_what_lists_bring_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/brought.py --json benchmarks/results/brought.json` takes four minutes."""
     found = json.loads((RESULTS / "brought.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "how-to" / "words.md").read_text(encoding="utf-8").split())
     words, offset = ([digits(of[which]) for of in found.values()] for which in ("words", "offset"))
     assert [*found] == ["16", "64", "200"]
-    assert "makes {}, {} and {} of the ten that it reads so, beside {}, {} and {} of".format(*words, *offset) in page
+    assert "makes {}, {} and {} of the ten that it reads so, beside {}, {} and {} of".format(*words, *offset) in WORDS
 
 
 def test_figures_of_judging_on_a_gpu_are_those_that_the_benchmark_wrote() -> None:
@@ -145,19 +147,21 @@ def test_figures_of_words_are_those_that_the_benchmark_wrote() -> None:
         for first, (breadth, of) in enumerate(found[key]["judged queries"].items()):
             told = [digits(of["means"][column]) for column in columns]
             row = " | ".join(["" if first else title, breadth, *told])
-            assert f"| {row} |".replace("|  |", "| |") in page
+            assert f"| {row} |".replace("|  |", "| |") in WORDS
     worthless = [found[f"minilm, {judge}"] for judge in ("shuffled", "unasked", "inverted")]
     means = found["minilm, qrels+.05"]["judged queries"]["64"]["means"]
     gained, words, hybrid = (digits(means[column])[1:] for column in ("v, data", "words, data", "rank fusion"))
     chosen = [found["minilm, qrels+.05"]["judged queries"][count]["means"] for count in ("64", "200")]
     careful = " and ".join(digits(of["weight, data"]) for of in chosen)
-    assert f"the chosen weight gains {careful} at 64 and 200 judged queries" in page
-    assert f"nobody chose gains {digits(means['fixed weight'])} on the mean" in page
+    assert f"the chosen weight gains {careful} at 64 and 200 judged queries" in WORDS
+    assert f"nobody chose gains {digits(means['fixed weight'])} on the mean" in WORDS
     link = "[shared words count too](docs/how-to/words.md)"
     assert f"64 judged queries gain {gained} on all nine, {words} where {link}, a hybrid search {hybrid}." in TEXT
+    told = f"64 judged queries gain {words} nDCG@10 on queries that nobody judged; the offset alone gains {gained}"
+    assert f"{told}, and a hybrid search that asks nobody {hybrid}." in page
     counted = [(one["published"]["data"], one["cells"]) for one in worthless]
     published, cells = map(sum, zip(*counted, strict=True))
-    assert f"in {published} of {cells} fits of worthless judges" in page
+    assert f"in {published} of {cells} fits of worthless judges" in WORDS
 
 
 def percent(value: float) -> str:
@@ -275,25 +279,26 @@ def test_figures_of_the_floor_are_those_that_the_benchmark_wrote() -> None:
 
 
 def test_figures_of_nothing_fits_are_those_that_the_benchmark_wrote() -> None:
-    """`python benchmarks/nothing.py --json benchmarks/results/nothing.json` takes twenty minutes."""
+    """`python benchmarks/nothing.py --json benchmarks/results/nothing.json` takes an hour."""
     rows = json.loads((RESULTS / "nothing.json").read_text(encoding="utf-8"))
     page = (REPO / "docs" / "how-to" / "nothing-fits.md").read_text(encoding="utf-8")
-    shown = [
-        row
-        for row in rows
-        if (row["embedder"], row["judge"]) == ("minilm", "qrels") or row["policy"] in ("floor", "day one")
-    ]
-    assert len(shown) == 24
-    for row in shown:
-        embedder, judge = (
-            {"minilm": "MiniLM", "e5": "e5"}[row["embedder"]],
-            {"qrels": "labels"}.get(row["judge"], "weak"),
-        )
-        cells = [embedder, judge, row["policy"], str(row["judged"])]
-        cells += [percent(row[part]) if part in row else "" for part in ("alien", "hard")]
-        cells += [f"{digits(row['lost'], '.3f')} ({digits(row['requests lost'], '.3f')})", percent(row["broken"])]
-        cells.append(digits(row["ece"], ".3f") if "ece" in row else "")
-        assert "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|" in page
+    lines = {tuple(row[name] for name in ("embedder", "judge", "policy", "judged")): row for row in rows}
+    names = {"minilm": "MiniLM", "e5": "e5", "static": "static", "lsa": "LSA"}
+    shown = [(embedder, QRELS, policy) for embedder, _, policy, _ in lines if embedder == "minilm" or policy == "floor"]
+    shown += [("e5", QRELS, "cosine of the header"), *((name, "ce-minilm-multi", "floor") for name in ("minilm", "e5"))]
+
+    for embedder, judge, policy in dict.fromkeys(shown):
+        few, many = (lines[embedder, judge, policy, judged] for judged in (100, 200))
+        shares = [f"{100 * few[part]:.0f}/{100 * many[part]:.0f} %" for part in ("alien", "hard", "broken")]
+        shares.insert(2, "/".join(digits(row["lost"], ".3f") for row in (few, many)))
+        name = names[embedder] if judge == QRELS else f"{names[embedder]}, weak judge"
+        assert f"| {' | '.join([name, policy, *shares])} |" in page
+    errors = [row["ece"] for row in rows if "ece" in row and row["judged"] >= 100]
+    assert f"{digits(min(errors), '.2f')} to {digits(max(errors), '.2f')}" in page
+    graded = [row for row in rows if row["judge"].startswith("llama") and row["policy"] == "floor"]
+    for part in ("alien", "hard", "lost"):
+        low, high = (100 * pick(row[part] for row in graded) for pick in (min, max))
+        assert f"{low:.0f} to {high:.0f} %" in page
 
 
 def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
@@ -372,7 +377,9 @@ def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
             told += f" ({round(found[shares[part]][method][f'n={count}'])} %)"
         return f"**{told}**" if value > ours and not method.startswith("auto") else told
 
-    tables = re.split(r"\n\n(?=\| \| (?:16|other))", (REPO / "docs" / "compare.md").read_text(encoding="utf-8"))[1:]
+    tables = re.split(
+        r"\n\n(?=\| \| (?:16|other))", (REPO / "docs" / "reference" / "rivals.md").read_text(encoding="utf-8")
+    )[1:]
     columns = [
         [("all queries", count) for count in ("16", "64", "200", "all")],
         [("queries without rewards", count) for count in ("16", "64", "200")],
@@ -383,7 +390,7 @@ def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
         for title, *told in rows:
             method = names[max((name for name in names if title.startswith(name)), key=len)]
             assert told == [cell(part, method, count) for part, count in asked]
-    numbers = (REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8")
+    numbers = (REPO / "docs" / "reference" / "numbers.md").read_text(encoding="utf-8")
     for title, of in found["repeats"].items():
         told = [hundredths(of[name]) for name in ("local", "auto", "direct rerank")]
         local, auto = (f"({of[f'{name}, share in %']:.0f} %)" for name in ("local", "auto"))
@@ -422,7 +429,7 @@ def test_figures_of_rivals_on_nine_collections_are_those_that_the_benchmark_wrot
         ahead = value > max(ours) and method not in ("auto + judge", "reranked")
         return f"**{hundredths(value)}**" if ahead else hundredths(value)
 
-    page = (REPO / "docs" / "compare.md").read_text(encoding="utf-8")
+    page = (REPO / "docs" / "reference" / "rivals.md").read_text(encoding="utf-8")
     tables = re.split(r"\n\n(?=\| \| labels, 4)", page)[1:]
     for table, part in zip(tables, ("queries without rewards", "all queries"), strict=True):
         rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
@@ -491,29 +498,36 @@ def test_figures_of_languages_are_those_that_the_benchmark_wrote() -> None:
     around = [cell("means"), *(cell(f"means and verdicts, {count}") for count in (16, 64, 150))]
     rows["**means, and verdicts around them**"] = around
     for title, cells in rows.items():
-        assert f"| {title} | {' | '.join(cells)} |".replace("|  ", "| ").replace("|  ", "| ") in page
+        assert f"| {title} | {' | '.join(cells)} |".replace("|  ", "| ").replace("|  ", "| ") in WORDS
     raw, means, *learned = (
         digits(mixed[f"own, {name}"]["mean"], ".3f") for name in ("raw", "means", "16", "64", "150")
     )
-    assert f"{raw} as it is, {means} under the means, and {' / '.join(learned)} after" in page
+    assert f"{raw} as it is, {means} under the means, and {' / '.join(learned)} after" in WORDS
     hits = [digits(pairs[name]["mean"], ".3f") for name in ("raw", "means", "16", "64")]
-    assert "hit@5 {} as it is, {} under the means, {} / {} with 16".format(*hits) in page
-    assert f"alone gain less: {digits(mixed['means, documents alone']['mean'], '.3f')}." in page
+    assert "hit@5 {} as it is, {} under the means, {} / {} with 16".format(*hits) in WORDS
+    assert f"alone gain less: {digits(mixed['means, documents alone']['mean'], '.3f')}." in WORDS
     behind = {name: row["mean"] - row["words"] for name, row in words.items()}
     others = max(value for name, value in behind.items() if not name.startswith("en"))
     english = max(value for name, value in behind.items() if name.startswith("en"))
     ahead = [digits(-value, ".3f") for name, value in behind.items() if "alone" in name]
-    assert f"never more than {digits(others, '.3f')} behind those of the offset" in page
-    assert f"(English in one pool: {digits(english, '.3f')}), and {min(ahead)} to {max(ahead)} ahead" in page
+    assert f"never more than {digits(others, '.3f')} behind those of the offset" in WORDS
+    assert f"(English in one pool: {digits(english, '.3f')}), and {min(ahead)} to {max(ahead)} ahead" in WORDS
     assert others < 0.005
     gained = digits(mixed["means"]["mean"] - mixed["raw"]["mean"], ".3f")
     assert f"means of stored vectors gain {gained} before any verdict" in " ".join(TEXT.split())
+    means, told, harmed, right = (
+        digits(mixed[name]["mean"], ".3f") for name in ("means", "a task per language, 150", "own, means", "own, 64")
+    )
+    start = digits(mixed["raw"]["mean"], ".3f")
+    assert f"means alone raise nDCG@10 from {start} to {means} before any verdict" in page
+    assert f"A task per language without means reaches {told} after 150 judged queries" in page
+    assert f"{raw} to {harmed}, until the gate gives them their lists back: {right} after 64" in page
 
 
 def test_figures_of_the_bridge_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/bridge.py --json benchmarks/results/bridge.json` takes minutes."""
     found = json.loads((RESULTS / "bridge.json").read_text(encoding="utf-8"))
-    page = (REPO / "docs" / "how-to" / "bridge.md").read_text(encoding="utf-8")
+    page = " ".join((REPO / "docs" / "how-to" / "bridge.md").read_text(encoding="utf-8").split())
     titles = {
         "e5:minilm": "multilingual-e5-small on MiniLM's index",
         "minilm:e5": "MiniLM on multilingual-e5-small's index",

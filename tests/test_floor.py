@@ -97,16 +97,54 @@ def test_the_bound_is_that_of_clopper_and_pearson():
     np.testing.assert_allclose(floor.lost, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("lost", "cut"), [(0.05, 0.2), (0.01, None), (0.2, 0.3)])
-def test_a_cut_is_the_highest_that_loses_no_more(lost, cut):
+@pytest.mark.parametrize(("lost", "cut", "cosine"), [(0.05, 0.2, 0.5), (0.01, None, None), (0.2, 0.3, 0.6)])
+def test_a_cut_is_the_highest_that_loses_no_more(lost, cut, cosine):
     """Where less may be lost than any cut is certified for, there is none, and it says what is missing."""
-    floor = Floor((0.0,) * 5, np.zeros((1, 2)), 0.0, 60, (0.1, 0.2, 0.3), (0.03, 0.05, 0.08))
+    floor = Floor((0.0,) * 5, np.zeros((1, 2)), 0.0, 60, (0.1, 0.2, 0.3), 1.0, (0.4, 0.5, 0.6), (0.03, 0.05, 0.08))
 
-    assert floor.cut(lost) == cut
+    assert (floor.cut(lost), floor.cosine(lost=lost)) == (cut, cosine)
     assert floor.told(0.01) == "no floor: 170 more judged questions certify one"
-    assert floor.told(0.05).startswith(
-        "nothing fits below a relevance of 0.2: at most 5% of own requests have an answer"
+    assert floor.told(0.05) == (
+        "nothing fits below a relevance of 0.2, by the cosine alone 0.5: "
+        "at most 5% of own requests that have an answer are refused (90 %)"
     )
+
+
+@pytest.mark.parametrize(("without", "phrase"), [(75, "that have an answer"), (120, "with an answer or without,")])
+def test_questions_without_an_answer_certify_nothing(without, phrase):
+    """What is lost is a share of the requests that have an answer; only where these are too few, of all requests."""
+    rewards = judged()
+    values = np.array(rewards.values).reshape(150, DEPTH)
+    values[:without] = 0.0
+    floor = fit(replace(rewards, values=values.ravel()), trusted=True).certificate()
+    answered = int((values.max(axis=1) == 1.0).sum())
+
+    assert floor.n == (answered if answered >= 45 else 150)
+    assert phrase in floor.told()
+
+
+def test_the_cosine_alone_keeps_answers_too():
+    """For a search that knows nothing but the vector, few that have an answer lie below it, and strangers do."""
+    refused, answered = {}, np.ones(DOCUMENTS, dtype=bool)
+    for kind, queries in (("own", world()[0]), ("strangers", world()[2])):
+        steered = learned().apply(queries)
+        rows, cosines = listed(steered / np.linalg.norm(steered, axis=1, keepdims=True))
+        cuts = [learned().certificate().cosine(query) for query in queries]
+        refused[kind] = cosines[:, 0] < cuts
+        if kind == "own":
+            answered = (rows == np.arange(DOCUMENTS)[:, None]).any(axis=1)
+
+    assert refused["own"][150:][answered[150:]].mean() <= 0.08
+    assert refused["strangers"].mean() >= 0.9
+
+
+def test_a_query_unlike_own_ones_must_find_more():
+    """The cosine below which nothing fits rises with its distance, and by nothing for what is nearer than they are."""
+    floor = Floor((0.0,) * 5, np.array([[0.6, 0.0]]), 0.5, 60, (0.1,), 2.0, (0.4,), (0.04,))
+
+    cuts = [floor.cosine(np.array(vector)) for vector in ((1.0, 0.0), (0.5, 0.75**0.5), (0.0, 3.0))]
+    assert cuts == pytest.approx([0.4, 0.4 + 2 * 0.2, 0.4 + 2 * 0.5])
+    assert floor.cosine() == 0.4
 
 
 def test_words_are_covered_by_their_rarity():
@@ -155,11 +193,10 @@ def test_own_requests_alone_refuse_strangers_on_day_one():
 
     assert refused["own"] <= 0.07
     assert refused["others"] >= 0.8
-    assert "whether they have an answer or not" in offsets.certificate().told()
+    assert "own requests, with an answer or without, are refused" in offsets.certificate().told()
 
 
 def test_a_file_keeps_the_floor(tmp_path):
-    """What was saved gives the same floor and the same relevance."""
     learned().save(tmp_path / "offsets.safetensors")
     read = Offsets.load(tmp_path / "offsets.safetensors")
     asked = {"vector": world()[0][200], "query": "what of word200?", "texts": ["word200", "word3"]}
@@ -175,13 +212,14 @@ def test_a_file_keeps_the_floor(tmp_path):
         {"weights": (np.nan,) * 5},
         {"centre": np.zeros((1, 3))},
         {"centre": np.full((1, WIDTH), np.inf)},
-        {"lowest": (0.5, 0.1), "lost": (0.01, 0.02)},
-        {"lowest": (0.5,), "lost": ()},
+        {"lowest": (0.5, 0.1), "cosines": (0.1, 0.5), "lost": (0.01, 0.02)},
+        {"lowest": (0.1, 0.5), "cosines": (0.5, 0.1), "lost": (0.01, 0.02)},
+        {"lowest": (0.5,), "cosines": (), "lost": ()},
+        {"lowest": (), "cosines": (0.5,), "lost": ()},
         {"n": -1},
     ],
 )
 def test_numbers_that_are_no_floor_are_refused(changes):
-    """Whoever makes a file, one kind of error says what is wrong."""
     local = learned()["local:default"]
 
     with pytest.raises((InputError, VectorError), match=r"^(offsets|'local:default'): expected"):
@@ -205,7 +243,6 @@ def test_relevance_names_what_is_wrong(asked, message):
 
 @pytest.mark.parametrize("lost", [0, 1, -0.1, "all"])
 def test_a_share_lies_between_none_and_all(lost):
-    """A floor that loses nothing or everything is none."""
     with pytest.raises(InputError, match=r"^lost: expected a number > 0 and < 1"):
         learned().floor(lost=lost)
 

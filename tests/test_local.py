@@ -100,7 +100,6 @@ class TestRegression:
         assert_allclose(again.map()(x), once.map()(x), atol=0.02)
 
     def test_landmarks_stand_for_many(self, some_rewards, monkeypatch):
-        """With fewer landmarks than queries the map is near the exact one, whatever the order of the queries."""
         rng = np.random.default_rng(0)
         centres = rng.standard_normal((4, 8))
         queries = centres[np.arange(80) % 4] + 0.2 * rng.standard_normal((80, 8))
@@ -221,7 +220,6 @@ class TestServing:
         ],
     )
     def test_a_bad_map_is_refused(self, damage, reason):
-        """What is believed of a map is checked where offsets are made of it."""
         good = KernelMap(np.eye(2)[:1], 0.1 * np.eye(2)[1:], 1.0)
         offset = Offset("local", np.zeros(2), 1.0, 3, UNGATED, task="a", map=replace(good, **damage))
 
@@ -234,10 +232,10 @@ class TestServing:
 
         data = fit(some_rewards(5), scope="local", gate=False).to_bytes()
         tensors = load(data)
-        tensors["landmarks"] = np.concatenate([tensors["landmarks"]] * 2)
+        tensors["map.landmarks"] = np.concatenate([tensors["map.landmarks"]] * 2)
         header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
 
-        with pytest.raises(OffsetFileError, match="landmarks, weights: expected 5 rows, got 10"):
+        with pytest.raises(OffsetFileError, match=r"map\.landmarks: expected 5 rows, got 10"):
             Offsets.from_bytes(save(tensors, metadata=header))
 
     def test_a_text_longer_than_its_offsets_is_not_parsed(self, some_rewards):

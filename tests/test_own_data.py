@@ -17,7 +17,7 @@ from tttembed_store import open_store
 from tttembed_rag import Evidence, Offset, Offsets, Rewards, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.cli.labels import read_labels
-from tttembed_rag.cli.rows import tasks_of
+from tttembed_rag.cli.rows import collections_of
 from tttembed_rag.errors import DataError
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.testing import FakeEmbedder
@@ -36,6 +36,7 @@ def shown(topic: str) -> list[str]:
 ROWS = [(f"how does {topic} work", text, text == f"{topic} {KINDS[0]}") for topic in TOPICS for text in shown(topic)]
 EMBED = "python:tttembed_rag.testing:FakeEmbedder"
 JUDGE = "python:judge_of_test:judge"
+STORE = "sqlite:///t.db"
 
 
 def run(*arguments: Any) -> Result:
@@ -59,6 +60,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def write_model(name: str, options: str) -> str:
+    """A module of the current folder with an embedding model of the user's own; its spec."""
+    code = f"from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder({options})\n"
+    Path(f"{name}.py").write_text(code, encoding="utf-8")
+    return f"python:{name}:model"
+
+
 def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
     """A file of votes, one row a document, as CSV or JSON lines."""
     rows = [{"query": query, "document": text, column: good if liked else bad} for query, text, liked in ROWS]
@@ -69,6 +77,11 @@ def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
             writer.writerows(rows)
         else:
             file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def import_file(file: str, *options: Any) -> Result:
+    """The command that brings a file into the store of the test."""
+    return run("store", "import", file, "--store", STORE, *options)
 
 
 def write_log(path: Path, task: str | None = "docs") -> None:
@@ -93,7 +106,7 @@ def finds_official_pages(offsets: Offsets, task: str | None = None) -> float:
     firsts = []
     for vectors in (offsets.apply(queries, task=task), queries):
         documents = [model.embed_documents([f"{topic} {kind}" for kind in KINDS]) for topic in topics]
-        firsts.append(np.mean([np.argmax(found @ query) == 0 for found, query in zip(documents, vectors, strict=True)]))
+        firsts.append(np.mean([np.argmax(texts @ query) == 0 for texts, query in zip(documents, vectors, strict=True)]))
     return float(firsts[0] - firsts[1])
 
 
@@ -121,20 +134,75 @@ class TestVotes:
         assert offsets.settings["embedder"] == "fake"
         assert finds_official_pages(offsets) > 0.3
 
-    def test_columns_are_read_by_what_people_call_them(self, tmp_path: Path) -> None:
-        """A sheet of question, article, vote and user, between semicolons, is one of query, document, thumb, source."""
-        (tmp_path / "a.csv").write_text("query,document,thumb,source\nq,d,up,ann\n", encoding="utf-8")
-        (tmp_path / "b.csv").write_text("Question;Article;Vote;User;Date\nq;d;up;ann;May\n", encoding="utf-8")
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"query;text;thumb;source\nq;d, e;up;ann\n",
+            b"sep=;\nquery;text;thumb;source\nq;d, e;up;ann\n",
+            b"query\ttext\tthumb\tsource\nq\td, e\tup\tann\n",
+            b"query|text|thumb|source\nq|d, e|up|ann\n",
+            b'query,text,thumb,source\r\nq,"d, e",up,ann\r\n',
+            b'query,text,thumb,source\rq,"d, e",up,ann\r',
+            b'\xef\xbb\xbfquery,text,thumb,source\nq,"d, e",up,ann\n',
+            "query;text;thumb;source\nq;d, e;up;ann\n".encode("utf-16"),
+            b"Question;Article;Vote;User;Date\nq;d, e;up;ann;May\n",
+            b"prompt;context;feedback;user_id\nq;d, e;up;ann\n",
+            b"search;chunk;liked;User ID\nq;d, e;up;ann\n",
+            b'{"query": "q", "document": "d, e", "thumb": 1, "source": "ann"}\n',
+            b'[{"query": "q", "document": "d, e",\n "thumb": true, "source": "ann"}]',
+        ],
+    )
+    @pytest.mark.parametrize("name", ["votes.csv", "votes.jsonl", "votes.txt"])
+    def test_a_file_is_read_as_people_save_it(self, tmp_path: Path, name: str, content: bytes) -> None:
+        """Whatever divides its columns, names them and ends its lines; what stands in it says what it is."""
+        (tmp_path / name).write_bytes(content)
 
-        usual, theirs = (
-            [
-                (vote.query, vote.source, repr(vote.candidates))
-                for vote in read_votes(tmp_path / name, scale=Scale(), task="t")
-            ]
-            for name in ("a.csv", "b.csv")
-        )
+        (vote,) = read_votes(tmp_path / name, scale=None, task="t")
 
-        assert theirs == usual
+        assert (vote.query, vote.source, vote.task) == ("q", "ann", "t")
+        assert [(shown.text, shown.reward) for shown in vote.candidates] == [("d, e", 0.75)]
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            *("up down", "UP Down", "true false", "yes no", "Y N", "+ -", "+1 -1", "1.0 -1.0", "1,0 -1,0"),
+            *("like dislike", "good bad", "positive negative", "thumbs_up thumbs_down", "\U0001f44d \U0001f44e"),
+            *("helpful unhelpful", "liked disliked"),
+        ],
+    )
+    @pytest.mark.parametrize("column", ["thumb", "success"])
+    def test_a_vote_may_be_a_word(self, tmp_path: Path, words: str, column: str) -> None:
+        """Of thumbs, and of all that is or is not."""
+        up, down = (re.sub("-1.*", "0", words) if column == "success" else words).split()
+        (tmp_path / "votes.csv").write_text(f"query;text;{column}\nq;a;{up}\nq;b;{down}\n", encoding="utf-8")
+
+        (vote,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
+
+        assert [shown.reward for shown in vote.candidates] == [0.75, 0.25]
+
+    @pytest.mark.parametrize(
+        ("grades", "scale", "rewards"),
+        [
+            ("0.2 1", None, [0.2, 1]),
+            ("0,2 1", None, [0.2, 1]),
+            ("0 1", None, [0, 1]),
+            ("0 4", "rubric:0,5", [0, 0.8]),
+            ("1 5", "rubric:1,5", [0, 1]),
+            ("3 0", "rubric:0,3", [1, 0]),
+            ("20 95", "rubric:0,100", [0.2, 0.95]),
+        ],
+    )
+    def test_whole_grades_say_their_scale(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, grades: str, scale: str | None, rewards: list[float]
+    ) -> None:
+        """Where none is declared; one line says which it is."""
+        lines = [f"q;{place};{grade}" for place, grade in enumerate(grades.split())]
+        (tmp_path / "votes.csv").write_text("\n".join(["query;text;grade", *lines]), encoding="utf-8")
+
+        (vote,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
+
+        assert [shown.reward for shown in vote.candidates] == pytest.approx(rewards)
+        assert [f"on scale {scale}, unless" in line for line in caplog.messages] == ([True] if scale else [])
 
     def test_the_answer_is_a_few_lines(self, here: Path) -> None:
         """Private offsets are counted in one line, unless all are asked for."""
@@ -152,21 +220,21 @@ class TestVotes:
         rows = [f"{query},{text},{int(liked)},of {query.split()[2]}" for query, text, liked in ROWS]
         (here / "votes.csv").write_text("\n".join(["query,document,success,task", *rows]), encoding="utf-8")
 
-        said = run("fit", "votes.csv", "--embed", EMBED, "--out", "o", "--scope", "task").output.splitlines()
+        lines = run("fit", "votes.csv", "--embed", EMBED, "--out", "o", "--scope", "task").output.splitlines()
 
-        assert len(said) <= 14
-        assert [line for line in said if line.startswith("and 50 more tasks, ")]
+        assert len(lines) <= 14
+        assert [line for line in lines if line.startswith("and 50 more tasks, ")]
 
     @pytest.mark.parametrize(
-        ("said", "code"), [((), "TTT-G01"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G01")]
+        ("options", "code"), [((), "TTT-G01"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G01")]
     )
-    def test_somebody_may_vouch_for_few_verdicts(self, here: Path, said: tuple[str, ...], code: str) -> None:
+    def test_somebody_may_vouch_for_few_verdicts(self, here: Path, options: tuple[str, ...], code: str) -> None:
         """What three verdicts cannot prove is served where the user declares the judge."""
         write_votes(here / "votes.csv", "reward", 0.9, 0.2)
         lines = (here / "votes.csv").read_text(encoding="utf-8").splitlines()
         (here / "few.csv").write_text("\n".join(lines[:7]), encoding="utf-8")
 
-        result = run("fit", "few.csv", "--embed", EMBED, "--out", "o.safetensors", *said)
+        result = run("fit", "few.csv", "--embed", EMBED, "--out", "o.safetensors", *options)
 
         assert result.exit_code == 0, result.output
         assert Offsets.load("o.safetensors")["local:default"].evidence.code == code
@@ -197,27 +265,52 @@ class TestVotes:
     @pytest.mark.parametrize(
         ("content", "reason"),
         [
-            ("query,thumb\nq,1\n", "expected query, document (or text), and one of reward, thumb, click, success"),
+            (
+                "",
+                "votes.csv: expected at least one row with query, document (or text), and one of reward, thumb, click",
+            ),
+            ("query,document,thumb\n", "votes.csv: expected at least one row below the titles, found none"),
+            ("query,thumb\nq,1\n", "votes.csv:1: expected query, document (or text), and one of reward, thumb, click"),
+            ("how to pay,a page,1\n", "and one of reward, thumb, click, success; task, source where several, got how"),
+            ("<html><body>sign in</body></html>", "task, source where several, got <html><body>sign in</body></html>"),
+            (
+                "query,document,thumb,click\nq,d,1,1\n",
+                "votes.csv:1: expected one column of reward, thumb, click, success",
+            ),
+            ("query,query,document,thumb\nq,q,d,1\n", "votes.csv:1: expected different columns, got query twice"),
+            ("query,document,thumb\nq,,1\n", "votes.csv:2: document: expected a text, got ''"),
+            ("query,document,thumb\nq,well, d,1\n", "votes.csv:2: expected 3 fields, got 4: a text with ',' in it"),
+            (
+                'query,document,thumb\nq,d,1\nq,"e,1\nq,f,1\n',
+                "votes.csv:3: expected comma-separated values (unexpected",
+            ),
+            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got nothing"),
+            ("query,document,thumb\nq,d,maybe\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got 'maybe'"),
             (
                 "query,document,thumb\nq,d,5\n",
                 "votes.csv:2: value: expected for thumb 1 up, -1 down, 0 taken back, got 5",
             ),
-            ("query,document,thumb\nq,,1\n", "document: expected a text, got ''"),
-            ("query,query,document,thumb\nq,q,d,1\n", "votes.csv:1: expected different columns, got query twice"),
-            (
-                "query,document,thumb\nq,well, d,1\n",
-                "votes.csv:2: expected 3 fields, got 4: a text with ',' in it stands in double quotes",
-            ),
-            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got nothing"),
-            ("query,document,reward\nq,d,90%\n", "votes.csv:2: reward: expected a number, got '90%'"),
-            ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
-            (
-                "query,document,reward\nq,a,1\nq,d,4\n",
-                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4 (declare the judge's scale: of",
-            ),
-            ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
-            ("", "expected at least one row"),
             ("query,document,thumb\nq,a,1\nq,b,0\nq,c,0\n", "votes.csv: value: 2 of 3 thumbs are 0"),
+            ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
+            ("query,document,click,position\nq,d,1,0\n", "votes.csv:2: position: expected 1 or more, got 0"),
+            ("query,document,rating\nq,d,90%\n", "votes.csv:2: rating: expected a number, got '90%'"),
+            ("query,document,rating\nq,d,up\n", "votes.csv:2: rating: expected a number, got 'up'"),
+            ("query,document,reward\nq,d,nan\n", "votes.csv:2: reward: expected a number, got 'nan'"),
+            ("query,document,reward\nq,d,1e999\n", "votes.csv:2: reward: expected a number, got '1e999'"),
+            (
+                "query,document,reward\nq,a,.5\nq,d,4\n",
+                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4",
+            ),
+            ("query,document,reward\nq,a,4.2\nq,d,-3.1\n", "rubric:0,100, of any real numbers logit)"),
+            ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
+            ("\x1f\udc8b\udcff", "votes.csv:1: expected UTF-8 text, got a file compressed by gzip: unpack it"),
+            ("PK\x03\x04\udcff", "got a spreadsheet or another zip file: save it as CSV"),
+            ("PAR1\udcff", "got Parquet: write it as CSV or JSON lines"),
+            ('{"query": "q", "docu', "votes.csv:1: expected one JSON object a line, got text that is no JSON"),
+            ('[{"query": "q"', "votes.csv: expected JSON lines or a JSON list, got text that is no JSON"),
+            ('["q", "d", 1]', "votes.csv:1: expected one JSON object a line, got str"),
+            ('{"query": "q", "document": "d"}\n', "votes.csv:1: expected query, document (or text), and one of reward"),
+            ('{"query": 5, "document": "d", "thumb": 1}\n', "votes.csv:1: query: expected a text, got 5"),
         ],
     )
     def test_what_is_no_file_of_votes_is_one_line(self, here: Path, content: str, reason: str) -> None:
@@ -229,39 +322,6 @@ class TestVotes:
         assert result.exit_code == 2
         assert reason in result.output
         assert not (here / "o.safetensors").exists()
-
-    @pytest.mark.parametrize(
-        ("arguments", "reason"),
-        [
-            (("fit", "votes.jsonl", "--embed", EMBED, "--out", "o"), "votes.jsonl:1: expected one JSON object a line"),
-            (("fit", "votes.csv", "--embed", "python:mine", "--out", "o"), "expected python:MODULE:NAME, got 'python:"),
-            (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
-            (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
-            (
-                ("fit", "votes.csv", "--out", "o"),
-                "--embed: expected the embedding model that your index was built with",
-            ),
-            (("fit", "log.jsonl", "--embed", EMBED, "--out", "o"), "`tttembed judge log.jsonl ...` writes it"),
-            (
-                ("eval", "votes.csv", "--embed", "python:mine:none", "--scopes", "task", "--html", "p"),
-                "Error: --html: expected auto among --scopes, got task\n",
-            ),
-            (
-                ("eval", "votes.csv", "--embed", "python:mine:none", "--html", "none/p"),
-                "Error: none/p: expected a file in an existing folder\n",
-            ),
-        ],
-    )
-    def test_another_mistake_with_a_file_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
-        """It says what would have been right, before anything is embedded."""
-        (here / "votes.jsonl").write_text('[{"query": "q", "document": "d", "thumb": 1}]', encoding="utf-8")
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-        write_log(here / "log.jsonl")
-
-        result = run(*arguments)
-
-        assert result.exit_code == 2
-        assert reason in result.output
 
     def test_exchanged_columns_are_asked_about(self, here: Path) -> None:
         """Queries that are longer than documents are most often documents."""
@@ -343,7 +403,7 @@ class TestMeasured:
         """The same means, and the queries one by one: each once, with its lists, by name and not by digest."""
         write_votes(here / "votes.csv", "reward", 0.9, 0.2)
         options = ("--rewarded", "8,54", "--holdout", "0.1", "--seeds", "0,1", "--scopes", "auto", "--json", "o")
-        said = run("eval", "votes.csv", "--embed", EMBED, *options, "--html", "page.html")
+        result = run("eval", "votes.csv", "--embed", EMBED, *options, "--html", "page.html")
         page = Path("page.html").read_text(encoding="utf-8")
         rows = [row for row in json.loads(Path("o").read_text()) if (row["scope"], row["rewarded"]) == ("auto", 54)]
         low, delta, high, after = (
@@ -352,7 +412,7 @@ class TestMeasured:
         )
         shown = re.findall(r"<summary><span.*?</span> (.*?)</summary>", page)
 
-        assert said.output.splitlines()[-1] == "Report: page.html"
+        assert result.output.splitlines()[-1] == "Report: page.html"
         assert f"to {after:.3f} ({delta:+.3f}, 90 % interval [{low:+.3f}, {high:+.3f}])" in page
         assert page.count('title="the best for this query"') > len(shown)
         assert len(shown) == len(set(shown)) > 3
@@ -398,7 +458,7 @@ class TestMeasured:
         (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
 
         model = FakeEmbedder(width=4)
-        (one, scores, sources), (two, other_scores, _) = tasks_of(
+        first, second = collections_of(
             Rewards.from_texts(
                 read_votes(here / "scores.csv", scale=Scale(), task="rest"),
                 embed_query=lambda text: model.embed_queries([text])[0],
@@ -406,11 +466,12 @@ class TestMeasured:
             )
         )
 
+        one, two = first.dataset, second.dataset
         assert (one.name, two.name) == ("one", "two")
         assert list(one.documents) == list(two.documents) == ["a", "b", "c"]
-        assert (scores, other_scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
+        assert (first.scores, second.scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
         assert (one.qrels, two.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
-        assert sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
+        assert first.sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
 
     def test_a_judged_log_is_measured(self, here: Path) -> None:
         """By its scores; without their name it says how to get some."""
@@ -446,69 +507,9 @@ class TestMeasured:
 
         for task, of_a, of_b in (("one", 0.9, 0.2), ("two", 0.3, 0.8)):
             result = run("explain", "scores.csv", "q", "--offsets", "o", "--embed", EMBED, "--task", task, "--json")
-            facts = json.loads(result.output)
+            facts = json.loads(result.stdout)
             moves = [move for kind in ("rose", "fell", "kept") for move in facts[kind]]
             assert {move["document"]: move["reward"] for move in moves} == {"a": of_a, "b": of_b}
-
-    @pytest.mark.parametrize(
-        ("arguments", "reason"),
-        [
-            (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
-            (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
-            (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
-            (
-                ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", "python:other:model"),
-                "expected the model of the offsets, fake, got other",
-            ),
-            (("eval", "all-bad.csv", "--embed", EMBED), "expected rewards that differ in at least half of the queries"),
-            (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
-            *(
-                ((command, "none.json", *rest, "--embed", EMBED), "none.json: expected a file of rows or a BEIR folder")
-                for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
-            ),
-            *(
-                ((command, "sqlite:///t.db", *rest), "expected a folder or a file, got a URL: stores are not taken")
-                for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
-            ),
-        ],
-    )
-    def test_what_is_missing_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-        (here / "all-bad.csv").write_text("query,document,thumb\nq,a,-1\nq,b,-1\n", encoding="utf-8")
-        (here / "other.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n",
-            encoding="utf-8",
-        )
-        vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
-        settings = {"embedder": "fake"}
-        Offsets([Offset("task", vector, 0.9, 9, evidence, task="default")], width=64, settings=settings).save("o")
-
-        result = run(*arguments)
-
-        assert result.exit_code == 2
-        assert reason in result.output
-
-    @pytest.mark.parametrize(
-        ("command", "option", "expected"),
-        [
-            *((command, "--vectors", "a BEIR folder") for command in ("fit", "eval", "explain")),
-            ("fit", "--depth", "a BEIR folder"),
-            *(("fit", option, "a store") for option in ("--judge", "--tenant", "--last")),
-            *((command, "--rewards", "a BEIR folder or a judged log") for command in ("fit", "eval", "explain")),
-        ],
-    )
-    def test_an_option_that_says_nothing_of_votes_is_refused(
-        self, here: Path, command: str, option: str, expected: str
-    ) -> None:
-        """In one line; it is not taken and ignored."""
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-        Offsets([], width=64).save("o")
-        rest = {"fit": ("--out", "new"), "eval": (), "explain": (ROWS[0][0], "--offsets", "o")}[command]
-
-        result = run(command, "votes.csv", *rest, "--embed", EMBED, option, 3)
-
-        assert result.exit_code == 2
-        assert result.output.splitlines()[-1] == f"Error: {option}: expected {expected}, got votes.csv"
 
     @pytest.mark.parametrize("command", ["fit", "eval"])
     def test_scores_too_low_for_their_scale_are_doubted(self, here: Path, command: str) -> None:
@@ -583,13 +584,13 @@ class TestStore:
     def test_no_judge_is_paid_where_nothing_could_be_learned(self, here: Path) -> None:
         """A store of texts alone is refused before the first question to the judge, with what to do."""
         write_log(here / "log.jsonl")
-        imported = run("store", "import", "log.jsonl", "--store", "sqlite:///t.db")
-        refused = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
+        imported = import_file("log.jsonl")
+        refused = run("worker", STORE, "--once", "--judge", JUDGE)
 
         assert "60 of 60 queries and 240 of 240 documents have no vector" in imported.output
         assert refused.exit_code == 2
         assert "judging is not begun: give --embed SPEC" in refused.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             assert store.counts().rewards == 0
 
     @pytest.mark.parametrize("place", ["import", "worker"])
@@ -597,11 +598,11 @@ class TestStore:
         """With the model named at either command, the worker judges, learns and publishes."""
         write_log(here / "log.jsonl")
         embed = ("--embed", EMBED)
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", *(embed if place == "import" else ()))
-        done = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
+        import_file("log.jsonl", *(embed if place == "import" else ()))
+        done = run("worker", STORE, "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
 
         assert done.exit_code == 0, done.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             live = store.serving().version
             assert store.vectors.lacking().texts == 0
         assert live is not None, done.output
@@ -612,12 +613,12 @@ class TestStore:
     def test_votes_are_rewards_that_a_worker_learns_from(self, here: Path, name: str) -> None:
         """A file as `fit` takes it, by users: their votes are published from, and each is one voice."""
         write_votes(here / name, "thumb", 1, -1)
-        imported = run("store", "import", name, "--store", "sqlite:///t.db", "--embed", EMBED)
-        worked = run("worker", "sqlite:///t.db", "--once")
+        imported = import_file(name, "--embed", EMBED)
+        worked = run("worker", STORE, "--once")
 
         assert imported.output == f"60 queries with {len(ROWS)} votes of {name}\n"
         assert worked.exit_code == 0, worked.output
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             live = store.serving().version
             assert store.counts().rewards == len(ROWS)
         assert live is not None, worked.output
@@ -626,14 +627,8 @@ class TestStore:
     def test_vectors_of_another_model_are_not_made_in_silence(self, here: Path) -> None:
         """Texts that have vectors keep them: a line says what gives them those of the model that was named."""
         write_votes(here / "votes.csv", "thumb", 1, -1)
-        (here / "other.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n",
-            encoding="utf-8",
-        )
-        first, second = (
-            run("store", "import", "votes.csv", "--store", "sqlite:///t.db", "--embed", embed).output
-            for embed in (EMBED, "python:other:model")
-        )
+        write_model("other", "fingerprint='other'")
+        first, second = (import_file("votes.csv", "--embed", embed).output for embed in (EMBED, "python:other:model"))
 
         assert "reembed" not in first
         assert "60 of 60 queries and 240 of 240 documents have no vector of other: `tttembed store reembed" in second
@@ -642,10 +637,9 @@ class TestStore:
         """Two users say different things of a pair; a later file adds to what was said before."""
         for name, row in (("a.csv", "q,d,5,ann,docs"), ("b.csv", "q,d,2,bob,docs"), ("c.csv", "q,e,1,ann,docs")):
             (here / name).write_text(f"query,text,rating,source,task\n{row}\n", encoding="utf-8")
-            options = ("--scale", "rubric:1,5", "--store", "sqlite:///t.db", "--embed", EMBED)
-            assert run("store", "import", name, *options).exit_code == 0
+            assert import_file(name, "--scale", "rubric:1,5", "--embed", EMBED).exit_code == 0
 
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             rewards = store.rewards("votes")
 
         assert (rewards.sources.tolist(), set(rewards.tasks.tolist())) == (["ann", "bob"], {"docs"})
@@ -654,18 +648,14 @@ class TestStore:
     def test_a_new_embedding_model_learns_from_what_was_judged(self, here: Path) -> None:
         """Texts are embedded anew beside the old vectors, and rewards that were paid teach the new model."""
         write_log(here / "log.jsonl")
-        (here / "new_model.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=32, fingerprint='new')\n",
-            encoding="utf-8",
-        )
-        new = "python:new_model:model"
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
-        run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
-        counted = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new, "--dry-run")
-        done = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new)
-        again = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new)
-        learned = run("fit", "sqlite:///t.db", "--embed", new, "--out", "new.safetensors")
-        with open_store("sqlite:///t.db") as store:
+        new = write_model("new_model", "width=32, fingerprint='new'")
+        import_file("log.jsonl", "--embed", EMBED)
+        run("worker", STORE, "--once", "--judge", JUDGE)
+        counted = run("store", "reembed", "--store", STORE, "--embed", new, "--dry-run")
+        done = run("store", "reembed", "--store", STORE, "--embed", new)
+        again = run("store", "reembed", "--store", STORE, "--embed", new)
+        learned = run("fit", STORE, "--embed", new, "--out", "new.safetensors")
+        with open_store(STORE) as store:
             widths = {name: store.rewards("fake", embedder=name).width for name in ("fake", "new")}
 
         assert counted.output == "60 of 60 queries and 240 of 240 documents have no vector of new\n"
@@ -679,7 +669,7 @@ class TestStore:
     def test_a_run_that_was_stopped_goes_on(self, here: Path) -> None:
         """What was embedded before a failure is kept, and is not embedded again."""
         write_log(here / "log.jsonl")
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db")
+        import_file("log.jsonl")
         asked: list[int] = []
 
         class Failing(FakeEmbedder):
@@ -689,7 +679,7 @@ class TestStore:
                     raise TimeoutError
                 return super().embed_documents(texts)
 
-        with open_store("sqlite:///t.db") as store:
+        with open_store(STORE) as store:
             with pytest.raises(TimeoutError):
                 store.vectors.fill(Failing(), "fake")
             before = store.vectors.lacking("fake")
@@ -701,14 +691,12 @@ class TestStore:
     def test_vectors_of_one_name_have_one_width(self, here: Path) -> None:
         """Another model under the same name is refused."""
         write_log(here / "log.jsonl")
-        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
-        (here / "wide.py").write_text(
-            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=8)\n", encoding="utf-8"
-        )
+        import_file("log.jsonl", "--embed", EMBED)
+        wide = write_model("wide", "width=8")
         lines = (here / "log.jsonl").read_text(encoding="utf-8").replace("topic", "other")
         (here / "more.jsonl").write_text(lines, encoding="utf-8")
 
-        result = run("store", "import", "more.jsonl", "--store", "sqlite:///t.db", "--embed", "python:wide:model")
+        result = import_file("more.jsonl", "--embed", wide)
 
         assert result.exit_code == 2
         assert "expected width 64 as of all vectors of embedder 'fake', got 8" in result.output
@@ -743,22 +731,97 @@ class TestAudit:
         assert served["right"] > 0
         assert served["wrong"] == 0
 
-    @pytest.mark.parametrize(
-        ("content", "reason"),
-        [
-            ("query,label\n", "labels.csv: expected columns query_id, doc_id, label, found no query_id, doc_id"),
-            ("query_id,doc_id,label\nq,d,good\n", "labels.csv:2: expected a label from 0 to 1, got 'good'"),
-            ("query_id,doc_id,label\nq,d,1\n", "labels.csv: expected labels of queries of votes.csv, as '"),
-        ],
-    )
-    def test_what_are_no_labels(self, here: Path, content: str, reason: str) -> None:
-        """One line says what is wrong, before anything is learned."""
-        write_votes(here / "votes.csv", "reward", 1, 0)
-        (here / "labels.csv").write_text(content, encoding="utf-8")
-        said = run("fit", "votes.csv", "--embed", EMBED, "--audit", "labels.csv", "--out", "o.safetensors")
 
-        assert said.exit_code == 2
-        assert reason in said.output
+@pytest.fixture
+def data(here: Path) -> Path:
+    """A folder with votes, a log, offsets and models, and with files that lack something."""
+    write_votes(here / "votes.csv", "thumb", 1, -1)
+    write_log(here / "log.jsonl")
+    for name, text in {
+        "votes.jsonl": '[{"query": "q", "document": "d", "thumb": 1}]',
+        "all-bad.csv": "query,document,thumb\nq,a,-1\nq,b,-1\n",
+        "columns.csv": "query,label\n",
+        "words.csv": "query_id,doc_id,label\nq,d,good\n",
+        "others.csv": "query_id,doc_id,label\nq,d,1\n",
+    }.items():
+        (here / name).write_text(text, encoding="utf-8")
+    write_model("other", "fingerprint='other'")
+    vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
+    offset = Offset("task", vector, 0.9, 9, evidence, task="default")
+    Offsets([offset], width=64, settings={"embedder": "fake"}).save("o")
+    return here
+
+
+OF_VOTES = {
+    "fit": ("fit", "votes.csv", "--embed", EMBED, "--out", "new"),
+    "eval": ("eval", "votes.csv", "--embed", EMBED),
+    "explain": ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", EMBED),
+}
+FEW = ("--embed", "python:mine:none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("fit", "votes.jsonl", *FEW, "--out", "new"), "votes.jsonl:1: expected one JSON object a line"),
+        (("fit", "votes.csv", "--embed", "python:mine", "--out", "new"), "expected python:MODULE:NAME, got 'python:"),
+        (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
+        (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
+        (("fit", "log.jsonl", *FEW, "--out", "new"), "`tttembed judge log.jsonl ...` writes it"),
+        # what a command needs besides
+        (("fit", "votes.csv", "--out", "new"), "--embed: expected the embedding model that your index was built with"),
+        (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
+        (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
+        (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
+        ((*OF_VOTES["explain"][:-1], "python:other:model"), "expected the model of the offsets, fake, got other"),
+        (("eval", "all-bad.csv", "--embed", EMBED), "expected rewards that differ in at least half of the queries"),
+        (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
+        *(
+            ((command, source, *rest, "--embed", EMBED), reason)
+            for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
+            for source, reason in (
+                ("none.json", "none.json: expected a file of rows or a BEIR folder"),
+                (STORE, "expected a folder or a file, got a URL: stores are not taken"),
+            )
+        ),
+        # options that say nothing of votes: none is taken and ignored
+        *(
+            ((*OF_VOTES[command], option, 3), f"Error: {option}: expected {expected}, got votes.csv\n")
+            for option, expected, commands in (
+                ("--vectors", "a BEIR folder", OF_VOTES),
+                ("--depth", "a BEIR folder", ["fit"]),
+                *((option, "a store", ["fit"]) for option in ("--judge", "--tenant", "--last")),
+                ("--rewards", "a BEIR folder or a judged log", OF_VOTES),
+            )
+            for command in commands
+        ),
+        # where results go
+        (
+            ("eval", "votes.csv", *FEW, "--scopes", "task", "--html", "p"),
+            "Error: --html: expected auto among --scopes, got task\n",
+        ),
+        (("eval", "votes.csv", *FEW, "--html", "none/p"), "Error: none/p: expected a file in an existing folder\n"),
+        ((*OF_VOTES["fit"][:-1], "-"), "-: expected a file"),
+        ((*OF_VOTES["eval"], "--html", "-"), "-: expected a file"),
+        (("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "-"), "-: expected a file"),
+        (("judge", "log.jsonl", "--judge", JUDGE, "--out", "-"), "-: expected a file"),
+        # labels
+        (
+            (*OF_VOTES["fit"], "--audit", "columns.csv"),
+            "columns.csv: expected columns query_id, doc_id, label, found no",
+        ),
+        ((*OF_VOTES["fit"], "--audit", "words.csv"), "words.csv:2: expected a label from 0 to 1, got 'good'"),
+        ((*OF_VOTES["fit"], "--audit", "others.csv"), "others.csv: expected labels of queries of votes.csv, as '"),
+    ],
+)
+def test_a_mistake_is_one_line(data: Path, arguments: tuple[Any, ...], reason: str) -> None:
+    """With exit code 2, it says what would have been right; nothing is written."""
+    before = {path.name for path in data.iterdir()}
+    result = run(*arguments)
+
+    assert result.exit_code == 2
+    assert reason in result.output
+    assert {path.name for path in data.iterdir() if not path.name.startswith((".known", "__"))} <= before
 
 
 def test_one_query_is_told_to_be_too_few(here: Path) -> None:
@@ -835,25 +898,6 @@ class TestPlaces:
 
         assert asked == []
         assert [path.name for path in here.glob(".known*")] == []
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ("fit", "votes.csv", "--embed", EMBED, "--out", "-"),
-            ("eval", "votes.csv", "--embed", EMBED, "--html", "-"),
-            ("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "-"),
-            ("judge", "log.jsonl", "--judge", JUDGE, "--out", "-"),
-        ],
-    )
-    def test_a_dash_is_no_file(self, here: Path, arguments: tuple[str, ...]) -> None:
-        """Lines for people go to standard output already."""
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-        write_log(here / "log.jsonl")
-        result = run(*arguments)
-
-        assert result.exit_code == 2
-        assert "-: expected a file" in result.output
-        assert not (here / "-").exists()
 
     def test_a_table_for_people_opens_in_a_spreadsheet(self, here: Path) -> None:
         """Which takes it for UTF-8 where a mark of byte order stands before it."""

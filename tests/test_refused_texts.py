@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tttembed_rag.clients.portions import Portions
-from tttembed_rag.clients.retrying import RefusedTextsError
+from tttembed_rag.clients.retrying import Portions, RefusedTextsError
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.errors import EmbedderError, JudgeError, TTTEmbedError
 from tttembed_rag.judges import Patience, RubricJudge, open_judge
@@ -136,10 +135,10 @@ def test_a_reranker_that_takes_few_documents(serve):
     """The number that was taken is remembered, and can be said."""
     server = serve(taking(10))
     judge = open_judge(f"http+cohere:{server.url.removeprefix('http:')}")
-    said = open_judge(f"http+cohere:{server.url.removeprefix('http:')}?batch=9")
+    by_option = open_judge(f"http+cohere:{server.url.removeprefix('http:')}?batch=9")
 
     assert judge.score("q", TEXTS) == [0.5] * 40
-    assert (judge.documents_per_call, said.documents_per_call) == (10, 9)
+    assert (judge.documents_per_call, by_option.documents_per_call) == (10, 9)
 
 
 def chat(_path, body, _number):
@@ -187,16 +186,3 @@ def test_refused_documents_are_no_breakdown(serve, concurrency):
     verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=concurrency)
 
     assert (len(verdicts.rewards["q"]), len(verdicts.failed), verdicts.stopped) == (25, 25, "")
-
-
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_what_concerns_no_text_is_a_breakdown(serve, status):
-    """A key or a model that the service does not know ends the run after three calls."""
-    server = serve(lambda *_: (status, {}, {"error": "no"}))
-    plan = Plan(
-        [Served.of_texts("q", "history", [(f"d{i}", f"text {i}") for i in range(50)])], (50,), Budget(), Price()
-    )
-    verdicts = judge_all(plan, open_judge(f"openai:m?url={server.url}/v1"), ScoreCache.open(None), concurrency=1)
-
-    assert verdicts.broken
-    assert len(server.asked) == 3

@@ -63,7 +63,7 @@ LAYERS = {
         ("__main__",),
     ),
     "tttembed_store": (
-        ("extras",),
+        ("extras", "background"),
         ("spans", "shards"),
         ("sql",),
         ("batches", "following"),
@@ -464,7 +464,7 @@ def unpacked_origins(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -
     """Where a fresh process, started elsewhere, finds each module of the wheels, but those that are `HOSTED`."""
     files = [path.relative_to(unpacked).with_suffix("") for path in unpacked.rglob("*.py")]
     names = sorted(".".join(path.parts).removesuffix(".__init__") for path in files if "versions" not in path.parts)
-    wanted = [name for name in names if not (HOSTED.fullmatch(name) or name.endswith("migrations.env"))]
+    wanted = [name for name in names if not HOSTED.fullmatch(name)]
     code = (
         "import importlib, json, sys\n"
         "sys.path.insert(0, sys.argv[1])\n"

@@ -46,35 +46,23 @@ def spoiled(array, value):
 class TestBuilding:
     """What the two builders keep."""
 
-    def test_from_arrays_keeps_every_candidate_in_order(self):
-        """Query q owns the k candidates and rewards of row q."""
-        given_columns = columns()
-        rewards = Rewards.from_arrays(**given_columns)
+    @pytest.mark.parametrize("form", [np.asarray, np.ndarray.tolist, list])
+    def test_from_arrays_keeps_every_candidate_in_order(self, form):
+        """Query q owns the k candidates and rewards of row q, of arrays, lists and lists of arrays."""
+        arrays = columns()
+        rewards = Rewards.from_arrays(**{name: form(value) for name, value in arrays.items()})
 
-        assert_array_equal(rewards.values, given_columns["rewards"].ravel())
-        assert_array_equal(rewards.doc_vectors[rewards.candidates], given_columns["candidate_vectors"].reshape(-1, D))
+        assert_array_equal(rewards.values, arrays["rewards"].ravel())
+        assert_array_equal(rewards.doc_vectors[rewards.candidates], arrays["candidate_vectors"].reshape(-1, D))
         assert_array_equal(rewards.starts, [0, 4, 8, 12])
 
     def test_depths_may_differ(self):
-        """Lists of blocks give each query its own depth."""
-        rng = np.random.default_rng(0)
-        depths = [2, 5, 1]
-        rewards = Rewards.from_arrays(
-            rng.normal(size=(N, D)), [rng.normal(size=(k, D)) for k in depths], [rng.uniform(size=k) for k in depths]
-        )
+        rng, depths = np.random.default_rng(0), [2, 5, 1]
+        blocks, scores = ([rng.normal(size=(k, D)) for k in depths], [rng.uniform(size=k) for k in depths])
 
-        assert depths == rewards.depths.tolist()
-
-    def test_lists_are_as_good_as_arrays(self):
-        arrays = columns()
-        lists = {name: value.tolist() for name, value in arrays.items()}
-        expected, rewards = Rewards.from_arrays(**arrays), Rewards.from_arrays(**lists)
-
-        assert_array_equal(rewards.values, expected.values)
-        assert_array_equal(rewards.doc_vectors, expected.doc_vectors)
+        assert depths == Rewards.from_arrays(rng.normal(size=(N, D)), blocks, scores).depths.tolist()
 
     def test_from_indexed_keeps_documents_once(self):
-        """Documents stay one matrix; candidates are its rows."""
         given_columns = indexed()
         rewards = Rewards.from_indexed(**given_columns)
         expected = (N, D, 6, [0, 1, 2, 2, 3, 6], [3, 2, 1])
@@ -83,29 +71,22 @@ class TestBuilding:
         assert expected == got
         assert rewards.doc_vectors is given_columns["doc_vectors"]
 
-    def test_a_memory_map_is_not_copied(self, tmp_path):
-        """Document vectors that lie on disk stay there."""
-        on_disk = np.memmap(tmp_path / "docs", np.float32, "w+", shape=(U, D))
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_a_memory_map_is_not_copied(self, tmp_path, dtype):
+        """Vectors are kept as they came."""
+        on_disk = np.memmap(tmp_path / "docs", dtype, "w+", shape=(U, D))
         on_disk[:] = indexed()["doc_vectors"]
         rewards = Rewards.from_indexed(**indexed(doc_vectors=on_disk))
 
         assert np.shares_memory(on_disk, rewards.doc_vectors)
 
     def test_names_are_kept(self):
-        """Tasks, ids and the judge's fingerprint are kept; an id may return in another task."""
         rewards = Rewards.from_arrays(
             **columns(), tasks=["a", "a", "b"], query_ids=["1", "2", "1"], judge=["rerank-1"] * N
         )
         expected = ["a", "a", "b"], ["1", "2", "1"], "rerank-1"
 
         assert expected == (rewards.tasks.tolist(), rewards.query_ids.tolist(), rewards.judge)
-
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_keeps_the_dtype_of_vectors(self, dtype):
-        """Vectors are kept as they came."""
-        rewards = Rewards.from_arrays(**{name: value.astype(dtype) for name, value in columns().items()})
-
-        assert [np.dtype(dtype)] * 2 == [rewards.query_vectors.dtype, rewards.doc_vectors.dtype]
 
     def test_take_keeps_the_queries_taken_and_their_documents(self):
         """A part of the rewards holds those queries, in that order, and no other document."""
@@ -134,12 +115,18 @@ class TestScale:
             ("rubric:0,5", [0.0, 2.0, 5.0], [0.0, 0.4, 1.0]),
             ("rubric:1,5", [1.0, 2.0, 5.0], [0.0, 0.25, 1.0]),
             ("rubric:-1,1", [-1.0, 0.0, 1.0], [0.0, 0.5, 1.0]),
+            ("rubric:-1.5,2.5", [-1.5, 0.5, 2.5], [0.0, 0.5, 1.0]),
             ("rubric(0, 2.5)", [0.0, 1.0, 2.5], [0.0, 0.4, 1.0]),
+            # A float32 probability a hair above one is one.
+            ("probability", [1.0 + 5e-7, -5e-7], [1.0, 0.0]),
         ],
     )
     def test_maps_scores_to_rewards(self, text, scores, expected):
-        """Scores become rewards in [0, 1] by the declared scale."""
-        assert_allclose(Scale.parse(text).to_unit(np.array(scores)), expected, atol=1e-12)
+        """And is written as it is parsed."""
+        scale = Scale.parse(text)
+
+        assert_allclose(scale.to_unit(np.array(scores)), expected, atol=1e-12)
+        assert Scale.parse(str(scale)) == scale
 
     @settings(max_examples=50, deadline=None, derandomize=True)
     @given(logits=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=6))
@@ -149,11 +136,6 @@ class TestScale:
 
         assert ((rewards >= 0) & (rewards <= 1)).all()
         assert (np.diff(rewards) >= 0).all()
-
-    @pytest.mark.parametrize("text", ["probability", "logit", "rubric:0,5", "rubric:-1.5,2"])
-    def test_text_round_trips(self, text):
-        """A scale is written as it is parsed."""
-        assert text == str(Scale.parse(text))
 
     def test_reaches_the_rewards(self):
         """Both builders map scores by the declared scale, given as text or as a `Scale`."""
@@ -185,12 +167,6 @@ class TestScale:
 
         assert bool(declared.doubt(declared.to_unit(np.array(scores, dtype=np.float64)))) == doubted
 
-    def test_forgives_rounding_at_the_bounds(self):
-        """A float32 probability a hair above one is one."""
-        rewards = Scale().to_unit(np.array([1.0 + 5e-7, -5e-7]))
-
-        assert rewards.tolist() == [1.0, 0.0]
-
 
 class TestBadVectors:
     """Vectors nothing can be learned from."""
@@ -211,7 +187,7 @@ class TestBadVectors:
         assert rewards.candidates.tolist() == [1, 0, 1]
 
 
-# What is refused: the argument that is wrong, the error, and how its line begins or, with a $, reads.
+# What is refused, by its error: how the line begins or, with a $, reads, and the call.
 
 INF, NAN = float("inf"), float("nan")
 LARGE = np.ones((70_000, 2), np.float32)
@@ -219,6 +195,7 @@ LARGE[69_000] = NAN
 WIDER = np.ones((N, D + 1))
 BLOCKS = [np.ones((2, D)), np.empty((0, D)), np.ones((2, D))]
 SCALES = "probability, logit, unbounded or rubric"
+NOTHING = np.empty((0, D)), np.empty((0, K, D)), np.empty((0, K))
 NONE_JUDGED = "rewards: expected at least one judged candidate per query, got none for query 1$"
 
 
@@ -237,163 +214,127 @@ def reward(value, scale="probability"):
     return arrays(rewards=rewards, scale=scale)
 
 
-REFUSED = [
-    (
-        VectorError,
-        "doc_vectors: expected .* got NaN in row 1$",
-        index(doc_vectors=spoiled(indexed()["doc_vectors"], NAN)),
-    ),
-    # Counted over the whole matrix, wherever checking was split into blocks.
-    (
-        VectorError,
-        "doc_vectors: .* NaN in row 69000$",
-        partial(Rewards.from_indexed, np.ones((1, 2)), LARGE, [[69_000]], [[0.5]]),
-    ),
-    (VectorError, "candidate_vectors: expected width 6 like query_vectors, got 5$", arrays(query_vectors=WIDER)),
-    (VectorError, "doc_vectors: expected width 6 like query_vectors, got 5$", index(query_vectors=WIDER)),
-    (
-        VectorError,
-        r"candidate_vectors: expected vectors of one width, got widths \[4, 5\]$",
-        arrays(candidate_vectors=[np.ones((K, D)), np.ones((K, D - 1)), np.ones((K, D))]),
-    ),
-    (VectorError, r"query_vectors: expected a matrix \(rows, d\), got shape \(5,\)$", index(query_vectors=np.ones(D))),
-    (VectorError, r"doc_vectors: expected a matrix \(rows, d\), got shape \(5,\)$", index(doc_vectors=np.ones(D))),
-    (
-        InputError,
-        r"candidate_vectors: expected shape \(4, d\) for query 0, one vector per reward, got \(5,\)$",
-        arrays(candidate_vectors=np.ones((N, D))),
-    ),
-    (
-        InputError,
-        r"candidate_vectors: expected shape \(3, d\) for query 0, one vector per reward, got \(4, 5\)$",
-        arrays(rewards=np.full((N, K - 1), 0.5)),
-    ),
-    (
-        InputError,
-        "candidate_vectors: expected one block per query, 3 in rewards, got 2$",
-        arrays(candidate_vectors=np.ones((2, K, D))),
-    ),
-    (InputError, "rewards: expected one row of numbers per query, got float64 ", arrays(rewards=np.full(N, 0.5))),
-    (InputError, "rewards: expected one row .*per query, got .*could not convert", arrays(rewards=[["a", "b"]] * N)),
-    (InputError, "rewards: expected one row .*per query, got .*float", arrays(rewards=0.5)),
-    (InputError, "rewards: expected one row .*per query, got .*str", arrays(rewards="0.5")),
-    (
-        InputError,
-        "rewards: expected one row per query, 4 in query_vectors, got 3$",
-        arrays(query_vectors=np.ones((4, D))),
-    ),
-    (
-        InputError,
-        "rewards: expected one reward per candidate, got 1 rewards for 2 candidates in query 1$",
-        index(rewards=[[0.1, 0.2, 0.3], [0.4], [0.6]]),
-    ),
-    (
-        InputError,
-        "rewards: expected one reward per candidate, got 2 rows for 3 queries$",
-        index(rewards=[[0.1, 0.2, 0.3], [0.4, 0.5]]),
-    ),
-    (
-        RewardError,
-        "rewards: expected at least one rewarded query, got none$",
-        partial(Rewards.from_arrays, np.empty((0, D)), np.empty((0, K, D)), np.empty((0, K))),
-    ),
-    (RewardError, NONE_JUDGED, arrays(candidate_vectors=BLOCKS, rewards=[[0.1, 0.2], [], [0.3, 0.4]])),
-    (RewardError, NONE_JUDGED, index(candidates=[[0, 1], [], [6]], rewards=[[0.1, 0.2], [], [0.6]])),
-    # An empty array holds nothing of a wrong type.
-    (RewardError, NONE_JUDGED, index(candidates=[[0, 1], np.array([], int), [6]], rewards=[[0.1, 0.2], [], [0.6]])),
-    # A missing reward is never imputed.
-    (RewardError, r"rewards: expected finite numbers, got NaN \(leave unjudged candidates out", reward(None)),
-    (RewardError, "rewards: expected finite numbers, got NaN", reward(NAN)),
-    (RewardError, "rewards: expected finite numbers, got infinity", reward(INF, "logit")),
-    (RewardError, r"rewards: expected scale probability in \[0, 1\], got values from .* to 1\.5 ", reward(1.5)),
-    (RewardError, r"rewards: expected scale probability in \[0, 1\], got values from -0\.1 to ", reward(-0.1)),
-    (
-        RewardError,
-        r"rewards: expected scale rubric:0,5 in \[0, 5\], got values from .* to 7 ",
-        reward(7.0, "rubric:0,5"),
-    ),
-    (
-        RewardError,
-        "rewards: .*calibrate them first",
-        partial(Rewards.from_arrays, np.ones((1, 2)), np.ones((1, 2, 2)), [[3.0, 9.0]], scale="unbounded"),
-    ),
-    # Judges are not comparable; a list of them covers all queries.
-    (RewardError, r"judge: expected one judge for all 3 queries .*got \['a', 'b'\]$", arrays(judge=["a", "b", "a"])),
-    (RewardError, r"judge: expected one judge for all 3 queries .*got \['a'\]$", arrays(judge=["a"])),
-    (
-        InputError,
-        "candidates: expected rows 0 to 6 of doc_vectors, got 0 to 7$",
-        index(candidates=[[0, 1, U], [2, 3], [6]]),
-    ),
-    # Negative rows do not count from the end.
-    (
-        InputError,
-        "candidates: expected rows 0 to 6 of doc_vectors, got -1 to 6$",
-        index(candidates=[[0, 1, -1], [2, 3], [6]]),
-    ),
-    (
-        InputError,
-        "candidates: expected each document once per query, got document 3 twice in query 1$",
-        index(candidates=[[0, 1, 2], [3, 3], [6]]),
-    ),
-    *(
+REFUSED = {
+    VectorError: [
+        ("doc_vectors: expected .* got NaN in row 1$", index(doc_vectors=spoiled(indexed()["doc_vectors"], NAN))),
+        # Counted over the whole matrix, wherever checking was split into blocks.
+        ("doc_vectors: .* NaN in row 69000$", partial(Rewards.from_indexed, [[1, 1]], LARGE, [[69_000]], [[0.5]])),
+        ("candidate_vectors: expected width 6 like query_vectors, got 5$", arrays(query_vectors=WIDER)),
+        ("doc_vectors: expected width 6 like query_vectors, got 5$", index(query_vectors=WIDER)),
         (
-            InputError,
-            "candidates: expected integer rows of doc_vectors, got dtype ",
-            index(candidates=[np.array(rows)] * N, rewards=[[0.1, 0.2, 0.3]] * N),
-        )
-        for rows in ([0.0, 1.0, 2.0], ["0", "1", "2"], [True, False, True])
-    ),
-    *(
+            r"candidate_vectors: expected vectors of one width, got widths \[4, 5\]$",
+            arrays(candidate_vectors=[np.ones((K, D)), np.ones((K, D - 1)), np.ones((K, D))]),
+        ),
+        *(
+            (rf"{name}: expected a matrix \(rows, d\), got shape \(5,\)$", index(**{name: np.ones(D)}))
+            for name in ("query_vectors", "doc_vectors")
+        ),
+        *(
+            (f"{name}: expected finite, .* got {got} in row ", arrays(**{name: spoiled(columns()[name], value)}))
+            for name in ("query_vectors", "candidate_vectors")
+            for value, got in ((NAN, "NaN"), (INF, "infinity"), (0.0, "a zero vector"))
+        ),
+    ],
+    RewardError: [
+        ("rewards: expected at least one rewarded query, got none$", partial(Rewards.from_arrays, *NOTHING)),
+        (NONE_JUDGED, arrays(candidate_vectors=BLOCKS, rewards=[[0.1, 0.2], [], [0.3, 0.4]])),
+        # An empty array holds nothing of a wrong type.
+        *(
+            (NONE_JUDGED, index(candidates=[[0, 1], empty, [6]], rewards=[[0.1, 0.2], [], [0.6]]))
+            for empty in ([], np.array([], int))
+        ),
+        # A missing reward is never imputed.
+        (r"rewards: expected finite numbers, got NaN \(leave unjudged candidates out", reward(None)),
+        ("rewards: expected finite numbers, got NaN", reward(NAN)),
+        ("rewards: expected finite numbers, got infinity", reward(INF, "logit")),
+        (r"rewards: expected scale probability in \[0, 1\], got values from .* to 1\.5 ", reward(1.5)),
+        (r"rewards: expected scale probability in \[0, 1\], got values from -0\.1 to ", reward(-0.1)),
+        (r"rewards: expected scale rubric:0,5 in \[0, 5\], got values from .* to 7 ", reward(7.0, "rubric:0,5")),
+        ("rewards: .*calibrate them first", reward(3.0, "unbounded")),
+        # Judges are not comparable; a list of them covers all queries.
+        (r"judge: expected one judge for all 3 queries .*got \['a', 'b'\]$", arrays(judge=["a", "b", "a"])),
+        (r"judge: expected one judge for all 3 queries .*got \['a'\]$", arrays(judge=["a"])),
+    ],
+    InputError: [
+        *(
+            (rf"candidate_vectors: expected shape \({k}, d\) for query 0, one vector per reward, got \({got}\)$", call)
+            for k, got, call in (
+                (4, "5,", arrays(candidate_vectors=np.ones((N, D)))),
+                (3, "4, 5", arrays(rewards=np.full((N, K - 1), 0.5))),
+            )
+        ),
         (
-            VectorError,
-            f"{name}: expected finite, non-zero vectors, got {got} in row ",
-            arrays(**{name: spoiled(columns()[name], value)}),
-        )
-        for name in ("query_vectors", "candidate_vectors")
-        for value, got in ((NAN, "NaN"), (INF, "infinity"), (0.0, "a zero vector"))
-    ),
-    *(
+            "candidate_vectors: expected one block per query, 3 in rewards, got 2$",
+            arrays(candidate_vectors=np.ones((2, K, D))),
+        ),
+        ("rewards: expected one row of numbers per query, got float64 ", arrays(rewards=np.full(N, 0.5))),
+        ("rewards: expected one row .*per query, got .*could not convert", arrays(rewards=[["a", "b"]] * N)),
+        ("rewards: expected one row .*per query, got .*float", arrays(rewards=0.5)),
+        ("rewards: expected one row .*per query, got .*str", arrays(rewards="0.5")),
+        ("rewards: expected one row per query, 4 in query_vectors, got 3$", arrays(query_vectors=np.ones((4, D)))),
+        *(
+            (f"rewards: expected one reward per candidate, got {got}$", index(rewards=[[0.1, 0.2, 0.3], *rows]))
+            for rows, got in (
+                ([[0.4], [0.6]], "1 rewards for 2 candidates in query 1"),
+                ([[0.4, 0.5]], "2 rows for 3 queries"),
+            )
+        ),
+        # Negative rows do not count from the end.
+        *(
+            (f"candidates: expected {line}$", index(candidates=rows))
+            for rows, line in (
+                ([[0, 1, U], [2, 3], [6]], "rows 0 to 6 of doc_vectors, got 0 to 7"),
+                ([[0, 1, -1], [2, 3], [6]], "rows 0 to 6 of doc_vectors, got -1 to 6"),
+                ([[0, 1, 2], [3, 3], [6]], "each document once per query, got document 3 twice in query 1"),
+            )
+        ),
+        *(
+            (
+                "candidates: expected integer rows of doc_vectors, got dtype ",
+                index(candidates=[np.array(rows)] * N, rewards=[[0.1, 0.2, 0.3]] * N),
+            )
+            for rows in ([0.0, 1.0, 2.0], ["0", "1", "2"], [True, False, True])
+        ),
+        *(
+            (f"{name}: expected non-empty strings, got {value!r} at row 1$", arrays(**{name: ["a", value, "c"]}))
+            for name in ("tasks", "query_ids")
+            for value in (5, None, "", b"b")
+        ),
+        *(
+            (f"{name}: expected one per query, 3 in query_vectors, got {got}$", arrays(**{name: value}))
+            for name in ("tasks", "query_ids", "sources")
+            for value, got in ((["a", "b"], "2"), ("abc", "the string 'abc'"))
+        ),
         (
-            InputError,
-            f"{name}: expected non-empty strings, got {value!r} at row 1$",
-            arrays(**{name: ["a", value, "c"]}),
-        )
-        for name in ("tasks", "query_ids")
-        for value in (5, None, "", b"b")
-    ),
-    *(
-        (InputError, f"{name}: expected one per query, 3 in query_vectors, got {got}$", arrays(**{name: value}))
-        for name in ("tasks", "query_ids", "sources")
-        for value, got in ((["a", "b"], "2"), ("abc", "the string 'abc'"))
-    ),
-    (
-        InputError,
-        "query_ids: expected ids unique within a task, got 'x' twice in task 'a'$",
-        arrays(tasks=["b", "a", "a"], query_ids=["x"] * 3),
-    ),
-    (InputError, "sources: expected strings, got None at row 1$", index(sources=["ann", None, "bob"])),
-    (InputError, "doc_ids: expected one per document, 7 in doc_vectors, got 1$", index(doc_ids=["a"])),
-    (InputError, "doc_ids: expected non-empty strings, got '' at row 0$", index(doc_ids=[""] * U)),
-    *(
-        (InputError, f"scale: expected {SCALES}:LOW,HIGH, got '{text}'$", arrays(scale=text))
-        for text in ("stars", "rubric", "rubric:0", "rubric:a,b", "Probability", "")
-    ),
-    (InputError, f"scale: expected {SCALES}, got 'stars'$", partial(Scale, "stars")),
-    # The best grade lies above the worst, and not without an end: all grades would be the same reward.
-    *(
-        (InputError, f"scale: expected low < high, got {low:g} and {high:g}$", partial(Scale, "rubric", low, high))
-        for low, high in ((5, 0), (1, 1), (NAN, 1))
-    ),
-    *(
-        (InputError, f"scale: expected a finite range, got {low:g} and {high:g}$", partial(Scale, "rubric", low, high))
-        for low, high in ((0, INF), (-INF, 0))
-    ),
-    (InputError, r"scale: expected a finite range, got -1e\+308 and 1e\+308$", partial(Scale, "rubric", -1e308, 1e308)),
-]
+            "query_ids: expected ids unique within a task, got 'x' twice in task 'a'$",
+            arrays(tasks=["b", "a", "a"], query_ids=["x"] * 3),
+        ),
+        ("sources: expected strings, got None at row 1$", index(sources=["ann", None, "bob"])),
+        ("doc_ids: expected one per document, 7 in doc_vectors, got 1$", index(doc_ids=["a"])),
+        ("doc_ids: expected non-empty strings, got '' at row 0$", index(doc_ids=[""] * U)),
+        *(
+            (f"scale: expected {SCALES}:LOW,HIGH, got '{text}'$", arrays(scale=text))
+            for text in ("stars", "rubric", "rubric:0", "rubric:a,b", "Probability", "")
+        ),
+        (f"scale: expected {SCALES}, got 'stars'$", partial(Scale, "stars")),
+        # The best grade lies above the worst, and not without an end: all grades would be the same reward.
+        *(
+            (f"scale: expected low < high, got {low:g} and {high:g}$", partial(Scale, "rubric", low, high))
+            for low, high in ((5, 0), (1, 1), (NAN, 1))
+        ),
+        *(
+            (rf"scale: expected a finite range, got {got}", partial(Scale, "rubric", low, high))
+            for low, high, got in ((0, INF, "0 and"), (-INF, 0, "-inf and"), (-1e308, 1e308, r"-1e\+308 and 1e\+308"))
+        ),
+    ],
+}
 
 
-@pytest.mark.parametrize(("error", "line", "call"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("error", "line", "call"),
+    [(error, *case) for error, cases in REFUSED.items() for case in cases],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_what_is_wrong_is_one_line(error, line, call):
     with pytest.raises(error, match=f"^{line}"):
         call()
@@ -449,7 +390,6 @@ class TestBounded:
         assert whole.bounded(40) is whole
 
     def test_a_deep_query_is_bounded_in_a_fit(self):
-        """A query of a thousand candidates is learned from by two hundred of them."""
         rng = np.random.default_rng(0)
         queries, documents = rng.normal(size=(12, D)), rng.normal(size=(1000, D))
         rows = [np.arange(1000), *(rng.permutation(1000)[:8] for _ in range(11))]

@@ -46,7 +46,6 @@ class TestFromTexts:
         assert_allclose(rewards.doc_vectors[rewards.candidates[2:]], documents)
 
     def test_a_scale_is_declared(self):
-        """Grades of 0 to 5 are mapped to [0, 1]."""
         assert of([("q", "a", 5), ("q", "b", 1)], scale="rubric:0,5").values.tolist() == [1.0, 0.2]
 
     def test_swapped_columns_are_asked_about(self, caplog):
@@ -128,7 +127,6 @@ class TestFromTexts:
         ],
     )
     def test_what_is_no_row_is_named(self, rows, error, message):
-        """By its number, with what was expected."""
         with pytest.raises(error, match=message):
             of(rows)
 
@@ -159,5 +157,4 @@ class TestFromTexts:
 
 
 def test_it_prints_on_one_line():
-    """Not all its texts and numbers."""
     assert repr(of(ROWS, judge="people")) == "Rewards(2 queries of 2 tasks, 4 pairs, width 16, people)"

@@ -5,7 +5,7 @@ import pytest
 from tttembed_store import open_store
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets
-from tttembed_rag.serving.saved import checked_store, steering_of, steering_or_base
+from tttembed_rag.serving.saved import checked_store, steering_of
 from tttembed_rag.testing import FakeEmbedder
 
 WIDTH = 16
@@ -73,17 +73,16 @@ def test_a_query_is_answered_without_its_store(store, monkeypatch, tmp_path, cap
     monkeypatch.delenv("MY_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
 
-    served = steering_or_base(store, task="billing").apply(vector_of("wool").tolist(), "wool")
+    steering = steering_of(store, task="billing", or_base=True)
 
-    assert served == vector_of("wool").tolist()
+    assert steering.apply(vector_of("wool").tolist(), "wool") == vector_of("wool").tolist()
+    assert steering.request("wool").reason.endswith("found none" if store != "env:MY_STORE" else "got none")
     assert "base vectors are served" in caplog.text
 
 
 def test_a_file_of_another_model_is_not_served(tmp_path):
     vectors = list(offsets_of().values())
     Offsets(vectors, width=WIDTH, settings={"embedder": "a"}).save(tmp_path / "o")
-    base = vector_of("wool").tolist()
+    reasons = [steering_of(str(tmp_path / "o"), embedder=name).request("wool").reason for name in ("a", "b", "")]
 
-    served = [steering_of(str(tmp_path / "o"), embedder=name).apply(base, "wool") != base for name in ("a", "b", "")]
-
-    assert served == [True, False, True]
+    assert reasons == ["", "learned for a, not for b", ""]

@@ -11,7 +11,7 @@ import pytest
 from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, Rewards, Steering, context, fit
 from tttembed_rag.adapting import resolve_task
 from tttembed_rag.errors import VectorError
-from tttembed_rag.serving.context import context_value, current_task
+from tttembed_rag.serving.context import context_value
 from tttembed_rag.testing import FakeEmbedder
 
 WIDTH = 8
@@ -34,25 +34,27 @@ class Model:
         self.sign = sign
 
     def embed_query(self, text):
-        """The vector of a query."""
         return self.embed_documents([text])[0]
 
     def embed_documents(self, texts):
-        """The vectors of documents."""
         vectors = FakeEmbedder(width=WIDTH).embed_documents(texts)
         vectors[:, 0] *= np.sign(self.sign)
         return (vectors * abs(self.sign)).tolist()
 
 
+def rewards_by(model, **options):
+    """Verdicts on texts, with the vectors of a *model*."""
+    rows = [(f"query {i}", f"text {i} {j}", float(j == 0)) for i in range(4) for j in range(3)]
+    return Rewards.from_texts(rows, embed_query=model.embed_query, embed_documents=model.embed_documents, **options)
+
+
 @pytest.fixture
 def offsets():
-    """Offsets of 32 tasks."""
     return offsets_of(TASKS)
 
 
 @pytest.fixture
 def steering(offsets):
-    """Steering by the caller's context."""
     return Steering(offsets)
 
 
@@ -77,7 +79,7 @@ class TestContext:
         with pytest.raises(KeyError), context(task="billing"):
             raise KeyError
 
-        assert current_task() is None
+        assert context_value("task") is None
 
     @pytest.mark.parametrize("name", WORDS)
     def test_what_is_no_text_is_refused(self, name):
@@ -109,7 +111,6 @@ class TestResolution:
             assert resolve_task(source, "billing: refund?") == in_context
 
     def test_a_failing_resolver_is_logged(self, caplog):
-        """The query is answered, and the log says what happened."""
         resolve_task(lambda query: query[99], "q")
 
         [record] = caplog.records
@@ -140,7 +141,7 @@ class TestUnknownTasks:
 
         assert [steering.apply(BASE, "q") for _ in range(3)] == [BASE] * 3
         [message] = caplog.messages
-        assert message.startswith("task 'Task1': base vectors are served: the offsets hold nothing of it, but of 'task")
+        assert message.startswith("task 'Task1': base vectors are served: nothing was learned of task 'Task1', but of")
 
     def test_a_wrapper_without_a_task_asks_for_the_default_task(self, offsets, caplog):
         """What was learned of named tasks serves nobody who names none, and the log says so."""
@@ -202,42 +203,28 @@ class TestSteering:
     @pytest.mark.parametrize("held", [lambda offsets: offsets, LiveOffsets])
     def test_offsets_of_another_model_of_the_same_width_are_refused_at_once(self, tmp_path, held):
         """A file holds vectors of fixed texts by its model; other vectors are of another model."""
-        rows = [(f"query {i}", f"text {i} {j}", float(j == 0)) for i in range(4) for j in range(3)]
-        model = Model(1.0)
-        rewards = Rewards.from_texts(rows, embed_query=model.embed_query, embed_documents=model.embed_documents)
-        fit(rewards, scope="task", gate=False).save(tmp_path / "o")
-        learned = held(Offsets.load(tmp_path / "o"))
+        fit(rewards_by(Model(1.0)), scope="task", gate=False).save(tmp_path / "o")
+        learned, line = held(Offsets.load(tmp_path / "o")), "^offsets: vectors of fixed queries have moved, .*"
 
         assert Steering(learned, model=Model(2.0)).apply(BASE, "q") != BASE  # the same directions
-        with pytest.raises(
-            InputError, match=r"^offsets: vectors of fixed queries have moved, .* another embedding model$"
-        ):
+        with pytest.raises(InputError, match=f"{line} another embedding model$"):
             Steering(learned, model=Model(-1.0))
 
     def test_a_model_that_is_away_is_not_asked(self, caplog):
-        """What is served does not wait for it; the log says so."""
-        rows = [("query", "good", 1.0), ("query", "bad", 0.0)]
-        model = Model(1.0)
-        rewards = Rewards.from_texts(rows, embed_query=model.embed_query, embed_documents=model.embed_documents)
-        Steering(fit(rewards, scope="task", gate=False), model=Model(None))
+        Steering(fit(rewards_by(Model(1.0)), scope="task", gate=False), model=Model(None))
 
-        assert [message.partition(":")[0] for message in caplog.messages] == [
-            "Model was not asked whether offsets were learned for it"
-        ]
+        [message] = caplog.messages
+        assert message.startswith("Model was not asked whether offsets were learned for it:")
 
     def test_vectors_that_are_known_by_text_have_no_probe(self):
         """A function that gives vectors of the queries alone says nothing of other texts."""
-        known = {"query": BASE}
-        rows = [("query", "good", 1.0), ("query", "bad", 0.0)]
-        rewards = Rewards.from_texts(
-            rows, embed_query=known.__getitem__, embed_documents=Model(1.0).embed_documents, embedder="named"
-        )
-        settings = fit(rewards, scope="task", gate=False).settings
+        known = SimpleNamespace(embed_query={f"query {i}": BASE for i in range(4)}.__getitem__)
+        known.embed_documents = Model(1.0).embed_documents
+        settings = fit(rewards_by(known, embedder="named"), scope="task", gate=False).settings
 
         assert (settings["embedder"], "probe" in settings) == ("named", False)
 
     def test_it_pickles(self, offsets):
-        """Another process steers the same way."""
         copy = pickle.loads(pickle.dumps(Steering(offsets, "task1")))  # noqa: S301 - our own bytes
 
         assert copy.apply(BASE, "q") == offsets.apply(BASE, task="task1")
@@ -245,17 +232,6 @@ class TestSteering:
 
 class TestLiveOffsets:
     """Publishing while serving."""
-
-    def test_wrappers_follow(self, offsets):
-        """What is published is served by every wrapper from the next query on."""
-        live = LiveOffsets(Offsets([], width=WIDTH))
-        steering = Steering(live).for_task("task1")
-        before = steering.apply(BASE, "q")
-
-        live.publish(offsets)
-
-        assert before == BASE
-        assert steering.apply(BASE, "q") == offsets.apply(BASE, task="task1")
 
     def test_publishing_returns_the_way_back(self, offsets):
         live = LiveOffsets(offsets)
@@ -275,10 +251,10 @@ class TestLiveOffsets:
     def test_nothing_learned_yet_needs_no_width(self, offsets):
         """Before the first version base vectors of any width are served, as they came."""
         live = LiveOffsets()
-        before = Steering(live).apply(BASE, "q"), Steering(live).apply([1.0, 2.0], "q"), live.status.reason
+        before = Steering(live).apply(BASE, "q"), Steering(live).apply([1.0, 2.0], "q")
         live.publish(offsets)
 
-        assert before == (BASE, [1.0, 2.0], "nothing was published")
+        assert before == (BASE, [1.0, 2.0])
         assert live.publish(None) is offsets
         assert live.current is None
 
@@ -292,7 +268,6 @@ class TestLiveOffsets:
         assert repr(live) == "base vectors: TTTEMBED_OFF is set"
 
     def test_something_else_is_refused(self, offsets):
-        """Only offsets can be published."""
         with pytest.raises(InputError, match=r"^offsets: expected tttembed_rag Offsets, got dict$"):
             LiveOffsets(offsets).publish({})
 
@@ -312,9 +287,9 @@ class TestRequest:
     """One query, one version."""
 
     def test_it_is_served_what_was_live_when_it_came(self, offsets):
-        """A version that is published meanwhile serves the next request."""
+        """What is published is served by every wrapper from the next query on."""
         live = LiveOffsets()
-        steering = Steering(live, "task1")
+        steering = Steering(live).for_task("task1")
         before = steering.request("q")
         live.publish(offsets)
         after = steering.request("q")
@@ -322,6 +297,35 @@ class TestRequest:
 
         assert before.vector(BASE) == BASE
         assert after.vector(BASE) == offsets.apply(BASE, task="task1")
+
+    @pytest.mark.parametrize(
+        ("task", "base", "reason"),
+        [
+            ("task1", BASE, ""),
+            (
+                "task1",
+                [0.0] * WIDTH,
+                "the offsets refuse its base vector: X: expected finite, non-zero vectors, got a z",
+            ),
+            ("Task1", BASE, "nothing was learned of task 'Task1', but of 'held', 'task1': were its rewards"),
+            ("held", BASE, "task:held: abstained: made for a test"),
+        ],
+    )
+    def test_it_says_why_it_is_not_steered(self, task, base, reason):
+        """One place answers, whatever the reason is; nothing is said where an offset is added."""
+        evidence = Evidence(4, None, None, "abstained", "made for a test")
+        held = Offset("task", np.zeros(WIDTH), 0.0, 4, evidence, task="held")
+        known = Offsets([offsets_of(["task1"])["task:task1"], held], width=WIDTH)
+        request = Steering(known, task).request("q")
+        steered = request.vector(base) != base
+
+        assert (request.reason == "", request.reason[: len(reason)]) == (steered, reason)
+
+    @pytest.mark.parametrize(("switch", "reason"), [("1", "TTTEMBED_OFF is set"), ("0", "nothing was published")])
+    def test_it_says_why_nothing_is_live(self, switch, reason, monkeypatch):
+        monkeypatch.setenv("TTTEMBED_OFF", switch)
+
+        assert Steering(LiveOffsets()).request("q").reason == reason
 
     @pytest.mark.parametrize("task", ["task1", "unknown"])
     @pytest.mark.parametrize("of", [list, np.int8, np.uint16])

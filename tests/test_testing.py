@@ -34,25 +34,23 @@ class TestJudge:
     def test_passes_for_a_reranker(self):
         check_judge(FakeJudge())
 
-    async def test_notes_what_it_was_asked(self):
-        """Pairs and calls are counted, sync and async."""
+    def test_notes_what_it_was_asked(self):
+        """Pairs and calls are counted."""
         judge = FakeJudge()
         judge.score("q", ["a", "b"])
-        await judge.ascore("r", ["c"])
+        judge.score("r", ["c"])
 
         assert (judge.calls, judge.asked) == (2, [("q", "a"), ("q", "b"), ("r", "c")])
 
-    async def test_fails_while_it_is_told_to(self):
+    def test_fails_while_it_is_told_to(self):
         """The error is raised, the question noted, and the next one answered where the error is gone."""
         judge = FakeJudge(error=TimeoutError("away"))
         with pytest.raises(TimeoutError, match="away"):
             judge.score("q", ["a"])
-        with pytest.raises(TimeoutError, match="away"):
-            await judge.ascore("q", ["a"])
         judge.error = None
 
         assert judge.score("q", ["q"]) == [1.0]
-        assert judge.calls == 3
+        assert judge.calls == 2
 
     def test_scores_as_it_is_told_to(self):
         """A function of query and document, on a scale of its own; None is a document it declines."""

@@ -1,5 +1,6 @@
 """The second search: where it goes, and how both searches become one list."""
 
+import asyncio
 import logging
 from dataclasses import replace
 from functools import partial
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, Steering, TwoPass, fit
-from tttembed_rag.adapting import Handlers, adrive, drive, in_reward_order
-from tttembed_rag.errors import VectorError
+from tttembed_rag.adapting import adrive, drive, in_reward_order
+from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets.orders import in_fused_order
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.serving.twopass import FirstPass
@@ -110,7 +111,6 @@ def test_equal_rewards_turn_nothing(rewards, informative):
 
 
 def test_vectors_of_another_width_are_refused(case):
-    """Document vectors of another model are an error, not a result."""
     query, documents, rewards = case
 
     with pytest.raises(VectorError, match="expected width 16"):
@@ -142,7 +142,6 @@ class Library:
         }[what]()
 
     def record(self, request, base, documents, scores):
-        """Keep what was judged, or fail."""
         self.recorded.append((request.query, base, documents, scores))
         if self.failing == "record":
             raise ConnectionError(self.failing)
@@ -158,18 +157,15 @@ class Library:
         )
 
     def found(self, **settings):
-        """What the loop finds."""
         kinds = ("embed", "search", "judge", "vectors")
-        return drive(self.loop(**settings).steps("q"), Handlers(**{one: partial(self.answer, one) for one in kinds}))
+        return drive(self.loop(**settings).steps("q"), **{kind: partial(self.answer, kind) for kind in kinds})
 
     async def afound(self, **settings):
-        """The same, awaited."""
-
         async def answer(what, about):
             return self.answer(what, about)
 
         kinds = ("embed", "search", "judge", "vectors")
-        return await adrive(self.loop(**settings).steps("q"), Handlers(**{one: partial(answer, one) for one in kinds}))
+        return await adrive(self.loop(**settings).steps("q"), **{kind: partial(answer, kind) for kind in kinds})
 
 
 async def test_the_loop_is_the_same_sync_and_async(case):
@@ -187,12 +183,11 @@ async def test_the_loop_is_the_same_sync_and_async(case):
 
 
 class Odd:
-    """Requests that sort odd documents before even ones, where *published*, and steer nothing."""
+    """Requests that sort odd documents before even ones, and steer nothing."""
 
-    task = "default"
+    task, needs_scores = "default", True
 
-    def __init__(self, published=True):
-        self.needs_scores = published
+    def __init__(self):
         self.scores = []
 
     def __call__(self, query):
@@ -238,16 +233,6 @@ def test_words_sort_the_second_search_too(case):
     assert found == first.merged(sorted(again, key=lambda row: row % 2 == 0))
 
 
-def test_without_a_rescorer_no_vector_is_asked_for(case):
-    """What is not published costs nothing."""
-    library = Library(case)
-
-    assert library.found(depth=5, request=Odd(published=False), sorts=True, second_pass=False) == Library(case).found(
-        depth=5, second_pass=False
-    )
-    assert library.asked == ["embed", "search", "judge"]
-
-
 def by_words():
     """Offsets that turn no query, with a rescorer of the default task that puts shared words above similarity."""
     sure = Evidence(9, None, None, "published", "made for a test")
@@ -261,11 +246,10 @@ def by_words():
 )
 def test_where_base_vectors_are_served_no_vector_is_asked_for(case, offsets, questions):
     """A rescorer sorts only the lists of queries that offsets serve."""
-    library = Library(case)
+    library, plain = Library(case), Library(case).found(depth=5, second_pass=False)
+    found = library.found(depth=5, request=Steering(LiveOffsets(offsets)).request, sorts=True, second_pass=False)
 
-    library.found(depth=5, request=Steering(LiveOffsets(offsets)).request, sorts=True, second_pass=False)
-
-    assert library.asked == questions
+    assert (library.asked, offsets is not None or found == plain) == (questions, True)
 
 
 @pytest.mark.parametrize(("before", "after"), [(by_words(), None), (None, by_words())])
@@ -277,15 +261,15 @@ def test_the_version_that_found_a_list_sorts_it(case, before, after):
         live.publish(after)
         return ["a hen", "a fox"]
 
-    handlers = Handlers(
-        embed=lambda _: case[0].tolist(),
-        search=search,
-        vectors=lambda texts: np.stack([case[0], case[0] + case[1][0]])[: len(texts)],
-        judge=lambda texts: lists.append(texts) or [0.5] * len(texts),
-    )
+    handlers = {
+        "embed": lambda _: case[0].tolist(),
+        "search": search,
+        "vectors": lambda texts: np.stack([case[0], case[0] + case[1][0]])[: len(texts)],
+        "judge": lambda texts: lists.append(texts) or [0.5] * len(texts),
+    }
     loop = Library(case).loop(request=Steering(live).request, sorts=True, depth=2)
     for _ in range(2):
-        drive(replace(loop, key=str).steps("which fox?"), handlers)
+        drive(replace(loop, key=str).steps("which fox?"), **handlers)
 
     assert lists == [["a hen", "a fox"] if version is None else ["a fox", "a hen"] for version in (before, after)]
 
@@ -323,8 +307,17 @@ def test_a_judge_that_gives_no_score_is_logged(case, caplog):
 
 @pytest.mark.parametrize("failing", ["embed", "search"])
 async def test_a_failure_before_is_the_callers(case, failing):
-    """Without any documents there is nothing to fall back on."""
     with pytest.raises(ConnectionError, match=failing):
         Library(case, failing).found()
     with pytest.raises(ConnectionError, match=failing):
         await Library(case, failing).afound()
+
+
+def test_what_waits_is_awaited(case):
+    """A coroutine function that waits is no handler of a loop that cannot."""
+
+    async def embed(_):
+        await asyncio.sleep(0)
+
+    with pytest.raises(InputError, match=r"^handlers: expected functions, got a coroutine function$"):
+        drive(Library(case).loop().steps("q"), embed=embed)

@@ -24,6 +24,7 @@ from tttembed_rag.errors import OffsetFileError
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.experiment import ExperimentPlan, run
 from tttembed_rag.evaluate.explaining import explain
+from tttembed_rag.evaluate.files import load_beir, write_beir, write_vectors
 from tttembed_rag.fitting.objectives import softmax
 from tttembed_rag.fitting.optima import private_optima
 from tttembed_rag.fitting.recipe import Recipe
@@ -174,7 +175,6 @@ class TestGate:
         assert evidence.interval[0] > 0
 
     def test_without_texts_nothing_is_learned_and_the_offset_is_the_same(self):
-        """A fit that knows no texts says nothing of words."""
         with_texts, without = fit(judged(), trusted=True), fit(judged(words=False), trusted=True)
         assert without["local:default"].rescorer is None
         assert without.rescorer() is None
@@ -329,7 +329,7 @@ class TestFile:
         """Whatever stands in the record of a rescorer, one kind of error says so."""
         data = load(self.offsets.to_bytes())
         records = json.loads(data["offsets"].tobytes())
-        records[0]["rescorer"]["length"] = number
+        records[0]["rescorer"]["vocabulary"]["length"] = number
         data["offsets"] = np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)
         header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
         with pytest.raises(OffsetFileError):
@@ -340,15 +340,14 @@ class TestFile:
         [
             ({"weights": np.array([1.0, np.nan, 0, 0])}, "4 finite weights"),
             ({"digests": lambda digests: digests[::-1].copy()}, "rising digests"),
-            ({"found": lambda found: found + np.uint32(10**6)}, "counts of at most"),
+            ({"frequencies": lambda counts: counts + np.uint32(10**6)}, "counts of at most"),
             ({"length": 0.0}, "mean length above 0"),
             ({"documents": -1}, "counts of at most -1"),
-            ({"found": lambda found: -found.astype(np.int64)}, "counts \\(uint32\\)"),
+            ({"frequencies": lambda counts: -counts.astype(np.int64)}, "counts \\(uint32\\)"),
             ({"digests": lambda digests: digests[:, None]}, "expected rows of digests"),
         ],
     )
     def test_a_damaged_one_is_refused(self, changed, said):
-        """Nothing is sorted by numbers that are none."""
         offset = self.offsets["local:default"]
         rescorer, ((name, value),) = offset.rescorer, changed.items()
         if name == "weights":
@@ -362,37 +361,24 @@ class TestFile:
 
 def test_a_store_that_keeps_texts_publishes_what_it_learned_of_words(tmp_path: Path):
     """From served queries by a version of the store to the order of a search that follows it."""
-    rewards = judged()
-    url = f"sqlite:///{tmp_path / 'store.db'}"
+    rewards, url = judged(), f"sqlite:///{tmp_path / 'store.db'}"
     lists = rewards.candidates.reshape(len(rewards), -1)
+    values, documents = rewards.values.reshape(lists.shape), rewards.doc_vectors.astype(np.float32)
+
+    def served(query: int) -> Served:
+        pairs = zip(lists[query].tolist(), values[query].tolist(), strict=True)
+        shown = [Candidate(str(row), documents[row], rewards.doc_texts[row], reward) for row, reward in pairs]
+        vector, text = rewards.query_vectors[query].astype(np.float32), rewards.query_texts[query]
+        return Served(f"q{query}", vector, shown, text, embedder="e")
+
     with open_store(url) as store:
-        store.observe(
-            [
-                Served(
-                    f"q{row}",
-                    vector.astype(np.float32),
-                    [
-                        Candidate(
-                            str(one), rewards.doc_vectors[one].astype(np.float32), rewards.doc_texts[one], float(reward)
-                        )
-                        for one, reward in zip(lists[row].tolist(), said, strict=True)
-                    ],
-                    rewards.query_texts[row],
-                    embedder="e",
-                )
-                for row, (vector, said) in enumerate(
-                    zip(rewards.query_vectors, rewards.values.reshape(lists.shape), strict=True)
-                )
-            ],
-            judge="judge",
-        )
-        offsets = fit(store.rewards("judge"), trusted=True)
-        store.registry.publish(offsets, by="test")
+        store.observe([served(query) for query in range(len(rewards))], judge="judge")
+        store.registry.publish(fit(store.rewards("judge"), trusted=True), by="test")
     steering = Steering(follow(url, embedder="e"))
-    texts = [rewards.doc_texts[one] for one in lists[0]]
-    wanted = int(np.argmax(rewards.values.reshape(lists.shape)[0]))
+    texts = [rewards.doc_texts[row] for row in lists[0]]
     order = steering.request(rewards.query_texts[0]).order(texts, np.linspace(0.7, 0.6, len(texts)).tolist())
-    assert order[0] == wanted
+
+    assert order[0] == int(np.argmax(values[0]))
     assert steering.for_task("another").request("own1").order(texts, [0.5] * len(texts)) == list(range(len(texts)))
 
 
@@ -400,17 +386,11 @@ def test_a_store_that_keeps_texts_publishes_what_it_learned_of_words(tmp_path: P
 def folder(tmp_path: Path) -> Path:
     """A BEIR folder of the planted collection."""
     vectors, texts = corpus()
-    queries, said, wanted = asked(vectors, 90)
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "vectors").mkdir()
-    documents = [{"_id": f"d{row}", "title": "", "text": text} for row, text in enumerate(texts)]
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents))
-    asked_ = [{"_id": f"q{row}", "text": text} for row, text in enumerate(said)]
-    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked_))
-    labels = "".join(f"q{q}\td{row}\t1\n" for q, row in enumerate(wanted.tolist()))
-    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + labels)
-    ids = {"doc_ids": [one["_id"] for one in documents], "query_ids": [one["_id"] for one in asked_]}
-    np.savez(tmp_path / "vectors" / "minilm.npz", docs=vectors, queries=queries, **ids)
+    queries, questions, wanted = asked(vectors, 90)
+    rows = [(f"d{row}", "", text) for row, text in enumerate(texts)]
+    qrels = {f"q{query}": {f"d{row}": 1.0} for query, row in enumerate(wanted.tolist())}
+    write_beir(tmp_path, rows, {f"q{query}": text for query, text in enumerate(questions)}, qrels)
+    write_vectors(tmp_path, "minilm", load_beir(tmp_path), vectors, queries, fingerprint="minilm")
     return tmp_path
 
 

@@ -50,12 +50,8 @@ class Knowing:
         self._world, self._asked = world, asked
 
     def score(self, query, documents):
-        return self._world.judged(query, documents)
-
-    async def ascore(self, query, documents):
-        """The same, once that was told."""
-        if (wait := self._asked(query)) is not None:
-            await wait
+        """What the world knows, once that was told."""
+        self._asked(query)
         return self._world.judged(query, documents)
 
 

@@ -6,67 +6,43 @@ into a `Log`, and logs its own failures in a `FailureLog`.
 
 from typing import TYPE_CHECKING
 
-from tttembed_rag.system.facades import facade
+from tttembed_rag.system.facades import facade as facade
 
 if TYPE_CHECKING:
-    from tttembed_rag.capture.log import Log, checked_log
-    from tttembed_rag.embedders.bridge import bridge_for
-    from tttembed_rag.judges.contract import ascored, checked_judge, checked_rewards, scored
-    from tttembed_rag.offsets.orders import in_reward_order
-    from tttembed_rag.serving.live import OffsetSupplier
-    from tttembed_rag.serving.request import Request
-    from tttembed_rag.serving.saved import checked_store, steered_each, steering_of, steering_or_base, url_of
-    from tttembed_rag.serving.tasks import TaskSource, checked_task, resolve_task
-    from tttembed_rag.serving.twopass import Handlers, adrive, cosines_of, drive
-    from tttembed_rag.system.facades import facade
-    from tttembed_rag.system.failures import FailureLog
-
-__all__ = [
-    "FailureLog",
-    "Handlers",
-    "Log",
-    "OffsetSupplier",
-    "Request",
-    "TaskSource",
-    "adrive",
-    "ascored",
-    "bridge_for",
-    "checked_judge",
-    "checked_log",
-    "checked_rewards",
-    "checked_store",
-    "checked_task",
-    "cosines_of",
-    "drive",
-    "facade",
-    "in_reward_order",
-    "resolve_task",
-    "scored",
-    "steered_each",
-    "steering_of",
-    "steering_or_base",
-    "url_of",
-]
+    from tttembed_rag.embedders.bridge import bridge_for as bridge_for
+    from tttembed_rag.judges.contract import ascored as ascored
+    from tttembed_rag.judges.contract import checked_judge as checked_judge
+    from tttembed_rag.judges.contract import checked_rewards as checked_rewards
+    from tttembed_rag.judges.contract import scored as scored
+    from tttembed_rag.offsets.orders import in_reward_order as in_reward_order
+    from tttembed_rag.serving.live import OffsetSupplier as OffsetSupplier
+    from tttembed_rag.serving.log import Log as Log
+    from tttembed_rag.serving.log import checked_log as checked_log
+    from tttembed_rag.serving.request import Request as Request
+    from tttembed_rag.serving.saved import checked_store as checked_store
+    from tttembed_rag.serving.saved import steering_of as steering_of
+    from tttembed_rag.serving.saved import url_of as url_of
+    from tttembed_rag.serving.tasks import TaskSource as TaskSource
+    from tttembed_rag.serving.tasks import checked_task as checked_task
+    from tttembed_rag.serving.tasks import resolve_task as resolve_task
+    from tttembed_rag.serving.twopass import adrive as adrive
+    from tttembed_rag.serving.twopass import drive as drive
+    from tttembed_rag.system.facades import facade as facade
+    from tttembed_rag.system.failures import FailureLog as FailureLog
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = facade(
+    __all__, __getattr__, __dir__ = facade(
         __name__,
         {
-            "tttembed_rag.capture.log": ["Log", "checked_log"],
+            "tttembed_rag.serving.log": ["Log", "checked_log"],
             "tttembed_rag.embedders.bridge": ["bridge_for"],
             "tttembed_rag.judges.contract": ["ascored", "checked_judge", "checked_rewards", "scored"],
             "tttembed_rag.offsets.orders": ["in_reward_order"],
             "tttembed_rag.serving.live": ["OffsetSupplier"],
             "tttembed_rag.serving.request": ["Request"],
-            "tttembed_rag.serving.saved": [
-                "checked_store",
-                "steered_each",
-                "steering_of",
-                "steering_or_base",
-                "url_of",
-            ],
+            "tttembed_rag.serving.saved": ["checked_store", "steering_of", "url_of"],
             "tttembed_rag.serving.tasks": ["TaskSource", "checked_task", "resolve_task"],
-            "tttembed_rag.serving.twopass": ["Handlers", "adrive", "cosines_of", "drive"],
+            "tttembed_rag.serving.twopass": ["adrive", "drive"],
             "tttembed_rag.system.facades": ["facade"],
             "tttembed_rag.system.failures": ["FailureLog"],
         },

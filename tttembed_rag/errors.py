@@ -25,30 +25,6 @@ from importlib import import_module
 from numbers import Integral, Real
 from types import ModuleType
 
-__all__ = [
-    "DataError",
-    "EmbedderError",
-    "InputError",
-    "JudgeError",
-    "LeaseLost",
-    "MissingExtraError",
-    "OffsetFileError",
-    "RewardError",
-    "StoreError",
-    "StoreReplaced",
-    "StoreTooSlow",
-    "StoreUnavailable",
-    "Superseded",
-    "TTTEmbedError",
-    "UnknownKey",
-    "VectorError",
-    "check_count",
-    "check_share",
-    "in_brief",
-    "raised",
-    "require",
-]
-
 
 class TTTEmbedError(Exception):
     """Root of every exception this package raises on purpose.

@@ -58,7 +58,7 @@ class CellStore:
 
     def get(self, key: bytes) -> Columns | None:
         """The columns of a finished cell; None if it is not finished."""
-        stored = next(self._rows.get([key]), None)
+        stored = next(self._rows.rows([key]), None)
         if stored is None:
             return None
         try:
@@ -71,7 +71,7 @@ class CellStore:
         """Keep the columns of a finished cell, in place of those it had."""
         data = io.BytesIO()
         np.savez_compressed(data, allow_pickle=False, **columns)
-        self._rows.put([(key, data.getvalue())], replace=True)
+        self._rows.add([(key, data.getvalue())], replace=True)
 
     def close(self) -> None:
         """Close the file."""

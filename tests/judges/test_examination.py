@@ -92,7 +92,7 @@ def test_a_small_embedding_model_passes():
     model = models.SentenceTransformer(str(package.get_model_path()), device="cpu")
 
     def cosine(query, text):
-        one, other = model.encode([query, text], normalize_embeddings=True, show_progress_bar=False)
-        return float(one @ other + 1) / 2
+        of_query, of_text = model.encode([query, text], normalize_embeddings=True, show_progress_bar=False)
+        return float(of_query @ of_text + 1) / 2
 
     check_judge(FakeJudge(cosine))

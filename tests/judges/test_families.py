@@ -13,7 +13,7 @@ from tests.judges.conftest import PROSE
 from tttembed_rag import JudgeError
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.errors import EmbedderError
-from tttembed_rag.judges import CrossEncoderJudge, open_judge
+from tttembed_rag.judges import open_judge
 
 QUERY = "How do I wash a wool jumper?"
 DOCUMENTS = ["Use cold water and little soap.", "The river runs past the city. " * 7, "no"]
@@ -99,8 +99,9 @@ def test_scores_are_those_of_sentence_transformers(family, tmp_path):
     expected = theirs(folder, DOCUMENTS)
 
     assert np.ptp(expected) > 1e-4
-    judge = open_judge(f"cross-encoder:{folder}?scale=logit&device=cpu")
+    judge, probable = (open_judge(f"cross-encoder:{folder}?device=cpu{scale}") for scale in ("&scale=logit", ""))
     assert_allclose(judge.score(QUERY, DOCUMENTS), expected, atol=1e-4)
+    assert_allclose(probable.score(QUERY, DOCUMENTS), 1 / (1 + np.exp(np.negative(expected))), atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "mpnet", "bert"])
@@ -111,14 +112,6 @@ def test_a_long_document_ends_where_the_places_do(family, tmp_path):
 
     long = "The river runs past the city. " * 100
     assert_allclose(judge.score(QUERY, [long]), theirs(folder, [long], max_length=128), atol=1e-4)
-
-
-def test_a_model_that_fails_is_one_line():
-    """It has the name of the model and what it said."""
-    model, tokenizer = made("bert")
-    judge = CrossEncoderJudge(model, tokenizer, name="tiny", max_tokens=300)
-    with pytest.raises(JudgeError, match=r"^tiny: expected 1 scores of \d+ tokens at most, got \w+Error"):
-        judge.score(QUERY, ["river " * 300])
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "xlm-roberta", "qwen3"])
@@ -193,12 +186,12 @@ def test_a_local_embedder_has_prefixes(tmp_path, caplog):
     folder = saved((transformers.BertModel(settings), tokenizer), tmp_path / "e5-tiny")
     spec = f"sentence-transformers:{folder}?device=cpu"
     plain = open_embedder(spec)
-    told = "E5 reads 'query: ' and 'passage: '"
+    warning = "E5 reads 'query: ' and 'passage: '"
 
-    assert told in caplog.text
+    assert warning in caplog.text
     caplog.clear()
     e5 = open_embedder(spec + "&query_prefix=query: &document_prefix=passage: ")
-    assert told not in caplog.text
+    assert warning not in caplog.text
     assert_allclose(e5.embed_queries(["wool"]), plain.embed_queries(["query: wool"]), atol=1e-6)
     assert_allclose(e5.embed_documents(["wool"]), plain.embed_queries(["passage: wool"]), atol=1e-6)
     assert e5.fingerprint != plain.fingerprint

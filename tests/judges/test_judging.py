@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import subprocess
 import sys
 import threading
@@ -18,11 +16,11 @@ from tttembed_rag import InputError, Scale
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
 from tttembed_rag.errors import DataError, RewardError
+from tttembed_rag.evaluate.files import write_scores
 from tttembed_rag.judges import HttpJudge, Usage
 from tttembed_rag.judging import Budget, Paid, Plan, Price, ScoreCache, judge_all
-from tttembed_rag.judging.accounts import Ledger
-from tttembed_rag.judging.files import write_scores
-from tttembed_rag.judging.turns import in_turns, water_fill
+from tttembed_rag.judging.plan import in_turns, water_fill
+from tttembed_rag.judging.spending import Ledger
 from tttembed_rag.judging.walk import forecast
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.rows import read_log
@@ -50,14 +48,6 @@ def run(plan, judge=None, cache=None, **options):
     """(verdicts, what was asked)."""
     judge = judge or Lengths()
     return judge_all(plan, judge, cache or ScoreCache.open(None), **options), judge.asked
-
-
-async def test_a_run_within_a_loop_gives_the_same_verdicts():
-    """Asked where an event loop runs already it is the same run: rewards, usage and order."""
-    plan = Plan(served(3, 5), (2, 4))
-    alone, _ = await asyncio.to_thread(run, plan, concurrency=1)
-
-    assert alone == judge_all(plan, Lengths(), ScoreCache.open(None), concurrency=1)
 
 
 class TestOrder:
@@ -102,30 +92,24 @@ class TestOrder:
         assert len(pairs[0]) == min(cap, 4 * depths[-1])
 
     @pytest.mark.parametrize(
-        ("name", "options", "message"),
+        ("names", "options", "message"),
         [
             *(
                 ("a", {"depths": depths}, "^depths: expected rising numbers >= 1")
                 for depths in [(), (0,), (3, 2), (2, 2)]
             ),
             *(
-                (name, {}, "^observations: expected ids without tabs and line")
+                ([name], {}, "^observations: expected ids without tabs and line")
                 for name in ["", "a\tb", "a\n", "\ud800"]
             ),
             ("a", {"budget": Budget(usd=1.0)}, "^price: expected one, .* where the budget caps usd, got none$"),
+            ("ab", {}, "^observations: expected one text per query id, got two for 'q'$"),
         ],
     )
-    def test_a_plan_that_cannot_be_kept_is_an_error(self, name, options, message):
-        """Stages go deeper each time, ids stand in columns of a file, and money is capped where there is a price."""
+    def test_a_plan_that_cannot_be_kept_is_an_error(self, names, options, message):
+        """Stages go deeper, ids stand in columns of a file, one for each text, and money is capped at a price."""
         with pytest.raises(InputError, match=message):
-            Plan([Served.of_texts("q", "query", [(name, "A")])], **options)
-
-    def test_an_id_with_two_texts_is_an_error(self):
-        """Scores are written by query id: two queries must not share one."""
-        twice = [Served.of_texts("q", "one", [("a", "A")], "t0"), Served.of_texts("q", "other", [("a", "A")], "t1")]
-
-        with pytest.raises(InputError, match=r"^observations: expected one text per query id, got two for 'q'$"):
-            Plan(twice)
+            Plan([Served.of_texts("q", f"query of {name}", [(name, "A")]) for name in names], **options)
 
 
 class TestCaps:
@@ -155,7 +139,7 @@ class TestCaps:
         class Silent:
             scale, fingerprint, asked = Scale("probability"), "silent", []
 
-            async def ascore(self, query, documents):
+            def score(self, query, documents):
                 self.asked += documents
                 return np.full(len(documents), 0.5, dtype=np.float32)
 
@@ -221,17 +205,17 @@ class TestCaps:
         assert Budget() == Budget.parse("")
         assert Price(2, 12, 0.002).of(Usage(3, 1_000_000, 500_000)) == pytest.approx(8.006)
 
-    @pytest.mark.parametrize("text", ["pairs", "pairs=", "pairs=many", "euro=3", "pairs=nan", "pairs=-1"])
-    def test_other_budgets_are_errors(self, text):
+    @pytest.mark.parametrize(
+        ("parse", "text"),
+        [
+            *((Budget.parse, text) for text in ("pairs", "pairs=", "pairs=many", "euro=3", "pairs=nan", "pairs=-1")),
+            *((Price.parse, text) for text in ("input=-1", "input=inf", "per_page=2")),
+        ],
+    )
+    def test_others_are_errors(self, parse, text):
         """The error shows what is known and what came."""
-        with pytest.raises(InputError, match=r"^budget: expected"):
-            Budget.parse(text)
-
-    @pytest.mark.parametrize("text", ["input=-1", "input=inf", "per_page=2"])
-    def test_other_prices_are_errors(self, text):
-        """A price is a finite number of a known kind."""
-        with pytest.raises(InputError, match=r"^price: expected"):
-            Price.parse(text)
+        with pytest.raises(InputError, match=r"^(budget|price): expected"):
+            parse(text)
 
     def test_a_ledger_counts_what_is_charged(self):
         """A charge counts like money until it is settled."""
@@ -242,7 +226,7 @@ class TestCaps:
 
         assert [before, ledger.charge([b"another"], Usage(1, 8)).pairs] == [None, [b"another"]]
 
-    def test_meters_hear_threads_and_not_each_other(self):
+    def test_meters_are_fed_by_their_own_block(self):
         """Usage in one block is no usage of the next."""
         with metered() as first:
             report_usage(Usage(1, 5))
@@ -327,11 +311,11 @@ class TestOnce:
         running = [subprocess.Popen([sys.executable, "-c", code, path, str(i)]) for i in range(3)]
         assert [process.wait(60) for process in running] == [0, 0, 0]
 
-        found = ScoreCache.open(path).get(
+        kept = ScoreCache.open(path).get(
             [bytes([i]) for i in range(50)] + [bytes([i, m]) for i in range(50) for m in range(3)]
         )
-        assert len(found) == 200
-        assert all(paid == Paid(float(key[1])) for key, paid in found.items() if len(key) == 2)
+        assert len(kept) == 200
+        assert all(paid == Paid(float(key[1])) for key, paid in kept.items() if len(key) == 2)
 
     @pytest.mark.slow
     def test_a_kill_loses_nothing_that_was_paid(self, tmp_path, serve):
@@ -374,7 +358,7 @@ class TestOnce:
         path, notes = tmp_path / "paid.sqlite", tmp_path / "notes.sqlite"
         notes.write_text("these are my notes, no database " * 40, encoding="utf-8")
         cache = ScoreCache.open(path)
-        cache._rows._connection.execute("DROP TABLE paid")
+        cache._connection.execute("DROP TABLE paid")
         uses = (lambda: cache.get([b"x"]), lambda: cache.put("j", {b"x": Paid(0.5)}), lambda: ScoreCache.open(notes))
         for use in uses:
             with pytest.raises(DataError, match=r"(paid|notes).sqlite: expected a score cache that can be written"):
@@ -406,7 +390,7 @@ class TestFailure:
         server = serve(lambda *_: (401, {}, {"message": "bad key"}))
         verdicts = judge_all(Plan(served(50)), HttpJudge(server.url, "cohere"), ScoreCache.open(None), concurrency=1)
 
-        assert len(server.asked) == 3
+        assert (len(server.asked), verdicts.broken) == (3, True)
         assert "got 401" in verdicts.stopped
         assert "bad key" in str(next(iter(verdicts.failed.values())))
         assert verdicts.rewards == {}
@@ -506,16 +490,6 @@ class TestFailure:
 class TestFiles:
     """What is read and written."""
 
-    def test_a_log_is_read(self, tmp_path):
-        """One JSON object a line, the task optional, blank lines allowed."""
-        one = {"query_id": "1", "query": "q", "candidates": [{"id": "a", "text": "t"}]}
-        path = tmp_path / "log.jsonl"
-        path.write_text(f"{json.dumps(one)}\n\n{json.dumps(one | {'task': 'billing'})}\n", encoding="utf-8")
-
-        assert [("1", "q", [("a", "t")], task) for task in ("default", "billing")] == [
-            (o.query_id, o.query, [(c.doc_id, c.text) for c in o.candidates], o.task) for o in read_log(path)
-        ]
-
     @pytest.mark.parametrize("line", ["{", "[]", '{"query": "q"}', '{"query_id": 1, "query": "q", "candidates": []}'])
     def test_another_log_is_an_error(self, tmp_path, line):
         path = tmp_path / "log.jsonl"
@@ -525,21 +499,11 @@ class TestFiles:
             read_log(path)
 
     def test_rewards_are_written_whole(self, tmp_path):
-        """The file has a header, rewards in [0, 1], and nothing is left beside it."""
-        verdicts, _ = run(Plan(served(1, 2)))
-        write_scores(tmp_path / "scores" / "judge.tsv", verdicts)
-
-        assert [path.name for path in (tmp_path / "scores").iterdir()] == ["judge.tsv"]
-        lines = (tmp_path / "scores" / "judge.tsv").read_text(encoding="utf-8").splitlines()
-        assert lines == ["query-id\tcorpus-id\tscore", "q0\td0-0\t0.333333333", "q0\td0-1\t0.25"]
-
-    def test_an_old_file_survives_a_failure(self, tmp_path):
-        """What cannot be written whole leaves what was there."""
-        path = tmp_path / "judge.tsv"
-        path.write_text("old", encoding="utf-8")
-        broken = type("Broken", (), {"rewards": {"q": {"\ud800": 0.5}}})()
+        """With a header, in [0, 1]; what cannot be written whole leaves what was there, and nothing beside it."""
+        path = tmp_path / "scores" / "judge.tsv"
+        write_scores(path, run(Plan(served(1, 2)))[0].rewards)
         with pytest.raises(UnicodeEncodeError):
-            write_scores(path, broken)
+            write_scores(path, {"q": {"\ud800": 0.5}})
 
-        assert path.read_text(encoding="utf-8") == "old"
-        assert [path] == list(tmp_path.iterdir())
+        assert path.read_text() == "query-id\tcorpus-id\tscore\nq0\td0-0\t0.333333333\nq0\td0-1\t0.25\n"
+        assert [path] == list(path.parent.iterdir())

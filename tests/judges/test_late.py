@@ -11,13 +11,12 @@ import time
 import pytest
 
 from tttembed_rag import JudgeError, Scale
-from tttembed_rag.judges.contract import Blocking
 from tttembed_rag.judges.examination import answers, questions
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
 from tttembed_rag.rewards.observations import Served
 
 
-class Stuck(Blocking):
+class Stuck:
     """A judge that waits for an event at some queries."""
 
     scale, fingerprint = Scale("probability"), "stuck@1"
@@ -70,8 +69,7 @@ def test_told_to_stop_it_makes_no_further_call():
     assert len(verdicts.rewards) == len(judge.asked) == 1
 
 
-@pytest.mark.parametrize("blocking", [True, False])
-def test_a_judge_that_cancels_its_own_call_has_failed(blocking):
+def test_a_judge_that_cancels_its_own_call_has_failed():
     """A library of the judge may raise `CancelledError`: the run goes on."""
 
     class Cancelling(Stuck):
@@ -79,9 +77,6 @@ def test_a_judge_that_cancels_its_own_call_has_failed(blocking):
             if query == "query 0":
                 raise asyncio.CancelledError
             return super().score(query, documents)
-
-        async def ascore(self, query, documents):
-            return await super().ascore(query, documents) if blocking else self.score(query, documents)
 
     verdicts = judge_all(Plan(served(3)), Cancelling(set()), ScoreCache.open(None), concurrency=1)
 
@@ -96,10 +91,9 @@ def test_a_process_ends_while_a_judge_hangs():
         "import time\n"
         "from tttembed_rag import Scale\n"
         "from tttembed_rag.judging import ScoreCache\n"
-        "from tttembed_rag.judges.contract import Blocking\n"
         "from tttembed_rag.judging import Plan, judge_all\n"
         "from tttembed_rag.rewards.observations import Served\n"
-        "class Hanging(Blocking):\n"
+        "class Hanging:\n"
         "    scale, fingerprint = Scale('probability'), 'hanging@1'\n"
         "    def score(self, query, documents):\n"
         "        time.sleep(600)\n"

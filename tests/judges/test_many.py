@@ -41,7 +41,7 @@ class Pooling(FakeJudge):
 
     def score_many(self, requests):
         self.packs.append(sum(len(texts) for _, texts in requests))
-        return super().score_many(requests)
+        return [self.score(*request) for request in requests]
 
 
 def served(queries=10, depth=5):
@@ -90,9 +90,9 @@ class TestPacked:
         judge._sequence = room
         expected = [plain_loop(*reranker, query, [text], "Find help")[0] for query, text in PAIRS]
 
-        found = numbers(judge.score_many(REQUESTS))
+        scores = numbers(judge.score_many(REQUESTS))
         assert np.ptp(expected) > 0.01
-        assert_allclose(found[~np.isnan(found)], expected, atol=1e-5)
+        assert_allclose(scores[~np.isnan(scores)], expected, atol=1e-5)
 
     def test_frame_and_query_are_read_once(self, reranker):
         """Fewer tokens are fed than by keys and values of each query, and far fewer than pair by pair."""
@@ -143,8 +143,8 @@ class TestPacked:
         states = [torch.randn(1, 2, 384, 16) for _ in range(3)]
         whole = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=mask)
         with pytest.warns(UserWarning, match="flex_attention called without torch.compile"):
-            found = flex_attention(*states, block_mask=blocks)
-        assert_allclose(found, whole, atol=1e-5)
+            by_blocks = flex_attention(*states, block_mask=blocks)
+        assert_allclose(by_blocks, whole, atol=1e-5)
 
     @pytest.mark.parametrize(
         ("error", "sequence"), [(torch.OutOfMemoryError("CUDA out of memory"), 700), (RuntimeError("no compiler"), 0)]
@@ -182,25 +182,25 @@ class TestPlans:
 
     def test_calls_hold_many_queries_in_the_order_of_the_plan(self):
         """Queries are asked as without packs, as many at once as the judge says."""
-        one, many = FakeJudge(lambda _, text: 1 / (1 + len(text))), Pooling()
+        single, many = FakeJudge(lambda _, text: 1 / (1 + len(text))), Pooling()
         plan = Plan(served(), (5,))
-        expected = judge_all(plan, one, ScoreCache.open(None), concurrency=1)
-        found = judge_all(plan, many, ScoreCache.open(None), concurrency=1)
+        expected = judge_all(plan, single, ScoreCache.open(None), concurrency=1)
+        verdicts = judge_all(plan, many, ScoreCache.open(None), concurrency=1)
 
-        assert many.asked == one.asked
+        assert many.asked == single.asked
         assert many.packs == [15, 15, 15, 5]
-        assert found.rewards == expected.rewards
+        assert verdicts.rewards == expected.rewards
 
     @pytest.mark.parametrize("cap", [0, 49, 50, 160, 260, 1000])
     @pytest.mark.parametrize("concurrency", [1, 8])
     def test_a_cap_cuts_before_the_call(self, cap, concurrency):
         """What a cap leaves is used up to the query, as without packs, and never exceeded."""
         plan = Plan(served(), (5,), Budget(tokens=cap))
-        one = judge_all(plan, FakeJudge(lambda _, text: 1 / (1 + len(text))), ScoreCache.open(None))
+        single = judge_all(plan, FakeJudge(lambda _, text: 1 / (1 + len(text))), ScoreCache.open(None))
         many = judge_all(plan, Pooling(), ScoreCache.open(None), concurrency=concurrency)
 
-        assert many.progress.usage.tokens == one.progress.usage.tokens <= cap
-        assert (many.rewards, bool(many.stopped)) == (one.rewards, bool(one.stopped))
+        assert many.progress.usage.tokens == single.progress.usage.tokens <= cap
+        assert (many.rewards, bool(many.stopped)) == (single.rewards, bool(single.stopped))
 
     def test_progress_counts_pairs_with_an_answer(self):
         """What a call under way asks about is not told as done."""
@@ -272,10 +272,10 @@ class TestRefusals:
             return logits(pairs)
 
         monkeypatch.setattr(judge, "_logits", small)
-        found = judge.score(QUERY, DOCUMENTS)
-        assert 0 < found.count(None) < len(DOCUMENTS)
+        scores = judge.score(QUERY, DOCUMENTS)
+        assert 0 < scores.count(None) < len(DOCUMENTS)
         assert_allclose(
-            *zip(*((a, b) for a, b in zip(found, expected, strict=True) if a is not None), strict=True), atol=1e-5
+            *zip(*((a, b) for a, b in zip(scores, expected, strict=True) if a is not None), strict=True), atol=1e-5
         )
         most = 0
         with pytest.raises(JudgeError, match="tokens to fit in memory"):
@@ -290,8 +290,11 @@ def test_answers_side_by_side_are_those_of_each_prompt(reranker):
     rows = [chat._head + ids + chat._tail for ids in chat._text.ids(prompts)]
     with torch.inference_mode():
         alone = [chat._written([row])[0].tolist() for row in rows]
+        torch.manual_seed(7)  # of the process, which decides nothing
         together = chat._written(rows).tolist()
+        otherwise = LocalChat(model, tokenizer, new_tokens=40, seed=7)._written(rows).tolist()
 
+    assert together != otherwise
     for own, beside in zip(alone, together, strict=True):
         assert beside[: len(own)] == own
     assert len({tuple(own) for own in alone}) == 3

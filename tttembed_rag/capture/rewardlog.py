@@ -15,7 +15,6 @@ from threading import Lock
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, Log, list_of, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError, RewardError, TTTEmbedError, check_count
 from tttembed_rag.judges.contract import Judge, checked_judge
@@ -28,6 +27,7 @@ from tttembed_rag.rewards.observations import MAX_SOURCES, Candidate, Served
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.serving.log import Known, Log, list_of, unit_rewards
 from tttembed_rag.vectors.checks import FloatArray
 
 

@@ -66,10 +66,10 @@ def learn_bridge(
     logged = np.concatenate(queries), np.concatenate([each.query_vectors for each in collections])
     documents = collections[0].doc_vectors[sample]
     bridge = Bridge.learn(new, documents, logged, probe=probe, embedder=collections[0].embedder)
-    found = f"held-out queries find {bridge.agreement:.0%} of the old model's first ten"
-    click.echo(f"{bridge.pairs} documents, {bridge.logged} logged queries: {found}")
+    quality = f"held-out queries find {bridge.agreement:.0%} of the old model's first ten"
+    click.echo(f"{bridge.pairs} documents, {bridge.logged} logged queries: {quality}")
     depth, trusted = whose["depth"], whose["trusted"]
-    judged = [_judged(each, depth) for each in collections]
+    judged = [each.judged(depth) for each in collections]
     kept = Kept.joined(
         kept_by(bridge, each, of_each, rows, depth=depth, trusted=trusted)
         for each, of_each, rows in zip(collections, queries, judged, strict=True)
@@ -118,7 +118,7 @@ def _opened(source: Path | str, old: str | None, whose: dict[str, Any]) -> list[
             embedder=embedder_of(source, vectors),
             judge=rewards or "nobody",
             scores=scores,
-            scale=Scale.parse(whose["scale"]),
+            scale=whose["scale"] or Scale(),
         )
     ]
 
@@ -135,16 +135,10 @@ def _embedded(
         documents, queries = load_vectors(source, embed, dataset)
         return documents[sample], [queries], "", embed
     texts = np.array(list(dataset.documents.values()), dtype=object)[sample].tolist()
-    asked = [list(each.dataset.queries.values()) for each in collections]
-    with cached_embedder(embed, out.absolute().parent / CACHE, len(texts) + sum(map(len, asked))) as model:
-        vectors = model.embed_documents(texts), [model.embed_queries(of_each) for of_each in asked]
+    logged = [list(each.dataset.queries.values()) for each in collections]
+    with cached_embedder(embed, out.absolute().parent / CACHE, len(texts) + sum(map(len, logged))) as model:
+        vectors = model.embed_documents(texts), [model.embed_queries(of_each) for of_each in logged]
         return *vectors, probe_of(lambda text: model.embed_queries([text])[0]), model.fingerprint
-
-
-def _judged(collection: Collection, depth: int) -> IntArray:
-    """The rows of the queries with verdicts."""
-    rows = range(len(collection.query_ids))
-    return np.array([row for row in rows if len(collection.candidates(row, depth)[0])], dtype=np.intp)
 
 
 def _learned(

@@ -41,7 +41,7 @@ def data(
     """Write a collection, and its vectors, as a BEIR folder.
 
     NAME is a task of the paper (ArguAna, NQ-HN ...), any retrieval task of mteb, or SKILLRET; DIR is a BEIR
-    folder, which gets vectors. SPEC is sentence-transformers:MODEL, qwen3:MODEL, embeddinggemma:MODEL,
+    folder, which gets vectors. SPEC is sentence-transformers:MODEL, qwen3:MODEL,
     model2vec:MODEL, openai:MODEL (any service that speaks its embeddings, by ?url=), cohere:MODEL, voyage:MODEL,
     gemini:MODEL, python:MODULE:NAME or minilm; options follow as ?name=value&... (dimensions=256 keeps the first 256).
 

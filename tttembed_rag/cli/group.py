@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,11 +130,14 @@ def text(name: str, metavar: str, what: str) -> Callable[[CommandT], CommandT]:
     return click.option(name, default="", show_default=False, metavar=metavar, help=what)
 
 
-def target(given: str) -> Path:
+def target(name: str) -> Path:
     """The type of a file to write, refused in a missing folder before the work starts."""
-    path = Path(given)
-    if given == "-" or path.is_dir() or not path.absolute().parent.is_dir():
+    path = Path(name)
+    folder = path.absolute().parent
+    if name == "-" or path.is_dir() or not folder.is_dir():
         raise click.UsageError(f"{path}: expected a file in an existing folder")
+    if not os.access(folder, os.W_OK):
+        raise click.UsageError(f"{path}: expected a folder that you may write to")
     return path
 
 

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tttembed_rag.judging.plan import Plan, Progress, Verdicts
     from tttembed_rag.judging.spending import Price
     from tttembed_rag.rewards.observations import Served
+    from tttembed_rag.vectors.checks import FloatArray
 
 
 @main.command(short_help="Score candidates of served queries, each once, under a budget.")
@@ -86,10 +87,10 @@ def judge(
 
     Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
     """
-    from tttembed_rag.evaluate.files import load_beir
+    from tttembed_rag.evaluate.files import load_beir, write_scores
     from tttembed_rag.judges.specs import FREE
-    from tttembed_rag.judging.files import read_feedback, write_scores
-    from tttembed_rag.judging.plan import Plan, Verdicts
+    from tttembed_rag.judging.covering import in_covering_order
+    from tttembed_rag.judging.plan import Plan
     from tttembed_rag.judging.spending import Budget, Price
 
     if source.suffix.lower() in (".csv", ".tsv"):
@@ -110,62 +111,87 @@ def judge(
         )
     if dataset is not None and embed is not None:
         vectors = embed_folder(source, dataset, embed, vectors)[0].stem
-    served = _served(source, dataset, vectors or "minilm", max(depths))
-    in_order = served if order == "drawn" else _covering(source, dataset, served, embed, vectors or "minilm", seed)
-    plan = replace(draft, observations=in_order)
-    cache = cache_path or target.parent / ".paid-scores.sqlite"
-    paid = None if dry_run and not cache.exists() else cache
-    if paid is not None:
-        paid.parent.mkdir(parents=True, exist_ok=True)
-    outcome: Verdicts | Progress
+    served, queries = _served(source, dataset, vectors or "minilm", max(depths))
+    if order == "cover":
+        queries = _embedded(source, served, embed) if queries is None else queries
+        served = in_covering_order(served, queries, key=str(seed).encode())
+    plan = replace(draft, observations=served)
     if feedback:
-        # The texts of the whole collection by their ids, not of its candidates alone.
-        queries = {one.query_id: one.query for one in served} if dataset is None else dataset.queries
-        shown = {candidate.doc_id: candidate.text for one in served for candidate in one.candidates}
-        outcome = read_feedback(spec, plan, queries=queries, documents=shown if dataset is None else dataset.documents)
-        outcome = outcome.progress if dry_run else outcome
+        verdicts = _by_feedback(spec, plan, dataset)
     else:
-        outcome = _by_calls(spec, plan, paid, concurrency, examine=not no_examination, dry_run=dry_run)
-    if isinstance(outcome, Verdicts):
-        write_scores(target, outcome)
-    record, line = _summary(spec, plan, outcome, target)
+        cache = cache_path or target.parent / ".paid-scores.sqlite"
+        verdicts = _by_calls(spec, plan, cache, concurrency, examine=not no_examination, dry_run=dry_run)
+    if not dry_run:
+        write_scores(target, verdicts.rewards)
+    record, line = _summary(spec, plan, verdicts, None if dry_run else target)
     click.echo(json.dumps(record) if as_json else line)
-    if isinstance(outcome, Verdicts) and outcome.broken:  # exit code 1 tells scripts that the judge broke down
+    if verdicts.broken:  # exit code 1 tells scripts that the judge broke down
         raise click.exceptions.Exit(1)
 
 
-def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> list[Served]:
-    """Queries with their candidates: those of a log, or of a folder's stored *vectors* the first *depth* of each."""
+def _served(source: Path, dataset: Dataset | None, vectors: str, depth: int) -> tuple[list[Served], FloatArray | None]:
+    """Queries with their candidates: those of a log, or of a folder's stored *vectors* the first *depth* of each.
+
+    Beside them stand the vectors of a folder's queries.
+    """
     from tttembed_rag.evaluate.files import load_vectors
     from tttembed_rag.evaluate.index import FaissIndex
     from tttembed_rag.rewards.observations import Served
     from tttembed_rag.rewards.rows import read_log
 
     if dataset is None:
-        return read_log(source)
+        return read_log(source), None
     docs, queries = load_vectors(source, vectors, dataset)
     base = FaissIndex.from_vectors(docs).search(queries, depth, own=dataset.own)[1]
     documents = list(dataset.documents.items())
-    return [
+    served = [
         Served.of_texts(query, text, [documents[row] for row in rows], dataset.name)
         for (query, text), rows in zip(dataset.queries.items(), base.tolist(), strict=True)
     ]
+    return served, queries
 
 
-def _by_calls(
-    spec: str, plan: Plan, paid: Path | None, concurrency: int, *, examine: bool, dry_run: bool
-) -> Verdicts | Progress:
-    """The scores that a judge gives; their forecast for a *dry_run*."""
+def _by_feedback(spec: str, plan: Plan, dataset: Dataset | None) -> Verdicts:
+    """The scores that a file of feedback, ``feedback:FILE`` or ``feedback:FILE?scale=rubric:0,3``, has for *plan*."""
+    from tttembed_rag.clients.options import Options
+    from tttembed_rag.judging.plan import Progress, verdicts_of
+    from tttembed_rag.rewards.events import Feedback
+    from tttembed_rag.rewards.rows import read_events
+    from tttembed_rag.rewards.scales import Scale
+
+    options = Options("judge", spec)
+    scale = options.take("scale", "")
+    options.check_all_used()
+    events = list(read_events(Path(options.target)))
+    feedback = Feedback.of(events, scale=Scale.parse(scale) if scale else None)
+    served_queries = {served.query_id: served.query for served in plan.observations}
+    shown = {candidate.doc_id: candidate.text for served in plan.observations for candidate in served.candidates}
+    # The texts of the whole collection, not of its candidates alone.
+    scores = feedback.by_text(*((served_queries, shown) if dataset is None else (dataset.queries, dataset.documents)))
+    pairs = [
+        (served.query_id, candidate.doc_id, scores.get((served.query, candidate.text)))
+        for served, candidates in plan.visits()
+        for candidate in candidates
+    ]
+    return verdicts_of(feedback.scale, pairs, Progress(len(pairs)))
+
+
+def _by_calls(spec: str, plan: Plan, cache_path: Path, concurrency: int, *, examine: bool, dry_run: bool) -> Verdicts:
+    """The scores that a judge gives; of a *dry_run* the forecast alone."""
     from tttembed_rag.judges.specs import open_judge
     from tttembed_rag.judging.cache import ScoreCache
+    from tttembed_rag.judging.plan import Verdicts
     from tttembed_rag.judging.running import judge_all
     from tttembed_rag.judging.walk import forecast
 
     scorer = open_judge(spec)
-    with closing(ScoreCache.open(paid)) as cache:
+    makes_no_file = dry_run and not cache_path.exists()
+    if not makes_no_file:
+        cache_path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(ScoreCache.open(None if makes_no_file else cache_path)) as cache:
         ahead = forecast(plan, scorer, cache, examine=examine)
         if dry_run:
-            return ahead
+            return Verdicts({}, 0, ahead)
         started = time.monotonic()
         with working(ahead.pairs, "judge") as bar:
 
@@ -177,22 +203,12 @@ def _by_calls(
                 return judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, examine=examine)
 
 
-def _covering(
-    source: Path, dataset: Dataset | None, served: Sequence[Served], embed: str | None, vectors: str, seed: int
-) -> list[Served]:
-    """*served* in the order of `tttembed_rag.judging.covering`, by stored vectors or by those of the model *embed*."""
-    from tttembed_rag.evaluate.files import load_vectors
-    from tttembed_rag.judging.covering import in_covering_order
-
-    if dataset is not None:
-        queries = load_vectors(source, vectors, dataset)[1]
-    elif embed is not None:
-        cache = source.parent / "scores" / ".known.sqlite"
-        with cached_embedder(embed, cache, len(served)) as model:
-            queries = model.embed_queries([one.query for one in served])
-    else:
+def _embedded(source: Path, served: Sequence[Served], embed: str | None) -> FloatArray:
+    """The vectors of the queries of a log by the model *embed*."""
+    if embed is None:
         raise click.UsageError("--order cover: expected --embed SPEC with a log, which has no vectors of its queries")
-    return in_covering_order(served, queries, key=str(seed).encode())
+    with cached_embedder(embed, source.parent / "scores" / ".known.sqlite", len(served)) as model:
+        return model.embed_queries([observation.query for observation in served])
 
 
 def default_target(source: Path, spec: str) -> Path:
@@ -211,30 +227,24 @@ def _money(usd: float, price: Price, bound: str = "") -> str:
     return "no price known" if not usd and price == Price() else f"{bound}${usd:.4f}"
 
 
-def _summary(spec: str, plan: Plan, outcome: Verdicts | Progress, target: Path) -> tuple[dict[str, Any], str]:
-    """The result of judging, or its forecast, as a JSON object and in words."""
-    from tttembed_rag.judging.plan import Progress
-
-    verdicts = None if isinstance(outcome, Progress) else outcome
-    progress = outcome if isinstance(outcome, Progress) else outcome.progress
-    usage, of = progress.usage, plan.pairs
+def _summary(spec: str, plan: Plan, verdicts: Verdicts, target: Path | None) -> tuple[dict[str, Any], str]:
+    """The result of judging, or its forecast where no *target* is written, as a JSON object and in words."""
+    progress, of = verdicts.progress, plan.pairs
     record: dict[str, Any] = {
         "judge": spec,
         "planned": of,
         "pairs": progress.pairs,
         "cached": progress.cached,
-        "requests": usage.requests,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
+        **asdict(progress.usage),
         "usd": round(progress.usd, 6),
     }
-    what, bound = ("forecast", "at most ") if verdicts is None else ("judged", "")
+    what, bound = ("forecast", "at most ") if target is None else ("judged", "")
     line = (
-        f"{what}: {progress.pairs} of {of} pairs, {progress.cached} known before, {bound}{usage.tokens} tokens, "
-        f"{_money(progress.usd, plan.price, bound)}"
+        f"{what}: {progress.pairs} of {of} pairs, {progress.cached} known before, {bound}{progress.usage.tokens} "
+        f"tokens, {_money(progress.usd, plan.price, bound)}"
     )
-    if verdicts is None:
-        line += ", with its examination if it has not passed that before" if usage.requests else ""
+    if target is None:
+        line += ", with its examination if it has not passed that before" if progress.usage.requests else ""
         return record, f"{line}; time unknown before the judge is asked: on a terminal a run shows its rate"
     line += f"; {verdicts.unjudged} without a score; written to {target} (scale: probability)"
     raised = "raise it and " if verdicts.stopped.startswith("budget:") else ""

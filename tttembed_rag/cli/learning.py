@@ -14,8 +14,16 @@ import numpy as np
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import counted, main, target, text, together
 from tttembed_rag.cli.labels import read_labels
-from tttembed_rag.cli.options import by_language, path_alone, path_or_url, told, warn_of_sources, whether_trusted
-from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
+from tttembed_rag.cli.options import (
+    by_language,
+    on_scale,
+    path_alone,
+    path_or_url,
+    printed_of_offsets,
+    warn_of_sources,
+    whether_trusted,
+)
+from tttembed_rag.cli.rows import check_folder, read_embedded, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.offsets.offset import AnyScope
 from tttembed_rag.offsets.offsets import Offsets
@@ -37,7 +45,7 @@ whose_rewards = together(
     text("--tenant", "NAME", "Whose rewards of a store.  [default: the shared tenant]"),
     click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last served N queries of a store."),
     click.option("--rewards", metavar="NAME", help="Rewards of DIR or a log: scores/NAME.tsv; or qrels (simulated)."),
-    click.option("--scale", default="probability", help="probability, logit or rubric:LOW,HIGH."),
+    on_scale,
     counted("--depth", 10, "Rewarded candidates per query of DIR."),
     whether_trusted,
 )
@@ -64,7 +72,7 @@ rewards_options = together(
 @click.option(
     "--scratch", is_flag=True, help="Of a folder of Parquet: query vectors in temporary files, not in memory."
 )
-@told
+@printed_of_offsets
 def learn(
     source: Path | str,
     out: Path,
@@ -100,7 +108,7 @@ def learn(
     if isinstance(source, Path) and is_sharded(source):
         refuse_all_but_scale(source)
         fit_folder = of_store("fit-folder", brings="learning from a folder of Parquet files is a part")
-        held, scale = engine or "local", options["scale"]
+        held, scale = engine or "local", options["scale"] or Scale()
         offsets, learned = fit_folder(
             source, engine=held, scope=scope, gate=not no_gate, scale=scale, scratch=scratch, audit=labels
         )
@@ -109,17 +117,17 @@ def learn(
         option = "engine" if engine else "scratch"
         raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
     else:
-        found = read_rewards(source, **options)
-        rewards = found.rewards
-        known = rewards.query_ids.tolist()
-        if labels and not {query for query, _ in labels} & set(known):
+        known = read_rewards(source, **options)
+        rewards = known.rewards
+        ids = rewards.query_ids.tolist()
+        if labels and not {query for query, _ in labels} & set(ids):
             got, _ = next(iter(labels))
-            raise click.UsageError(f"{audit}: expected labels of queries of {source}, as {known[0]!r}, got {got!r}")
+            raise click.UsageError(f"{audit}: expected labels of queries of {source}, as {ids[0]!r}, got {got!r}")
         begun = None if start is None else Offsets.load(start)
         offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels, start=begun), len(rewards)
         folder = isinstance(source, Path) and source.is_dir()
-        doubt = Scale.parse(options["scale"]).doubt(rewards.values) if folder else ""
-        warning = "\n".join(filter(None, [doubt, *warnings_of(*found)]))
+        doubt = (options["scale"] or Scale()).doubt(rewards.values) if folder else ""
+        warning = "\n".join(filter(None, [doubt, *warnings_of(*known)]))
     offsets = with_origin(offsets, warning=warning)
     offsets.save(out)
     tell(offsets, everything=everything, verbose=verbose, as_json=as_json)
@@ -133,7 +141,7 @@ def learn(
 @click.argument("folder", metavar="DIR", type=path_alone)
 @click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
 @click.option("--out", required=True, metavar="FILE", type=target, help="Where the offsets go.")
-@told
+@printed_of_offsets
 def language(folder: Path, vectors: str, out: Path, *, everything: bool, verbose: bool, as_json: bool) -> None:
     """Learn an offset for each language from the documents of DIR, and its queries, and save them; no verdict is asked.
 
@@ -175,7 +183,7 @@ def refuse_all_but_scale(folder: Path) -> None:
     refuse_given(names, "a store, a file or a BEIR folder", f"{folder}, a folder of Parquet files")
 
 
-class Found(NamedTuple):
+class KnownRewards(NamedTuple):
     """The rewards of a source, by ids the lengths of documents and which were first served later, and the texts."""
 
     rewards: Rewards
@@ -195,23 +203,23 @@ def read_rewards(
     last: int | None,
     vectors: str,
     rewards: str | None,
-    scale: str,
+    scale: Scale | None,
     depth: int,
     trusted: bool | None,
-) -> Found:
+) -> KnownRewards:
     """The rewards that `rewards_options` ask for, and what is known of their texts."""
     if isinstance(source, str):
         refuse_given(("task", "vectors", "rewards", "scale", "depth"), "a file or a folder", "a store")
         rewards_of = of_store("rewards", brings="learning from a store is a part")
-        found: Found = rewards_of(source, tenant=tenant, judge=judge, embed=embed, last=last)
+        known: KnownRewards = rewards_of(source, tenant=tenant, judge=judge, embed=embed, last=last)
     elif is_sharded(source):
         refuse_all_but_scale(source)
-        found = Found(Rewards.from_parquet(source, scale=scale), {})
+        known = KnownRewards(Rewards.from_parquet(source, scale=scale or Scale()), {})
     elif source.is_dir():
         refuse_given(("judge", "tenant", "last"), "a store", source)
-        refuse_embed(source, embed)
+        check_folder(source, embed)
         refuse_given(["task"], "a file or a log", source)
-        found = _of_folder(source, vectors, rewards, Scale.parse(scale), depth)
+        known = _of_folder(source, vectors, rewards, scale or Scale(), depth)
     else:
         refuse_given(("judge", "tenant", "last"), "a store", source)
         refuse_of_folder([source], "vectors", "depth")
@@ -219,25 +227,24 @@ def read_rewards(
         queries = dict(zip(voted.query_ids.tolist(), voted.query_texts.tolist(), strict=True))
         documents = dict(zip(voted.doc_ids.tolist(), voted.doc_texts.tolist(), strict=True))
         lengths = {name: len(text) for name, text in documents.items()}
-        found = Found(voted, lengths, texts=lambda _: (queries, documents))
-    warn_of_sources(found.rewards.sources, trusted=trusted)
-    trusted = found.rewards.trusted if trusted is None else trusted
-    tasks = found.rewards.tasks
+        known = KnownRewards(voted, lengths, texts=lambda _: (queries, documents))
+    warn_of_sources(known.rewards.sources, trusted=trusted)
+    trusted = known.rewards.trusted if trusted is None else trusted
+    tasks = known.rewards.tasks
     if language:
-        tasks = np.array([language_of(text) or DEFAULT_TASK for text in found.rewards.query_texts], dtype=np.str_)
-    return found._replace(rewards=replace(found.rewards, trusted=trusted, tasks=tasks))
+        tasks = np.array([language_of(text) or DEFAULT_TASK for text in known.rewards.query_texts], dtype=np.str_)
+    return known._replace(rewards=replace(known.rewards, trusted=trusted, tasks=tasks))
 
 
-def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: Scale, depth: int) -> Found:
+def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: Scale, depth: int) -> KnownRewards:
     from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
     from tttembed_rag.evaluate.files import embedder_of
 
     if rewards is None:
         raise click.UsageError("--rewards: expected scores/NAME.tsv of the folder by its NAME, or qrels")
     collection = open_collection(folder, vectors=vectors, rewards=rewards, scale=scale, labels=False)
-    judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, depth)[0])]
-    pooled = pooled_rewards([collection], [np.array(judged, dtype=np.intp)], depth)
+    pooled = pooled_rewards([collection], [collection.judged(depth)], depth)
     read = collection.dataset
     lengths = {name: len(text) for name, text in read.documents.items()}
     pooled = replace(pooled, embedder=embedder_of(folder, vectors))
-    return Found(pooled, lengths, texts=lambda _: (read.queries, read.documents))
+    return KnownRewards(pooled, lengths, texts=lambda _: (read.queries, read.documents))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import lru_cache, partial
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,9 +10,8 @@ import click
 import numpy as np
 
 from tttembed_rag.cli.group import Many, main, target, write_json
-from tttembed_rag.cli.options import path_alone, rows_written, warn_of_sources, whether_trusted
-from tttembed_rag.cli.processes import side_by_side, worker_processes
-from tttembed_rag.cli.rows import collections_of, is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
+from tttembed_rag.cli.options import on_scale, path_alone, rows_written, warn_of_sources, whether_trusted
+from tttembed_rag.cli.rows import check_folder, collections_of, is_file_of_rows, read_embedded, refuse_of_folder
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.recipe import Recipe, Solver
 from tttembed_rag.rewards.columns import DEFAULT_TASK
@@ -26,7 +21,6 @@ from tttembed_rag.system.progress import watched
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.collection import Collection
-    from tttembed_rag.evaluate.experiment import ExperimentPlan, Row
 
 # The labels of a file of the user's own.
 _OF_FILES = (
@@ -41,7 +35,7 @@ _OF_FILES = (
 @click.option("--embed", metavar="SPEC", multiple=True, help="Embeds the texts of FILE; SPEC as in `tttembed data`.")
 @click.option("--task", help="Task of rows of FILE that name none.  [default: default; of several FILEs each its name]")
 @click.option("--rewards", default="qrels", help="scores/NAME.tsv, or qrels (simulated judge).")
-@click.option("--scale", default="probability", help="probability, logit or rubric:LOW,HIGH.")
+@on_scale
 @click.option("--depth", default=10, help="Rewarded candidates per query.")
 @click.option("--rewarded", default="16,64,200", type=Many(int, "N,..."), help="Queries per task.")
 @click.option("--seeds", default="0,1,2", type=Many(int, "N,..."), help="Splits.")
@@ -54,20 +48,18 @@ _OF_FILES = (
 @whether_trusted
 @rows_written
 @click.option("--html", "page", metavar="PAGE", type=target, help="A page of queries one by one.")
-@side_by_side("splits")
 def evaluate(
     folders: tuple[Path, ...],
     vectors: tuple[str, ...],
     embed: tuple[str, ...],
     task: str | None,
     rewards: str,
-    scale: str,
+    scale: Scale | None,
     gate: str,
     objective: str,
     solver: Solver,
     json_path: Path | None,
     page: Path | None,
-    workers: int,
     **plan: Any,
 ) -> None:
     """Fit on some queries, measure nDCG@10 on the others.
@@ -97,7 +89,6 @@ def evaluate(
         raise click.UsageError(f"--html: expected auto among --scopes, got {', '.join(plan['scopes'])}")
     gates = {"both": (True, False), "on": (True,), "off": (False,)}[gate]
     settings = ExperimentPlan(gates=gates, recipe=Recipe(objective=OBJECTIVES[objective], solver=solver), **plan)
-    Scale.parse(scale)
     models = list(dict.fromkeys(product(vectors, embed or (None,))))
     if len(models) > 1:
         opened_by = {spec or name: _collections(folders, name, rewards, scale, spec, task) for name, spec in models}
@@ -107,27 +98,19 @@ def evaluate(
         if str(json_path) != "-":
             click.echo("\n".join(lines_of(comparison)))
         return
-    arguments = (folders, vectors[0], rewards, scale, embed[0] if embed else None, task)
-    opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*arguments)
-    sources = [name for collection in opened or [] for of_query in collection.sources.values() for name in of_query]
+    opened = _collections(folders, vectors[0], rewards, scale, embed[0] if embed else None, task)
+    sources = [name for collection in opened for of_query in collection.sources.values() for name in of_query]
     warn_of_sources(sources, trusted=settings.trusted)
     outcomes = len(settings.contestants) + len(settings.baselines)
-    total = len(settings.seeds) * len(settings.rewarded) * len(opened or folders) * outcomes * 3
-    with worker_processes(workers) if workers != 1 else nullcontext() as pool:
-        every = product(settings.seeds, settings.rewarded)
-        splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
-        if pool is None:
-            rows: Iterable[Row] = run(opened or [], settings)
-        else:  # each process opens the folders for itself, once
-            rows = chain.from_iterable(pool.map(partial(_listed, arguments), splits))
-        measured = list(watched(rows, total, "eval"))
+    total = len(settings.seeds) * len(settings.rewarded) * len(opened) * outcomes * 3
+    measured = list(watched(run(opened, settings), total, "eval"))
     files = ", ".join(str(path) for path in folders if is_file_of_rows(path))
     cells = cells_of(measured)
     if page is not None:
         from tttembed_rag.evaluate.page.measuring import page_of_measured
 
         about = _OF_FILES.format(files=files) if files else f"Rewards: {measured[0]['rewards']}."
-        html = page_of_measured(opened or _collections(*arguments), settings, cells, about=about)
+        html = page_of_measured(opened, settings, cells, about=about)
         write_whole(page, html.encode())
     if json_path is not None:
         write_json(json_path, measured)
@@ -137,14 +120,8 @@ def evaluate(
         click.echo("\n".join(lines))
 
 
-def _listed(arguments: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
-    from tttembed_rag.evaluate.experiment import run
-
-    return list(run(_kept(*arguments), plan))
-
-
 def _collections(
-    paths: tuple[Path, ...], vectors: str, rewards: str, scale: str, embed: str | None, task: str | None
+    paths: tuple[Path, ...], vectors: str, rewards: str, scale: Scale | None, embed: str | None, task: str | None
 ) -> list[Collection]:
     from tttembed_rag.evaluate.collection import open_collection
     from tttembed_rag.evaluate.datasets import QRELS
@@ -157,14 +134,10 @@ def _collections(
             read = read_embedded(path, embed=embed, rewards=named, scale=scale, task=task or unnamed)
             collections += collections_of(read)
             continue
-        refuse_embed(path, embed)
-        collections.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale)))
+        check_folder(path, embed)
+        collections.append(open_collection(path, vectors=vectors, rewards=rewards, scale=scale or Scale()))
         scores = [score for of in collections[-1].scores.values() for score in of.values()]
         real = not collections[-1].simulated
         if real and (doubt := collections[-1].scale.doubt(collections[-1].scale.to_unit(np.array(scores)))):
             click.echo(f"warning: {path}: {doubt}", err=True)
     return collections
-
-
-# A worker measures many splits of one workload.
-_kept = lru_cache(maxsize=1)(_collections)

@@ -12,11 +12,12 @@ import click
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say, text
-from tttembed_rag.cli.options import path_alone, path_or_url, told
-from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder, tasks_of, vectors_of
+from tttembed_rag.cli.options import on_scale, path_alone, path_or_url, printed_of_offsets
+from tttembed_rag.cli.rows import check_folder, collections_of, is_file_of_rows, read_embedded, refuse_of_folder
 from tttembed_rag.cli.telling import offset_facts, offset_lines, tell
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.extensions import of_store
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _WORDS = 4
 @main.command(short_help="Print what was learned, and on what evidence it is served.")
 @click.argument("file", metavar="FILE|URL", type=path_or_url)
 @text("--tenant", "NAME", "Whose offsets of a store.  [default: the shared tenant]")
-@told
+@printed_of_offsets
 def show(file: Path | str, tenant: str, *, everything: bool, verbose: bool, as_json: bool) -> None:
     """Print what the offsets of a saved FILE were learned from and on what evidence they are served.
 
@@ -56,7 +57,7 @@ def show(file: Path | str, tenant: str, *, everything: bool, verbose: bool, as_j
 @click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
 @embedded_by("the texts of FILE")
 @click.option("--rewards", help="scores/NAME.tsv of DIR or a log, or qrels: what was said of each document.")
-@click.option("--scale", default="probability", help="Of FILE: probability, logit, rubric:LOW,HIGH.")
+@on_scale
 @click.option("--task", help="Task key of the query.  [default: the one of the offsets, or the name of DIR]")
 @click.option("--top", default=10, help="First results looked at, before and after.")
 @click.option("--json", "as_json", is_flag=True, help="The explanation as one JSON object.")
@@ -66,7 +67,7 @@ def explain(
     file: Path,
     vectors: str,
     embed: str | None,
-    scale: str,
+    scale: Scale | None,
     *,
     as_json: bool,
     **options: Any,
@@ -84,7 +85,7 @@ def explain(
     else:
         from tttembed_rag.evaluate.explaining import explain
 
-        refuse_embed(folder, embed)
+        check_folder(folder, embed)
         explanation = explain(folder, query_id, offsets, vectors=vectors, **options)
     moves = {word: getattr(explanation, word) for word in ("rose", "fell", "kept")}
     if as_json:
@@ -123,7 +124,7 @@ def _of_rows(
     query: str,
     offsets: Offsets,
     embed: str | None,
-    scale: str,
+    scale: Scale | None,
     *,
     rewards: str | None,
     task: str | None,
@@ -137,11 +138,10 @@ def _of_rows(
     learned_for = offsets.settings.get("embedder", read.embedder)
     if learned_for != read.embedder:
         raise click.UsageError(f"--embed: expected the model of the offsets, {learned_for}, got {read.embedder}")
-    tasks = [(dataset, scores) for dataset, scores, _ in tasks_of(read) if task in (None, dataset.name)]
-    dataset, scores = next(((one, scores) for one, scores in tasks if query in one.queries), (None, None))
-    if dataset is None or scores is None:
-        raise click.UsageError(f"QUERY: expected the text of a query of {file}, got {query!r}")
-    return explain_in(dataset, query, offsets, *vectors_of(read, dataset), scores, task=dataset.name, top=top)
+    for collection in collections_of(read):
+        if query in collection.dataset.queries and task in (None, collection.dataset.name):
+            return explain_in(collection, query, offsets, task=collection.dataset.name, top=top)
+    raise click.UsageError(f"QUERY: expected the text of a query of {file}, got {query!r}")
 
 
 # What the numbers of a document's line mean.

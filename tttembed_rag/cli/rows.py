@@ -22,8 +22,6 @@ from tttembed_rag.system.jsontext import parsed_json
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.collection import Collection
-    from tttembed_rag.evaluate.datasets import Dataset
-    from tttembed_rag.vectors.checks import FloatArray
 
 # Scores by query and document, or by source and document.
 Scores: TypeAlias = dict[str, dict[str, float]]
@@ -31,30 +29,36 @@ Scores: TypeAlias = dict[str, dict[str, float]]
 CACHE = ".known-vectors.sqlite"
 
 
-def tasks_of(rewards: Rewards) -> list[tuple[Dataset, Scores, dict[str, Scores]]]:
-    """Each task of the *rewards* of texts: its texts, which are their own ids, and its scores.
+def collections_of(rewards: Rewards) -> list[Collection]:
+    """A collection for each task of the *rewards* of texts, to measure on: texts are their own ids.
 
     The documents are those of all tasks. The scores by query and document are the means of all sources, beside the
     scores by query, source and document. Labels are gains: how far a score lies above the least of its query.
     """
+    from tttembed_rag.evaluate.collection import Collection
     from tttembed_rag.evaluate.datasets import Dataset
 
     by_task: dict[str, dict[str, Scores]] = {}
-    rows = zip(rewards.tasks.tolist(), rewards.query_texts.tolist(), rewards.sources.tolist(), strict=True)
+    texts_of_rows = rewards.query_texts.tolist()
+    rows = zip(rewards.tasks.tolist(), texts_of_rows, rewards.sources.tolist(), strict=True)
     for row, (task, query, source) in enumerate(rows):
         pairs = slice(*rewards.starts[row : row + 2])
         texts, values = rewards.doc_texts[rewards.candidates[pairs]].tolist(), rewards.values[pairs].tolist()
         by_task.setdefault(task, {}).setdefault(query, {})[source] = dict(zip(texts, values, strict=True))
     documents = {text: text for text in rewards.doc_texts.tolist()}
-    tasks = []
-    for task, queries in by_task.items():
-        scores = {query: _means(of_sources.values()) for query, of_sources in queries.items()}
+    row_of = {text: row for row, text in enumerate(texts_of_rows)}
+    collections = []
+    for task, sources in by_task.items():
+        scores = {query: _means(of_sources.values()) for query, of_sources in sources.items()}
         qrels = {
-            query: dict(zip(of, gains_of(np.array(list(of.values()))).tolist(), strict=True))
-            for query, of in scores.items()
+            query: dict(zip(of_query, gains_of(np.array(list(of_query.values()))).tolist(), strict=True))
+            for query, of_query in scores.items()
         }
-        tasks.append((Dataset(task, documents, {query: query for query in scores}, qrels), scores, queries))
-    return tasks
+        dataset = Dataset(task, documents, {query: query for query in scores}, qrels)
+        vectors = rewards.doc_vectors, rewards.query_vectors[[row_of[query] for query in scores]]
+        by, judge = rewards.embedder, rewards.judge
+        collections.append(Collection.of(dataset, *vectors, embedder=by, judge=judge, scores=scores, sources=sources))
+    return collections
 
 
 def _means(of_sources: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -66,42 +70,32 @@ def _means(of_sources: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {document: float(np.mean(of_document)) for document, of_document in scores.items()}
 
 
-def vectors_of(rewards: Rewards, dataset: Dataset) -> tuple[FloatArray, FloatArray]:
-    """The vectors of the documents and of the queries of a task of *rewards*, in order."""
-    row_of = {text: row for row, text in enumerate(rewards.query_texts.tolist())}
-    return rewards.doc_vectors, rewards.query_vectors[[row_of[text] for text in dataset.queries]]
-
-
-def collections_of(rewards: Rewards) -> list[Collection]:
-    """A collection for each task of *rewards*, to measure on."""
-    from tttembed_rag.evaluate.collection import Collection
-
-    collections = []
-    for dataset, scores, sources in tasks_of(rewards):
-        by, judge, vectors = rewards.embedder, rewards.judge, vectors_of(rewards, dataset)
-        collections.append(Collection.of(dataset, *vectors, embedder=by, judge=judge, scores=scores, sources=sources))
-    return collections
-
-
-def read_rewarded(file: Path, scale: str, task: str, *, rewards: str | None = None) -> list[Served]:
+def read_rewarded(file: Path, scale: Scale | None, task: str, *, rewards: str | None = None) -> list[Served]:
     """The queries of a *file* of votes as `read_votes` takes it, or of a log of served queries, with their rewards.
 
     Of a log, *rewards* is the name of its scores. Rows that name no task are of *task*. What is odd is printed: rewards
-    that are too low for their *scale*, or two columns exchanged.
+    that are too low for their *scale*, two columns exchanged, ids in the place of texts.
     """
-    declared = Scale.parse(scale)
-    served = _judged_log(file, rewards, declared, task) if is_log(file) else read_votes(file, scale=declared, task=task)
-    values = [candidate.reward for one in served for candidate in one.candidates]
-    if doubt := declared.doubt(np.array(values, dtype=np.float64)):
-        click.echo(f"warning: {doubt}", err=True)
-    queries, documents = (int(np.median([len(text) for text in texts])) for texts in _texts_of(served))
-    if queries > 2 * documents:
-        exchanged = f"queries have {queries} characters, documents {documents}: are the two columns exchanged?"
-        click.echo(f"warning: {file}: {exchanged}", err=True)
+    log, declared = is_log(file), scale or Scale()
+    served = _judged_log(file, rewards, declared, task) if log else read_votes(file, scale=scale, task=task)
+    values = [candidate.reward for query in served for candidate in query.candidates]
+    queries, documents = _texts_of(served)
+    of_queries, of_documents = (int(np.median([len(text) for text in texts])) for texts in (queries, documents))
+    odd = {
+        declared.doubt(np.array(values, dtype=np.float64)),
+        f"{file}: queries have {of_queries} characters, documents {of_documents}: are the two columns exchanged?"
+        if of_queries > 2 * of_documents
+        else "",
+        f"{file}: documents are single words, such as {documents[0]!r:.40}: expected their texts, not their ids"
+        if all(text.isascii() and len(text.split()) == 1 for text in documents)
+        else "",
+    }
+    for line in sorted(odd - {""}):
+        click.echo(f"warning: {line}", err=True)
     return served
 
 
-def read_embedded(file: Path, *, embed: str | None, rewards: str | None, scale: str, task: str) -> Rewards:
+def read_embedded(file: Path, *, embed: str | None, rewards: str | None, scale: Scale | None, task: str) -> Rewards:
     """The rewards of *file*, whose queries are those of `read_rewarded`, each text embedded once.
 
     Vectors are kept beside the file for the next command.
@@ -127,8 +121,8 @@ def read_embedded(file: Path, *, embed: str | None, rewards: str | None, scale: 
 
 def _texts_of(served: Sequence[Served]) -> tuple[list[str], list[str]]:
     """The different texts of the queries and of their documents, in order."""
-    documents = (candidate.text for one in served for candidate in one.candidates)
-    return list(dict.fromkeys(one.query for one in served)), list(dict.fromkeys(documents))
+    documents = (candidate.text for query in served for candidate in query.candidates)
+    return list(dict.fromkeys(query.query for query in served)), list(dict.fromkeys(documents))
 
 
 def is_file_of_rows(path: Path) -> bool:
@@ -156,17 +150,18 @@ def refuse_of_folder(paths: Sequence[Path], *names: str) -> None:
             refuse_given(["rewards"], "a BEIR folder or a judged log", got)
 
 
-def refuse_embed(folder: Path, embed: str | None) -> None:
-    """Refuse a model for the texts of a BEIR *folder*, which has stored vectors."""
+def check_folder(folder: Path, embed: str | None) -> None:
+    """Refuse what is no BEIR *folder*, and a model for the texts of one, which has stored vectors."""
+    if not (folder / "corpus.jsonl").is_file():
+        found = "a folder without corpus.jsonl" if folder.is_dir() else "no such file or folder"
+        raise DataError(f"{folder}: expected a file of rows or a BEIR folder, found {found}")
     if embed is not None:
-        if not folder.exists():
-            raise DataError(f"{folder}: expected a file of rows or a BEIR folder, found no such file or folder")
         raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embed {embed}")
 
 
 def is_log(file: Path) -> bool:
     """Whether the first line of *file* is that of a log of served queries."""
-    if file.suffix.lower() in (".csv", ".tsv") or not file.is_file():
+    if not file.is_file():
         return False
     with file.open(encoding="utf-8-sig", errors="replace") as lines:
         first = next((line for line in lines if line.strip()), "")

@@ -32,9 +32,10 @@ def tell(offsets: Offsets, *, everything: bool, verbose: bool, as_json: bool) ->
                 say(line)
         return
     shared: dict[str | None, list[Offset]] = {}
-    private: dict[str | None, list[Offset]] = {}
+    private = [offset for offset in offsets.values() if offset.query_id is not None]
     for offset in offsets.values():
-        (shared if offset.query_id is None else private).setdefault(offset.task, []).append(offset)
+        if offset.query_id is None:
+            shared.setdefault(offset.task, []).append(offset)
     listed = [[offset for offset in of_task if offset.served] or of_task[:1] for of_task in shared.values()]
     listed.sort(key=lambda of_task: not of_task[0].served)
     for offset in chain.from_iterable(listed[:_TASKS]):
@@ -43,17 +44,13 @@ def tell(offsets: Offsets, *, everything: bool, verbose: bool, as_json: bool) ->
     if left := listed[_TASKS:]:
         served = sum(of_task[0].served for of_task in left)
         say(f"and {len(left)} more tasks, {served} of them served (--all lists them)")
-    for task, own in private.items() if len(private) <= _TASKS else ():
-        if len(own) == 1:
-            for line in offset_lines(own[0], verbose=verbose):
-                say(line)
-            continue
-        served = sum(offset.served for offset in own)
-        say(f"query:{task}/...: {len(own)} private offsets, {served} served, {own[0].evidence} (--all lists them)")
-    if len(private) > _TASKS:
-        every = list(chain.from_iterable(private.values()))
-        served = sum(offset.served for offset in every)
-        say(f"query:...: {len(every)} private offsets of {len(private)} tasks, {served} served (--all lists them)")
+    if len(private) == 1:
+        for line in offset_lines(private[0], verbose=verbose):
+            say(line)
+    elif private:
+        served, tasks = sum(offset.served for offset in private), len({offset.task for offset in private})
+        of = f"task {private[0].task}, {private[0].evidence}" if tasks == 1 else f"{tasks} tasks"
+        say(f"query:...: {len(private)} private offsets, {served} served, of {of} (--all lists them)")
 
 
 def _origin(offsets: Offsets) -> list[str]:
@@ -71,7 +68,9 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         **{name: getattr(offset, name) for name in ("key", "served", "alpha", "n")},
         "measured": offset.evidence.n,
         "skips": None if offset.skips is None else asdict(offset.skips),
-        "floor": None if (floor := offset.floor) is None else {"n": floor.n, "cut": floor.cut(), "told": floor.told()},
+        "floor": None
+        if (floor := offset.floor) is None
+        else {"n": floor.n, "cut": floor.cut(), "cosine": floor.cosine(), "told": floor.told()},
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,

@@ -16,9 +16,10 @@ from tttembed_rag.cli.group import main, say, target, text
 from tttembed_rag.cli.judge import default_target, judge
 from tttembed_rag.cli.learning import read_rewards
 from tttembed_rag.cli.measuring import evaluate
-from tttembed_rag.cli.options import path_alone, whether_trusted
+from tttembed_rag.cli.options import on_scale, path_alone, whether_trusted
 from tttembed_rag.cli.rows import is_log
 from tttembed_rag.rewards.columns import DEFAULT_TASK
+from tttembed_rag.rewards.scales import Scale
 
 
 @main.command("try", short_help="Say in one sentence whether a reranker helps your search.")
@@ -26,7 +27,7 @@ from tttembed_rag.rewards.columns import DEFAULT_TASK
 @click.option("--judge", "spec", metavar="SPEC", help="Your reranker, as in `tttembed judge`; votes need none.")
 @embedded_by("the texts of LOG, CSV or DIR")
 @click.option("--rewards", metavar="NAME", help="Verdicts that are there: scores/NAME.tsv, instead of --judge.")
-@click.option("--scale", default="probability", help="Of CSV and --rewards: probability, logit or rubric:LOW,HIGH.")
+@on_scale
 @text("--budget", "CAPS", "pairs=N,tokens=N,usd=N; without a part no such cap.")
 @text("--price", "USD", "input=N,output=N (per million tokens), request=N (each).")
 @whether_trusted
@@ -39,7 +40,7 @@ def attempt(
     rewards: str | None,
     page: Path | None,
     *,
-    scale: str,
+    scale: Scale | None,
     trusted: bool | None,
     as_json: bool,
     **spending: str,
@@ -66,8 +67,8 @@ def attempt(
         rewards, trusted = default_target(source, spec).stem, trusted if trusted is not None else True
     read: dict[str, Any] = {"embed": None if folder else embed, "scale": scale, "rewards": rewards, "trusted": trusted}
     read["vectors"] = "minilm" if embed is None else name_of(embed)
-    found = read_rewards(source, task=DEFAULT_TASK, language=False, judge=None, tenant="", last=None, depth=10, **read)
-    conclusion = Conclusion.of(fit(replace(found.rewards, declared_by="your reranker")))
+    known = read_rewards(source, task=DEFAULT_TASK, language=False, judge=None, tenant="", last=None, depth=10, **read)
+    conclusion = Conclusion.of(fit(replace(known.rewards, declared_by="your reranker")))
     if page is not None:
         several = {name: [value] for name in ("embed", "vectors") if (value := read[name]) is not None}
         measured = {**read, "embed": (), **several, "rewards": rewards or "qrels"}

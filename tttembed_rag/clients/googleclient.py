@@ -32,7 +32,7 @@ class GoogleModel:
         if url is not None:
             Address.of(url, "that of the environment" if is_own else key)
         self.name, patience = name, patience or Patience()
-        given = {"api_key": key} if key or is_own else {"api_key": "none", "vertexai": False}
+        credentials = {"api_key": key} if key or is_own else {"api_key": "none", "vertexai": False}
         genai = require("google.genai", EXTRA)
         without = "" if key or is_own else "x-goog-api-key"  # google-genai refuses to have none
         http = http_client(require("httpx", EXTRA).Client, patience, without=without)
@@ -40,7 +40,7 @@ class GoogleModel:
             base_url=url, timeout=int(patience.timeout * 1000), httpx_client=http
         )
         try:
-            self.client = genai.Client(http_options=options, **given)
+            self.client = genai.Client(http_options=options, **credentials)
         except ValueError as exc:
             raise JudgeError(f"{name}: expected an API key in GEMINI_API_KEY ({exc})") from exc
         weakref.finalize(self.client, http.close)
@@ -57,9 +57,9 @@ class GoogleModel:
         try:
             return call()
         except require("google.genai.errors", EXTRA).APIError as exc:
-            brief, said = f"{expected}, got {exc.code}", str(exc.message)
-            check_status(exc.code, _headers(exc), brief, said)
-            raise JudgeError(brief, said) from exc
+            brief, detail = f"{expected}, got {exc.code}", str(exc.message)
+            check_status(exc.code, _headers(exc), brief, detail)
+            raise JudgeError(brief, detail) from exc
         except JudgeError:
             raise
         except Exception as exc:
@@ -68,8 +68,8 @@ class GoogleModel:
             if isinstance(exc, TimeoutError) or any(kind.__name__ == "TransportError" for kind in kinds):
                 raise BusyError(f"{expected}, got {type(exc).__name__}: {exc}") from exc
             # google-genai reads an answer of another shape with errors of all kinds, of pydantic and json among them.
-            said = " ".join(str(exc).split())
-            raise JudgeError(f"{expected} of Gemini, got {type(exc).__name__}:", said[:200]) from exc
+            detail = " ".join(str(exc).split())
+            raise JudgeError(f"{expected} of Gemini, got {type(exc).__name__}:", detail[:200]) from exc
 
 
 def _headers(exc: Any) -> dict[str, str]:

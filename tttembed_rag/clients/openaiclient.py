@@ -48,9 +48,9 @@ def failures_of(name: str, expected: str) -> Iterator[None]:
     try:
         yield
     except openai.APIStatusError as exc:
-        brief, said = f"{name}: expected an answer, got {exc.status_code}", shown(exc.response.content)
-        check_status(exc.status_code, exc.response.headers, brief, said)
-        raise JudgeError(brief, said) from exc
+        brief, detail = f"{name}: expected an answer, got {exc.status_code}", shown(exc.response.content)
+        check_status(exc.status_code, exc.response.headers, brief, detail)
+        raise JudgeError(brief, detail) from exc
     except openai.APIConnectionError as exc:
         raise BusyError(f"{name}: expected an answer, got {type(exc.__cause__ or exc).__name__}: {exc}") from exc
     except (openai.OpenAIError, *UNREADABLE) as exc:

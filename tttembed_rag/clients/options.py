@@ -7,7 +7,7 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from tttembed_rag.clients.endpoint import DOMAINS, is_of
@@ -15,6 +15,8 @@ from tttembed_rag.clients.retrying import Patience
 from tttembed_rag.errors import InputError
 
 __all__ = ["Options", "without_secrets"]
+
+DefaultT = TypeVar("DefaultT")
 
 
 def without_secrets(spec: str) -> str:
@@ -36,15 +38,10 @@ class Options:
         self._left = dict(parse_qsl(options, keep_blank_values=True))
         self._known: list[str] = []
 
-    def take(self, name: str, default: str) -> str:
-        """The text of an option, or *default*."""
+    def take(self, name: str, default: DefaultT) -> str | DefaultT:
+        """The text of an option, which may be empty, or *default* without it."""
         self._known.append(name)
         return self._left.pop(name, default)
-
-    def maybe(self, name: str) -> str | None:
-        """The text of an option, which may be empty; None without it."""
-        self._known.append(name)
-        return self._left.pop(name, None)
 
     def number(self, name: str, default: float) -> float:
         """The number of an option, or *default*."""
@@ -115,4 +112,4 @@ def _needed(function: Any) -> list[inspect.Parameter]:
     """The arguments that *function* must be given by place."""
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return [one for one in parameters if one.kind in places and one.default is one.empty]
+    return [parameter for parameter in parameters if parameter.kind in places and parameter.default is parameter.empty]

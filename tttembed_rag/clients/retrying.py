@@ -1,26 +1,30 @@
-"""Asking a service that may be busy: again after failures that pass."""
+"""Asking a service again: after failures that pass, and about fewer texts where it takes no more or refuses one."""
 
 from __future__ import annotations
 
 import email.utils
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from tttembed_rag.errors import InputError, JudgeError, require
+from tttembed_rag.errors import InputError, JudgeError, check_count, require
+
+ResultT = TypeVar("ResultT")
 
 EXTRA = "judges"
 # Statuses that pass: timeouts, too many requests, servers in trouble.
 _PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+# Texts that are refused alone, before any is taken, until it is believed that the texts are not why.
+_ENOUGH = 8
 
 
 class BusyError(JudgeError):
     """A service that could not answer now; *retry_after* are the seconds that it asked to wait, if it said so."""
 
-    def __init__(self, brief: str, said: str = "", retry_after: float | None = None) -> None:
-        super().__init__(brief, said)
+    def __init__(self, brief: str, detail: str = "", retry_after: float | None = None) -> None:
+        super().__init__(brief, detail)
         self.retry_after = retry_after
 
 
@@ -86,14 +90,14 @@ class Patience:
         )
 
 
-def check_status(status: int, headers: Mapping[str, str], brief: str, said: str) -> None:
+def check_status(status: int, headers: Mapping[str, str], brief: str, detail: str) -> None:
     """Return for success; raise `BusyError` for a status that passes, and for others `RefusedError` or `JudgeError`."""
     if status in _PASSING:
-        raise BusyError(brief, said, _seconds(headers.get("retry-after", "").strip()))
+        raise BusyError(brief, detail, _seconds(headers.get("retry-after", "").strip()))
     if 400 <= status < 500:
-        raise _REFUSED.get(status, RefusedError)(brief, said)
+        raise _REFUSED.get(status, RefusedError)(brief, detail)
     if not 200 <= status < 300:
-        raise JudgeError(brief, said)
+        raise JudgeError(brief, detail)
 
 
 def _seconds(retry_after: str) -> float | None:
@@ -102,3 +106,45 @@ def _seconds(retry_after: str) -> float | None:
         with suppress(ValueError):
             return max(0.0, seconds(retry_after))
     return None
+
+
+class Portions:
+    """Requests with *most* texts at most, and with fewer once it has shown that a service takes no more."""
+
+    def __init__(self, most: int) -> None:
+        check_count("batch_size", most)
+        self.most = most
+
+    def ask(
+        self, texts: Sequence[str], ask: Callable[[Sequence[str]], Sequence[ResultT]]
+    ) -> list[ResultT | RefusedTextsError]:
+        """What *ask* gives for each of *texts*: asked in halves where they are refused, down to a text alone.
+
+        A text that is refused alone has its error. Where both halves are taken as they are, their number was too large.
+
+        Raises:
+            RefusedError: Text after text is refused, and none is taken.
+        """
+        return self._halved(texts, ask, [])
+
+    def _halved(
+        self, texts: Sequence[str], ask: Callable[[Sequence[str]], Sequence[ResultT]], taken: list[bool]
+    ) -> list[ResultT | RefusedTextsError]:
+        try:
+            results: list[ResultT | RefusedTextsError] = list(ask(texts))
+            taken.append(True)
+        except RefusedTextsError as exc:
+            if len(texts) > 1:
+                half, before = (len(texts) + 1) // 2, taken.count(False)
+                results = [
+                    *self._halved(texts[:half], ask, taken),
+                    *self._halved(texts[half:], ask, taken),
+                ]
+                if taken.count(False) == before:
+                    self.most = min(self.most, half)
+                return results
+            taken.append(False)
+            if len(taken) == _ENOUGH and not any(taken):
+                raise RefusedError(exc.brief, exc.said) from exc
+            return [exc]
+        return results

@@ -60,7 +60,7 @@ def estimated_tokens(*texts: str) -> int:
 
 
 class Meter:
-    """A running total of usage that threads may share; `heard` is whether a judge reported any.
+    """A running total of usage that threads may share; `is_fed` is whether a judge reported any.
 
     `ended` is how the last answer ended, in the words of its service.
     """
@@ -68,14 +68,14 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.usage = Usage()
-        self.heard = False
+        self.is_fed = False
         self.ended = ""
 
     def add(self, usage: Usage) -> None:
         """Add *usage* to the total."""
         with self._lock:
             self.usage += usage
-            self.heard = True
+            self.is_fed = True
 
 
 _METER: ContextVar[Meter | None] = ContextVar("tttembed_meter", default=None)

@@ -109,11 +109,11 @@ class Bridge:
         bridge = cls(weights, middles, documents, distance, agreement, count, probe=probe, embedder=embedder)
         if queries is None or not len(np.asarray(queries[0])):
             return bridge
-        asked, places = _paired("queries, new", queries[0], "queries, old", queries[1])
-        learned, held_out = (slice(0, None, 2), slice(1, 2 * _HELD, 2)) if len(asked) > 1 else (slice(1), slice(1))
-        half = bridge.towards(asked[learned], places[learned])
-        agreement = _agreement(half.apply(asked[held_out]), places[held_out], old_rows)
-        return replace(bridge.towards(asked, places), agreement=agreement)
+        logged_new, logged_old = _paired("queries, new", queries[0], "queries, old", queries[1])
+        learned, held_out = (slice(0, None, 2), slice(1, 2 * _HELD, 2)) if len(logged_new) > 1 else (slice(1), slice(1))
+        half = bridge.towards(logged_new[learned], logged_old[learned])
+        agreement = _agreement(half.apply(logged_new[held_out]), logged_old[held_out], old_rows)
+        return replace(bridge.towards(logged_new, logged_old), agreement=agreement)
 
     def towards(self, new: ArrayLike, old: ArrayLike) -> Bridge:
         """The same bridge, the middles of queries a part of the way to those of logged ones, by both models' vectors.
@@ -232,7 +232,7 @@ def _at_unit(vectors: FloatArray) -> FloatArray:
 def _agreement(crossed: FloatArray, old: ArrayLike, documents: FloatArray) -> float:
     """The share of the first ten *documents* by *old* vectors that *crossed* ones of the same rows find."""
     count = min(_LISTED, len(documents))
-    one, other = (
+    by_crossed, by_old = (
         np.argpartition(-(np.asarray(rows) @ documents.T), count - 1, axis=1)[:, :count] for rows in (crossed, old)
     )
-    return float((one[:, :, None] == other[:, None, :]).any(axis=2).mean())
+    return float((by_crossed[:, :, None] == by_old[:, None, :]).any(axis=2).mean())

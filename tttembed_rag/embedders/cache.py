@@ -8,16 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from tttembed_rag.clients.fingerprints import pair_key
-from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, check_width
+from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, check_width, in_role
 from tttembed_rag.system.keyed import KeyedRows
 from tttembed_rag.vectors.checks import FloatArray
 
 
-class VectorCache:
+class VectorCache(KeyedRows):
     """Vectors by a hash of the embedder's fingerprint, the role (query or document) and the text."""
-
-    def __init__(self, rows: KeyedRows) -> None:
-        self._rows = rows
 
     @classmethod
     def open(cls, path: Path | None) -> VectorCache:
@@ -26,29 +23,22 @@ class VectorCache:
         Raises:
             DataError: The file is no such cache, or cannot be written.
         """
-        return cls(KeyedRows(path, "vectors", ("text BLOB", "vector BLOB NOT NULL"), kind="a vector cache"))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._rows.close()
+        return cls(path, "vectors", ("text BLOB", "vector BLOB NOT NULL"), kind="a vector cache")
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, FloatArray]:
         """The vectors (d,) that are kept, of *keys*."""
-        return {key: np.frombuffer(vector, dtype=np.float32) for key, vector in self._rows.get(keys)}
+        return {key: np.frombuffer(vector, dtype=np.float32) for key, vector in self.rows(keys)}
 
     def put(self, vectors: Mapping[bytes, FloatArray]) -> None:
         """Keep *vectors*, all or none; a first vector stays."""
-        self._rows.put((key, vector.astype(np.float32).tobytes()) for key, vector in vectors.items())
+        self.add((key, vector.astype(np.float32).tobytes()) for key, vector in vectors.items())
 
 
 class CachedEmbedder(RoleEmbedder):
     """An embedder with a cache: the model embeds only texts that the cache has no vector of.
 
-    Args:
-        embedder: The model.
-        cache: Vectors of earlier runs; new vectors are written to it.
-        at_once: Texts between two writes, the most that a killed run loses.
-        watch: Called after every write with the number of texts since the last.
+    New vectors are written after every *at_once* texts, the most that a killed run loses; then *watch* is called with
+    their number.
     """
 
     def __init__(
@@ -68,14 +58,15 @@ class CachedEmbedder(RoleEmbedder):
 
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
         role = "document" if place else "query"
-        embed = self._embedder.embed_documents if place else self._embedder.embed_queries
         vectors: FloatArray | None = None
         for start in range(0, len(texts), self._at_once):
             part = texts[start : start + self._at_once]
             keys = [pair_key(self.fingerprint, role, text) for text in part]
             by_key = self._cache.get(keys)
             if missing := {key: text for key, text in zip(keys, part, strict=True) if key not in by_key}:
-                fresh = dict(zip(missing, self._checked(embed(list(missing.values()))), strict=True))
+                fresh = dict(
+                    zip(missing, self._checked(in_role(self._embedder, list(missing.values()), place)), strict=True)
+                )
                 self._cache.put(fresh)
                 by_key |= fresh
             if vectors is None:
@@ -83,7 +74,7 @@ class CachedEmbedder(RoleEmbedder):
             for row, key in enumerate(keys, start):
                 vectors[row] = self._checked(by_key[key])
             self._watch(len(part))
-        return embed([]) if vectors is None else vectors
+        return in_role(self._embedder, [], place) if vectors is None else vectors
 
     def _checked(self, vectors: FloatArray) -> FloatArray:
         self._width = self._width or vectors.shape[-1]

@@ -1,22 +1,16 @@
-"""The contract of every embedding model, unit vectors of queries and of documents, and how a service is held to it."""
+"""The contract of every embedding model: unit vectors of queries and of documents."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tttembed_rag.clients.portions import Portions
-from tttembed_rag.clients.retrying import RefusedTextsError
-from tttembed_rag.errors import EmbedderError, JudgeError, VectorError
+from tttembed_rag.errors import EmbedderError, VectorError
 from tttembed_rag.rewards.names import whole
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
-
-# Characters in a request, as many as every service takes: about 20,000 tokens of 3.
-_CHARACTERS = 60_000
 
 
 @runtime_checkable
@@ -37,6 +31,8 @@ class Embedder(Protocol):
 class RoleEmbedder(ABC):
     """A base class of embedders that ask for queries and for documents alike, but for what they choose by *place*."""
 
+    fingerprint: str
+
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of queries, as float32."""
         return self._embed(list(map(whole, texts)), 0)
@@ -48,6 +44,11 @@ class RoleEmbedder(ABC):
     @abstractmethod
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
         """The vectors of queries where *place* is 0, of documents where it is 1."""
+
+
+def in_role(embedder: Embedder, texts: Sequence[str], place: int) -> FloatArray:
+    """The vectors of *texts* as queries where *place* is 0, as documents where it is 1."""
+    return (embedder.embed_documents if place else embedder.embed_queries)(texts)
 
 
 def unit_vectors(name: str, vectors: Any, texts: Sequence[str], *, first: int = 0) -> FloatArray:
@@ -86,42 +87,6 @@ def _width(vector: Any) -> int:
     except VectorError:
         return 0
     return floats.size
-
-
-def embedded(
-    name: str,
-    texts: Sequence[str],
-    ask: Callable[[Sequence[str]], Sequence[Any]],
-    *,
-    portions: Portions,
-    dimensions: int | None,
-) -> FloatArray:
-    """Unit vectors (len(texts), d) of what *ask* gives for some of the *texts* at a time, as the *portions* say.
-
-    Their width is *dimensions*, or that of the first ones.
-
-    Raises:
-        EmbedderError: The service refused a text, which is named, stayed busy or answered something else; it has the
-            model's *name*.
-    """
-    parts: list[FloatArray] = []
-    first = 0
-    try:
-        while first < len(texts):
-            some = texts[first : first + portions.most]
-            lengths = accumulate(map(len, some))
-            group = some[: max(1, sum(length <= _CHARACTERS for length in lengths))]
-            vectors = portions.ask(group, ask)
-            for row, refused in enumerate(vectors, first):
-                if isinstance(refused, RefusedTextsError):
-                    brief = f"{refused.brief} for the text in row {row}:"
-                    raise EmbedderError(brief, f"{texts[row]!r:.80} {refused.said}") from refused
-            parts.append(unit_vectors(name, vectors, group, first=first))
-            check_width(name, parts[-1], dimensions or parts[0].shape[1])
-            first += len(group)
-    except JudgeError as exc:
-        raise EmbedderError(exc.brief, exc.said) from exc
-    return np.concatenate(parts) if parts else unit_vectors(name, [], [])
 
 
 def check_width(name: str, vectors: FloatArray, width: int) -> None:

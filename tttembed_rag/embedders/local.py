@@ -12,14 +12,11 @@ import numpy as np
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.clients.local import loading, short_name, weights_digest
 from tttembed_rag.embedders.contract import RoleEmbedder, unit_vectors
-from tttembed_rag.errors import EmbedderError, InputError, check_count, require
+from tttembed_rag.errors import EmbedderError, check_count, require
 from tttembed_rag.vectors.checks import FloatArray
 
 EXTRA = "embedders"
-Kind: TypeAlias = Literal["sentence-transformers", "qwen3", "embeddinggemma"]
-
-GEMMA_QUERY = "task: search result | query: "
-GEMMA_DOCUMENT = "title: none | text: "
+Kind: TypeAlias = Literal["sentence-transformers", "qwen3"]
 
 _log = logging.getLogger(__name__)
 # Texts of a batch on a CPU; elsewhere texts of a call, tokens of a batch, and characters of a token of prose at least.
@@ -29,14 +26,10 @@ _SAMPLE = "Tokenisers, 2 of them: naïve CAFÉ (don't)!"
 
 
 class LocalEmbedder(RoleEmbedder):
-    """Unit vectors of a model of sentence-transformers.
+    """Unit vectors of a `SentenceTransformer` *model*, which has the last part of a *name* or folder.
 
-    Args:
-        model: A `SentenceTransformer`.
-        name: Its name or folder.
-        query_prompt: Before every query; None is the prompt stored with the model, if it has one.
-        document_prompt: Before every document; None is the prompt stored with the model.
-        batch_size: Texts at once; None is 32 on a CPU, and elsewhere as many of like length as keep it busy.
+    Prompts stand before every query and document; None is the one stored with the model, if there is one. Texts are
+    read *batch_size* at once: None is 32 on a CPU, and elsewhere as many of like length as keep it busy.
     """
 
     def __init__(
@@ -99,30 +92,25 @@ def local_model(
     document_prefix: str | None = None,
     trust_remote_code: bool = False,
 ) -> LocalEmbedder:
-    """A model of sentence-transformers, by the recipe of its kind.
+    """A model of sentence-transformers, by its name or folder, such as ``Qwen/Qwen3-Embedding-0.6B``.
 
     Args:
-        model: Name or folder, such as ``Qwen/Qwen3-Embedding-0.6B`` or ``google/embeddinggemma-300m``.
+        model: Name or folder.
         kind: ``sentence-transformers``, the prompts and the pooling stored beside the model; ``qwen3``, Qwen3-Embedding
             or a model tuned from it: instruction before queries, last token, padding on the left, also where the folder
-            has no word on pooling; ``embeddinggemma``, EmbeddingGemma or a model tuned from it: task before queries,
-            title before documents, never in half precision.
+            has no word on pooling.
         instruction: What queries ask for, one sentence; of ``qwen3``.
         revision: Commit, tag or branch of a hub.
         device: ``cpu``, ``cuda:0`` ...; None takes an accelerator where there is one.
-        dtype: ``float32``, ``bfloat16``, ``float16``; None is full precision on a CPU, elsewhere the model's own, and
-            ``bfloat16`` for ``embeddinggemma``.
+        dtype: ``float32``, ``bfloat16``, ``float16``; None is full precision on a CPU, elsewhere the model's own.
         max_tokens: Tokens read of each text; None is the model's own limit.
         batch_size: Texts at once; None is 32 on a CPU, and elsewhere as many of like length as keep it busy.
         query_prefix: Before every query, of ``sentence-transformers``; None is the prompt stored with the model.
         document_prefix: Before every document.
         trust_remote_code: Whether code that stands beside the model is run.
     """
-    if kind == "embeddinggemma" and dtype == "float16":
-        raise InputError("dtype: expected float32 or bfloat16, whose range EmbeddingGemma needs, got float16")
     library = require("sentence_transformers", EXTRA)
     device = device or library.util.get_device_name()
-    accelerated = "bfloat16" if kind == "embeddinggemma" else "auto"
     with loading(model, "sentence-transformers", EmbedderError, extra=EXTRA) as away:
         loaded = library.SentenceTransformer(
             model,
@@ -130,7 +118,7 @@ def local_model(
             local_files_only=away,
             device=device,
             trust_remote_code=trust_remote_code,
-            model_kwargs={"dtype": dtype or ("float32" if device == "cpu" else accelerated)},
+            model_kwargs={"dtype": dtype or ("float32" if device == "cpu" else "auto")},
             processor_kwargs={"padding_side": "left"} if kind == "qwen3" else None,
         ).eval()
     if max_tokens is not None:
@@ -143,19 +131,11 @@ def local_model(
     if kind == "qwen3":
         loaded = _qwen3(model, loaded)
         prompts = f"Instruct: {instruction}\nQuery:", ""
-    elif kind == "embeddinggemma":
-        if not any(type(module).__name__ == "Dense" for module in loaded):
-            raise EmbedderError(f"{model}: expected the two projections of EmbeddingGemma in modules.json, found none")
-        prompts = GEMMA_QUERY, GEMMA_DOCUMENT
     return LocalEmbedder(loaded, name=model, query_prompt=prompts[0], document_prompt=prompts[1], batch_size=batch_size)
 
 
 def model2vec(model: str) -> LocalEmbedder:
-    """A static model of model2vec: a table of token vectors, hundreds of times faster than a transformer.
-
-    Args:
-        model: Name or folder, such as ``minishlab/potion-retrieval-32M``.
-    """
+    """A static model of model2vec by its name or folder: a table of token vectors, hundreds of times faster."""
     library = require("sentence_transformers", EXTRA)
     modules = require("sentence_transformers.sentence_transformer.modules", EXTRA)
     require("model2vec", EXTRA)

@@ -1,18 +1,29 @@
-"""Embedding models behind HTTP: OpenAI's protocol (which most servers speak), Cohere's and Voyage's."""
+"""Embedding models of services: of OpenAI's protocol (which most servers speak), Cohere's, Voyage's and Gemini's."""
 
 from __future__ import annotations
 
+import re
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
+
+import numpy as np
 
 from tttembed_rag.clients.endpoint import Address, Endpoint, with_path
 from tttembed_rag.clients.fingerprints import fingerprint_of
-from tttembed_rag.clients.portions import Portions
-from tttembed_rag.clients.retrying import Patience
-from tttembed_rag.embedders.contract import RoleEmbedder, embedded
-from tttembed_rag.errors import InputError
+from tttembed_rag.clients.googleclient import EXTRA, GoogleModel
+from tttembed_rag.clients.retrying import Patience, Portions, RefusedTextsError
+from tttembed_rag.embedders.contract import RoleEmbedder, check_width, unit_vectors
+from tttembed_rag.errors import EmbedderError, InputError, JudgeError, check_count, require
 from tttembed_rag.vectors.checks import FloatArray
+
+# What Gemini reads before texts from the second generation on, the task types that it knows before, and texts at once.
+QUERY_PREFIX, DOCUMENT_PREFIX = "task: search result | query: ", "title: none | text: "
+_TASKS, _GEMINI_AT_ONCE = ("RETRIEVAL_QUERY", "RETRIEVAL_DOCUMENT"), 100
+# Characters in a request, as many as every service takes: about 20,000 tokens of 3.
+_CHARACTERS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,46 @@ PROTOCOLS = {
 }
 
 
-class EmbeddingService(RoleEmbedder):
+class _Service(RoleEmbedder):
+    """An embedder that reads *prefixes* before queries and documents, and asks about *most* texts at once."""
+
+    def __init__(self, prefixes: tuple[str, str], dimensions: int | None, most: int) -> None:
+        if dimensions is not None:
+            check_count("dimensions", dimensions)
+        self._prefixes, self._dimensions, self._portions = prefixes, dimensions, Portions(most)
+
+    @abstractmethod
+    def _vectors(self, texts: Sequence[str], place: int) -> Sequence[Any]:
+        """The vectors of some texts, by one request."""
+
+    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
+        """Their width is the one that was asked for, or that of the first ones.
+
+        Raises:
+            EmbedderError: The service refused a text, which is named, stayed busy or answered something else.
+        """
+        texts = [self._prefixes[place] + text for text in texts]
+        parts: list[FloatArray] = []
+        first = 0
+        try:
+            while first < len(texts):
+                some = texts[first : first + self._portions.most]
+                lengths = accumulate(map(len, some))
+                group = some[: max(1, sum(length <= _CHARACTERS for length in lengths))]
+                vectors = self._portions.ask(group, lambda part: self._vectors(part, place))
+                for row, refused in enumerate(vectors, first):
+                    if isinstance(refused, RefusedTextsError):
+                        brief = f"{refused.brief} for the text in row {row}:"
+                        raise EmbedderError(brief, f"{texts[row]!r:.80} {refused.said}") from refused
+                parts.append(unit_vectors(self.fingerprint, vectors, group, first=first))
+                check_width(self.fingerprint, parts[-1], self._dimensions or parts[0].shape[1])
+                first += len(group)
+        except JudgeError as exc:
+            raise EmbedderError(exc.brief, exc.said) from exc
+        return np.concatenate(parts) if parts else unit_vectors(self.fingerprint, [], [])
+
+
+class EmbeddingService(_Service):
     """Unit vectors of an embedding model behind HTTP; an `EmbedderError` where the service refuses or stays busy.
 
     Args:
@@ -101,7 +151,7 @@ class EmbeddingService(RoleEmbedder):
         self._protocol = PROTOCOLS[protocol]
         if url is None and not key:
             raise InputError(f"key: expected one in the environment variable {self._protocol.key}, found none")
-        self._portions = Portions(batch_size or self._protocol.at_once)
+        super().__init__((query_prefix, document_prefix), dimensions, batch_size or self._protocol.at_once)
         base = url or self._protocol.url
         self._endpoint = Endpoint(
             with_path(base, self._protocol.path),
@@ -110,17 +160,56 @@ class EmbeddingService(RoleEmbedder):
             patience=patience,
         )
         self._body = {"model": model} | ({} if dimensions is None else {self._protocol.width: dimensions})
-        self._prefixes, self._dimensions = (query_prefix, document_prefix), dimensions
         self.fingerprint = fingerprint_of(
             protocol, model, url=self._endpoint.url, dimensions=dimensions, prefixes=self._prefixes
         )
 
-    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
-        protocol, said = self._protocol, self._body | self._protocol.kinds[place]
+    def _vectors(self, texts: Sequence[str], place: int) -> Sequence[Any]:
+        body = self._body | self._protocol.kinds[place] | {self._protocol.texts: list(texts)}
+        vectors: Sequence[Any] = self._endpoint.ask(body, self._protocol.vectors, expected="a vector for each text")
+        return vectors
 
-        def ask(group: Sequence[str]) -> Any:
-            body = said | {protocol.texts: list(group)}
-            return self._endpoint.ask(body, protocol.vectors, expected="a vector for each text")
 
-        prefixed = [self._prefixes[place] + text for text in texts]
-        return embedded(self.fingerprint, prefixed, ask, portions=self._portions, dimensions=self._dimensions)
+class GeminiEmbedder(_Service):
+    """Unit vectors of a Gemini embedding model; an `EmbedderError` where the service refuses or stays busy.
+
+    ``gemini-embedding-001`` reads from a task type whether a text is a query, and leaves vectors of fewer
+    dimensions unnormalised; ``gemini-embedding-2`` knows no task types and reads a prefix. The two
+    spaces have nothing in common: offsets of one model are noise in the other.
+
+    The arguments are those of `EmbeddingService`: a *url* of None is Google, a *key* of None is in GEMINI_API_KEY or
+    GOOGLE_API_KEY, which Google alone is sent, and prefixes are read from the second generation on.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        url: str | None = None,
+        key: str | None = None,
+        dimensions: int | None = None,
+        query_prefix: str = QUERY_PREFIX,
+        document_prefix: str = DOCUMENT_PREFIX,
+        batch_size: int | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        generation = re.search(r"gemini-embedding-0*(\d+)", model)
+        self._by_prefix = generation is not None and int(generation[1]) >= 2
+        prefixes = (query_prefix, document_prefix) if self._by_prefix else ("", "")
+        super().__init__(prefixes, dimensions, batch_size or _GEMINI_AT_ONCE)
+        try:
+            self._google = GoogleModel(model, url=url, key=key, patience=patience)
+        except JudgeError as exc:
+            raise EmbedderError(exc.brief, exc.said) from exc
+        prompts = prefixes if self._by_prefix else _TASKS
+        self.fingerprint = fingerprint_of("gemini", model, prompts=prompts, dimensions=dimensions)
+
+    def _vectors(self, texts: Sequence[str], place: int) -> Sequence[Any]:
+        config = require("google.genai.types", EXTRA).EmbedContentConfig(
+            task_type=None if self._by_prefix else _TASKS[place], output_dimensionality=self._dimensions
+        )
+        # One content per text: strings would become one aggregated vector in the second generation.
+        contents = [{"parts": [{"text": text}]} for text in texts]
+        embed, model = self._google.client.models.embed_content, self._google.name
+        answer = self._google.ask(lambda: embed(model=model, contents=contents, config=config))
+        return [item.values or [] for item in answer.embeddings or []]

@@ -24,11 +24,9 @@ _LIMIT, _BATCH = 256, 2_048
 
 
 class MiniLM(RoleEmbedder):
-    """Unit vectors (n, 384) of all-MiniLM-L6-v2, whose weights and tokenizer lie in *folder*.
+    """Unit vectors (n, 384) of all-MiniLM-L6-v2, by the ``model.safetensors`` and the ``tokenizer.json`` in *folder*.
 
-    Args:
-        folder: Holds ``model.safetensors`` and ``tokenizer.json``.
-        max_tokens: Tokens read of each text, with the two that frame it; 512 are read at most.
+    Of each text *max_tokens* are read, with the two that frame it; 512 at most.
     """
 
     def __init__(self, folder: Path, *, max_tokens: int = _LIMIT) -> None:

@@ -9,9 +9,8 @@ from tttembed_rag.clients.fingerprints import INSTRUCTION
 from tttembed_rag.clients.local import short_name
 from tttembed_rag.clients.options import Options
 from tttembed_rag.embedders.contract import Embedder
-from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
 from tttembed_rag.embedders.local import Kind, local_model, model2vec
-from tttembed_rag.embedders.service import PROTOCOLS, EmbeddingService
+from tttembed_rag.embedders.service import PROTOCOLS, QUERY_PREFIX, EmbeddingService, GeminiEmbedder
 from tttembed_rag.embedders.smallmodel import minilm
 from tttembed_rag.embedders.wrapped import Bridged, FrameworkEmbedder, FunctionEmbedder, Truncated
 from tttembed_rag.errors import InputError
@@ -23,10 +22,10 @@ KINDS = ", ".join([*(f"{kind}:MODEL" for kind in _MODELS), "python:MODULE:NAME o
 def open_embedder(spec: str) -> Embedder:
     """The embedder that *spec* names.
 
-    `sentence-transformers:MODEL`, `qwen3:MODEL`, `embeddinggemma:MODEL`, `model2vec:MODEL` (names of a hub,
-    or folders), `openai:MODEL` (any service that speaks its embeddings, by `?url=`), `cohere:MODEL`, `voyage:MODEL`,
-    `gemini:MODEL`, `python:MODULE:NAME` (a function from texts to vectors, an embedding object of LangChain,
-    LlamaIndex or this package, or a class or function that makes one) or `minilm`; options follow as in an address:
+    `sentence-transformers:MODEL`, `qwen3:MODEL`, `model2vec:MODEL` (names of a hub, or folders), `openai:MODEL` (any
+    service that speaks its embeddings, by `?url=`), `cohere:MODEL`, `voyage:MODEL`, `gemini:MODEL`,
+    `python:MODULE:NAME` (a function from texts to vectors, an embedding object of LangChain, LlamaIndex or this
+    package, or a class or function that makes one) or `minilm`; options follow as in an address:
     `qwen3:Qwen/Qwen3-Embedding-0.6B?dimensions=256&batch=8`, `openai:nomic-embed-text?url=http://127.0.0.1:11434/v1`.
     With `bridge=FILE` it is an embedder of the old index that the bridge in FILE leads to.
 
@@ -91,7 +90,7 @@ def _here(kind: Any, target: str, options: Options) -> Embedder:
     if kind == "qwen3":
         machine["instruction"] = options.take("instruction", INSTRUCTION)
     if kind == "sentence-transformers":
-        machine |= {name: options.maybe(name) for name in ("query_prefix", "document_prefix")}
+        machine |= {name: options.take(name, None) for name in ("query_prefix", "document_prefix")}
     return local_model(target, kind, **machine)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tttembed_rag.clients.fingerprints import fingerprint_of
 from tttembed_rag.embedders.bridge import Bridge, bridge_for
-from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, unit_vectors
+from tttembed_rag.embedders.contract import Embedder, RoleEmbedder, in_role, unit_vectors
 from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.functions import vectors_from
@@ -24,10 +24,8 @@ _NAMES = ("model_name", "model", "model_id", "deployment", "repo_id")
 class FrameworkEmbedder(RoleEmbedder):
     """The vectors of a LangChain ``Embeddings``, a LlamaIndex ``BaseEmbedding`` or a user's `Embedder`, at unit length.
 
-    Args:
-        model: The object.
-        fingerprint: A text of everything that decides its vectors; None takes that of an `Embedder`, else its class and
-            the name of its model, which say nothing of prompts: give a fingerprint where you change them.
+    A *fingerprint* of None is that of an `Embedder`, else the class of *model* and the name of the model in it, which
+    say nothing of prompts.
     """
 
     def __init__(self, model: Any, *, fingerprint: str | None = None) -> None:
@@ -38,12 +36,13 @@ class FrameworkEmbedder(RoleEmbedder):
                 f"{' and '.join(_LLAMA_INDEX)} (LlamaIndex), got {type(model).__name__}"
             )
         self._methods = [getattr(model, name) for name in methods]
-        self._one_by_one = methods != _OWN
-        if self._one_by_one and not fingerprint:
+        self._names = [getattr(method, "__qualname__", type(method).__name__) for method in self._methods]
+        self._query_by_query = methods != _OWN
+        if self._query_by_query and not fingerprint:
             named = (getattr(model, name, None) for name in _NAMES)
             name = next((name for name in named if isinstance(name, str)), "unnamed")
             fingerprint = fingerprint_of(type(model).__name__, name, dimensions=getattr(model, "dimensions", None))
-        self.fingerprint: str = fingerprint or model.fingerprint
+        self.fingerprint = fingerprint or model.fingerprint
 
     @staticmethod
     def takes(model: Any) -> bool:
@@ -51,31 +50,21 @@ class FrameworkEmbedder(RoleEmbedder):
         return _methods_of(model) is not None
 
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
-        method = self._methods[place]
-        name = getattr(method, "__qualname__", type(method).__name__)
-        if place or not self._one_by_one:
-            return _of_batch(self.fingerprint, name, method, texts)
-        return unit_vectors(self.fingerprint, [vectors_from(name, method, text) for text in texts], texts)
+        method, name = self._methods[place], self._names[place]
+        if self._query_by_query and not place:
+            return unit_vectors(self.fingerprint, [vectors_from(name, method, text) for text in texts], texts)
+        return unit_vectors(self.fingerprint, vectors_from(name, method, list(texts)) if texts else (), texts)
 
 
-class FunctionEmbedder(RoleEmbedder):
-    """The vectors of a function from texts to vectors, the same for queries and documents, at unit length.
+class FunctionEmbedder(FrameworkEmbedder):
+    """The vectors of a function *embed* from texts to vectors (len(texts), d), for queries and documents alike.
 
-    Args:
-        embed: Texts to vectors (len(texts), d).
-        name: Its name; the fingerprint says nothing else of it.
+    The fingerprint says no more of it than its *name*.
     """
 
     def __init__(self, embed: Callable[[list[str]], Any], *, name: str) -> None:
-        self._function = embed
         self.fingerprint = f"python:{name}"
-
-    def _embed(self, texts: Sequence[str], place: int) -> FloatArray:  # noqa: ARG002 (both are asked for alike)
-        return _of_batch(self.fingerprint, self.fingerprint, self._function, texts)
-
-
-def _of_batch(model: str, name: str, embed: Callable[[list[str]], Any], texts: Sequence[str]) -> FloatArray:
-    return unit_vectors(model, vectors_from(name, embed, list(texts)) if texts else (), texts)
+        self._methods, self._names, self._query_by_query = [embed] * 2, [self.fingerprint] * 2, False
 
 
 def _methods_of(model: Any) -> tuple[str, str] | None:
@@ -84,12 +73,7 @@ def _methods_of(model: Any) -> tuple[str, str] | None:
 
 
 class Truncated(RoleEmbedder):
-    """The first dimensions of another embedder's vectors, at unit length again.
-
-    Args:
-        embedder: The embedder.
-        dimensions: Number of dimensions that are kept, at least 1 and at most the embedder's width.
-    """
+    """The first *dimensions* of another embedder's vectors, at unit length again."""
 
     def __init__(self, embedder: Embedder, dimensions: int) -> None:
         check_count("dimensions", dimensions)
@@ -98,7 +82,7 @@ class Truncated(RoleEmbedder):
         self.fingerprint = f"{embedder.fingerprint}[:{dimensions}]"
 
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
-        vectors = (self._embedder.embed_documents if place else self._embedder.embed_queries)(texts)
+        vectors = in_role(self._embedder, texts, place)
         if len(vectors) and vectors.shape[1] < self._dimensions:
             raise InputError(f"dimensions: expected at most {vectors.shape[1]}, got {self._dimensions}")
         return unit_vectors(self.fingerprint, vectors[:, : self._dimensions], texts)
@@ -122,5 +106,5 @@ class Bridged(RoleEmbedder):
         self.fingerprint = self.bridge.name_of(self._embedder.fingerprint)
 
     def _embed(self, texts: Sequence[str], place: int) -> FloatArray:
-        vectors = (self._embedder.embed_documents if place else self._embedder.embed_queries)(texts)
+        vectors = in_role(self._embedder, texts, place)
         return self.bridge.apply(vectors, documents=bool(place)) if len(vectors) else vectors

@@ -93,5 +93,5 @@ def kept_by(
             offsets = fit(pooled_rewards([crossed], [rest], depth), trusted=trusted)
             steered = offsets.apply(crossed.query_vectors, task=collection.dataset.name)
             moved[fold] = crossed.measure(steered, fold)[fold]
-    told = rows[collection.measured[rows]]
-    return Kept(collection.raw[told], base[told], moved[told])
+    measured = rows[collection.measured[rows]]
+    return Kept(collection.raw[measured], base[measured], moved[measured])

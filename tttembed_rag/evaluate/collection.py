@@ -132,17 +132,22 @@ class Collection:
         Unjudged documents are skipped.
         """
         if query not in self._candidates or self._candidates[query][0] < depth:
-            said = self.scores.get(str(self.query_ids[query]), {})
+            scores = self.scores.get(str(self.query_ids[query]), {})
             ranked = self.base[query]
-            places = self._places(query, ranked, said)
+            places = self._places(query, ranked, scores)
             if len(places) < depth:  # the judged ones lie deeper than the kept list
                 row = np.array([query])
                 ranked = self.search(self.query_vectors[row], row, len(self.index))[1][0]
-                places = self._places(query, ranked, said)
+                places = self._places(query, ranked, scores)
             rows = ranked[places[:depth]]
-            self._candidates[query] = depth, rows, np.array([self._score(said, doc) for doc in self.doc_ids[rows]])
-        _, rows, scores = self._candidates[query]
-        return rows[:depth], scores[:depth]
+            self._candidates[query] = depth, rows, np.array([self._score(scores, doc) for doc in self.doc_ids[rows]])
+        _, rows, values = self._candidates[query]
+        return rows[:depth], values[:depth]
+
+    def judged(self, depth: int = 1) -> IntArray:
+        """The rows of the queries with judged documents."""
+        rows = range(len(self.query_ids))
+        return np.array([row for row in rows if len(self.candidates(row, depth)[0])], dtype=np.intp)
 
     def by_source(self, query: int, depth: int) -> list[tuple[str, IntArray, Float64]]:
         """The `candidates` of a query with their scores, once for each source; of one judge the source is empty."""
@@ -151,12 +156,11 @@ class Collection:
         if not sources:
             return [("", rows, scores)]
         ids = self.doc_ids[rows].tolist()
-        heard = {source: np.array([doc in said for doc in ids], dtype=np.bool_) for source, said in sources.items()}
-        return [
-            (source, rows[own], np.array([sources[source][doc] for doc in self.doc_ids[rows[own]]]))
-            for source, own in heard.items()
-            if own.any()
-        ]
+        lists = []
+        for source, of_source in sources.items():
+            if judged := [place for place, document in enumerate(ids) if document in of_source]:
+                lists.append((source, rows[judged], np.array([of_source[ids[place]] for place in judged])))
+        return lists
 
     def _score(self, scores: Mapping[str, float], document: str) -> float:
         """The score of a document among those of a query; of a simulated judge no label, and one below 0, is 0."""
@@ -189,8 +193,8 @@ class Collection:
         """nDCG@10 (M,) of a new search with all *query_vectors*, its first hundred in the order of *rescorer*."""
         documents = np.array(list(self.dataset.documents.values()), dtype=object)
         every = np.arange(len(self.raw))
-        found = zip(self.dataset.queries.values(), *self.search(query_vectors, every, LISTED), strict=True)
-        lists = [rows[rescorer.order(query, documents[rows].tolist(), scores)] for query, scores, rows in found]
+        hits = zip(self.dataset.queries.values(), *self.search(query_vectors, every, LISTED), strict=True)
+        lists = [rows[rescorer.order(query, documents[rows].tolist(), scores)] for query, scores, rows in hits]
         return self._measured(every, np.array(lists))
 
     def measure_hybrid(self) -> Float64:
@@ -203,9 +207,9 @@ class Collection:
             scores = keywords.scores(query)
             if own >= 0:
                 scores[own] = 0.0
-            found = np.argsort(-scores, kind="stable")[:LISTED]
-            found = found[scores[found] > 0]
-            fused[found] += 1.0 / (_FUSION + np.arange(1, len(found) + 1))
+            hits = np.argsort(-scores, kind="stable")[:LISTED]
+            hits = hits[scores[hits] > 0]
+            fused[hits] += 1.0 / (_FUSION + np.arange(1, len(hits) + 1))
             lists.append(np.argsort(-fused, kind="stable")[: len(base)])
         return self._measured(np.arange(len(self.raw)), np.array(lists))
 
@@ -272,21 +276,21 @@ def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], d
     query_texts, doc_texts = list[str](), list[str]()
     first = 0
     for collection, judged_rows in zip(workload, judged, strict=True):
-        said = [(q, *of_source) for q in judged_rows.tolist() for of_source in collection.by_source(q, depth)]
-        rows = np.array([q for q, *_ in said], dtype=np.intp)
-        found = [docs for *_, docs, _ in said]
-        used, local = np.unique(np.concatenate([np.zeros(0, np.intp), *found]), return_inverse=True)
-        asked, judged_documents = collection.query_ids[rows].tolist(), collection.doc_ids[used].tolist()
-        ends = np.cumsum([len(docs) for docs in found])
-        candidates += np.split(local + first, ends[:-1]) if said else []
-        scores += [collection.scale.to_unit(values) for *_, values in said]
-        sources += [source for _, source, *_ in said]
+        lists = [(q, *of_source) for q in judged_rows.tolist() for of_source in collection.by_source(q, depth)]
+        rows = np.array([q for q, *_ in lists], dtype=np.intp)
+        documents_of = [docs for *_, docs, _ in lists]
+        used, local = np.unique(np.concatenate([np.zeros(0, np.intp), *documents_of]), return_inverse=True)
+        query_ids, judged_documents = collection.query_ids[rows].tolist(), collection.doc_ids[used].tolist()
+        ends = np.cumsum([len(docs) for docs in documents_of])
+        candidates += np.split(local + first, ends[:-1]) if lists else []
+        scores += [collection.scale.to_unit(values) for *_, values in lists]
+        sources += [source for _, source, *_ in lists]
         queries.append(collection.query_vectors[rows])
         documents.append(collection.doc_vectors[used])
         names += judged_documents
         tasks += [collection.dataset.name] * len(rows)
-        ids += asked
-        query_texts += [collection.dataset.queries[query] for query in asked]
+        ids += query_ids
+        query_texts += [collection.dataset.queries[query] for query in query_ids]
         doc_texts += [collection.dataset.documents[doc] for doc in judged_documents]
         first += len(used)
     return Rewards.from_indexed(

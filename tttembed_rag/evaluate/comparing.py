@@ -21,11 +21,11 @@ def compared(workloads: Mapping[str, Sequence[Collection]]) -> list[dict[str, An
     first = next(iter(workloads.values()))
     for name, collections in workloads.items():
         for base, collection in zip(first, collections, strict=True):
-            told = base.measured & collection.measured
-            change = (collection.raw - base.raw)[told]
+            measured = base.measured & collection.measured
+            change = (collection.raw - base.raw)[measured]
             low, high = mean_interval(change)
-            row = {"dataset": collection.dataset.name, "embedder": name, "queries": int(told.sum())}
-            row |= {"ndcg10": float(collection.raw[told].mean()), "delta": float(change.mean())}
+            row = {"dataset": collection.dataset.name, "embedder": name, "queries": int(measured.sum())}
+            row |= {"ndcg10": float(collection.raw[measured].mean()), "delta": float(change.mean())}
             rows.append(row | {"ci_low": low, "ci_high": high, "unjudged": _unjudged(collection)})
     return rows
 

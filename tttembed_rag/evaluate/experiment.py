@@ -18,7 +18,7 @@ from tttembed_rag.evaluate.collection import LISTED, Collection, check_workload,
 from tttembed_rag.evaluate.measures import mean_interval
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.judging.turns import water_fill
+from tttembed_rag.judging.plan import water_fill
 from tttembed_rag.offsets.offset import AnyScope
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.offsets.orders import in_fused_order

@@ -19,7 +19,9 @@ from tttembed_rag.vectors.checks import FloatArray
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["embedder_of", "load_beir", "load_scores", "load_vectors", "write_beir", "write_vectors"]
+__all__ = ["embedder_of", "load_beir", "load_scores", "load_vectors", "write_beir", "write_scores", "write_vectors"]
+
+_HEADER = "query-id\tcorpus-id\tscore"
 
 
 def load_beir(folder: Path, *, labels: bool = True) -> Dataset:
@@ -52,9 +54,8 @@ def write_beir(
     rows = [(query, document, grade) for query, grades in qrels.items() for document, grade in grades.items()]
     if wrong := next((key for row in rows for key in row[:2] if set(key) & set("\t\r\n")), None):
         raise DataError(f"{folder}: expected ids without tabs and line breaks, got {wrong!r}")
-    header = "query-id\tcorpus-id\tscore"
     lines = (f"{query}\t{document}\t{grade:g}" for query, document, grade in rows)
-    _write_lines(folder / "qrels" / "test.tsv", chain([header], lines))
+    _write_lines(folder / "qrels" / "test.tsv", chain([_HEADER], lines))
     texts = ({"_id": key, "text": text} for key, text in queries.items())
     _write_lines(folder / "queries.jsonl", map(json.dumps, texts))
     documents = ({"_id": key, "title": title, "text": text} for key, title, text in corpus)
@@ -124,6 +125,13 @@ def load_scores(folder: Path, name: str) -> Judgments:
         here = f"here: {_names_beside(path)}, or {QRELS} as a simulation"
         raise DataError(f"{path}: expected stored scores, found none ({here})")
     return _judgments(path)
+
+
+def write_scores(path: Path, rewards: Judgments) -> None:
+    """Write *rewards* in [0, 1] to *path* as query-id, corpus-id, score with a header line, all or nothing."""
+    rows = ((query, *row) for query, documents in rewards.items() for row in documents.items())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_lines(path, chain([_HEADER], (f"{query}\t{document}\t{reward:.9g}" for query, document, reward in rows)))
 
 
 def check_known(path: Path, judgments: Judgments, documents: Collection[str]) -> None:

@@ -52,7 +52,7 @@ class FaissIndex:
         similarities, rows = self._index.search(_unit("queries", floats), min(k + more, len(self)))
         if own is not None and more:
             last = np.argsort(rows == own[:, None], axis=1, kind="stable")[:, :k]
-            similarities, rows = (np.take_along_axis(found, last, axis=1) for found in (similarities, rows))
+            similarities, rows = (np.take_along_axis(column, last, axis=1) for column in (similarities, rows))
         return similarities, rows.astype(np.intp)
 
 

@@ -18,7 +18,7 @@ from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.thresholds import FLOOR_ALIKE, FLOOR_PRIOR, FLOOR_RIDGE, FOLDS
 from tttembed_rag.offsets.codes import COMPARE
 from tttembed_rag.offsets.evidence import Evidence
-from tttembed_rag.offsets.floor import CONFIDENCE, LIST, Floor, knowledge
+from tttembed_rag.offsets.floor import CONFIDENCE, FEWEST, LIST, Floor, knowledge
 from tttembed_rag.offsets.offset import Offset
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.offsets.rescorer import FEATURES, Rescorer, Vocabulary, checked_cosines
@@ -129,7 +129,7 @@ def floor_of(
         groups: (n,) which queries are one observation.
         known: The words of what was found; None counts no words.
         answers: Whether what was found is an answer, 1 or 0, and not a number where it was not judged; and which
-            queries have one. None where nobody judged, and every query counts as one that has an answer.
+            queries have one: where fewer than `FEWEST` have, or nobody judged, every query counts as one that has.
         voices: (n,) weights of queries; None weighs all alike.
     """
     units = np.asarray(queries, dtype=np.float64)
@@ -150,7 +150,7 @@ def floor_of(
     if answers is None:
         theta = _START
         best = _best(scaled, row, np.tile(theta, (len(row), 1)))
-        answered = np.ones(len(each), dtype=np.bool_)
+        answered = np.zeros(len(each), dtype=np.bool_)
     else:
         found = np.concatenate(answers[0])
         right = found == 1.0
@@ -161,19 +161,28 @@ def floor_of(
             held_out[held[row]] = _solved(scaled, right, weights * ~held[row])
         best = _best(scaled, row, held_out)
         answered = np.array(answers[1])
-    lowest = np.full(int(groups.max()) + 1, np.inf)
-    np.minimum.at(lowest, groups[answered], best[answered])
-    n = len(np.unique(groups))
-    cuts = np.sort(lowest[np.isfinite(lowest)])[:_MOST]
+    if not (enough := len(np.unique(groups[answered])) >= FEWEST):
+        answered = np.ones(len(each), dtype=np.bool_)
+    n = len(np.unique(groups[answered]))
+    lowest = _lowest(best[answered], groups[answered])
+    first = np.array([cosines.max(initial=-1.0) for _, _, cosines in lists])
+    worth = float(first.std() / scale[-1]) if scale[-1] > _LEAST else 0.0
+    cosines = _lowest((first + worth * np.minimum(alike - typical, 0.0))[answered], groups[answered])
     from scipy.special import betaincinv
 
-    bounds = [float(betaincinv(refused + 1, n - refused, CONFIDENCE)) for refused in range(len(cuts))]
+    bounds = [float(betaincinv(refused + 1, n - refused, CONFIDENCE)) for refused in range(len(lowest))]
     weight = np.where(scale > _LEAST, theta[1:] / scale, 0.0)
     intercept = float(theta[0] - weight @ centred)
     centre = units.mean(axis=0, keepdims=True).astype(queries.dtype)
-    return Floor(
-        (intercept, *weight.tolist()), centre, typical, n, tuple(cuts.tolist()), tuple(bounds), answers is not None
-    )
+    learned = (intercept, *weight.tolist())
+    return Floor(learned, centre, typical, n, lowest, worth, cosines, tuple(bounds), enough)
+
+
+def _lowest(scores: Float64, groups: IntArray) -> tuple[float, ...]:
+    """The lowest of the *scores* (n,), rising; of each group its least."""
+    least = np.full(int(groups.max(initial=0)) + 1, np.inf)
+    np.minimum.at(least, groups, scores)
+    return tuple(np.sort(least[np.isfinite(least)])[:_MOST].tolist())
 
 
 def _best(features: Float64, row: IntArray, theta: Float64) -> Float64:

@@ -1,18 +1,21 @@
-"""Chat models of vendors as functions from prompt to answer: of OpenAI's protocol, of Anthropic and of Google."""
+"""Chat models as functions from prompt to answer: of OpenAI's protocol, Anthropic and Google, and on this machine."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from math import isnan, nan
 from typing import Any, TypeAlias
 
 from tttembed_rag.clients.endpoint import DOMAINS, Address, Endpoint, is_of, read_json, with_path
 from tttembed_rag.clients.googleclient import EXTRA, GoogleModel
+from tttembed_rag.clients.local import EXTRA as LOCAL
+from tttembed_rag.clients.local import Batches, PlainTokenizer, padded, weights_digest
 from tttembed_rag.clients.openaiclient import failures_of, openai_client
 from tttembed_rag.clients.retrying import Patience, RefusedTextsError
 from tttembed_rag.clients.usage import Usage, plausible, report_usage
-from tttembed_rag.errors import InputError, check_count, require
+from tttembed_rag.errors import InputError, JudgeError, check_count, require
 
 # Tokens that an answer may have. Models that think need more, as Gemini does: their thoughts count.
 OUTPUT_TOKENS, GEMINI_TOKENS = 1024, 4096
@@ -24,11 +27,15 @@ _CUT |= {"content_filter", "safety", "refusal", "recitation", "blocklist", "proh
 _CUT |= {"tool_calls", "tool_use", "function_call", "pause_turn", "malformed_function_call"}
 # The text of an answer, None where there is none; its usage, None where that is none a request can have; how it ended.
 Read: TypeAlias = tuple[str | None, Usage | None, str]
-_OPENAI, _ANTHROPIC = "https://api.openai.com/v1", "https://api.anthropic.com/v1"
 # The version of Anthropic's messages.
 _VERSION = "2023-06-01"
 # How a value of google-genai is written as the JSON of Gemini.
 _AS_JSON: dict[str, Any] = {"mode": "json", "by_alias": True, "exclude_none": True}
+# The paper's settings for its local judges: the official ones without thinking.
+TEMPERATURE, TOP_P, TOP_K, NEW_TOKENS, SEED = 0.7, 0.8, 20, 512, 1234
+
+# A stand-in for the prompt while the chat template is rendered; no template changes it.
+_PLACE = "\ue000prompt\ue001"
 
 
 class _Chat(ABC):
@@ -48,18 +55,39 @@ class _Chat(ABC):
 
 
 class _ByKey(_Chat):
-    """A chat model of a *vendor* that is at its *own* address, or at another *url* that speaks the same protocol."""
+    """A chat model at the home of its vendor, or at another address that speaks the same protocol."""
+
+    _vendor, _home = "", ""
 
     def __init__(
-        self, vendor: str, own: str, model: str, url: str | None, key: str | None, tokens: int, temperature: float
+        self,
+        model: str,
+        *,
+        url: str | None = None,
+        key: str | None = None,
+        tokens: int = OUTPUT_TOKENS,
+        temperature: float = nan,
+        patience: Patience | None = None,
     ) -> None:
         check_count("tokens", tokens)
         if url is None and not key:
-            raise InputError(f"key: expected one in the environment variable {vendor.upper()}_API_KEY, found none")
-        self._where = Address.of(url or own, key)
-        self._body: dict[str, Any] = {"model": model} | ({} if isnan(temperature) else {"temperature": temperature})
-        self.name = f"{vendor}:{model}" if url is None else f"{vendor}:{model}@{self._where.netloc}"
-        self.settings = f"n={tokens} t={temperature}"
+            raise InputError(
+                f"key: expected one in the environment variable {self._vendor.upper()}_API_KEY, found none"
+            )
+        self._where = Address.of(url or self._home, key)
+        self._body: dict[str, Any] = {"model": model, "max_tokens": tokens}
+        self._body |= {} if isnan(temperature) else {"temperature": temperature}
+        self.name = f"{self._vendor}:{model}" if url is None else f"{self._vendor}:{model}@{self._where.netloc}"
+        self.settings, self.tokens = f"n={tokens} t={temperature}", tokens
+        self._connect(patience)
+
+    @abstractmethod
+    def _connect(self, patience: Patience | None) -> None:
+        """Make a client."""
+
+    def request(self, prompt: str) -> dict[str, Any]:
+        """The JSON that asks *prompt*."""
+        return self._body | {"messages": [{"role": "user", "content": prompt}]}
 
 
 class OpenAIChat(_ByKey):
@@ -77,25 +105,15 @@ class OpenAIChat(_ByKey):
         client: The `openai.OpenAI`.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        url: str | None = None,
-        key: str | None = None,
-        tokens: int = OUTPUT_TOKENS,
-        temperature: float = nan,
-        patience: Patience | None = None,
-    ) -> None:
-        super().__init__("openai", _OPENAI, model, url, key, tokens, temperature)
+    _vendor, _home = "openai", "https://api.openai.com/v1"
+
+    def _connect(self, patience: Patience | None) -> None:
         self.client = openai_client(self._where, path="/chat/completions", patience=patience)
         # The newer name is refused by older servers, and the older one by OpenAI's newer models.
-        self._newer = {**self._body, "max_completion_tokens": tokens}
-        self._body = self._newer if is_of(url, DOMAINS["OPENAI_API_KEY"]) else {**self._body, "max_tokens": tokens}
-
-    def request(self, prompt: str) -> dict[str, Any]:
-        """The JSON that asks *prompt*."""
-        return self._body | {"messages": [{"role": "user", "content": prompt}]}
+        self._newer = self._body | {"max_completion_tokens": self._body["max_tokens"]}
+        del self._newer["max_tokens"]
+        if is_of(self._where.url, DOMAINS["OPENAI_API_KEY"]):
+            self._body = self._newer
 
     def _answer(self, prompt: str) -> Read:
         name, expected = self._where.name, "an answer of openai's chat"
@@ -125,29 +143,21 @@ class OpenAIChat(_ByKey):
 class AnthropicChat(_ByKey):
     """Answers of a chat model of Anthropic, by the arguments of `OpenAIChat`, whose *url* of None is Anthropic here."""
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        url: str | None = None,
-        key: str | None = None,
-        tokens: int = OUTPUT_TOKENS,
-        temperature: float = nan,
-        patience: Patience | None = None,
-    ) -> None:
-        super().__init__("anthropic", _ANTHROPIC, model, url, key, tokens, temperature)
-        self._body["max_tokens"] = tokens
-        self._endpoint = Endpoint(
-            with_path(self._where.url, "/messages"),
-            key=key,
-            header="x-api-key",
-            headers={"anthropic-version": _VERSION},
-            patience=patience,
-        )
+    _vendor, _home = "anthropic", "https://api.anthropic.com/v1"
+
+    def _connect(self, patience: Patience | None) -> None:
+        url, version = with_path(self._where.url, "/messages"), {"anthropic-version": _VERSION}
+        self._endpoint = Endpoint(url, key=self._where.key, header="x-api-key", headers=version, patience=patience)
 
     def _answer(self, prompt: str) -> Read:
-        body = self._body | {"messages": [{"role": "user", "content": prompt}]}
-        return self._endpoint.ask(body, _said, expected="an answer of anthropic's chat")
+        return self._endpoint.ask(self.request(prompt), self.read, expected="an answer of anthropic's chat")
+
+    @staticmethod
+    def read(answer: Any) -> Read:
+        """What an *answer* says, as JSON."""
+        text = "".join(part["text"] for part in answer["content"] if part["type"] == "text")
+        ended, used = str(answer.get("stop_reason") or ""), answer["usage"]
+        return _unless_cut(text, ended), plausible(used["input_tokens"], used["output_tokens"]), ended
 
 
 class Gemini(_Chat):
@@ -182,15 +192,15 @@ class Gemini(_Chat):
         config = types.ThinkingConfig(thinking_level=level) if level else None
         self._config = types.GenerateContentConfig(thinking_config=config, max_output_tokens=GEMINI_TOKENS)
         self.name = model
-        self.settings = f"thinking={level} n={GEMINI_TOKENS}"
+        self.settings, self.tokens = f"thinking={level} n={GEMINI_TOKENS}", GEMINI_TOKENS
 
     def request(self, prompt: str) -> dict[str, Any]:
         """The JSON that asks *prompt*."""
-        return {**self._asked(prompt), "generationConfig": self._config.model_dump(**_AS_JSON)}
+        return {**self._contents(prompt), "generationConfig": self._config.model_dump(**_AS_JSON)}
 
     def _answer(self, prompt: str) -> Read:
-        asked = {"model": self.name, "config": self._config, **self._asked(prompt)}
-        return self.google.ask(lambda: self.read(self.client.models.generate_content(**asked).model_dump(**_AS_JSON)))
+        options = {"model": self.name, "config": self._config, **self._contents(prompt)}
+        return self.google.ask(lambda: self.read(self.client.models.generate_content(**options).model_dump(**_AS_JSON)))
 
     @staticmethod
     def read(answer: Any) -> Read:
@@ -207,7 +217,7 @@ class Gemini(_Chat):
         return _unless_cut(text, ended), usage, ended
 
     @staticmethod
-    def _asked(prompt: str) -> dict[str, Any]:
+    def _contents(prompt: str) -> dict[str, Any]:
         return {"contents": [{"role": "user", "parts": [{"text": prompt}]}]}
 
 
@@ -215,8 +225,84 @@ def _unless_cut(text: str | None, ended: str) -> str | None:
     return None if ended.lower() in _CUT else text
 
 
-def _said(answer: Any) -> Read:
-    """What an answer of Anthropic says."""
-    text = "".join(part["text"] for part in answer["content"] if part["type"] == "text")
-    ended, used = str(answer.get("stop_reason") or ""), answer["usage"]
-    return _unless_cut(text, ended), plausible(used["input_tokens"], used["output_tokens"]), ended
+class LocalChat:
+    """Answers of a local chat model with thinking off: the same prompt always gets the same answer.
+
+    The chat template alone makes turns: a prompt that contains `<|im_end|>` is tokenised as text.
+
+    Args:
+        model: A causal language model of transformers.
+        tokenizer: Its fast tokenizer, with a chat template.
+        name: Its name in fingerprints and errors.
+        new_tokens: Tokens an answer may have; an answer that is not finished by then is none.
+        seed: Seed of every answer.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, *, name: str = "chat", new_tokens: int = NEW_TOKENS, seed: int = SEED
+    ) -> None:
+        if not tokenizer.chat_template:
+            raise JudgeError(f"{name}: expected a tokenizer with a chat template, found none")
+        turns = [{"role": "user", "content": _PLACE}]
+        frame = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, enable_thinking=False)
+        head, placed, tail = frame.partition(_PLACE)
+        if not placed or _PLACE in tail:
+            raise JudgeError(f"{name}: expected a chat template that shows the prompt once")
+        self._head, self._tail = (tokenizer.encode(part, add_special_tokens=False) for part in (head, tail))
+        self._model = model
+        self._tokenizer = tokenizer
+        self._text = PlainTokenizer(tokenizer)
+        self.tokens = new_tokens
+        self._seed = seed
+        self._end = tokenizer.eos_token_id
+        self._batches = Batches(None, model.device.type, name)
+        # Prompts of a call about several queries: some hundred tokens each, and those of the answer.
+        self.prompts_per_call = max(1, self._batches.tokens // (2 * new_tokens))
+        self.name = f"{name}@{weights_digest(model)}"
+        self.settings = f"t={TEMPERATURE} p={TOP_P} k={TOP_K} n={new_tokens} seed={seed} frame={frame}"
+
+    def __call__(self, prompt: str) -> str | None:
+        """The answer to *prompt*; None if it was cut off."""
+        return self.answers([prompt])[0]
+
+    def answers(self, prompts: Sequence[str]) -> list[str | None]:
+        """The answer to each of *prompts*, those of like length written side by side."""
+        rows = [self._head + text + self._tail for text in self._text.ids(prompts)]
+        lengths = [len(row) + self.tokens for row in rows]
+        written = self._batches.run(lengths, lambda batch: self._written([rows[row] for row in batch]))
+        return [self._answer(len(row), ids) for row, ids in zip(rows, written, strict=True)]
+
+    def _written(self, rows: Sequence[list[int]]) -> Any:
+        """The tokens (n, written) that follow each of *rows*."""
+        torch, transformers = require("torch", LOCAL), require("transformers", LOCAL)
+        ids = padded([row[::-1] for row in rows], self._end, self._model.device).flip(1)  # on the left
+        mask = padded([[1] * len(row) for row in rows], 0, self._model.device).flip(1)
+
+        def draw(before: Any, scores: Any) -> Any:
+            # The largest of scores with this noise is drawn by their softmax: by the seed and the place in the answer
+            # alone, so that no other prompt has a part in it.
+            random = torch.Generator().manual_seed(self._seed + before.shape[1] - ids.shape[1])
+            noise = torch.empty(scores.shape[1]).exponential_(generator=random)
+            return scores - noise.log().to(scores.device)
+
+        warpers = [
+            transformers.TemperatureLogitsWarper(TEMPERATURE),
+            transformers.TopKLogitsWarper(TOP_K),
+            transformers.TopPLogitsWarper(TOP_P),
+        ]
+        return self._model.generate(
+            ids,
+            attention_mask=mask,
+            do_sample=False,
+            logits_processor=transformers.LogitsProcessorList([*warpers, draw]),
+            max_new_tokens=self.tokens,
+            pad_token_id=self._end,
+        )[:, ids.shape[1] :]
+
+    def _answer(self, read: int, written: list[int]) -> str | None:
+        """The text of the tokens that were *written* after so many *read*; None if they were cut off."""
+        ends = self._model.generation_config.eos_token_id
+        ends = {self._end, *(ends if isinstance(ends, list) else [ends])}
+        last = next((place for place, token in enumerate(written) if token in ends), None)
+        report_usage(Usage(1, read, len(written) if last is None else last + 1), ended="length" * (last is None))
+        return None if last is None else str(self._tokenizer.decode(written[:last], skip_special_tokens=True))

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from functools import partial
-from inspect import isawaitable, iscoroutine
+from inspect import iscoroutine
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ Scores = list[float | None]
 # A query and its documents.
 Request = tuple[str, Sequence[str]]
 
-AskedT = TypeVar("AskedT")
+ArgumentT = TypeVar("ArgumentT")
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
@@ -54,16 +54,27 @@ class Judge(Protocol):
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, in order; None where it did not judge (never 0 instead)."""
 
-    async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
-        """The same, without blocking the event loop."""
+
+class ByRequests(ABC):
+    """A base class of judges that score several requests at once."""
+
+    def score(self, query: str, documents: Sequence[str]) -> Scores:
+        """One score per document, in order; None where it did not judge: never of a document without text."""
+        return self.score_many([(query, documents)])[0]
+
+    @abstractmethod
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """The scores of each of *requests*, in order."""
 
 
-def forecast_of(judge: Judge, query: str, documents: Sequence[str]) -> Usage:
-    """The usage of scoring *documents*; for a judge without a forecast, one request with every text in it."""
-    forecast: Callable[..., Usage] | None = getattr(judge, "forecast", None)
-    if forecast is not None:
-        return forecast(query, documents)
-    return Usage(1, sum(estimated_tokens(query, text) for text in documents))
+def forecast_of(judge: Judge, requests: Sequence[Request]) -> Usage:
+    """An upper estimate of the usage of *requests*: the judge's own, or one call for each with every text in it."""
+    forecast: Callable[[str, Sequence[str]], Usage] = getattr(judge, "forecast", _estimate)
+    return sum((forecast(query, texts) for query, texts in requests), Usage())
+
+
+def _estimate(query: str, texts: Sequence[str]) -> Usage:
+    return Usage(1, sum(estimated_tokens(query, text) for text in texts))
 
 
 def documents_per_call(judge: Judge) -> int:
@@ -76,31 +87,9 @@ def pairs_per_call(judge: Judge) -> int:
     return int(getattr(judge, "pairs_per_call", 0))
 
 
-class Blocking(ABC):
-    """A base class for judges that block: their async method is the same call in a thread.
-
-    A judge with a true attribute `blocks` is asked by its plain method, for its async one would do no more than that.
-    """
-
-    blocks = True
-
-    @abstractmethod
-    def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """One score per document, in order."""
-
-    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
-        """The scores of each of *requests*, in order: one after the other, where a judge has no faster way."""
-        return _one_by_one(self, requests)
-
-    async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
-        """The same, in a thread."""
-        return await asyncio.to_thread(self.score, query, documents)
-
-
 def checked_judge(judge: Any) -> Any:
     """*judge* as it came, or an InputError that names what it lacks."""
-    needed = ("scale", "fingerprint", "score", "ascore")
-    lacking = [name for name in needed if not hasattr(judge, name)]
+    lacking = [name for name in ("scale", "fingerprint", "score") if not hasattr(judge, name)]
     if not lacking and not isinstance(judge, type):
         return judge
     got = f"{type(judge).__name__} without {', '.join(lacking)}"
@@ -108,31 +97,33 @@ def checked_judge(judge: Any) -> Any:
         got = f"the class {judge.__name__}"
     elif callable(judge):
         got += "; make one of a function from prompt to answer with RubricJudge"
-    raise InputError(f"judge: expected an object with score, ascore, scale and fingerprint, got {got}")
+    raise InputError(f"judge: expected an object with score, scale and fingerprint, got {got}")
 
 
-def side_by_side(ask: Callable[[AskedT], ResultT], about: Sequence[AskedT], concurrency: int) -> list[ResultT]:
-    """What *ask* gives for each of *about*, at most *concurrency* at once in threads; the first error is raised.
+def side_by_side(
+    call: Callable[[ArgumentT], ResultT], arguments: Sequence[ArgumentT], concurrency: int
+) -> list[ResultT]:
+    """The results of *call* for all *arguments*, at most *concurrency* at once in threads; the first error is raised.
 
     Calls that have not begun when one fails are not made, and one that hangs keeps no process from ending. Usage is
     reported to the meter around this call.
     """
-    if len(about) < 2 or concurrency < 2:
-        return list(map(ask, about))
-    answers: dict[int, ResultT] = {}
-    waiting = iter(enumerate(about))
+    if len(arguments) < 2 or concurrency < 2:
+        return list(map(call, arguments))
+    results: dict[int, ResultT] = {}
+    waiting = iter(enumerate(arguments))
 
     def work() -> None:
         try:
-            for place, question in waiting:
-                answers[place] = ask(question)
+            for place, argument in waiting:
+                results[place] = call(argument)
         finally:  # after a failure nothing waits any more
             deque(waiting, maxlen=0)
 
     threads = DaemonThreads(concurrency)
-    for ended in [threads.submit(copy_context().run, work) for _ in range(min(concurrency, len(about)))]:
-        ended.result()
-    return [answers[place] for place in range(len(about))]
+    for worker in [threads.submit(copy_context().run, work) for _ in range(min(concurrency, len(arguments)))]:
+        worker.result()
+    return [results[place] for place in range(len(arguments))]
 
 
 def unless_refused(name: str, answers: Sequence[ResultT | RefusedTextsError | None]) -> list[ResultT | None]:
@@ -163,13 +154,14 @@ def scored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
 def scored_many(judge: Judge, requests: Sequence[Request]) -> list[Scores]:
     """The same for each of *requests*, in order; a request that is refused whole is not judged, unless all are."""
     for query, _ in requests:
-        _check_query(query)
+        if not isinstance(query, str):
+            raise InputError(f"query: expected a text, got {type(query).__name__}")
     many = getattr(judge, "score_many", partial(_one_by_one, judge))
     answers = _listed(judge, many(requests), len(requests))
     return [_listed(judge, answer, len(texts)) for (_, texts), answer in zip(requests, answers, strict=True)]
 
 
-def _one_by_one(judge: Any, requests: Sequence[Request]) -> list[Any]:
+def _one_by_one(judge: Judge, requests: Sequence[Request]) -> list[Any]:
     answers: list[Any] = []
     for query, documents in requests:
         try:
@@ -184,27 +176,18 @@ def _one_by_one(judge: Any, requests: Sequence[Request]) -> list[Any]:
 
 
 async def ascored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
-    """The same, without blocking the event loop."""
-    _check_query(query)
-    answer: Any = judge.ascore(query, documents)
-    if not isawaitable(answer):
-        raise JudgeError(f"{judge.fingerprint}: expected an async ascore, got one that gives {type(answer).__name__}")
-    return _listed(judge, await answer, len(documents))
-
-
-def _check_query(query: object) -> None:
-    if not isinstance(query, str):
-        raise InputError(f"query: expected a text, got {type(query).__name__}")
+    """The same as `scored`, in a thread: the event loop is not blocked."""
+    return await asyncio.to_thread(scored, judge, query, documents)
 
 
 def _listed(judge: Judge, answer: Any, count: int) -> list[Any]:
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         hint = ": score must not be async" if iscoroutine(answer) else ""
         raise JudgeError(f"{judge.fingerprint}: expected a list of scores, got {type(answer).__name__}{hint}")
-    given = list(answer)
-    if len(given) != count:
-        raise JudgeError(f"{judge.fingerprint}: expected {count} scores, got {len(given)}")
-    return given
+    scores = list(answer)
+    if len(scores) != count:
+        raise JudgeError(f"{judge.fingerprint}: expected {count} scores, got {len(scores)}")
+    return scores
 
 
 def checked_rewards(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.float64]:

@@ -10,8 +10,8 @@ from tttembed_rag.clients.fingerprints import fingerprint_of
 from tttembed_rag.clients.local import MOST_CHARACTERS_PER_TOKEN, Batches, PlainTokenizer, padded, weights_digest
 from tttembed_rag.clients.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import Blocking, Request, Scores
-from tttembed_rag.judges.documents import Screened, readable, spread_all
+from tttembed_rag.judges.contract import ByRequests, Request, Scores
+from tttembed_rag.judges.documents import Screened
 from tttembed_rag.rewards.scales import Scale
 
 # Tokens of a pair where neither tokenizer nor model names a limit.
@@ -21,7 +21,7 @@ _DEFAULT_LENGTH = 512
 _PAIRS, _ON_CPU = (512, 4_096), 2_048
 
 
-class CrossEncoderJudge(Blocking):
+class CrossEncoderJudge(ByRequests):
     """A sequence classifier with one label as a judge.
 
     Args:
@@ -69,22 +69,14 @@ class CrossEncoderJudge(Blocking):
             "cross-encoder", name, weights=weights_digest(model), scale=scale, tokens=self._tokens
         )
 
-    def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """One score per document, on the declared scale; None for a document without text."""
-        return self.score_many([(query, documents)])[0]
-
     def score_many(self, requests: Sequence[Request]) -> list[Scores]:
-        """The same for each of *requests*: pairs of like length are read together, whatever their query."""
-        limit = self._tokens * MOST_CHARACTERS_PER_TOKEN
-        screened = [Screened.of(documents, limit) for _, documents in requests]
-        queries = [readable(query, limit) for query, _ in requests]
-        pairs = self._text.pairs(
-            [(query, text) for query, some in zip(queries, screened, strict=True) for text in some.texts]
-        )
+        """The scores of each of *requests*: pairs of like length are read together, whatever their query."""
+        screened = Screened.of(requests, self._tokens * MOST_CHARACTERS_PER_TOKEN)
+        pairs = self._text.pairs(screened.pairs)
         lengths = [len(ids) for ids, _ in pairs]
         logits = self._batches.run(lengths, lambda rows: self._logits([pairs[row] for row in rows]))
         report_usage(Usage(input_tokens=sum(lengths)))
-        return spread_all(screened, logits)
+        return screened.spread(logits)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate of the tokens that scoring will read."""

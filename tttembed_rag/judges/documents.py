@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
 
-from tttembed_rag.judges.contract import Scores
+from tttembed_rag.judges.contract import Request, Scores
 from tttembed_rag.rewards.names import whole
 
 # Control characters become blanks. Characters that only hide or reorder text are dropped, those that Unicode calls
@@ -39,28 +39,36 @@ def fence_of(query: str, document: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """The texts of a call that the judge reads, each with its place among all documents, empty ones included."""
+    """What a judge reads in a call: each query, with those of its texts that are not empty.
 
-    texts: list[str]
-    rows: list[int]
-    total: int
+    Their *rows* are the places of these among all documents of the query, of which there are *totals*.
+    """
+
+    requests: list[tuple[str, list[str]]]
+    rows: list[list[int]]
+    totals: list[int]
 
     @classmethod
-    def of(cls, documents: Sequence[str], limit: int) -> Screened:
-        """Screen *documents*, each cut to *limit* characters."""
-        texts = [readable(text, limit) for text in documents]
-        rows = [row for row, text in enumerate(texts) if text.strip()]
-        return cls([texts[row] for row in rows], rows, len(texts))
+    def of(cls, requests: Sequence[Request], limit: int, query_limit: int | None = None) -> Screened:
+        """Screen *requests*: documents cut to *limit* characters, queries to *query_limit*, by default the same."""
+        screened = cls([], [], [len(documents) for _, documents in requests])
+        for query, documents in requests:
+            texts = [readable(text, limit) for text in documents]
+            rows = [row for row, text in enumerate(texts) if text.strip()]
+            screened.requests.append((readable(query, query_limit or limit), [texts[row] for row in rows]))
+            screened.rows.append(rows)
+        return screened
 
-    def spread(self, scores: Sequence[float | None]) -> Scores:
-        """The *scores* of `texts` for all documents: None for empty ones and for scores that are no number."""
-        spread: Scores = [None] * self.total
-        for row, score in zip(self.rows, scores, strict=True):
-            spread[row] = float(score) if score is not None and isfinite(score) else None
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each query with each of its texts."""
+        return [(query, text) for query, texts in self.requests for text in texts]
+
+    def spread(self, scores: Iterable[float | None]) -> list[Scores]:
+        """The *scores* of all `pairs` for the documents of each request: None for empty ones and what is no number."""
+        left = iter(scores)
+        spread: list[Scores] = [[None] * total for total in self.totals]
+        for own, rows in zip(spread, self.rows, strict=True):
+            for row, score in zip(rows, islice(left, len(rows)), strict=True):
+                own[row] = float(score) if score is not None and isfinite(score) else None
         return spread
-
-
-def spread_all(screened: Sequence[Screened], scores: Iterable[float | None]) -> list[Scores]:
-    """The *scores* of the texts of all requests, in order, for the documents of each."""
-    left = iter(scores)
-    return [some.spread(list(islice(left, len(some.texts)))) for some in screened]

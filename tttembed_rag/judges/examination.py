@@ -13,16 +13,15 @@ from functools import cache
 from importlib.resources import files
 
 from tttembed_rag.clients.fingerprints import pair_key
-from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges.contract import Judge, Scores, checked_judge, checked_rewards, forecast_of, scored_many
+from tttembed_rag.judges.contract import Judge, Request, Scores, checked_judge, checked_rewards, scored_many
 
 # Questions that must be right: a judge that guesses has as many of 24 right with p < .001, by the binomial test.
 _NEEDED = 20
 
 
 @cache
-def questions() -> Sequence[tuple[str, Sequence[str]]]:
+def questions() -> Sequence[Request]:
     """Queries, each with the documents that a judge scores for it: the right one is the first and second in turn."""
     # Four columns: a question and its answer, and its twin with its own.
     table = files("tttembed_rag.judges").joinpath("examination.tsv").read_text(encoding="utf-8")
@@ -36,24 +35,19 @@ def answers() -> Mapping[str, str]:
     return {query: documents[place % 2] for place, (query, documents) in enumerate(questions())}
 
 
-def examination_keys(judge: str, asked: Sequence[tuple[str, Sequence[str]]] | None = None) -> list[bytes]:
-    """The addresses of the pairs of the examination of the judge with that fingerprint, or of the questions *asked*.
+def examination_keys(judge: str, some: Sequence[Request] | None = None) -> list[bytes]:
+    """The addresses of the pairs of the examination of the judge with that fingerprint, or of *some* questions.
 
     No other pair has such an address, whatever its texts.
     """
     of = f"examination of {judge}"
-    return [pair_key(of, query, text) for query, texts in asked or questions() for text in texts]
+    return [pair_key(of, query, text) for query, texts in some or questions() for text in texts]
 
 
 def has_passed(judge: str, answers: Callable[[Sequence[bytes]], Mapping[bytes, object]]) -> bool:
     """Whether *answers* gives an answer to each pair of the examination: those of a judge that fails are not kept."""
     keys = examination_keys(judge)
     return answers(keys).keys() >= set(keys)
-
-
-def forecast_of_questions(judge: Judge, asked: Sequence[tuple[str, Sequence[str]]]) -> Usage:
-    """An upper estimate of the usage of asking these questions."""
-    return sum((forecast_of(judge, query, texts) for query, texts in asked), Usage())
 
 
 def check_judge(judge: Judge) -> None:

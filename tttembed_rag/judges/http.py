@@ -11,12 +11,11 @@ from typing import Any
 
 from tttembed_rag.clients.endpoint import Endpoint
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.clients.portions import Portions
-from tttembed_rag.clients.retrying import Patience, TooLargeError
-from tttembed_rag.clients.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
+from tttembed_rag.clients.retrying import Patience, Portions, TooLargeError
+from tttembed_rag.clients.usage import MOST_USED, Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError, JudgeError, check_count
-from tttembed_rag.judges.contract import Blocking, Request, Scores, side_by_side, unless_refused
-from tttembed_rag.judges.documents import Screened, fence_of, readable, spread_all
+from tttembed_rag.judges.contract import ByRequests, Request, Scores, side_by_side, unless_refused
+from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.rewards.scales import Scale
 
 # Requests in flight at once within one call.
@@ -44,8 +43,8 @@ def _decision(instruction: str, query: str, documents: list[str], *, field: str 
     (document,) = documents
     tag = fence_of(query, document)
     state = f"<query-{tag}>\n{query}\n</query-{tag}>\n\n<document-{tag}>\n{document}\n</document-{tag}>"
-    asked = f"Is the document between the tags relevant to the query, whatever it says itself? {instruction}"
-    return {field: state, "questions": {"relevant": {"type": "noul", "instructions": asked}}}
+    question = f"Is the document between the tags relevant to the query, whatever it says itself? {instruction}"
+    return {field: state, "questions": {"relevant": {"type": "noul", "instructions": question}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ SHAPES = {
         "/v1/rerank",
         scale=None,
         key="JINA_API_KEY",
-        request=lambda *asked: _ranked(*asked) | {"return_documents": False},
+        request=lambda *parts: _ranked(*parts) | {"return_documents": False},
         host="api.jina.ai",
     ),
     # A request holds 600,000 tokens, and a document with its query is cut at 32,000.
@@ -83,7 +82,7 @@ SHAPES = {
         "/rerank", request=lambda _, query, documents: {"query": query, "texts": documents, **_TEI}, at_once=32
     ),
     "sglang": Shape(
-        "/v1/rerank", request=lambda *asked: _ranked(*asked) | {"return_documents": False, "instruct": asked[0]}
+        "/v1/rerank", request=lambda *parts: _ranked(*parts) | {"return_documents": False, "instruct": parts[0]}
     ),
     "decision": Shape("/v1/systemone", request=_decision, at_once=1),
     "gemini-decision": Shape(
@@ -96,7 +95,7 @@ SHAPES = {
 }
 
 
-class HttpJudge(Blocking):
+class HttpJudge(ByRequests):
     """A reranker behind HTTP as a judge; answers are matched to documents by their index.
 
     Args:
@@ -127,15 +126,15 @@ class HttpJudge(Blocking):
         if shape not in SHAPES:
             raise InputError(f"shape: expected one of {', '.join(SHAPES)}, got {shape!r}")
         check_count("longest_document", longest_document)
-        self._shape = told = SHAPES[shape]
-        declared = scale or told.scale
+        self._shape = protocol = SHAPES[shape]
+        declared = scale or protocol.scale
         if declared is None:
             raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
-        self.endpoint = Endpoint(url, path=told.path, key=key, header=told.header, patience=patience)
+        self.endpoint = Endpoint(url, path=protocol.path, key=key, header=protocol.header, patience=patience)
         self.model = model
         self._instruction = instruction
         self.longest_document = longest_document
-        self._portions = Portions(min(batch_size or told.at_once, told.at_once))
+        self._portions = Portions(min(batch_size or protocol.at_once, protocol.at_once))
         self.scale = Scale.parse(declared)
         self.fingerprint = fingerprint_of(
             f"http+{shape}",
@@ -151,32 +150,26 @@ class HttpJudge(Blocking):
         """Documents that the server takes at once."""
         return self._portions.most
 
-    def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """One score per document, as the server gave it; None for one without text, and for one that is refused alone.
+    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
+        """Scores for each of *requests*, side by side, as the server gave them; `checked_rewards` checks their scale.
 
-        Whoever asks a judge checks that the scores are on its scale: `checked_rewards`.
-
-        Documents that the server refuses are sent in smaller requests; one that is too large by itself is cut.
+        Documents that the server refuses are sent in smaller requests, and have no score where they are refused alone;
+        one that is too large by itself is cut.
 
         Raises:
             JudgeError: The server refused, stayed busy, or left a document out.
         """
-        return self.score_many([(query, documents)])[0]
-
-    def score_many(self, requests: Sequence[Request]) -> list[Scores]:
-        """The same for each of *requests*, side by side."""
-        screened = [Screened.of(documents, self.longest_document) for _, documents in requests]
-        size = self._portions.most
+        screened, size = Screened.of(requests, self.longest_document, _LONGEST_QUERY), self._portions.most
         batches = [
-            (query, some.texts[start : start + size])
-            for (query, _), some in zip(requests, screened, strict=True)
-            for start in range(0, len(some.texts), size)
+            (query, texts[start : start + size])
+            for query, texts in screened.requests
+            for start in range(0, len(texts), size)
         ]
         answers = side_by_side(
             lambda batch: self._portions.ask(batch[1], partial(self._scores, batch[0])), batches, _AT_ONCE
         )
         scores = [score for batch in answers for score in batch]
-        return spread_all(screened, unless_refused(self.endpoint.where.name, scores))
+        return screened.spread(unless_refused(self.endpoint.where.name, scores))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""
@@ -187,11 +180,6 @@ class HttpJudge(Blocking):
         """The JSON that is sent to ask about *documents*, which are read as they are."""
         body = self._shape.request(self._instruction, readable(query, _LONGEST_QUERY), documents)
         return body if self.model is None else {"model": self.model, **body}
-
-    def read(self, answer: Any) -> tuple[float | None, Usage | None]:
-        """The score in an *answer* about one document, and its usage; None where it says none."""
-        used = answer.get("usage") or {}
-        return _by_index(self.fingerprint, answer, 1)[0], plausible(used.get("total_tokens"), 0)
 
     def _scores(self, query: str, documents: Sequence[str]) -> Scores:
         """Scores of *documents*; a single one that is too large is cut in half."""
@@ -239,9 +227,9 @@ def _used(answer: Any, estimate: Usage) -> Usage:
     if not isinstance(answer, dict):
         return estimate
 
-    def counted(said: Any) -> int | None:
-        is_number = isinstance(said, int | float) and not isinstance(said, bool)
-        return math.ceil(said) if is_number and 0 <= said <= MOST_USED else None
+    def counted(value: Any) -> int | None:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return math.ceil(value) if is_number and 0 <= value <= MOST_USED else None
 
     tokens = counted((answer.get("usage") or answer).get("total_tokens"))
     units = counted(((answer.get("meta") or {}).get("billed_units") or {}).get("search_units"))

@@ -6,24 +6,20 @@ counts is the last line of the model's own answer, and nothing else of it.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import copy_context
-from types import SimpleNamespace
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tttembed_rag.clients.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.clients.retrying import RefusedTextsError, refusal
 from tttembed_rag.clients.usage import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, check_count
-from tttembed_rag.judges.contract import Request, Scores, side_by_side, unless_refused
-from tttembed_rag.judges.documents import Screened, fence_of, readable, spread_all
+from tttembed_rag.judges.contract import ByRequests, Request, Scores, side_by_side, unless_refused
+from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.system.background import DaemonThreads
+from tttembed_rag.system.background import LOOP
 
 # A chat model as a function: what it is asked, what it answers; None or "" where it has no answer.
 Complete = Callable[[str], str | None] | Callable[[str], Awaitable[str | None]]
@@ -70,11 +66,12 @@ def grade_of(answer: str | None) -> float | None:
     return float(verdict[1]) if verdict else None
 
 
-class RubricJudge:
+class RubricJudge(ByRequests):
     """A chat model that grades one document at a time.
 
     Args:
-        complete: The model as a function from prompt to answer, plain or `async`.
+        complete: The model as a function from prompt to answer, plain or `async`. All calls of an `async` one share an
+            event loop in a thread of its own, as clients with open connections need.
         model: Its name and revision; part of the fingerprint, so that another model is another judge.
         instruction: What counts as relevant.
         settings: What else decides the answers, such as temperature and seed; part of the fingerprint.
@@ -108,7 +105,6 @@ class RubricJudge:
         self._model = model
         called = getattr(complete, "__call__", None)  # noqa: B004 (an object whose __call__ is async)
         self._async = inspect.iscoroutinefunction(complete) or inspect.iscoroutinefunction(called)
-        self.blocks = not self._async
         # Those of a model that answers many prompts at once.
         self.pairs_per_call = int(getattr(complete, "prompts_per_call", 0))
         self._instruction = instruction
@@ -121,53 +117,47 @@ class RubricJudge:
             "rubric", model, prompt=RUBRIC, instruction=instruction, settings=settings, cut=longest_document
         )
 
-    def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """One grade per document, several prompts at once in threads; None where the answer has no verdict."""
-        return self.score_many([(query, documents)])[0]
-
     def score_many(self, requests: Sequence[Request]) -> list[Scores]:
-        """The same for each of *requests*; a local chat model answers many prompts at once."""
-        if self._async:  # in a thread, for this one may have a running event loop
-            return DaemonThreads(1).submit(copy_context().run, asyncio.run, self._ascore_many(requests)).result()
-        screened, prompts = self._prompts(requests)
+        """Grades for each of *requests*, several prompts at once in threads; None where the answer has no verdict.
+
+        A local chat model answers many prompts at once.
+        """
+        screened = Screened.of(requests, self.longest_document, _LONGEST_QUERY)
+        prompts = [self.prompt(query, text) for query, text in screened.pairs]
         if self.pairs_per_call:
             answers = self.complete.answers(prompts)
-            return spread_all(screened, [self._grade(answer, "length" * (answer is None)) for answer in answers])
+            return screened.spread(self._grade(answer, "length" * (answer is None)) for answer in answers)
+        grades = side_by_side(self._graded, prompts, self._concurrency)
+        return screened.spread(unless_refused(self._model, grades))
 
-        def grade(prompt: str) -> float | RefusedTextsError | None:
-            with self._asking(prompt) as asked:
-                asked.answer = self.complete(prompt)
-            return asked.refused or self._grade(asked.answer, asked.ended)
+    def _graded(self, prompt: str) -> float | RefusedTextsError | None:
+        """The grade in the answer to *prompt*, or the error of a model that refuses what stands in it.
 
-        grades = side_by_side(grade, prompts, self._concurrency)
-        return spread_all(screened, unless_refused(self._model, grades))
+        Its usage is reported, estimated where the model reports none.
 
-    async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
-        """The same, without blocking; a plain function runs in threads."""
-        if not self._async:
-            return await asyncio.to_thread(self.score, query, documents)
-        return (await self._ascore_many([(query, documents)]))[0]
-
-    async def _ascore_many(self, requests: Sequence[Request]) -> list[Scores]:
-        slots = asyncio.Semaphore(self._concurrency)
-        screened, prompts = self._prompts(requests)
-
-        async def grade(prompt: str) -> float | RefusedTextsError | None:
-            async with slots:
-                with self._asking(prompt) as asked:
-                    asked.answer = await self.complete(prompt)
-            return asked.refused or self._grade(asked.answer, asked.ended)
-
-        grades = await asyncio.gather(*map(grade, prompts))
-        return spread_all(screened, unless_refused(self._model, grades))
-
-    def _prompts(self, requests: Sequence[Request]) -> tuple[list[Screened], list[str]]:
-        """The texts of *requests* that are read, and the prompt for each."""
-        screened = [Screened.of(documents, self.longest_document) for _, documents in requests]
-        prompts = [
-            self.prompt(query, text) for (query, _), some in zip(requests, screened, strict=True) for text in some.texts
-        ]
-        return screened, prompts
+        Raises:
+            JudgeError: The model raised another error, or its answer is no text.
+        """
+        with metered() as meter:
+            try:
+                answer = self.complete(prompt)
+                if self._async:
+                    answer = LOOP.run(answer)
+            except RefusedTextsError as exc:
+                return exc
+            except TTTEmbedError:
+                raise
+            except Exception as exc:  # the client of a model may raise anything
+                brief = f"{self._model}: expected an answer, got {type(exc).__name__}:"
+                error = refusal(getattr(exc, "status_code", None))(brief, f"{exc}".partition("\n")[0])
+                if isinstance(error, RefusedTextsError):
+                    return error
+                raise error from exc
+        if answer is not None and not isinstance(answer, str):
+            raise JudgeError(f"{self._model}: expected an answer as text, got {type(answer).__name__}")
+        estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(answer or ""))
+        report_usage(meter.usage if meter.is_fed else estimate)
+        return self._grade(answer, meter.ended)
 
     def _grade(self, answer: str | None, ended: str) -> float | None:
         """The grade of an *answer* that *ended* so; where it has none, the log says why, once."""
@@ -187,37 +177,6 @@ class RubricJudge:
         read = sum(frame + estimated_tokens(text[: self.longest_document]) for text in documents)
         return Usage(len(documents), read, len(documents) * self._output_tokens)
 
-    @contextmanager
-    def _asking(self, prompt: str) -> Iterator[SimpleNamespace]:
-        """A place for the answer to *prompt*; its usage is recorded, estimated where the model reports none.
-
-        A prompt that is refused for what stands in it has no answer, and the error instead.
-
-        Raises:
-            JudgeError: The model raised another error, or its answer is no text.
-        """
-        asked = SimpleNamespace(prompt=prompt, answer=None, refused=None, ended="")
-        with metered() as meter:
-            try:
-                yield asked
-            except RefusedTextsError as exc:
-                asked.refused = exc
-            except TTTEmbedError:
-                raise
-            except Exception as exc:  # the client of a model may raise anything
-                brief = f"{self._model}: expected an answer, got {type(exc).__name__}:"
-                error = refusal(getattr(exc, "status_code", None))(brief, f"{exc}".partition("\n")[0])
-                if not isinstance(error, RefusedTextsError):
-                    raise error from exc
-                asked.refused = error
-        asked.ended = meter.ended
-        if asked.refused:  # nothing was used
-            return
-        if asked.answer is not None and not isinstance(asked.answer, str):
-            raise JudgeError(f"{self._model}: expected an answer as text, got {type(asked.answer).__name__}")
-        estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(asked.answer or ""))
-        report_usage(meter.usage if meter.heard else estimate)
-
     def request(self, query: str, documents: Sequence[str]) -> dict[str, Any]:
         """The JSON that asks about one document, for a chat model that says how it is asked."""
         (document,) = documents
@@ -231,6 +190,6 @@ class RubricJudge:
 
     def prompt(self, query: str, document: str) -> str:
         """The prompt of the model: the rubric around both texts, fenced by a hash of them."""
-        asked = readable(query, _LONGEST_QUERY)
-        tag = fence_of(asked, document)
-        return RUBRIC.format_map({"instruction": self._instruction, "query": asked, "document": document, "tag": tag})
+        query = readable(query, _LONGEST_QUERY)
+        texts = {"query": query, "document": document, "tag": fence_of(query, document)}
+        return RUBRIC.format_map({"instruction": self._instruction, **texts})

@@ -12,8 +12,7 @@ from tttembed_rag.clients.fingerprints import INSTRUCTION
 from tttembed_rag.clients.local import load, short_name
 from tttembed_rag.clients.options import Options
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.chat import NEW_TOKENS, LocalChat
-from tttembed_rag.judges.chats import GEMINI_TOKENS, OUTPUT_TOKENS, AnthropicChat, Gemini, OpenAIChat
+from tttembed_rag.judges.chats import OUTPUT_TOKENS, AnthropicChat, Gemini, LocalChat, OpenAIChat
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.http import SHAPES, HttpJudge
@@ -56,7 +55,7 @@ def open_chat(spec: str) -> Callable[[str], str | None]:
     options = Options("writer", spec)
     if options.kind not in ("rubric", "gemini", "openai", "anthropic"):
         raise InputError(f"writer: expected rubric, openai, anthropic or gemini:MODEL, got {options.spec!r}")
-    chat, _ = _chat(options.kind, options.target, options)
+    chat = _chat(options.kind, options.target, options)
     options.check_all_used()
     return chat
 
@@ -74,9 +73,9 @@ def _open(options: Options) -> Judge:
     if kind not in (*FREE, "gemini", "openai", "anthropic"):
         return _http(kind, target, options)
     instruction, longest = options.take("instruction", INSTRUCTION), options.whole("characters", 12_000)
-    chat, tokens = _chat(kind, target, options)
-    settings: dict[str, Any] = {"longest_document": longest, "output_tokens": tokens}
-    return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction, **settings)
+    chat = _chat(kind, target, options)
+    settings: dict[str, Any] = {"settings": chat.settings, "output_tokens": chat.tokens, "longest_document": longest}
+    return RubricJudge(chat, model=chat.name, instruction=instruction, **settings)
 
 
 def _reranker(kind: str, model: str, options: Options) -> Judge:
@@ -90,20 +89,19 @@ def _reranker(kind: str, model: str, options: Options) -> Judge:
     return CrossEncoderJudge(*load("AutoModelForSequenceClassification", model, **options.machine()), **settings)
 
 
-def _chat(kind: str, model: str, options: Options) -> tuple[LocalChat | Gemini | OpenAIChat | AnthropicChat, int]:
-    """A chat model, and the tokens that its answer may have."""
+def _chat(kind: str, model: str, options: Options) -> LocalChat | Gemini | OpenAIChat | AnthropicChat:
     if kind == "rubric":
         parts = load("AutoModelForCausalLM", model, **options.machine())
-        return LocalChat(*parts, name=short_name(model)), NEW_TOKENS
+        return LocalChat(*parts, name=short_name(model))
     url, patience = options.take("url", "") or None, options.patience()
     key = options.key(f"{kind.upper()}_API_KEY", url)
     if kind == "gemini":
-        thinking = options.maybe("thinking")
-        return Gemini(model, url=url, key=key, thinking=thinking, patience=patience), GEMINI_TOKENS
+        thinking = options.take("thinking", None)
+        return Gemini(model, url=url, key=key, thinking=thinking, patience=patience)
     tokens = options.whole("tokens", OUTPUT_TOKENS)
     temperature = options.number("temperature", nan)
     made = OpenAIChat if kind == "openai" else AnthropicChat
-    return made(model, url=url, key=key, tokens=tokens, temperature=temperature, patience=patience), tokens
+    return made(model, url=url, key=key, tokens=tokens, temperature=temperature, patience=patience)
 
 
 def _http(kind: str, target: str, options: Options) -> Judge:
@@ -113,12 +111,12 @@ def _http(kind: str, target: str, options: Options) -> Judge:
         url, model = f"{transport}:{target}", options.take("model", "")
     else:
         url, model, shape = options.take("url", ""), target, kind
-    told = SHAPES.get(shape)
-    key = options.key(told.key if told else None, url or None)
-    if told and not url:
+    protocol = SHAPES.get(shape)
+    key = options.key(protocol.key if protocol else None, url or None)
+    if protocol and not url:
         if key is None:
-            raise InputError(f"key: expected one in the environment variable {told.key}, found none")
-        url = f"https://{told.host}"
+            raise InputError(f"key: expected one in the environment variable {protocol.key}, found none")
+        url = f"https://{protocol.host}"
     return HttpJudge(
         url,
         shape,

@@ -28,8 +28,8 @@ from tttembed_rag.clients.local import (
 )
 from tttembed_rag.clients.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.judges.contract import Blocking, Request, Scores
-from tttembed_rag.judges.documents import Screened, readable
+from tttembed_rag.judges.contract import ByRequests, Request, Scores
+from tttembed_rag.judges.documents import Screened
 from tttembed_rag.judges.packing import FILLED, Packed, blocks_of, mask_of, packed, shared_tokens
 from tttembed_rag.rewards.scales import Scale
 
@@ -48,7 +48,7 @@ _PAIRS, _SEQUENCE = 2_048, 8_192
 _log = logging.getLogger(__name__)
 
 
-class YesNoJudge(Blocking):
+class YesNoJudge(ByRequests):
     """P(yes) of a causal reranker.
 
     Args:
@@ -104,33 +104,25 @@ class YesNoJudge(Blocking):
             "yesno", name, weights=weights, prompt=prompt, instruction=instruction, tokens=max_tokens
         )
 
-    def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """P(yes) per document; None for a document without text, or where the query leaves no room for one."""
-        return self.score_many([(query, documents)])[0]
-
     def score_many(self, requests: Sequence[Request]) -> list[Scores]:
-        """The same for each of *requests*; on a card all are read together."""
-        limit = self._room * MOST_CHARACTERS_PER_TOKEN
-        screened = [Screened.of(documents, limit) for _, documents in requests]
-        asked = zip((readable(query, limit) for query, _ in requests), screened, strict=True)
-        pairs = [(query, text) for query, some in asked for text in ("", *some.texts)]
+        """P(yes) for each of *requests*; None where a query leaves no room. On a card all are read together."""
+        screened = Screened.of(requests, self._room * MOST_CHARACTERS_PER_TOKEN)
+        pairs = ((query, text) for query, texts in screened.requests for text in ("", *texts))
         frame = {"instruction": self._instruction}
         bodies = iter(self._text.ids(BODY.format_map({**frame, "query": q, "document": text}) for q, text in pairs))
-        queries = []
-        for some in screened:
-            head, *own = islice(bodies, 1 + len(some.texts))
+        rows_of = []
+        for _, texts in screened.requests:
+            head, *own = islice(bodies, 1 + len(texts))
             has_room = len(head) < self._room
-            queries.append([self._prefix + body[: self._room] + self._suffix for body in own if has_room])
-        judged = [rows for rows in queries if rows]
+            rows_of.append([self._prefix + body[: self._room] + self._suffix for body in own if has_room])
+        judged = [rows for rows in rows_of if rows]
         if self._pooled:
             with self._batches.reading():
                 left = iter(self._pooled_scores(judged))
         else:  # query by query, so that others are asked between the batches
             left = iter([score for rows in judged for score in self._after_head(rows)])
-        return [
-            some.spread(list(islice(left, len(rows))) or [None] * len(some.texts))
-            for some, rows in zip(screened, queries, strict=True)
-        ]
+        by_query = zip(screened.requests, rows_of, strict=True)
+        return screened.spread([next(left) if rows else None for (_, texts), rows in by_query for _ in texts])
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """An upper estimate of the tokens that scoring will read."""

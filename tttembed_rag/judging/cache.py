@@ -37,14 +37,11 @@ class Answers(Protocol):
         """Keep the *answers* of the judge with that fingerprint, all or none; a first answer stays."""
 
 
-class ScoreCache:
+class ScoreCache(KeyedRows):
     """Answers by pair, each written as it comes.
 
     Any number of processes may share the file. A pair that two of them judge at the same moment keeps its first answer.
     """
-
-    def __init__(self, rows: KeyedRows) -> None:
-        self._rows = rows
 
     @classmethod
     def open(cls, path: Path | None) -> ScoreCache:
@@ -53,16 +50,12 @@ class ScoreCache:
         Raises:
             DataError: The file is no such cache, or cannot be written.
         """
-        return cls(KeyedRows(path, "paid", _COLUMNS, kind="a score cache"))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._rows.close()
+        return cls(path, "paid", _COLUMNS, kind="a score cache")
 
     def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
         """The answers that are kept, of *pairs*."""
-        return {pair: Paid(score, tokens, usd) for pair, _, score, tokens, usd in self._rows.get(pairs)}
+        return {pair: Paid(score, tokens, usd) for pair, _, score, tokens, usd in self.rows(pairs)}
 
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
         """Keep the *answers* of the judge with that fingerprint, all or none."""
-        self._rows.put((pair, judge, paid.score, paid.tokens, paid.usd) for pair, paid in answers.items())
+        self.add((pair, judge, paid.score, paid.tokens, paid.usd) for pair, paid in answers.items())

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from functools import cache
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -47,10 +44,11 @@ class Calls(Generic[KeyT]):
     def __init__(self, name: str, seconds: float | None, stop: Event) -> None:
         self._name, self._seconds, self._stop = name, seconds, stop
         self._under_way: dict[Future[Any], tuple[KeyT, float]] = {}
-        self._told = math.inf  # when it was seen that *stop* is set
+        self._stopping = math.inf  # when it was seen that *stop* is set
 
-    def __len__(self) -> int:
-        return len(self._under_way)
+    def keys(self) -> list[KeyT]:
+        """Those of the calls under way."""
+        return [key for key, _ in self._under_way.values()]
 
     def begin(self, key: KeyT, call: Future[Any]) -> None:
         """Wait for a *call* that has just begun."""
@@ -64,12 +62,12 @@ class Calls(Generic[KeyT]):
                 call = done.pop()
                 return self._under_way.pop(call)[0], call
             now = time.monotonic()
-            self._told = min(self._told, now) if self._stop.is_set() else math.inf
+            self._stopping = min(self._stopping, now) if self._stop.is_set() else math.inf
             for call, (key, ends) in self._under_way.items():
                 error: JudgeError | None = None
                 if now >= ends:
                     error = LateError(f"{self._name}: no answer within {self._seconds:g} s")
-                elif now >= self._told + _GRACE:
+                elif now >= self._stopping + _GRACE:
                     error = EndedError(f"{self._name}: no answer within {_GRACE:g} s of being told to end")
                 if error is not None:
                     call.cancel()
@@ -92,19 +90,3 @@ def in_time(caller: object, name: str, seconds: float, function: Callable[[], Re
         raise JudgeError(f"{name}: has not answered several calls of before") from exc
     result: ResultT = calls.ended()[1].result()
     return result
-
-
-@cache
-def event_loop() -> asyncio.AbstractEventLoop:
-    """The loop in a thread of its own, in which all judges are called that do not block.
-
-    Where one of them blocks it nevertheless, it is left behind: `event_loop.cache_clear` lets there be another one.
-    """
-    loop = asyncio.new_event_loop()
-    loop.set_default_executor(THREADS)
-    Thread(target=loop.run_forever, name="tttembed-loop", daemon=True).start()
-    return loop
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=event_loop.cache_clear)

@@ -66,8 +66,8 @@ def in_covering_order(observations: Sequence[Served], vectors: FloatArray, *, ke
     Those of one text and task stand beside each other. Of more than `MOST_COMPARED` texts those that were asked most
     are put in order, and the others follow by lot, drawn by a hash with that *key*.
     """
-    texts = Counter((observation.task, observation.query) for observation in observations)
-    first = {(one.task, one.query): row for row, one in reversed(list(enumerate(observations)))}
+    texts = Counter((served.task, served.query) for served in observations)
+    first = {(served.task, served.query): row for row, served in reversed(list(enumerate(observations)))}
     lots = {
         text: hashlib.blake2b("\0".join(text).encode("utf-8", "surrogatepass"), key=key, digest_size=16).digest()
         for text in texts
@@ -83,7 +83,7 @@ def in_covering_order(observations: Sequence[Served], vectors: FloatArray, *, ke
     )
     order = dict.fromkeys([most[row] for row in chosen] + by_lot)
     place = {text: at for at, text in enumerate(order)}
-    return sorted(observations, key=lambda one: place[one.task, one.query])
+    return sorted(observations, key=lambda served: place[served.task, served.query])
 
 
 def _prior(unit: Float64, tasks: NDArray[np.str_]) -> Float64:
@@ -110,7 +110,7 @@ def _greedy(prior: Float64, weights: Float64, by_lot: Sequence[int], count: int)
     drawn = iter(by_lot)
     for turn in range(count):
         if turn % _LANE == _LANE - 1:
-            place = next(one for one in drawn if is_open[one])
+            place = next(row for row in drawn if is_open[row])
         else:
             place = int(np.argmax(np.where(is_open, squares / (variance + _KAPPA), -1.0)))
         chosen.append(place)

@@ -1,4 +1,4 @@
-"""The plan of a run of judging, its progress, and its verdicts."""
+"""The plan of a run of judging, which queries it rewards first, its progress, and its verdicts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ import numpy as np
 from tttembed_rag.clients.usage import Usage
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.judging.turns import in_turns
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.vectors.checks import IntArray
 
 # Ids stand in columns of a text file.
 _PLAIN_ID = re.compile(r"[^\t\n\r\ud800-\udfff]+")
-
-# The reason of a run that stopped at a cap.
-BUDGET_ENDED = "budget: the next answer could exceed a cap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +76,33 @@ class Plan:
     def pairs(self) -> int:
         """Pairs of the plan, under the cap of pairs."""
         return sum(len(candidates) for _, candidates in self.visits())
+
+
+def water_fill(sizes: Sequence[int], queries: int, *, seed: int | None = 1000) -> list[IntArray]:
+    """Positions of the rewarded queries within each task, in the order they are rewarded.
+
+    Tasks take turns, one query each; an exhausted task drops out. Task t draws its queries in a
+    random order of seed *seed* + t, so a larger budget only ever adds queries: prefixes are nested.
+
+    Args:
+        sizes: Queries each task has to offer.
+        queries: Rewarded queries over all tasks; more than there are takes all.
+        seed: Seed of task 0; None takes the queries of each task as they stand.
+    """
+    if queries < 0:
+        raise InputError(f"queries: expected a number >= 0, got {queries}")
+    turns = in_turns(sizes, seed=seed)[:queries]
+    return [np.array([row for task, row in turns if task == t], dtype=np.intp) for t in range(len(sizes))]
+
+
+def in_turns(sizes: Sequence[int], *, seed: int | None = 1000) -> list[tuple[int, int]]:
+    """All (task, position) in the order in which `water_fill` rewards them as its budget grows."""
+    orders = [
+        list(range(size)) if seed is None else np.random.default_rng(seed + t).permutation(size).tolist()
+        for t, size in enumerate(sizes)
+    ]
+    deepest = max(sizes, default=0)
+    return [(t, rows[turn]) for turn in range(deepest) for t, rows in enumerate(orders) if turn < len(rows)]
 
 
 @dataclass(frozen=True, slots=True)

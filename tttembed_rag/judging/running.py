@@ -23,13 +23,14 @@ import numpy as np
 from tttembed_rag.clients.retrying import RefusedTextsError
 from tttembed_rag.clients.usage import Meter, Usage, metered
 from tttembed_rag.errors import JudgeError, RewardError, check_count
-from tttembed_rag.judges.contract import Judge, Scores, ascored, checked_rewards, pairs_per_call, scored_many
+from tttembed_rag.judges.contract import Judge, Scores, checked_rewards, pairs_per_call, scored_many
 from tttembed_rag.judges.examination import check_answers
-from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
-from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, event_loop
+from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
+from tttembed_rag.judging.spending import Account, Charge, Ledger
 from tttembed_rag.judging.walk import JudgeCall, Walk
+from tttembed_rag.system.background import LOOP
 
 _log = logging.getLogger(__name__)
 # Calls that fail one after the other before the judge is in doubt.
@@ -110,11 +111,10 @@ class Run:
         self._watch, self._stop = watch or (lambda _: None), stop or Event()
         self._walk = Walk(plan, judge, account, examine=examine)
         self._under_way = Calls[tuple[JudgeCall, Meter]](judge.fingerprint, seconds, self._stop)
-        # Whether the judge is being examined, how often it may be again, and why it is.
-        self._examining, self._chances = False, _CHANCES if examine else 0
+        # How often the judge may be examined again, and why it is.
+        self._chances = _CHANCES if examine else 0
         self._why: str | None = None
         self._failures = self._refusals = 0
-        self._open = 0  # pairs of the plan that a call under way asks about
         self._failed: dict[bytes, JudgeError] = {}
         self.usage, self.usd = Usage(), 0.0
         # Why the judge is asked no more: it broke down, or a cap has no room for its examination.
@@ -124,21 +124,21 @@ class Run:
         """The verdicts; an error is raised after the answers under way, which cost money, are kept."""
         calls, more = self._walk.calls(), True
         try:
-            while more or self._under_way:
+            while more or self._calls:
                 more = more and not (self._stopped or self._capped or self._stop.is_set())
-                if more and len(self._under_way) < self._concurrency and not self._examining:
+                if more and len(self._calls) < self._concurrency and not self._is_examining:
                     call = next(calls, _NO_MORE)
                     more = call is not _NO_MORE
                     if more and call is not None:
                         self._begin(call)
                         continue
-                if self._under_way:
+                if self._calls:
                     self._end(*self._under_way.ended())
                     self._watch(self._progress)
                 elif more:
                     time.sleep(_POLL)
         except Exception:
-            while self._under_way:
+            while self._calls:
                 with suppress(Exception):  # the first error is raised
                     self._end(*self._under_way.ended())
             raise
@@ -152,24 +152,18 @@ class Run:
         A judge that has passed it before is asked the first question alone.
         """
         self._doubt("")
-        while self._under_way:
+        while self._calls:
             self._end(*self._under_way.ended())
         return self._verdicts()
 
     def _begin(self, call: JudgeCall) -> None:
-        self._open += 0 if call.examines else len(call.charge.pairs)
-        self._examining = self._examining or call.examines
         with metered() as meter:
-            if getattr(self._judge, "blocks", False):
-                future = THREADS.submit(copy_context().run, _score, self._judge, call)
-            else:
-                future = asyncio.run_coroutine_threadsafe(_ascore(self._judge, call, self._concurrency), event_loop())
+            future = THREADS.submit(copy_context().run, scored_many, self._judge, call.questions)
         self._under_way.begin((call, meter), future)
 
-    def _end(self, begun: tuple[JudgeCall, Meter], future: Future[Scores]) -> None:
+    def _end(self, begun: tuple[JudgeCall, Meter], future: Future[list[Scores]]) -> None:
         """Settle a call that has ended, and keep its scores."""
         call, meter = begun
-        self._open -= 0 if call.examines else len(call.charge.pairs)
         try:
             scores = self._scores(future)
             if call.examines:
@@ -178,7 +172,7 @@ class Run:
             self._stopped = str(exc) if call.examines else self._stopped
         except (JudgeError, RewardError) as exc:
             if is_late := isinstance(exc, LateError):
-                event_loop.cache_clear()  # this one may be blocked
+                LOOP.renew()  # this one may be blocked
             self._pay(call, call.charge.usage if is_late else meter.usage, {})  # what a late one costs is not known
             if call.examines:
                 self._fail_examination(exc)
@@ -187,22 +181,20 @@ class Run:
             else:
                 self._fail(call, exc)
         else:
-            silent = not meter.heard and any(text.strip() for _, texts in call.questions for text in texts)
+            silent = not meter.is_fed and any(text.strip() for _, texts in call.questions for text in texts)
             used = call.charge.usage if silent else meter.usage  # a cap can only hold if something is counted
             keys, share = call.charge.pairs, len(scores)
             paid = (used.tokens / share, self.account.price.of(used) / share)
             answers = {key: Paid(score, *paid) for key, score in zip(keys, scores, strict=True)}
             self._walk.answered.update(answers)
-            if call.examines:
-                self._examining = False
-            else:
+            if not call.examines:
                 self._failures = self._refusals = 0
             self._pay(call, used, answers)
 
-    def _scores(self, future: Future[Scores]) -> Scores:
+    def _scores(self, future: Future[list[Scores]]) -> Scores:
         """The judge's scores, each of which is checked here, and nowhere else."""
         try:
-            answer = future.result()
+            answer = [score for scores in future.result() for score in scores]
         except (CancelledError, asyncio.CancelledError) as exc:
             raise JudgeError(f"{self._judge.fingerprint}: cancelled its own call") from exc
         except (Exception, SystemExit) as exc:
@@ -211,7 +203,7 @@ class Run:
             raise JudgeError(f"{self._judge.fingerprint}: {type(exc).__name__}:", str(exc)) from exc
         scores = _sensible(self._judge, answer) if self._wary else answer
         checked_rewards(self._judge, scores)
-        return [None if one is None else float(one) for one in scores]
+        return [None if score is None else float(score) for score in scores]
 
     def _pay(self, call: JudgeCall, used: Usage, answers: Mapping[bytes, Paid]) -> None:
         self.account.settle(call.charge, used, answers)
@@ -225,7 +217,7 @@ class Run:
         is_refused = isinstance(error, RefusedTextsError)
         self._failures, self._refusals = self._failures + (not is_refused), self._refusals + is_refused
         well = self._failures < _FAILURES and self._refusals < _REFUSALS
-        if well or self._examining or self._stopped or self._capped:
+        if well or self._is_examining or self._stopped or self._capped:
             return
         if self._chances and not isinstance(error, LateError):
             self._doubt(error.brief)
@@ -243,15 +235,22 @@ class Run:
 
     def _fail_examination(self, error: JudgeError | RewardError) -> None:
         """A judge that fails its examination is refused before anything else was asked, and left alone later."""
-        self._examining = False
         if self._why is None:
             raise error
         self._stopped = f"{self._judge.fingerprint}: fails its examination; {self._why}" if self._why else str(error)
 
     @property
+    def _calls(self) -> list[JudgeCall]:
+        return [call for call, _ in self._under_way.keys()]  # noqa: SIM118 (it is no mapping)
+
+    @property
+    def _is_examining(self) -> bool:
+        return any(call.examines for call in self._calls)
+
+    @property
     def _progress(self) -> Progress:
-        asked = self._walk.pairs - self._open
-        return Progress(asked, self._walk.cached, self.usage, self._walk.usd + self.usd)
+        waiting = sum(len(call.charge.pairs) for call in self._calls if not call.examines)
+        return Progress(self._walk.pairs - waiting, self._walk.cached, self.usage, self._walk.usd + self.usd)
 
     def _verdicts(self) -> Verdicts:
         walk = self._walk
@@ -263,11 +262,6 @@ class Run:
         stopped = self._stopped or self._capped or walk.stopped
         verdicts = verdicts_of(self._judge.scale, scores, self._progress)
         return replace(verdicts, stopped=stopped, failed=failed, broken=bool(self._stopped))
-
-
-def _score(judge: Judge, call: JudgeCall) -> Scores:
-    """The judge's answers to all questions of a call."""
-    return [score for scores in scored_many(judge, call.questions) for score in scores]
 
 
 def _sensible(judge: Judge, answer: Sequence[object]) -> Scores:
@@ -292,23 +286,3 @@ def _number(score: Any) -> float:
         return math.nan if score is None else float(score)
     except (TypeError, ValueError):
         return math.nan
-
-
-async def _ascore(judge: Judge, call: JudgeCall, concurrency: int) -> Scores:
-    """The same, side by side; the first error is raised once all have ended."""
-    turns = asyncio.Semaphore(concurrency)
-
-    async def ask(query: str, texts: Sequence[str]) -> Scores:
-        async with turns:
-            try:
-                return await ascored(judge, query, texts)
-            except SystemExit as exc:  # it does not end the loop
-                raise JudgeError(f"{judge.fingerprint}: exits with {exc}") from exc
-
-    answers = await asyncio.gather(*(ask(*question) for question in call.questions), return_exceptions=True)
-    scores: Scores = []
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-        scores.extend(answer)
-    return scores

@@ -9,11 +9,11 @@ from operator import itemgetter
 
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.usage import Usage
-from tttembed_rag.judges.contract import Judge, Request, documents_per_call, pairs_per_call
-from tttembed_rag.judges.examination import examination_keys, forecast_of_questions, has_passed, questions
-from tttembed_rag.judging.accounts import Account, Charge, Ledger
+from tttembed_rag.judges.contract import Judge, Request, documents_per_call, forecast_of, pairs_per_call
+from tttembed_rag.judges.examination import examination_keys, has_passed, questions
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress
+from tttembed_rag.judging.spending import Account, Charge, Ledger
 from tttembed_rag.rewards.observations import Candidate, Served
 
 # A pair: its query, its candidate, and its address.
@@ -60,7 +60,7 @@ class Walk:
         """Calls to make, each charged, to be settled by the caller; None: one that is under way must end first."""
         pack: list[Sequence[Addressed]] = []
         for served, candidates in self._plan.visits():
-            addressed = [(served, one, pair_key(self._judge.fingerprint, served.query, one.text)) for one in candidates]
+            addressed = [(served, shown, self._key(served.query, shown.text)) for shown in candidates]
             size = documents_per_call(self._judge)
             for start in range(0, len(addressed), size):
                 pack.append(addressed[start : start + size])
@@ -75,7 +75,7 @@ class Walk:
         """The examination of the judge, of one that has passed it the first question again; None where a cap ends."""
         chosen = questions()[: 1 if self._has_passed() else None]
         keys = examination_keys(self._judge.fingerprint, chosen)
-        charge = self._account.charge(keys, forecast_of_questions(self._judge, chosen), least=len(keys), anew=True)
+        charge = self._account.charge(keys, forecast_of(self._judge, chosen), least=len(keys), anew=True)
         return None if charge is None else JudgeCall(chosen, charge, examines=True)
 
     def _ask_all(self, pack: Pack) -> Generator[JudgeCall | None, None, None]:
@@ -89,12 +89,11 @@ class Walk:
     def _ask(self, pack: Pack) -> Generator[JudgeCall | None, None, Pack]:
         """Reach what is known of *pack*, and ask about the rest; gives what is still to be asked about."""
         pairs = [pair for part in pack for pair in part]
-        fresh = {key: (served.query, one.text) for served, one, key in pairs if self._is_fresh(key)}
+        fresh = {key: (served.query, shown.text) for served, shown, key in pairs if self._is_fresh(key)}
         call = None
         if fresh:
-            charge = yield from self._charged(
-                list(fresh), forecast_of_questions(self._judge, _questions(fresh.values()))
-            )
+            estimate = forecast_of(self._judge, _questions(fresh.values()))
+            charge = yield from self._charged(list(fresh), estimate)
             if charge is None:
                 if len(pack) == 1:
                     self.stopped = self._account.ended
@@ -108,7 +107,7 @@ class Walk:
             self._look_up(list(fresh))
         known = [pair for pair in pairs if not self._is_fresh(pair[2])]
         self.cached += sum(key in self.answered for _, _, key in known)
-        self.reached += [(served.query_id, one.doc_id, key) for served, one, key in known]
+        self.reached += [(served.query_id, shown.doc_id, key) for served, shown, key in known]
         if call is None:  # all is known, or others ask about the rest now
             return ()
         yield call
@@ -123,7 +122,7 @@ class Walk:
             self._examined = self._has_passed()
             if self._examined:
                 return
-            charge = yield from self._charged(keys, forecast_of_questions(self._judge, questions()), least=len(keys))
+            charge = yield from self._charged(keys, forecast_of(self._judge, questions()), least=len(keys))
             if charge is None:
                 self.stopped = self._account.ended
                 return
@@ -140,6 +139,9 @@ class Walk:
         while (charge := self._account.charge(pairs, estimate, least=least)) is None and self._account.running:
             yield None
         return charge
+
+    def _key(self, query: str, text: str) -> bytes:
+        return pair_key(self._judge.fingerprint, query, text)
 
     def _is_fresh(self, key: bytes) -> bool:
         return key not in self.answered and key not in self._asked

@@ -11,13 +11,12 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.capture.log import Log
 from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.embedders.specs import as_embedder, open_embedder
 from tttembed_rag.errors import InputError, check_count
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.judges.contract import Blocking, Judge, Scores, checked_judge, scored
+from tttembed_rag.judges.contract import Judge, Scores, checked_judge, scored
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judging.plan import Progress, Verdicts
 from tttembed_rag.judging.spending import Budget, Price
@@ -28,7 +27,7 @@ from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.live import LiveOffsets, OffsetSupplier
-from tttembed_rag.serving.saved import steered_each
+from tttembed_rag.serving.log import Log
 from tttembed_rag.serving.steering import Steering
 from tttembed_rag.serving.tasks import TaskSource, checked_task, resolve_task
 from tttembed_rag.system.extensions import of_store
@@ -134,7 +133,7 @@ class Learned:
         The *search* is a function from a question to documents, or what the adapter of your host takes. A *budget* is
         written as ``pairs=2000,usd=1.50``, the *price* of the reranker as ``request=0.002``.
         """
-        return self._asked(self._own_log, questions, self._searched(search), budget, price)
+        return self._judged(self._own_log, questions, self._searched(search), budget, price)
 
     def ask_documents(
         self,
@@ -150,7 +149,7 @@ class Learned:
         A *writer* is a function from prompt to answer, or the spec of a chat model such as ``openai:MODEL``; without
         one, titles and headings are the questions. Nothing of them is served before ``learn(written=True)``.
         """
-        return self._asked(self._written, written_questions(texts, n, writer), self.documents(texts), budget, price)
+        return self._judged(self._written, written_questions(texts, n, writer), self.documents(texts), budget, price)
 
     def documents(self, texts: Sequence[str]) -> Search:
         """An exact search in *texts* with your model, for `ask`; needs ``tttembed-rag[eval]``."""
@@ -201,7 +200,7 @@ class Learned:
         """What stands where *model* stood."""
         steering = Steering(self.live, self._task, model=self._embedder)
         embed = model if callable(model) else self._embedder.embed_queries
-        return lambda texts: np.array(steered_each(steering, np.asarray(embed(list(texts))), list(texts)))
+        return lambda texts: np.array(steering.apply_each(np.asarray(embed(list(texts))), list(texts)))
 
     def _recorded(self, reranker: Any) -> Any:  # noqa: ARG002 - a host's is recorded in its own way
         """What stands where *reranker* stood."""
@@ -226,7 +225,7 @@ class Learned:
     def _judge_of(self, reranker: Any, scale: str) -> Judge:
         if isinstance(reranker, str):
             return open_judge(reranker)
-        scorer = None if hasattr(reranker, "ascore") else self._scorer(reranker)
+        scorer = None if hasattr(reranker, "fingerprint") else self._scorer(reranker)
         return checked_judge(reranker) if scorer is None else _Scoring(scorer, _named(reranker), Scale.parse(scale))
 
     def _scored(self, query: str, documents: Sequence[str]) -> Scores:
@@ -238,7 +237,7 @@ class Learned:
             self._failures.exception("scored documents were not recorded")
         return scores
 
-    def _asked(self, log: RewardLog, questions: Iterable[str], search: Search, budget: str, price: str) -> Verdicts:
+    def _judged(self, log: RewardLog, questions: Iterable[str], search: Search, budget: str, price: str) -> Verdicts:
         caps, cost, every = Budget.parse(budget), Price.parse(price), list(questions)
         for question in watched(every, len(every), "search"):
             log.observe(question, list(search(question))[: self._k], task=resolve_task(self._task, question))
@@ -257,7 +256,7 @@ class Learned:
         return list(self._vectors.of(texts, lambda some: list(self._embedder.embed_documents(some))))
 
 
-class _Scoring(Blocking):
+class _Scoring:
     """A reranker of the user's own as a judge, one call at a time: most are not made for several threads."""
 
     def __init__(self, scorer: Scorer, name: str, scale: Scale) -> None:

@@ -38,13 +38,13 @@ def written_questions(texts: Sequence[str], n: int, writer: Callable[[str], str 
     else:
         chat = open_chat(writer) if isinstance(writer, str) else writer
         having = Counter(word for text in texts for word in set(words(text)))
-        questions = [_asked(text, having, chat) for text in watched(some, len(some), "write")]
+        questions = [_question(text, having, chat) for text in watched(some, len(some), "write")]
     if not (different := list(dict.fromkeys(filter(None, questions)))):
         raise InputError(f"texts: expected some that give questions, got none of {len(texts)}")
     return different
 
 
-def _asked(text: str, having: Counter[str], chat: Callable[[str], str | None]) -> str:
+def _question(text: str, having: Counter[str], chat: Callable[[str], str | None]) -> str:
     """The question that *chat* writes about *text*, whose words so many texts are *having*; empty for one left out."""
     rarest = sorted((having[word], word) for word in set(words(text)) if len(word) >= _LETTERS)
     forbidden = [word for _, word in rarest[:_FORBIDDEN]]

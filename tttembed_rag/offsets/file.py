@@ -9,8 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import fields, is_dataclass, replace
+from functools import cache, reduce
 from itertools import count, pairwise
 from typing import Any, TypeAlias, TypeVar, get_args
 
@@ -25,14 +25,11 @@ from tttembed_rag.offsets.offset import Certificate, Offset
 from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.rewards.names import MAX_NAME, is_name
-from tttembed_rag.vectors.checks import FloatArray
 
-ToldT = TypeVar("ToldT")
+ItemT = TypeVar("ItemT")
 Settings: TypeAlias = Mapping[str, str | float]
 # What a field may be, and that in words.
 Known: TypeAlias = tuple[Callable[[Any], bool], str]
-# The rows of one record after those of the other, of each tensor.
-Rows: TypeAlias = Iterator[tuple[NDArray[Any], ...]]
 
 FORMAT_VERSION = 1
 # What a file from elsewhere may weigh: a million offsets of width 1024 are 4 GB.
@@ -41,9 +38,21 @@ MAX_HEADER_BYTES = 2**20
 _FORMAT = "tttembed-offsets"
 # The setting that holds the salt of the digests by which a file names queries.
 SALT = "salt"
-# Tensors that hold the rows (d) of all local offsets, the words of all rescorers, and the centre (d) of each floor, one
-# after the other.
-_OF_MAPS, _OF_WORDS, _OF_FLOORS = ("landmarks", "weights"), ("digests", "found"), ("centre",)
+# Parts of an offset, and of these, whose fields stand in its record; arrays in them are rows of a tensor of their own,
+# by the names of their fields, those of all offsets one after the other. The record says how many are of each.
+_PARTS = {
+    "evidence": Evidence,
+    "certificate": Certificate,
+    "map": KernelMap,
+    "rescorer": Rescorer,
+    "vocabulary": Vocabulary,
+    "skips": Skips,
+    "floor": Floor,
+}
+_ARRAYS = (
+    *("map.landmarks", "map.weights", "floor.centre"),
+    *("rescorer.weights", "rescorer.vocabulary.digests", "rescorer.vocabulary.frequencies"),
+)
 # The largest number of queries, and of any other kind, that a file may name.
 _MANY, _LARGEST = 2**31 - 1, sys.float_info.max
 # The thread that reads a file releases the interpreter lock after this many objects, for this many seconds: otherwise
@@ -98,7 +107,7 @@ _KNOWN: Mapping[str, Known] = {
     "Evidence.trust": ((lambda value: _is_number(value, 0, 1)), "a number in [0, 1]"),
     "Floor.weights": ((lambda value: isinstance(value, tuple) and all(map(_is_number, value))), "finite numbers"),
     **dict.fromkeys(
-        ("Skips.lost", "Floor.lowest", "Floor.lost"),
+        ("Skips.lost", "Floor.lowest", "Floor.cosines", "Floor.lost"),
         ((lambda value: isinstance(value, tuple) and _is_falling(value[::-1])), "numbers that never fall"),
     ),
 }
@@ -113,18 +122,19 @@ def _known_of(kind: Any) -> list[tuple[str, Known | None]]:
     ]
 
 
-def _check_known(told: Any, key: str, part: str = "") -> None:
-    """Refuse fields of *told*, which is the offset of a *key* or a *part* of it, that are not what they should be."""
-    for name, known in _known_of(told.__class__):
-        value = getattr(told, name)
-        if known is not None and not known[0](value):
-            raise InputError(f"offsets: expected {known[1]} as {part}{name} of {key!r:.80}, got {value!r:.80}")
-        if known is None and is_dataclass(value):
-            _check_known(value, key, f"{part}{name}.")
-    cuts = told.leads if isinstance(told, Skips) else told.lowest if isinstance(told, Floor) else None
-    if cuts is not None and len(cuts) != len(told.lost):
+def _check_known(value: Any, key: str, part: str = "") -> None:
+    """Refuse fields of a *value*, the offset of a *key* or a *part* of it, that are not what they should be."""
+    for name, known in _known_of(value.__class__):
+        field = getattr(value, name)
+        if known is not None and not known[0](field):
+            raise InputError(f"offsets: expected {known[1]} as {part}{name} of {key!r:.80}, got {field!r:.80}")
+        if known is None and is_dataclass(field):
+            _check_known(field, key, f"{part}{name}.")
+    cuts = [value.leads] if isinstance(value, Skips) else []
+    cuts += [value.lowest, value.cosines] if isinstance(value, Floor) else []
+    if any(len(rising) != len(value.lost) for rising in cuts):
         raise InputError(
-            f"offsets: expected as many cuts as losses as {part.rstrip('.')} of {key!r:.80}, got {told!r:.80}"
+            f"offsets: expected as many cuts as losses as {part.rstrip('.')} of {key!r:.80}, got {value!r:.80}"
         )
 
 
@@ -140,16 +150,12 @@ def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes
         _check_known(offset, offset.key)
     dtype = np.result_type(np.float32, *(offset.vector.dtype for offset in offsets))
     matrix = np.array([offset.vector for offset in offsets], dtype=dtype).reshape(len(offsets), width)
-    records = [_record(offset) for offset in offsets]
+    rows: dict[str, list[NDArray[Any]]] = {}
+    records = [_record(offset, rows) for offset in offsets]
     # The records are a tensor of bytes: a safetensors header is limited to 100 MB.
     tensors = {"vectors": matrix, "offsets": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)}
-    maps = [offset.map for offset in offsets if offset.map is not None]
-    words = [offset.rescorer.vocabulary for offset in offsets if offset.rescorer is not None]
-    floors = [offset.floor for offset in offsets if offset.floor is not None]
-    for names, parts in ((_OF_MAPS, maps), (_OF_WORDS, words), (_OF_FLOORS, floors)):
-        for name in names if parts else ():
-            # safetensors writes memory as it lies: rows one after the other.
-            tensors[name] = np.ascontiguousarray(np.concatenate([getattr(part, name) for part in parts]))
+    # safetensors writes memory as it lies: rows one after the other.
+    tensors |= {name: np.ascontiguousarray(np.concatenate(arrays)) for name, arrays in rows.items()}
     header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(dict(settings))}
     return save(tensors, metadata=header)
 
@@ -191,7 +197,7 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
 
     objects = count(1)
 
-    def passed(item: ToldT) -> ToldT:
+    def passed(item: ItemT) -> ItemT:
         """*item*, after others had their turn: see `_TURN`."""
         if not next(objects) % _TURN:
             time.sleep(_PAUSE)
@@ -210,9 +216,11 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
         raise OffsetFileError(f"{name}: expected one vector per offset, got {matrix.shape}, {len(records)}")
     if matrix.dtype.kind != "f" or not matrix.shape[1]:
         raise VectorError(f"vectors: expected floats of width 1 or more, got {matrix.dtype} {matrix.shape}")
-    maps, words = _rows(records, "map", tensors, _OF_MAPS), _rows(records, "rescorer", tensors, _OF_WORDS)
-    floors = _rows(records, "floor", tensors, _OF_FLOORS)
-    offsets = [passed(_from_record(*row, maps, words, floors)) for row in zip(records, matrix, strict=True)]
+    rows = {name: _rows(name, records, tensors.get(name, np.empty(0))) for name in _ARRAYS}
+    pairs = zip(records, matrix, strict=True)
+    offsets = [passed(_from_record(Offset, record | {"vector": vector}, rows)) for record, vector in pairs]
+    for offset in offsets:
+        _check_known(offset, offset.key)
     return offsets, matrix.shape[1], settings
 
 
@@ -240,70 +248,40 @@ def _header(name: str, data: bytes) -> Mapping[str, str]:
     return dict(header)
 
 
-def _record(offset: Offset) -> dict[str, Any]:
-    record = {name: getattr(offset, name) for name in ("scope", "task", "query_id", "alpha", "n")}
-    record["evidence"] = asdict(offset.evidence)
-    record["certificate"] = asdict(offset.certificate) if offset.certificate else None
-    if (map_ := offset.map) is not None:
-        record["map"] = {"bandwidth": map_.bandwidth, "rows": len(map_.landmarks)}
-    if (rescorer := offset.rescorer) is not None:
-        words = rescorer.vocabulary
-        record["rescorer"] = {
-            "weights": rescorer.weights.tolist(),
-            "rows": len(words.digests),
-            "documents": words.documents,
-            "length": words.length,
-            "evidence": asdict(rescorer.evidence),
-        }
-    if offset.skips is not None:
-        record["skips"] = asdict(offset.skips)
-    if offset.floor is not None:
-        numbers = asdict(offset.floor)
-        del numbers["centre"]  # a tensor's
-        record["floor"] = numbers | {"rows": 1}
+def _record(value: Any, rows: dict[str, list[NDArray[Any]]], of: str = "") -> dict[str, Any]:
+    """The fields of a *value* for JSON: of an array only how many *rows* of the tensor of its name it gives."""
+    record: dict[str, Any] = {}
+    for name in (field.name for field in fields(value) if field.name != "vector"):
+        part = getattr(value, name)
+        if f"{of}{name}" in _ARRAYS:
+            rows.setdefault(f"{of}{name}", []).append(part)
+            part = len(part)
+        record[name] = _record(part, rows, f"{of}{name}.") if is_dataclass(part) else part
     return record
 
 
-def _rows(
-    records: Sequence[Mapping[str, Any]], part: str, tensors: Mapping[str, NDArray[Any]], names: Sequence[str]
-) -> Rows:
-    """Of each record that has the *part*, in order, its rows of the tensors of these *names*: all rows are of one."""
-    counts = [record[part]["rows"] for record in records if record.get(part)]
+def _rows(name: str, records: Sequence[Any], tensor: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """The rows of the *tensor* of this *name* that each record with some has, in order: no row is left over."""
+    *parts, last = name.split(".")
+    owners = [reduce(lambda owner, part: owner and owner.get(part), parts, record) for record in records]
+    counts = [owner[last] for owner in owners if owner]
     if wrong := [rows for rows in counts if not _is_count(rows)]:
-        raise InputError(f"rows: expected {_KNOWN['int'][1]}, got {wrong[0]!r:.80}")
-    columns = [np.atleast_1d(tensors.get(name, np.empty(0))) for name in names]
-    if {len(column) for column in columns} != {sum(counts)}:
-        got = ", ".join(str(len(column)) for column in columns)
-        raise VectorError(f"{', '.join(names)}: expected {sum(counts)} rows, got {got}")
-    return zip(*(np.split(column, np.cumsum(counts)[:-1]) for column in columns), strict=True)
+        raise InputError(f"{name}: expected {_KNOWN['int'][1]}, got {wrong[0]!r:.80}")
+    if len(tensor := np.atleast_1d(tensor)) != sum(counts):
+        raise VectorError(f"{name}: expected {sum(counts)} rows, got {len(tensor)}")
+    return iter(np.split(tensor, np.cumsum(counts)[:-1]))
 
 
-def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: Rows, words: Rows, floors: Rows) -> Offset:
-    map_ = rescorer = floor = None
-    if of := record.get("map"):
-        landmarks, weights = next(maps)
-        map_ = KernelMap(landmarks, weights, of["bandwidth"])
-    if of := record.get("rescorer"):
-        digests, found = next(words)
-        vocabulary = Vocabulary(digests, found, of["documents"], float(of["length"]))
-        rescorer = Rescorer(np.array(of["weights"], np.float64), vocabulary, _told(Evidence, of["evidence"]))
-    if of := record.get("floor"):
-        numbers = {name: value for name, value in of.items() if name != "rows"}
-        floor = _told(Floor, {**numbers, "centre": next(floors)[0]})
-    offset = Offset(
-        **{name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")},
-        vector=vector,
-        evidence=_told(Evidence, record["evidence"]),
-        certificate=_told(Certificate, of) if (of := record["certificate"]) else None,
-        map=map_,
-        rescorer=rescorer,
-        skips=_told(Skips, of) if (of := record.get("skips")) else None,
-        floor=floor,
-    )
-    _check_known(offset, offset.key)
-    return offset
-
-
-def _told(kind: type[ToldT], record: Mapping[str, Any]) -> ToldT:
-    """What a record tells of an offset, with tuples where JSON has lists."""
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
+def _from_record(
+    kind: type[ItemT], record: Mapping[str, Any], rows: Mapping[str, Iterator[NDArray[Any]]], of: str = ""
+) -> ItemT:
+    """The value of a *kind* that a record tells of, with tuples where JSON has lists, and its arrays from *rows*."""
+    values: dict[str, Any] = {}
+    for name, value in record.items():
+        if f"{of}{name}" in rows:
+            values[name] = next(rows[f"{of}{name}"])
+        elif name in _PARTS and value is not None:
+            values[name] = _from_record(_PARTS[name], value, rows, f"{of}{name}.")
+        else:
+            values[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)

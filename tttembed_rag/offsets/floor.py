@@ -25,6 +25,8 @@ LIST = 10
 KNOWN = 4
 # The confidence of a floor, and the share of requests that may lose an answer where nobody says how many.
 CONFIDENCE, LOST = 0.9, 0.05
+# Questions that have an answer from which on a certificate is of them alone: as many as a first cut takes.
+FEWEST = math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - LOST))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,12 +38,14 @@ class Floor:
         centre: (1, d) mean of the unit base vectors of own queries.
         typical: The mean cosine of own queries to it, times its length.
         n: Different own questions behind the certificate.
-        lowest: Of those that have an answer the lowest likelihoods of their best candidates, rising; each by what was
-            learned without the question.
-        lost: Upper bounds (90 %) of the share of requests that have an answer and are refused below each of these: the
-            exact ones of the binomial distribution (Clopper and Pearson 1934).
-        judged: Whether verdicts say which questions have an answer. Without them every own question counts as one that
-            has, and what `relevance` gives sorts lists, but is no probability.
+        lowest: The lowest likelihoods of their best candidates, rising; each by what was learned without the question.
+        alike: By how much the first cosine of a query must be higher that is so much less like own ones than they are.
+        cosines: The lowest cosines of their first candidates, less that, rising; as if learned without each.
+        lost: Upper bounds (90 %) of the share of them that is refused below each of these: the exact ones of the
+            binomial distribution (Clopper and Pearson 1934).
+        answered: Whether these are the questions that have an answer. With fewer than `FEWEST` such questions they are
+            all, which are refused more often than those that have an answer. Without verdicts, what `relevance` gives
+            sorts lists, but is no probability.
     """
 
     weights: tuple[float, ...]
@@ -49,31 +53,46 @@ class Floor:
     typical: float
     n: int
     lowest: tuple[float, ...]
+    alike: float
+    cosines: tuple[float, ...]
     lost: tuple[float, ...]
-    judged: bool = True
+    answered: bool = True
 
     def relevance(
         self, known: Vocabulary | None, query: str, texts: Sequence[str], cosines: ArrayLike, vector: FloatArray | None
     ) -> Float64:
         """(k,) how likely each candidate is relevant; see `knowledge`."""
-        apart = 0.0
-        if vector is not None:
-            length = max(math.sqrt(float(vector @ vector)), 1e-12)
-            apart = min(float(self.centre[0] @ vector) / length - self.typical, 0.0)
-        features = knowledge(known, query, texts, cosines, apart)
+        features = knowledge(known, query, texts, cosines, 0.0 if vector is None else self._apart(vector))
         return np.asarray(1.0 / (1.0 + np.exp(-(self.weights[0] + features @ np.array(self.weights[1:])))))
 
     def cut(self, lost: float = LOST) -> float | None:
         """The likelihood below which the best candidate is no answer; None where too few questions are known.
 
-        With 90 % confidence at most a share *lost* of requests have an answer and are refused.
+        With 90 % confidence at most a share *lost* of the requests that have an answer are refused.
 
         Raises:
             InputError: *lost* is no share of requests.
         """
+        return self._certified(self.lowest, lost)
+
+    def cosine(self, vector: FloatArray | None = None, lost: float = LOST) -> float | None:
+        """The cosine to its steered vector below which nothing answers a query: for a search that knows nothing else.
+
+        It is higher where its base *vector* (d,) is less like own queries than they are; without it, that of a typical
+        one.
+        """
+        cut = self._certified(self.cosines, lost)
+        return cut if cut is None or vector is None else cut - self.alike * self._apart(vector)
+
+    def _apart(self, vector: FloatArray) -> float:
+        """By how much less than own queries a base *vector* (d,) is like them: 0 or below."""
+        length = max(math.sqrt(float(vector @ vector)), 1e-12)
+        return min(float(self.centre[0] @ vector) / length - self.typical, 0.0)
+
+    def _certified(self, rising: tuple[float, ...], lost: float) -> float | None:
         check_share("lost", lost)
         refused = sum(bound <= lost for bound in self.lost)
-        return self.lowest[refused - 1] if refused else None
+        return rising[refused - 1] if refused else None
 
     def missing(self, lost: float = LOST) -> int:
         """How many more own questions a first cut takes."""
@@ -83,8 +102,9 @@ class Floor:
         """What is certified, in words."""
         if (cut := self.cut(lost)) is None:
             return f"no floor: {self.missing(lost)} more judged questions certify one"
-        asked = "have an answer and are refused" if self.judged else "are refused, whether they have an answer or not"
-        return f"nothing fits below a relevance of {cut:.2g}: at most {lost:.0%} of own requests {asked} (90 %)"
+        cuts = f"a relevance of {cut:.2g}, by the cosine alone {self.cosine(lost=lost):.3g}"
+        requests = "own requests that have an answer" if self.answered else "own requests, with an answer or without,"
+        return f"nothing fits below {cuts}: at most {lost:.0%} of {requests} are refused (90 %)"
 
     def check(self, name: str, width: int) -> None:
         """Refuse numbers that no list could be held against; the line begins with *name*."""

@@ -99,7 +99,7 @@ class Offset:
     @property
     def certified(self) -> list[str]:
         """What is certified of its lists, in lines: what a reranker must see of them, and which have no answer."""
-        skipped = self.skips.told(CERTIFIED_LOSS) if self.skips is not None and self.in_use else ""
+        skipped = self.skips.summary(CERTIFIED_LOSS) if self.skips is not None and self.in_use else ""
         sorted_so = self.rescorer.evidence.reranking if self.rescorer is not None else ""
         by_words = f"sorted by words: {sorted_so}" if sorted_so else ""
         fits = self.floor.told() if self.floor is not None and self.floor.cut() is not None else ""

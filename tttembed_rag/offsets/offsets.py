@@ -29,7 +29,7 @@ from tttembed_rag.errors import (
     check_text,
 )
 from tttembed_rag.offsets import file
-from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
+from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, few
 from tttembed_rag.offsets.floor import LOST, Floor
 from tttembed_rag.offsets.offset import Offset, Scope
 from tttembed_rag.offsets.rerankskips import Skips
@@ -149,6 +149,17 @@ class Offsets(Mapping[str, Offset]):
                 return None
         return None
 
+    def why_base(self, task: str | None = None) -> str:
+        """Why a query of *task* without a private offset keeps its base vector; empty where it does not."""
+        task = task or DEFAULT_TASK
+        if self.find(task) is not None:
+            return ""
+        if self.tasks and task not in self.tasks:
+            known = few([repr(name) for name in sorted(self.tasks)])
+            return f"nothing was learned of task {task!r}, but of {known}: were its rewards logged under another name?"
+        offset = self._shared.get(task) or self._shared.get(None)
+        return f"nothing was learned of task {task!r}" if offset is None else f"{offset.key}: {offset.evidence}"
+
     def depth(
         self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False
     ) -> int:
@@ -192,9 +203,9 @@ class Offsets(Mapping[str, Offset]):
     def floor(self, task: str | None = None, lost: float = LOST) -> float | None:
         """The relevance below which no candidate of a task's query is an answer, or None where that is not certified.
 
-        With 90 % confidence at most a share *lost* of requests have an answer and are refused where the best of what
-        the search found lies below it. None says that too few questions were judged, that nobody vouches for the judge,
-        or that users gave the verdicts; `certificate` says how many are missing.
+        With 90 % confidence at most a share *lost* of the requests that have an answer are refused where the best of
+        what the search found lies below it. None says that too few questions were judged, that nobody vouches for the
+        judge, or that users gave the verdicts; `certificate` says how many are missing.
 
         Raises:
             InputError: *task* is no text, or *lost* no share of requests.
@@ -345,11 +356,11 @@ class Offsets(Mapping[str, Offset]):
         Raises:
             OffsetFileError: The file is not an offsets file, is damaged, too large, or has a newer format.
         """
-        if not (found := Path(path)).is_file():
+        if not (source := Path(path)).is_file():
             raise OffsetFileError(f"{path}: expected an offsets file, found none")
-        if (size := found.stat().st_size) > file.MAX_BYTES:
+        if (size := source.stat().st_size) > file.MAX_BYTES:
             raise OffsetFileError(f"{path}: expected at most {file.MAX_BYTES} bytes, got {size}")
-        return cls.from_bytes(found.read_bytes(), str(path))
+        return cls.from_bytes(source.read_bytes(), str(path))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "offsets") -> Offsets:

@@ -37,7 +37,7 @@ class Skips:
         """The share of judged queries whose lists lead by so much."""
         return self._fits(loss) / SHARES
 
-    def told(self, loss: float) -> str:
+    def summary(self, loss: float) -> str:
         """What *loss* buys, in words; empty where nothing is certified."""
         if not self._fits(loss):
             return ""

@@ -33,8 +33,8 @@ _KEPT = 4_096
 @lru_cache(maxsize=_KEPT)
 def _counted(text: str) -> tuple[Counter[str], int, str]:
     """How often each word is in *text*, how many words it has, and their script."""
-    found = words(text)
-    return Counter(found), len(found), script_of(found)
+    tokens = words(text)
+    return Counter(tokens), len(tokens), script_of(tokens)
 
 
 def _digest(word: str) -> int:
@@ -47,13 +47,13 @@ class Vocabulary:
 
     Attributes:
         digests: (w,) uint64 digests of the words, rising.
-        found: (w,) in how many of the documents each is.
+        frequencies: (w,) in how many of the documents each is.
         documents: How many documents there were.
         length: How many words a document has on average, above 0.
     """
 
     digests: NDArray[np.uint64]
-    found: NDArray[np.uint32]
+    frequencies: NDArray[np.uint32]
     documents: int
     length: float
 
@@ -61,8 +61,8 @@ class Vocabulary:
     def of(cls, texts: Iterable[str]) -> Vocabulary:
         """The vocabulary of the documents *texts*."""
         documents = [_counted(text) for text in texts]
-        found = Counter(word for counts, *_ in documents for word in counts)
-        known = sorted((_digest(word), count) for word, count in found.items())
+        frequencies = Counter(word for counts, *_ in documents for word in counts)
+        known = sorted((_digest(word), count) for word, count in frequencies.items())
         digests, counts = np.array(known, dtype=np.uint64).reshape(-1, 2).T
         length = max(float(np.mean([length for _, length, _ in documents])), 1.0)
         return cls(digests, counts.astype(np.uint32), len(documents), length)
@@ -72,8 +72,7 @@ class Vocabulary:
         digest = np.uint64(_digest(word))
         place = int(np.searchsorted(self.digests, digest))
         known = place < len(self.digests) and self.digests[place] == digest
-        found = int(self.found[place]) if known else 0
-        return rarity(self.documents, found)
+        return rarity(self.documents, int(self.frequencies[place]) if known else 0)
 
     def overlap(self, query: str, texts: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """BM25 (k,) of *texts* for *query*, and their lengths (k,) in words.
@@ -81,8 +80,8 @@ class Vocabulary:
         A text in another script than the query shares no words with it, good or not: it has what the better ones have
         that can, so that words do not crowd it out.
         """
-        asked, _, script = _counted(query)
-        weights = {word: count * self.rarity(word) for word, count in asked.items()}
+        of_query, _, script = _counted(query)
+        weights = {word: count * self.rarity(word) for word, count in of_query.items()}
         documents = [_counted(text) for text in texts]
         scores = [
             sum(bm25(weights[word], counts[word], length, self.length) for word in weights if word in counts)
@@ -183,13 +182,13 @@ class Rescorer:
     def check(self, name: str) -> None:
         """Refuse numbers that nothing could be sorted by; the line begins with *name*."""
         known = self.vocabulary
-        kinds = (known.digests.ndim, known.digests.dtype, known.found.ndim, known.found.dtype)
+        kinds = (known.digests.ndim, known.digests.dtype, known.frequencies.ndim, known.frequencies.dtype)
         if kinds != (1, np.dtype(np.uint64), 1, np.dtype(np.uint32)):
             raise InputError(f"{name}: expected rows of digests (uint64) and counts (uint32) of words, got {kinds}")
         if self.weights.shape != (FEATURES,) or not np.isfinite(self.weights).all():
             raise InputError(f"{name}: expected {FEATURES} finite weights of a rescorer, got {self.weights!r:.80}")
         rising = bool((known.digests[1:] > known.digests[:-1]).all())
-        if len(known.digests) != len(known.found) or not rising:
+        if len(known.digests) != len(known.frequencies) or not rising:
             raise InputError(f"{name}: expected rising digests of words with their counts, got others")
-        if not (0 < known.length < math.inf) or (known.found > known.documents).any():
+        if not (0 < known.length < math.inf) or (known.frequencies > known.documents).any():
             raise InputError(f"{name}: expected a mean length above 0 and counts of at most {known.documents}")

@@ -11,6 +11,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,11 @@ SIGNALS = {
     "judgment": "a grade on the declared scale",
 }
 _TOLD = {"thumb": "up, down, 1 or -1", "click": "1 or 0", "success": "1 or 0"}
-# Words that a value may be written as.
-WORDS = {"true": True, "yes": True, "false": False, "no": False, "up": 1.0, "down": -1.0, "+": 1.0, "-": -1.0}
+# Words for a vote, in small letters.
+_UP = ["up", "yes", "y", "true", "+", "like", "liked", "good", "positive", "helpful", "thumbs up"]
+_DOWN = ["down", "no", "n", "false", "-", "dislike", "disliked", "bad", "negative", "unhelpful", "thumbs down"]
+WORDS = dict.fromkeys([*_UP, "thumbs_up", "\U0001f44d"], True)
+WORDS |= dict.fromkeys([*_DOWN, "not helpful", "thumbs_down", "\U0001f44e"], False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +127,15 @@ class Feedback:
 
 
 def value_of(signal: str, value: Any, *, column: str = "") -> float:
-    """The number that *value* is or is a word for; of a thumb, false and no are down."""
-    known = WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
-    try:
-        return -1.0 if signal == "thumb" and known is False else float(known)
-    except (TypeError, ValueError):
-        got = "nothing" if value is None or value == "" else f"{value!r:.40}"
-        raise InputError(f"{column or signal}: expected {_TOLD.get(signal, 'a number')}, got {got}") from None
+    """The number that *value* is, with a decimal point or comma; a vote may be a word, and false is a thumb down."""
+    number = value.strip().lower().replace(",", ".") if isinstance(value, str) else value
+    vote = WORDS.get(number, number) if signal in _TOLD and isinstance(number, str) else number
+    with suppress(TypeError, ValueError):
+        known = -1.0 if signal == "thumb" and vote is False else float(vote)
+        if math.isfinite(known):
+            return known
+    got = "nothing" if value is None or value == "" else f"{value!r:.40}"
+    raise InputError(f"{column or signal}: expected {_TOLD.get(signal, 'a number')}, got {got}")
 
 
 def check_thumbs(events: Sequence[Event]) -> None:

@@ -96,16 +96,8 @@ class Rewards:
     ) -> Rewards:
         """Rewards of candidates given by their vectors.
 
-        Args:
-            query_vectors: (n, d) base query vectors.
-            candidate_vectors: (n, k, d), or n arrays (k_q, d) when depths differ.
-            rewards: (n, k), or n arrays (k_q,), on *scale*.
-            tasks: n task keys; None puts all queries in one task.
-            query_ids: n ids, unique within a task; None numbers the queries.
-            scale: `Scale`, or its text: ``probability``, ``logit``, ``rubric:0,5``.
-            judge: Fingerprint of the judge, or one per query (which must agree).
-            sources: Who gave the rewards of each query; as in `from_indexed`.
-            embedder: Name of the embedding model that the vectors come from: offsets carry it, and serve no other.
+        The *candidate_vectors* are (n, k, d) and the *rewards* (n, k), or n arrays (k_q, d) and (k_q,) when depths
+        differ; all else is as in `from_indexed`.
         """
         scores, starts = ragged("rewards", rewards, np.float64)
         docs = stacked(name := "candidate_vectors", candidate_vectors, starts)
@@ -287,8 +279,8 @@ class Rewards:
         sides = self.queries.rows(query), self.documents.rows(self.candidates[pair])
         means = (rows.weighted_sum(np.full((1, len(rows)), 1.0 / len(rows)))[0] for rows in sides)
         some = slice(None, None, 1 + self.budget // _PAIRS)
-        asked = np.repeat(np.arange(len(self)), self.depths)[some]
-        own = 1.0 - np.vecdot(self.queries.unit[asked], self.documents.rows(self.candidates[some]).unit).mean()
+        owner = np.repeat(np.arange(len(self)), self.depths)[some]
+        own = 1.0 - np.vecdot(self.queries.unit[owner], self.documents.rows(self.candidates[some]).unit).mean()
         share = self.budget / (len(self) * len(pair))
         return max(_LEAST_SPREAD, (1.0 - float(np.vecdot(*means)) + (_OWN - 1.0) * share * float(own)) / TYPICAL)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -22,16 +24,27 @@ from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 
 _log = logging.getLogger(__name__)
-# What columns of votes are called elsewhere, and those of a reward on a scale.
+# The columns of votes, and what they are called elsewhere; a space may be an underscore.
 _CALLED = {
-    "query": ("question",),
-    "document": ("text", "passage", "doc", "article"),
-    "thumb": ("vote",),
-    "source": ("user",),
+    "query": ("question", "prompt", "search"),
+    "document": ("text", "passage", "doc", "article", "context", "chunk"),
+    "task": (),
+    "source": ("user", "user id"),
+    "position": ("rank",),
+    "reward": ("score", "rating", "grade", "label", "relevance", "stars"),
+    "thumb": ("vote", "liked", "feedback", "helpful"),
+    "click": ("clicked",),
+    "success": ("succeeded",),
 }
-_REWARD = ("reward", "score", "rating")
-_BEHAVIOUR = tuple(signal for signal in SIGNALS if signal != "judgment")
-COLUMNS = f"query, document (or text), and one of reward, {', '.join(_BEHAVIOUR)}; task, source where several"
+_VOTES = ("reward", *(signal for signal in SIGNALS if signal != "judgment"))
+COLUMNS = f"query, document (or text), and one of {', '.join(_VOTES)}; task, source where several"
+# What a file is that begins with these bytes, and is no text.
+_FOREIGN = {
+    b"\x1f\x8b": "a file compressed by gzip: unpack it",
+    b"PK": "a spreadsheet or another zip file: save it as CSV",
+    b"PAR1": "Parquet: write it as CSV or JSON lines",
+}
+_OTHER_BYTES = "other bytes: save it as CSV or JSON lines in UTF-8"
 # A line before the titles: an empty one, or that by which a spreadsheet names the delimiter.
 _BEFORE = re.compile(r'[\s",;|]*("?sep=.*)?', re.IGNORECASE | re.DOTALL)
 # Lines of a row that may be several, after a quote that is left open, where no other has half as many.
@@ -63,54 +76,56 @@ def read_log(path: Path, *, task: str = DEFAULT_TASK) -> list[Served]:
                 names = line["query_id"], line["query"], line.get("task", task)
             except (KeyError, TypeError) as exc:
                 raise DataError(f"{path}:{number}: expected query_id, query and candidates with id and text") from exc
-            if not all(isinstance(name, str) for pair in (names, *documents) for name in pair):
-                raise DataError(f"{path}:{number}: expected texts, got another kind of value")
+            if (got := next((of for pair in (names, *documents) for of in pair if not isinstance(of, str)), "")) != "":
+                raise DataError(f"{path}:{number}: expected texts, got {type(got).__name__}, such as {got!r:.40}")
             query_id, query, of_task = names
             log.append(Served.of_texts(query_id, query, documents, of_task))
     return log
 
 
-def read_votes(path: Path, *, scale: Scale, task: str) -> list[Served]:
-    """The votes in a CSV with a header, or in a file of JSON lines: each query once for each task and source.
+def read_votes(path: Path, *, scale: Scale | None, task: str) -> list[Served]:
+    """The votes in a table with a header, or in objects of JSON: each query once for each task and source.
 
     Thumbs, clicks and successes of a pair become one reward, as `Feedback` gathers them, of the thumbs of a source the
-    last; rewards, which are on *scale*, become their mean. Rows that name no task are of *task*. Ids are left to be
-    made of the texts.
+    last; rewards, which are on *scale*, become their mean. Without a scale they are on that of `Scale.of_grades`, and
+    the log says so. Rows that name no task are of *task*. Ids are left to be made of the texts.
 
     Raises:
         DataError: Not such a file; the message names the line.
         RewardError: A reward is off the scale.
     """
     with read_text(path, f"a file with {COLUMNS}, found none") as text:
-        tabular = path.suffix.lower() in (".csv", ".tsv")
-        rows = table(path, text)[1] if tabular else list(json_lines(path, text.split("\n")))
-    if not rows:
+        titles, rows = _objects(path, text)
+    if not titles:
         raise DataError(f"{path}: expected at least one row with {COLUMNS}, found none")
-    first = rows[0][1]
-    called = {
-        name: next((other for other in (name, *others) if other in first), name) for name, others in _CALLED.items()
-    }
-    signals = [name for name in (*_REWARD, *_BEHAVIOUR) if called.get(name, name) in first]
-    if not {called["query"], called["document"]} <= first.keys() or len(signals) != 1:
-        raise DataError(f"{path}:1: expected {COLUMNS}, got {', '.join(map(str, first))}")
-    events: dict[tuple[str, str], list[Event]] = {}
+    columns, signal = _columns_of(path, titles)
+    if not rows:
+        raise DataError(f"{path}: expected at least one row below the titles, found none")
+    if signal != "reward" and scale not in (None, Scale()):
+        raise DataError(
+            f"{path}: expected rewards for scale {scale}, got a column {columns[signal]}, which has its own"
+        )
+    votes = list[tuple[int, str, Event]]()
     for number, cells in rows:
         with _expected(path, number, COLUMNS):
-            row = cells | {name: cells.get(title) for name, title in called.items()}
-            of_task = _cell(row, "task", task)
-            for name, words in (("query", row["query"]), ("document", row["document"]), ("task", of_task)):
-                if not isinstance(words, str) or not words.strip():
-                    raise InputError(f"{name}: expected a text, got {words!r:.40}")
-            value, signal = value_of(signals[0], row.get(signals[0])), signals[0]
-            if signal in _REWARD:
-                value, signal = float(scale.to_unit(np.array([value]))[0]), "judgment"
-            event = _event(row, row["query"], row["document"], signal, value)
-            events.setdefault((of_task, event.source), []).append(event)
+            row: dict[str, Any] = {name: cells.get(title) for name, title in columns.items()}
+            row["task"] = _cell(row, "task", task)
+            for name in ("query", "document", "task"):
+                if not isinstance(row[name], str) or not row[name].strip():
+                    raise InputError(f"{name}: expected a text, got {row[name]!r:.40}")
+            value = value_of(signal, row[signal], column=columns[signal])
+            kind = "judgment" if signal == "reward" else signal
+            votes.append((number, row["task"], _event(row, row["query"], row["document"], kind, value)))
+    if signal == "reward":
+        votes = _rewarded(path, votes, scale)
+    events: dict[tuple[str, str], list[Event]] = {}
+    for _, of_task, event in votes:
+        events.setdefault((of_task, event.source), []).append(event)
     candidates: dict[tuple[str, str, str], list[Candidate]] = {}
     try:
-        check_thumbs([event for votes in events.values() for event in votes])
-        for (of_task, source), votes in events.items():
-            for (query, document), reward in scores_of(votes).items():
+        check_thumbs([event for _, _, event in votes])
+        for (of_task, source), of_source in events.items():
+            for (query, document), reward in scores_of(of_source).items():
                 of_query = candidates.setdefault((query, of_task, source), [])
                 of_query.append(Candidate("", text=document, reward=reward))
     except InputError as exc:
@@ -119,6 +134,55 @@ def read_votes(path: Path, *, scale: Scale, task: str) -> list[Served]:
         Served("", None, of_query, query, of_task, source=source)
         for (query, of_task, source), of_query in candidates.items()
     ]
+
+
+def _objects(path: Path, text: str) -> tuple[list[str], list[_Row]]:
+    """The names of columns and the rows by them: of JSON lines, of a JSON list of objects, or of a table."""
+    start = text.lstrip()[:1]
+    if start not in ("{", "["):
+        return table(path, text)
+    rows = list(json_lines(path, text.split("\n") if start == "{" else _listed(path, text)))
+    return list(rows[0][1]) if rows else [], rows
+
+
+def _listed(path: Path, text: str) -> Iterator[str]:
+    """The elements of a JSON list, each as a line."""
+    try:
+        yield from map(json.dumps, parsed_json(text))
+    except ValueError as exc:
+        raise DataError(f"{path}: expected JSON lines or a JSON list, got text that is no JSON") from exc
+
+
+def _columns_of(path: Path, titles: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The titles of the columns by what they hold, and the one of `_VOTES` among them."""
+    spelled = {title.strip().lower().replace("_", " "): title for title in titles[::-1]}
+    columns = dict[str, str]()
+    for name, others in _CALLED.items():
+        if known := [spelled[other] for other in (name, *others) if other in spelled]:
+            columns[name], *unread = known
+            if unread:
+                _log.warning("%s: %s is read as %s, not %s", path, known[0], name, ", ".join(unread))
+    signals = [name for name in _VOTES if name in columns]
+    if len(signals) > 1:
+        got = ", ".join(columns[name] for name in signals)
+        raise DataError(f"{path}:1: expected one column of {', '.join(_VOTES)}, got {got}")
+    if not (signals and {"query", "document"} <= columns.keys()):
+        raise DataError(f"{path}:1: expected {COLUMNS}, got {', '.join(titles)}")
+    return columns, signals[0]
+
+
+def _rewarded(path: Path, votes: Sequence[tuple[int, str, Event]], scale: Scale | None) -> list[tuple[int, str, Event]]:
+    """*votes* with their rewards in [0, 1]."""
+    if scale is None:
+        grades = np.array([event.value for _, _, event in votes])
+        if (scale := Scale.of_grades(grades)) != Scale():
+            _log.warning("%s: rewards up to %g are on scale %s, unless --scale says another", path, grades.max(), scale)
+    rewarded = []
+    for number, task, event in votes:
+        with _expected(path, number, COLUMNS):
+            reward = float(scale.to_unit(np.array([event.value]))[0])
+        rewarded.append((number, task, replace(event, value=reward)))
+    return rewarded
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -139,14 +203,14 @@ def read_events(path: Path) -> Iterator[Event]:
 def read_text(path: Path, expected: str) -> Iterator[str]:
     """The text of a file; what is wrong with it, or found to be while it is parsed, is a DataError."""
     try:
-        yield path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError as exc:
+        content = path.read_bytes()
+        yield content.decode("utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig")
+    except (FileNotFoundError, IsADirectoryError) as exc:
         raise DataError(f"{path}: expected {expected}") from exc
     except UnicodeDecodeError as exc:
-        line = exc.object.count(b"\n", 0, exc.start) + 1
-        raise DataError(
-            f"{path}:{line}: expected UTF-8 text, got other bytes: save it as CSV or JSON lines in UTF-8"
-        ) from exc
+        line = content.count(b"\n", 0, exc.start) + 1
+        got = next((kind for start, kind in _FOREIGN.items() if content.startswith(start)), _OTHER_BYTES)
+        raise DataError(f"{path}:{line}: expected UTF-8 text, got {got}") from exc
 
 
 @contextmanager
@@ -174,10 +238,12 @@ def table(path: Path, text: str) -> tuple[list[str], list[_Row]]:
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     quoting: Literal[0, 3] = csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL
     reader = csv.reader(lines[first:], delimiter=delimiter, quoting=quoting, strict=True)
+    every = list[tuple[int, list[str]]]()
     try:
-        every = [(first + reader.line_num, cells) for cells in reader]
+        every.extend((first + reader.line_num, cells) for cells in reader)
     except csv.Error as exc:
-        raise DataError(f"{path}:{first + reader.line_num}: expected comma-separated values ({exc})") from exc
+        begins = every[-1][0] + 1 if every else first + 1
+        raise DataError(f"{path}:{begins}: expected comma-separated values ({exc}): is a quote left open?") from exc
     titles = [name.strip().lower() for name in every[0][1]] if every else []
     if twice := {name for name in titles if name and titles.count(name) > 1}:
         raise DataError(f"{path}:{first + 1}: expected different columns, got {', '.join(sorted(twice))} twice")
@@ -208,9 +274,11 @@ def json_lines(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
         try:
             row = parsed_json(line)
         except ValueError:
-            row = None
+            row, got = None, "text that is no JSON"  # what stands there may be a user's
+        else:
+            got = type(row).__name__
         if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: expected one JSON object a line")  # what stands there may be a user's
+            raise DataError(f"{path}:{number}: expected one JSON object a line, got {got}")
         yield number, row
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tttembed_rag.errors import InputError, RewardError
 
 ScaleKind = Literal["probability", "logit", "rubric", "unbounded"]
+_PLAIN: dict[str, ScaleKind] = {"probability": "probability", "logit": "logit", "unbounded": "unbounded"}
 # The most by which a score may overshoot a declared bound, in units of the scale: rounding of float32 explains it.
 SCALE_TOLERANCE = 1e-6
 
@@ -34,7 +35,7 @@ class Scale:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("probability", "logit", "rubric", "unbounded"):
+        if self.kind not in (*_PLAIN, "rubric"):
             raise InputError(f"scale: expected probability, logit, unbounded or rubric, got {self.kind!r}")
         if not self.low < self.high:
             raise InputError(f"scale: expected low < high, got {self.low:g} and {self.high:g}")
@@ -46,13 +47,23 @@ class Scale:
         """A scale written as ``probability``, ``logit``, ``unbounded`` or ``rubric:LOW,HIGH``; a scale is itself."""
         if isinstance(text, Scale):
             return text
-        plain: dict[str, ScaleKind] = {"probability": "probability", "logit": "logit", "unbounded": "unbounded"}
-        if text in plain:
-            return cls(plain[text])
+        if text in _PLAIN:
+            return cls(_PLAIN[text])
         number = r"(-?\d+(?:\.\d+)?)"
         if match := re.fullmatch(rf"rubric[:(]{number},\s*{number}\)?", str(text)):
             return cls("rubric", float(match[1]), float(match[2]))
         raise InputError(f"scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got {text!r}")
+
+    @classmethod
+    def of_grades(cls, scores: NDArray[np.float64]) -> Scale:
+        """The scale of *scores* for which none was declared: that of grades, where they are whole and exceed 1.
+
+        They begin at 0 where a score is 0, else at 1, and end at 3, 5 or 10; up to 100, they are percent.
+        """
+        high = next((high for high in (1, 3, 5, 10, 100) if scores.max() <= high), 1)
+        if high == 1 or scores.min() < 0 or (scores % 1).any():
+            return cls()
+        return cls("rubric", 0.0 if high == 100 else min(1.0, scores.min()), high)
 
     def __str__(self) -> str:
         return f"rubric:{self.low:g},{self.high:g}" if self.kind == "rubric" else self.kind
@@ -103,6 +114,7 @@ class Scale:
             got = f"values from {low:g} to {high:g}" if low < high else f"{low:g}"
             raise RewardError(
                 f"rewards: expected scale {self} in [{self.low:g}, {self.high:g}], got {got} "
-                "(declare the judge's scale: of one to five stars rubric:1,5, of thumbs -1 and 1 rubric:-1,1)"
+                "(declare the judge's scale: of one to five stars rubric:1,5, of thumbs -1 and 1 rubric:-1,1, "
+                "of percent rubric:0,100, of any real numbers logit)"
             )
         return np.clip((scores - self.low) / (self.high - self.low), 0.0, 1.0)

@@ -8,21 +8,14 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
-    from tttembed_rag.gate.floors import first_floor
-    from tttembed_rag.serving.cascade import Cascade
-    from tttembed_rag.serving.languages import language_means, language_of
-    from tttembed_rag.serving.request import Request
-
-__all__ = [
-    "Cascade",
-    "Request",
-    "first_floor",
-    "language_means",
-    "language_of",
-]
+    from tttembed_rag.gate.floors import first_floor as first_floor
+    from tttembed_rag.serving.cascade import Cascade as Cascade
+    from tttembed_rag.serving.languages import language_means as language_means
+    from tttembed_rag.serving.languages import language_of as language_of
+    from tttembed_rag.serving.request import Request as Request
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = facade(
+    __all__, __getattr__, __dir__ = facade(
         __name__,
         {
             "tttembed_rag.gate.floors": ["first_floor"],

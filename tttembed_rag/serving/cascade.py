@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.errors import InputError, RewardError, check_above_zero, check_count
+from tttembed_rag.errors import RewardError, check_above_zero, check_count
 from tttembed_rag.gate.depth import lost_by, paid_for
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL
@@ -29,8 +29,9 @@ from tttembed_rag.offsets.codes import LOST, OTHER_JUDGE
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.orders import in_reward_order
 from tttembed_rag.offsets.rerankskips import Skips
+from tttembed_rag.serving.log import Log, checked_log
 from tttembed_rag.serving.request import Ranked, Request, Similarity
-from tttembed_rag.serving.twopass import Handlers, Question, adrive, drive
+from tttembed_rag.serving.twopass import Question, adrive, drive
 from tttembed_rag.system.failures import FailureLog
 
 if TYPE_CHECKING:
@@ -45,21 +46,6 @@ _DIGEST = 16
 
 # What is watched: a task, and what says which of its lists need no reranker.
 _Watched: TypeAlias = tuple[str | None, Skips]
-
-
-class VerdictLog(Protocol):
-    """What a cascade asks of a log: `tttembed_rag.adapting.Log`."""
-
-    def declare(self, by: str, /) -> None:
-        """Say that the order of its judge is served, *by* whom."""
-
-    def check_is_for(self, judge: Judge, /) -> None:
-        """Refuse another judge than its own."""
-
-    def record(
-        self, query: str, documents: Sequence[str], scores: Scores, *, task: str | None, source: str | None
-    ) -> None:
-        """Keep the scores of documents."""
 
 
 class Cascade:
@@ -88,7 +74,7 @@ class Cascade:
         self,
         judge: Judge,
         *,
-        log: VerdictLog | None = None,
+        log: Log | None = None,
         depth: int = 10,
         loss: float = CERTIFIED_LOSS,
         explore: float = 0.1,
@@ -100,9 +86,7 @@ class Cascade:
         check_above_zero("explore", explore, most=1)
         self._judge: Judge = checked_judge(judge)
         if log is not None:
-            if not hasattr(log, "check_is_for"):
-                raise InputError(f"log: expected a RewardLog or a StoreLog, got {type(log).__name__}")
-            log.check_is_for(judge)
+            checked_log(log).check_is_for(judge)
             log.declare(type(self).__name__)
         self._verdicts = log
         self._depth, self._loss, self._explore = depth, loss, explore
@@ -146,7 +130,7 @@ class Cascade:
             refused: Whether a floor refuses the list, of which nothing is served then: see `Request.refuses`.
         """
         steps = self._steps(request, texts, scores, similarity, refused=refused)
-        return drive(steps, Handlers(judge=partial(scored, self._judge, request.query)))
+        return drive(steps, judge=partial(scored, self._judge, request.query))
 
     async def aorder(
         self,
@@ -159,7 +143,7 @@ class Cascade:
     ) -> list[int]:
         """`order`, without blocking the event loop."""
         steps = self._steps(request, texts, scores, similarity, refused=refused)
-        return await adrive(steps, Handlers(judge=partial(ascored, self._judge, request.query)))
+        return await adrive(steps, judge=partial(ascored, self._judge, request.query))
 
     def _steps(
         self,

@@ -115,16 +115,6 @@ def context_value(name: str) -> Value:
     return None
 
 
-def current_task() -> Value:
-    """The task of the innermost `with context(task=...)` around the caller; None outside any."""
-    return context_value("task")
-
-
 def current_tenant() -> str:
     """The tenant of the innermost `with context(tenant=...)` around the caller; empty outside any."""
     return context_value("tenant") or ""
-
-
-def current_query_id() -> str:
-    """The id of the innermost `with context(query_id=...)` around the caller; empty outside any."""
-    return context_value("query_id") or ""

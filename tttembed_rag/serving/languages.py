@@ -76,17 +76,17 @@ def language_means(
     places = np.maximum(1, np.rint(_PLACES * len(names) * counts / counts.sum())).astype(int)
     offsets = []
     for name, mean, count in zip(names.tolist(), means, counts.tolist(), strict=True):
-        asked, offset, told = queries[of_query == name], means.mean(axis=0) - mean, f"{SOURCE}, no verdict asked"
-        asked = asked[:: max(1, len(asked) // _OF_A_LANGUAGE)]
-        for _ in range(0 if alone or not len(asked) else _ROUNDS):
-            near = np.array([_best(asked + offset, part, k) for part, k in zip(parts, places, strict=True)])
+        own, offset, reason = queries[of_query == name], means.mean(axis=0) - mean, f"{SOURCE}, no verdict asked"
+        own = own[:: max(1, len(own) // _OF_A_LANGUAGE)]
+        for _ in range(0 if alone or not len(own) else _ROUNDS):
+            near = np.array([_best(own + offset, part, k) for part, k in zip(parts, places, strict=True)])
             offset -= np.linalg.lstsq(means - means.mean(axis=0), near - near.mean(), rcond=1e-6)[0]
-        if len(asked):
+        if len(own):
             first = slice(int(alone), _PLACES + alone)  # a document finds itself
-            lists = [np.argsort(-((asked + v) @ docs.T), axis=1)[:, first] for v in (0.0, offset)]
-            before, after = (float((of_doc[found] == name).mean()) for found in lists)
-            told += f"; of the first ten {before:.0%} -> {after:.0%} are {name}, as {count / len(docs):.0%} of all"
-        offsets.append(Offset("task", offset, 1.0, 0, Evidence(0, None, None, "ungated", told), task=name))
+            lists = [np.argsort(-((own + v) @ docs.T), axis=1)[:, first] for v in (0.0, offset)]
+            before, after = (float((of_doc[rows] == name).mean()) for rows in lists)
+            reason += f"; of the first ten {before:.0%} -> {after:.0%} are {name}, as {count / len(docs):.0%} of all"
+        offsets.append(Offset("task", offset, 1.0, 0, Evidence(0, None, None, "ungated", reason), task=name))
     settings = {"source": SOURCE} | ({"embedder": embedder} if embedder else {})
     return Offsets(offsets, width=docs.shape[1], settings=settings)
 

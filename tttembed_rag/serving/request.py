@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError, VectorError, in_brief
-from tttembed_rag.offsets.offset import Offset
-from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import check_list
+from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.serving.live import Serving
 from tttembed_rag.system import telemetry
 
 _log = logging.getLogger(__name__)
 # The largest cosine in float16, and by how much one of equal rank may rise.
 _LARGEST, _TIES = 1.01, 1e-3
+# Lines of the log about the requests of one `Steering`, at most: a function that makes tasks of texts fills no log.
+_MOST_LOGGED = 20
 
 # Score to cosine similarity; None where scores are cosines.
 Similarity: TypeAlias = Callable[[float], float] | None
@@ -54,42 +56,55 @@ class Request:
         tenant: Whose it is by the caller's `context`; empty outside any.
     """
 
-    __slots__ = ("_base", "_logged", "_offset", "_offsets", "query", "task", "tenant")
+    __slots__ = ("_base", "_logged", "_offset", "_offsets", "_reason", "_steered", "query", "task", "tenant")
 
-    def __init__(
-        self,
-        query: str,
-        task: str | None,
-        offsets: Offsets | None,
-        offset: Offset | None,
-        logged: set[tuple[str, str | None]],
-    ) -> None:
+    def __init__(self, query: str, task: str | None, serving: Serving, logged: set[tuple[str, str | None]]) -> None:
         self.query, self.task, self.tenant = query, task, current_tenant()
-        self._offsets, self._offset, self._logged = offsets, offset, logged
+        self._offsets, self._offset, self._reason = serving
+        self._logged = logged
         self._base: Any = None
+        self._steered: Any = None
+
+    @property
+    def reason(self) -> str:
+        """Why the query keeps its base vector; empty where an offset is added to it.
+
+        It is that nothing is live for its tenant, that the live offsets hold nothing for its task, or, once `vector`
+        was asked, that they refuse its vector.
+        """
+        if self._reason or self._offset is not None or self._offsets is None:
+            return self._reason
+        return self._offsets.why_base(self.task)
 
     def vector(self, base: Any) -> Any:
         """The vector to search with: *base* (d,) with its offset, as a list of Python floats.
 
-        A vector that the offsets refuse (NaN, zero, another width, whole numbers) is handed back; the first refusal of
-        a task is logged.
+        A vector that the offsets refuse (NaN, zero, another width, whole numbers) is handed back. The first refusal of
+        a task is logged, and so is a task that the offsets know nothing of.
         """
         # Some providers hand out numpy arrays; stores expect Python floats.
         base = base.tolist() if isinstance(base, np.ndarray) else base
-        steered, served = base, False
-        try:
-            if self._offsets is not None:
+        steered, served, offsets = base, False, self._offsets
+        if offsets is not None:
+            try:
                 if isinstance(base, list) and base and all(isinstance(number, int) for number in base):
                     raise VectorError("X: expected fractions, got whole numbers, as quantised vectors have them")
-                steered, served = self._offsets.apply_found(base, self._offset), self._offset is not None
+                steered, served = offsets.apply_found(base, self._offset), self._offset is not None
                 self._base = base
-        except VectorError as error:
-            if self._is_first("vector", self.task):
-                _log.warning("task=%r: base vectors are served where the offsets refuse them: %s", self.task, error)
+                if not served and offsets.tasks and (self.task or DEFAULT_TASK) not in offsets.tasks:
+                    self._log_first("task", self.task, "base vectors are served: ")
+            except VectorError as error:
+                self._reason = f"the offsets refuse its base vector: {error}"
+                self._log_first("vector", self.task, "base vectors are served: ")
         telemetry.applied.add((self.task, served))
         if served:  # a vector that a trace keeps must not be taken for a base vector
             telemetry.mark(steered=True)
+        self._steered = steered
         return steered
+
+    def cosines(self, document_vectors: ArrayLike) -> list[float]:
+        """The scores of documents with these vectors (k, d), by the vector that `vector` gave."""
+        return cosines_of(self._steered, document_vectors)
 
     def serves(self, query: str) -> bool:
         """Whether *query* is the one of this request: the same text, asked for the same tenant."""
@@ -141,8 +156,7 @@ class Request:
             ranked.lead = float(first[0] - first[1]) if len(first) > 1 else math.inf
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
             _log.debug("not sorted by words", exc_info=True)
-            if self._is_first("list", None):
-                _log.warning("task=%r: not sorted by words: %s", self.task, in_brief(error))
+            self._log_first("list", None, "not sorted by words: ", error)
         return ranked
 
     def relevance(
@@ -162,8 +176,7 @@ class Request:
             cosines = _cosines(scores, similarity)
             likely = offsets.relevance(cosines, vector=self._base, query=self.query, texts=texts, task=self.task)
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on with the list of the search
-            if self._is_first("floor", None):
-                _log.warning("task=%r: relevance is not known: %s", self.task, in_brief(error))
+            self._log_first("floor", None, "relevance is not known: ", error)
             return None
         return None if likely is None else likely.tolist()
 
@@ -177,11 +190,32 @@ class Request:
         cut = self._offsets.floor(self.task, lost)
         return cut is not None and max(relevance) < cut
 
-    def _is_first(self, what: str, task: str | None) -> bool:
-        """Whether this is the first time that it is to be logged."""
-        is_first = (what, task) not in self._logged
-        self._logged.add((what, task))
-        return is_first
+    def cosine_floor(self) -> float | None:
+        """The cosine to its `vector` below which no document is an answer: for a search that is somebody else's.
+
+        At most 5 % of the requests that have an answer are refused so (90 %). None where that is not certified, where
+        the offsets refused the base vector, and under a private offset.
+        """
+        private = self._offset is not None and self._offset.query_id is not None
+        if self._offsets is None or self._base is None or private:
+            return None
+        floor = self._offsets.certificate(self.task)
+        return None if floor is None else floor.cosine(np.asarray(self._base))
+
+    def _log_first(self, what: str, task: str | None, line: str, error: Exception | None = None) -> None:
+        """Say why something is not done the first time, for an *error* or for the `reason` of the request."""
+        if (what, task) not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add((what, task))
+            task, reason = self.task or DEFAULT_TASK, self.reason if error is None else in_brief(error)
+            _log.warning("task %r: %s%s", task, line, reason)
+
+
+def cosines_of(vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:
+    """The cosine similarity of a query *vector* (d,) to each of *document_vectors* (k, d)."""
+    query, documents = np.asarray(vector, dtype=np.float64), np.asarray(document_vectors, dtype=np.float64)
+    norms = np.linalg.norm(documents, axis=1) * np.linalg.norm(query)
+    cosines: list[float] = (documents @ query / norms).tolist()
+    return cosines
 
 
 def _cosines(scores: Sequence[float | None], similarity: Similarity) -> NDArray[np.float64]:

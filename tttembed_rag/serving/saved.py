@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable
-from typing import Any
 from urllib.parse import parse_qs
 
 from tttembed_rag.errors import InputError, TTTEmbedError
@@ -18,8 +16,6 @@ from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
 from tttembed_rag.system.extensions import of_store
-
-__all__ = ["checked_store", "steered_each", "steering_of", "steering_or_base", "url_of"]
 
 _log = logging.getLogger(__name__)
 _ENV = "env:"
@@ -47,39 +43,34 @@ def url_of(store: str) -> str:
     return url
 
 
-def steering_of(store: str, *, task: str | None = None, tenant: str | None = None, embedder: str = "") -> Steering:
+def steering_of(
+    store: str, *, task: str | None = None, tenant: str | None = None, embedder: str = "", or_base: bool = False
+) -> Steering:
     """Steering with the offsets that *store* names; a task and tenant of None are those of the caller's `context`.
 
-    Offsets that were learned for another model than *embedder* are not served; an empty one does not look.
+    Offsets that were learned for another model than *embedder* are not served; an empty one does not look. With
+    *or_base*, for a query that waits, an error is logged, and base vectors are served.
 
     Raises:
         InputError: There is no such name, or a *tenant* is named beside a file, which serves all tenants alike.
     """
-    url = url_of(store)
-    if "://" in url:
-        follow = of_store("follow", brings="following a store is a part")
-        return Steering(follow(url, tenant=tenant, embedder=embedder), task)
-    if tenant is not None:
-        raise InputError(f"tenant: expected none beside an offsets file, which serves all alike, got {tenant!r:.80}")
-    offsets = Offsets.load(url)
+    try:
+        url = url_of(store)
+        if "://" in url:
+            follow = of_store("follow", brings="following a store is a part")
+            return Steering(follow(url, tenant=tenant, embedder=embedder), task)
+        if tenant is not None:
+            message = "tenant: expected none beside an offsets file, which serves all alike, got"
+            raise InputError(f"{message} {tenant!r:.80}")
+        offsets = Offsets.load(url)
+    except TTTEmbedError as error:
+        if not or_base:
+            raise
+        _log.error("base vectors are served until this process starts again: %s", error)
+        return Steering(LiveOffsets(reason=error.brief), task)
     learned_for = str(offsets.settings.get("embedder", ""))
     if embedder and learned_for and learned_for != embedder:
-        _log.warning("%s: base vectors are served: learned for %s, not for %s", url, learned_for, embedder)
-        return Steering(LiveOffsets(), task)
+        reason = f"learned for {learned_for}, not for {embedder}"
+        _log.warning("%s: base vectors are served: %s", url, reason)
+        return Steering(LiveOffsets(reason=reason), task)
     return Steering(offsets, task)
-
-
-def steering_or_base(store: str, **options: Any) -> Steering:
-    """`steering_of` for a query that waits: what keeps it from being had is logged, and base vectors are served."""
-    try:
-        return steering_of(store, **options)
-    except TTTEmbedError as error:
-        _log.error("base vectors are served until this process starts again: %s", error)
-        return Steering(LiveOffsets())
-
-
-def steered_each(steering: Steering, vectors: Iterable[Any], texts: list[str]) -> list[Any]:
-    """*vectors* with the offsets of the queries *texts*, one each; a vector of None stays None."""
-    return [
-        None if vector is None else steering.apply(vector, text) for vector, text in zip(vectors, texts, strict=True)
-    ]

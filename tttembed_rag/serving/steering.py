@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -60,9 +60,12 @@ class Steering:
         return resolve_task(self._task, query)
 
     def request(self, query: str) -> Request:
-        """*query* with what is live now: its vector, and the order of what a search with that finds."""
+        """*query* with what is live now: its vector, and the order of what a search with that finds.
+
+        `Request.reason` says why a query is not steered.
+        """
         task = self.task_of(query)
-        return Request(query, task, *self._live.serving(query, task), self._logged)
+        return Request(query, task, self._live.serving(query, task), self._logged)
 
     def apply(self, vector: Any, query: str) -> Any:
         """The vector to search with, for who sorts no list: that of `request`, made of the base *vector* (d,)."""
@@ -70,6 +73,11 @@ class Steering:
         if request is None or steering is not self or not request.serves(query):
             request = self.request(query)
         return request.vector(vector)
+
+    def apply_each(self, vectors: Iterable[Any], queries: list[str]) -> list[Any]:
+        """`apply` of several *vectors*, one for each of the *queries*; a vector of None stays None."""
+        pairs = zip(vectors, queries, strict=True)
+        return [None if vector is None else self.apply(vector, query) for vector, query in pairs]
 
     @contextmanager
     def searching(self, query: str) -> Iterator[Request]:

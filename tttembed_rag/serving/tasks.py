@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.serving.context import current_task
+from tttembed_rag.serving.context import context_value
 
 _log = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ def resolve_task(source: TaskSource, query: str) -> str | None:
     that fails, or answers anything but a text, names no task; the failure is logged.
     """
     if source is None or isinstance(source, str):  # before the checks of protocols, which take longer than all else
-        return current_task() if source is None else source
+        return context_value("task") if source is None else source
     if isinstance(source, NamesTasks):
         return source.task_of(query)
-    task = current_task()
+    task = context_value("task")
     if task is not None:
         return task
     try:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.errors import RewardError
+from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.orders import in_fused_order, in_reward_order
 from tttembed_rag.rewards.rewards import Rewards
-from tttembed_rag.serving.request import Request
+from tttembed_rag.serving.request import Request, cosines_of
 from tttembed_rag.system.failures import FailureLog
 from tttembed_rag.vectors.checks import as_floats
 
@@ -86,41 +87,14 @@ class FirstPass(Generic[Document]):
     def _ordered(
         self, ranked: Sequence[Document], order: Callable[[list[Hashable], dict[Hashable, float]], list[Hashable]]
     ) -> list[Document]:
-        found = self._keyed(ranked)
-        by_key = self._keyed(self._documents) | found
-        return [by_key[key] for key in order(list(found), self._rewards)]
+        keyed = self._keyed(ranked)
+        by_key = self._keyed(self._documents) | keyed
+        return [by_key[key] for key in order(list(keyed), self._rewards)]
 
     def _keyed(self, documents: Sequence[Document]) -> dict[Hashable, Document]:
         """Documents by key and how often that came before."""
         keys = [self._key(document) for document in documents]
         return {(key, keys[:n].count(key)): documents[n] for n, key in enumerate(keys)}
-
-
-def cosines_of(vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:
-    """The cosine similarity of a query *vector* (d,) to each of *document_vectors* (k, d)."""
-    query, documents = np.asarray(vector, dtype=np.float64), np.asarray(document_vectors, dtype=np.float64)
-    norms = np.linalg.norm(documents, axis=1) * np.linalg.norm(query)
-    cosines: list[float] = (documents @ query / norms).tolist()
-    return cosines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handlers:
-    """An application as it answers the questions of one query: functions for `drive`, coroutine functions for `adrive`.
-
-    None stands where no question is asked.
-
-    Attributes:
-        embed: Query to its base vector (d,).
-        search: Query vector (d,) to documents, best first.
-        judge: Texts to scores.
-        vectors: Documents to vectors (k, d).
-    """
-
-    embed: Callable[[str], Any] | None = None
-    search: Callable[[list[float]], Any] | None = None
-    judge: Callable[[list[str]], Any] | None = None
-    vectors: Callable[[list[Any]], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,29 +161,32 @@ class TwoPass(Generic[Document]):
         return [documents[place] for place in request.order(texts, cosines_of(vector, vectors))]
 
 
-def drive(steps: Generator[Question, Any, ResultT], handlers: Handlers) -> ResultT:
-    """The result of *steps*, each question answered in turn; an answer that fails is thrown into them."""
+def drive(steps: Generator[Question, Any, ResultT], **handlers: Callable[[Any], Any]) -> ResultT:
+    """The result of *steps*, each question answered in turn; an answer that fails is thrown into them.
+
+    Args:
+        steps: The questions about one query, such as those of `TwoPass.steps`.
+        **handlers: What answers the questions of its name: *embed*, query to its base vector (d,); *search*, query
+            vector (d,) to documents, best first; *judge*, texts to scores; *vectors*, documents to vectors (k, d).
+    """
+    driven = adrive(steps, **handlers)
     try:
-        what, about = next(steps)
-        while True:
-            try:
-                answer = getattr(handlers, what)(about)
-            except Exception as exc:  # noqa: BLE001 - the steps decide whether it ends them
-                what, about = steps.throw(exc)
-            else:
-                what, about = steps.send(answer)
+        driven.send(None)  # no handler waits for anything, so that it ends at once
     except StopIteration as end:
         result: ResultT = end.value
         return result
+    driven.close()
+    raise InputError("handlers: expected functions, got a coroutine function")
 
 
-async def adrive(steps: Generator[Question, Any, ResultT], handlers: Handlers) -> ResultT:
+async def adrive(steps: Generator[Question, Any, ResultT], **handlers: Callable[[Any], Any]) -> ResultT:
     """`drive` with coroutine functions as handlers."""
     try:
         what, about = next(steps)
         while True:
             try:
-                answer = await getattr(handlers, what)(about)
+                answer = handlers[what](about)
+                answer = await answer if isawaitable(answer) else answer
             except Exception as exc:  # noqa: BLE001 - the steps decide whether it ends them
                 what, about = steps.throw(exc)
             else:

@@ -8,11 +8,12 @@ from importlib import import_module
 from typing import Any
 
 
-def facade(package: str, names: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` (PEP 562) of a *package* whose *names* come from these modules.
+def facade(
+    package: str, names: Mapping[str, Sequence[str]]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__all__``, ``__getattr__`` and ``__dir__`` (PEP 562) of a *package* whose *names* come from these modules.
 
-    The package lists the same names in its ``__all__``, and imports them where ``TYPE_CHECKING`` holds, for those who
-    read types.
+    The package imports the same names where ``TYPE_CHECKING`` holds, for those who read types.
     """
     module_of = {name: module for module, listed in names.items() for name in listed}
 
@@ -26,4 +27,4 @@ def facade(package: str, names: Mapping[str, Sequence[str]]) -> tuple[Callable[[
     def listed() -> list[str]:
         return sorted({*vars(sys.modules[package]), *module_of})
 
-    return load, listed
+    return sorted(module_of, key=lambda name: (not name.isupper(), name)), load, listed

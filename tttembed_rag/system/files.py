@@ -13,8 +13,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["PUBLIC", "make_private", "whole_file", "write_whole"]
-
 # The mode of a new file that holds users' data, and of one that holds a data set.
 _PRIVATE, PUBLIC = 0o600, 0o666
 
@@ -55,8 +53,8 @@ def whole_file(path: str | os.PathLike[str], *, mode: int = _PRIVATE) -> Iterato
 
 def _is_replaceable(path: Path) -> bool:
     """Whether a plain file of one's own stands at *path* under one name, and another may be put in its place."""
-    found, user = path.stat(), getattr(os, "geteuid", lambda: 0)()
-    plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_uid == user
+    status, user = path.stat(), getattr(os, "geteuid", lambda: 0)()
+    plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == user
     return plain and os.access(path.resolve().parent, os.W_OK)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["parsed_json"]
-
 
 def parsed_json(text: str | bytes) -> Any:
     """The value that *text* is, or a ValueError where it is no JSON, or values in it are nested too deep."""

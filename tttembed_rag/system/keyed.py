@@ -43,7 +43,7 @@ class KeyedRows:
         """Let the file go."""
         self._connection.close()
 
-    def get(self, keys: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
+    def rows(self, keys: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
         """The rows that are kept, of *keys*."""
         columns = ", ".join(self._columns)
         for start in range(0, len(keys), _AT_ONCE):
@@ -54,7 +54,7 @@ class KeyedRows:
                 rows = cursor.fetchall()
             yield from rows
 
-    def put(self, rows: Iterable[tuple[Any, ...]], *, replace: bool = False) -> None:
+    def add(self, rows: Iterable[tuple[Any, ...]], *, replace: bool = False) -> None:
         """Keep *rows*, all or none; the first row of a key stays, or with *replace* the last."""
         marks, what = ",".join("?" * len(self._columns)), "REPLACE" if replace else "IGNORE"
         with self._checked():

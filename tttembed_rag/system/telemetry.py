@@ -178,9 +178,9 @@ def judged(judge: str, *, pairs: int, tokens: int = 0, usd: float = 0.0) -> None
             record(f"tttembed.judge.{unit}", amount, judge=judge)
 
 
-def _attributes(given: Mapping[str, Value]) -> dict[str, Value]:
+def _attributes(attributes: Mapping[str, Value]) -> dict[str, Value]:
     """Attributes with the prefix ``tttembed.``, but for names of OpenTelemetry's own such as ``error.type``."""
-    return {name if "." in name else f"tttembed.{name}": value for name, value in given.items()}
+    return {name if "." in name else f"tttembed.{name}": value for name, value in attributes.items()}
 
 
 def _values(metric: str) -> dict[tuple[tuple[str, Value], ...], float]:

@@ -13,21 +13,16 @@ from typing import TYPE_CHECKING
 from tttembed_rag.system.facades import facade
 
 if TYPE_CHECKING:
-    from tttembed_rag.testing.fakes import FakeClock, FakeEmbedder, FakeJudge, FakeLog, Logged, word_overlap
-    from tttembed_rag.testing.waiting import eventually
-
-__all__ = [
-    "FakeClock",
-    "FakeEmbedder",
-    "FakeJudge",
-    "FakeLog",
-    "Logged",
-    "eventually",
-    "word_overlap",
-]
+    from tttembed_rag.testing.fakes import FakeClock as FakeClock
+    from tttembed_rag.testing.fakes import FakeEmbedder as FakeEmbedder
+    from tttembed_rag.testing.fakes import FakeJudge as FakeJudge
+    from tttembed_rag.testing.fakes import FakeLog as FakeLog
+    from tttembed_rag.testing.fakes import Logged as Logged
+    from tttembed_rag.testing.fakes import word_overlap as word_overlap
+    from tttembed_rag.testing.waiting import eventually as eventually
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = facade(
+    __all__, __getattr__, __dir__ = facade(
         __name__,
         {
             "tttembed_rag.testing.fakes": [

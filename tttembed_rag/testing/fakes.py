@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, Log
 from tttembed_rag.clients.usage import Usage, report_usage
 from tttembed_rag.errors import check_count
-from tttembed_rag.judges.contract import Blocking, Scores
+from tttembed_rag.judges.contract import Scores
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.serving.log import Known, Log
 from tttembed_rag.vectors.checks import FloatArray, unit
 
 
@@ -32,7 +32,7 @@ def word_overlap(query: str, document: str) -> float:
     return len(words & others) / max(1, len(words))
 
 
-class FakeJudge(Blocking):
+class FakeJudge:
     """A judge that counts common words, or scores by a function of yours.
 
     Args:

@@ -20,14 +20,12 @@ from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, Judge, Known, TextVectors, TwoPass, context
 from tttembed_rag.adapting import (
     FailureLog,
-    Handlers,
     Log,
     Request,
     adrive,
     ascored,
     checked_judge,
     checked_rewards,
-    cosines_of,
     drive,
     scored,
 )
@@ -98,26 +96,29 @@ class RewardRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        handlers = Handlers(
-            embed=self.embeddings.embed_query_base,
-            search=partial(self.vectorstore.similarity_search_by_vector, k=self._many(k), **self.search_kwargs),
-            judge=partial(scored, self.judge, query),
-            vectors=lambda shown: self.embeddings.document_vectors(_noted(shown, self.vectors), vectors=self.vectors),
-        )
         with _context_of(run_manager.metadata):
-            return drive(self._loop.steps(query), handlers)[: k or self.k]
+            documents = drive(
+                self._loop.steps(query),
+                embed=self.embeddings.embed_query_base,
+                search=partial(self.vectorstore.similarity_search_by_vector, k=self._many(k), **self.search_kwargs),
+                judge=partial(scored, self.judge, query),
+                vectors=lambda some: self.embeddings.document_vectors(_noted(some, self.vectors), vectors=self.vectors),
+            )
+        return documents[: k or self.k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        handlers = Handlers(
-            embed=self.embeddings.aembed_query_base,
-            search=partial(self.vectorstore.asimilarity_search_by_vector, k=self._many(k), **self.search_kwargs),
-            judge=partial(ascored, self.judge, query),
-            vectors=lambda shown: self.embeddings.adocument_vectors(_noted(shown, self.vectors), vectors=self.vectors),
-        )
+        vectors = self.embeddings.adocument_vectors
         with _context_of(run_manager.metadata):
-            return (await adrive(self._loop.steps(query), handlers))[: k or self.k]
+            documents = await adrive(
+                self._loop.steps(query),
+                embed=self.embeddings.aembed_query_base,
+                search=partial(self.vectorstore.asimilarity_search_by_vector, k=self._many(k), **self.search_kwargs),
+                judge=partial(ascored, self.judge, query),
+                vectors=lambda some: vectors(_noted(some, self.vectors), vectors=self.vectors),
+            )
+        return documents[: k or self.k]
 
     def _many(self, k: int | None) -> int:
         """Documents that each search finds: as many as are returned or judged at least."""
@@ -256,8 +257,8 @@ class RescoringCompressor(BaseDocumentCompressor):
                 request, texts = self.embeddings.request(query), _noted(documents, self.vectors)
                 scores: list[float | None] = [None] * len(documents)
                 if documents and request.needs_scores:
-                    vector = request.vector(self.embeddings.embed_query_base(query))
-                    scores[:] = cosines_of(vector, self.embeddings.document_vectors(texts, vectors=self.vectors))
+                    request.vector(self.embeddings.embed_query_base(query))
+                    scores[:] = request.cosines(self.embeddings.document_vectors(texts, vectors=self.vectors))
                 likely = None if self.floor is None else request.relevance(texts, scores)
                 refused = request.refuses(likely, self.floor)
                 if self.cascade is None:
@@ -279,8 +280,8 @@ class RescoringCompressor(BaseDocumentCompressor):
                 request, texts = self.embeddings.request(query), _noted(documents, self.vectors)
                 scores: list[float | None] = [None] * len(documents)
                 if documents and request.needs_scores:
-                    vector = request.vector(await self.embeddings.aembed_query_base(query))
-                    scores[:] = cosines_of(vector, await self.embeddings.adocument_vectors(texts, vectors=self.vectors))
+                    request.vector(await self.embeddings.aembed_query_base(query))
+                    scores[:] = request.cosines(await self.embeddings.adocument_vectors(texts, vectors=self.vectors))
                 likely = None if self.floor is None else request.relevance(texts, scores)
                 refused = request.refuses(likely, self.floor)
                 if self.cascade is None:

@@ -284,11 +284,10 @@ class TestRewardCallbackHandler:
         assert log.waiting == 2
 
 
-async def test_any_chat_model_is_a_judge():
-    """A chat model's grades become rewards, sync and async, and what has no verdict stays unjudged."""
+def test_any_chat_model_is_a_judge():
+    """A chat model's grades become rewards, and what has no verdict stays unjudged."""
     judge = chat_judge(FakeListChatModel(responses=["Good.\nScore: 4", "No idea."]), name="parrot")
 
     assert checked_rewards(judge, judge.score("q", ["a", "b"]))[0] == 0.8
     assert judge.score("q", ["a", "b"]) == [4.0, None]
-    assert await judge.ascore("q", ["a"]) == [4.0]
     assert judge.fingerprint.startswith("rubric:parrot@")

@@ -22,7 +22,6 @@ from llama_index.retrievers.tttembed import RewardRetriever
 from tests.adapters.llama_index_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, knowing, likeness, of_words
 from tttembed_rag import InputError, Offsets, RewardLog, Scale, context
-from tttembed_rag.judges import Blocking
 from tttembed_rag.testing import FakeJudge, FakeLog
 
 
@@ -241,7 +240,7 @@ class TestRewardRetriever:
         assert asked[0] == pytest.approx(expected[preset])
 
 
-class ByLength(Blocking):
+class ByLength:
     """A judge that can be pickled."""
 
     fingerprint, scale = "by length", Scale.parse("logit")
@@ -261,11 +260,11 @@ def test_a_postprocessor_is_pickled_whole_or_not_at_all(nodes):
         pickle.dumps(RewardPostprocessor(RewardLog.of(ByLength()), ByLength()))
 
 
-async def test_any_llm_is_a_judge():
-    """An LLM's answers are read as grades, sync and async."""
+def test_any_llm_is_a_judge():
+    """An LLM's answers are read as grades."""
     judge = llm_judge(Grading(), name="model")
 
-    assert judge.score("q", ["a", ""]) == await judge.ascore("q", ["a", ""]) == [4.0, None]
+    assert judge.score("q", ["a", ""]) == [4.0, None]
     assert judge.fingerprint.startswith("rubric:model@")
 
 

@@ -236,7 +236,7 @@ class TestRanker:
     @pytest.mark.parametrize(("cut", "kept"), [(0.99, 0), (1e-6, len(TEXTS))])
     def test_nothing_is_left_where_nothing_fits(self, tmp_path, cut, kept):
         """Above the floor scores are how likely documents are relevant; a saved pipeline keeps the option."""
-        floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, 4)), 0.0, 60, (cut,), (0.04,))
+        floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, 4)), 0.0, 60, (cut,), 1.0, (cut,), (0.04,))
         unsure = Evidence(9, None, None, "abstained", "made for a test")
         offset = Offset("local", np.zeros(4), 0.0, 9, unsure, task="default", floor=floor)
         Offsets([offset], width=4).save(path := tmp_path / "offsets.safetensors")

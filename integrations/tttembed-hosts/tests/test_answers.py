@@ -27,7 +27,7 @@ def run(*arguments):
 
 def votes_in(url):
     """What is in a store: the reward by query, document and source, of the judge that votes are kept under."""
-    q, d, r, j = schema.queries, schema.documents, schema.source_rewards, schema.judges
+    q, d, r, j = schema.queries, schema.documents, schema.rewards, schema.judges
     joined = r.join(q, r.c.query == q.c.id).join(d, r.c.document == d.c.id).join(j, r.c.judge == j.c.id)
     said = select(q.c.text, d.c.text, r.c.source, r.c.value).select_from(joined).where(j.c.name == "votes")
     with open_store(url) as store, store._database.read() as connection:

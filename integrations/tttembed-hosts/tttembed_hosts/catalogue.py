@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tttembed_hosts.extras import require
-from tttembed_rag.clients.hub import first_line, why_unreachable, without_bars
+from tttembed_rag.clients.local import first_line, why_unreachable, without_bars
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.evaluate.datasets import Judgments
 from tttembed_rag.evaluate.files import write_beir

@@ -15,7 +15,7 @@ from typing import Any
 
 from tttembed_hosts.extras import require
 from tttembed_rag import InputError, Steering
-from tttembed_rag.adapting import checked_store, steered_each, steering_or_base
+from tttembed_rag.adapting import checked_store, steering_of
 
 require("chromadb", "chroma")
 import numpy as np  # noqa: E402
@@ -63,8 +63,8 @@ class ChromaEmbeddingFunction(EmbeddingFunction[Documents]):
         """Vectors of queries with their offset."""
         vectors = self.inner.embed_query(input)
         if self._steering is None:
-            self._steering = steering_or_base(**self._saved)  # type: ignore[arg-type]  # by its own names
-        turned = steered_each(self._steering, vectors, [text if isinstance(text, str) else "" for text in input])
+            self._steering = steering_of(**self._saved, or_base=True)  # type: ignore[arg-type]  # by its own names
+        turned = self._steering.apply_each(vectors, [text if isinstance(text, str) else "" for text in input])
         return [
             base if vector == list(base) else np.asarray(vector, dtype=np.float32)
             for base, vector in zip(vectors, turned, strict=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tttembed_hosts.extras import require
 from tttembed_rag import InputError, Steering
-from tttembed_rag.adapting import checked_store, steered_each, steering_or_base
+from tttembed_rag.adapting import checked_store, steering_of
 
 require("lancedb.embeddings", "lancedb")
 from lancedb.embeddings import EmbeddingFunction, get_registry, register  # noqa: E402
@@ -68,7 +68,9 @@ class LanceEmbeddingFunction(EmbeddingFunction):
     def compute_query_embeddings(self, query: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Vectors of queries with their offset."""
         if self._steering is None:
-            self._steering = steering_or_base(self.store, task=self.task, tenant=self.tenant, embedder=self.embedder)
+            self._steering = steering_of(
+                self.store, task=self.task, tenant=self.tenant, embedder=self.embedder, or_base=True
+            )
         vectors = self._function.compute_query_embeddings(query, *args, **kwargs)
         text = query if isinstance(query, str) else ""
-        return steered_each(self._steering, vectors, [text] * len(vectors))
+        return self._steering.apply_each(vectors, [text] * len(vectors))

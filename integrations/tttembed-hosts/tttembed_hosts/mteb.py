@@ -17,7 +17,7 @@ from tttembed_rag.errors import InputError, JudgeError, RewardError, check_count
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.judges import Judge, fingerprint_of
 from tttembed_rag.judging import Answers, Plan, ScoreCache, judge_all
-from tttembed_rag.offsets import AnyScope, check_scope
+from tttembed_rag.offsets.offset import AnyScope, check_scope
 from tttembed_rag.rewards.observations import Served
 
 __all__ = ["OffsetEncoder", "TwoPassSearch", "two_pass", "with_offsets"]

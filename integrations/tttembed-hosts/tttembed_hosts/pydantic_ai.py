@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tttembed_hosts.extras import require
 from tttembed_rag import InputError, Offsets, Steering
-from tttembed_rag.adapting import OffsetSupplier, TaskSource, steered_each
+from tttembed_rag.adapting import OffsetSupplier, TaskSource
 
 require("pydantic_ai.embeddings", "pydantic-ai")
 from pydantic_ai.embeddings import EmbeddingModel, EmbeddingResult, EmbeddingSettings  # noqa: E402
@@ -53,4 +53,4 @@ class TTTEmbeddingModel(WrapperEmbeddingModel):
         if input_type != "query":
             return result
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
-        return replace(result, embeddings=steered_each(self._steering, result.embeddings, texts))
+        return replace(result, embeddings=self._steering.apply_each(result.embeddings, texts))

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tttembed_store import follow, open_store
+from tttembed_store import StoreLog, follow, open_store
 from tttembed_store.following.follower import Follower
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Steering, context
@@ -142,18 +142,6 @@ class Slow:
         until = time.thread_time() + 0.001
         while time.thread_time() < until:
             pass
-        return getattr(self.store, name)
-
-
-class Hung:
-    """A store that says nothing while its *answers* are held back."""
-
-    def __init__(self, store):
-        self.store, self.answers = store, threading.Event()
-        self.answers.set()
-
-    def __getattr__(self, name):
-        self.answers.wait()
         return getattr(self.store, name)
 
 
@@ -301,40 +289,8 @@ class TestTenants:
             (("generations", ""), {(1, None)}),
         ]
 
-    def test_the_least_recently_served_are_forgotten(self, store, live, monkeypatch):
-        """More tenants than can be followed neither grow without end nor lose those that are served."""
-        monkeypatch.setattr("tttembed_store.following.follower._MOST_TENANTS", 5)
-        source = live._reader
-        for number in range(30):
-            store.registry.halt(tenant=f"t{number}", by="test")
-        for number in range(30):
-            with context(tenant=f"t{number}"):
-                eventually(lambda: live.status.reason == "halted: ")
-
-        assert eventually(lambda: len(source._snapshots) <= 6)
-        assert "t29" in source._snapshots
-
-    @pytest.mark.parametrize("owner", ["busy", ""])
-    def test_a_busy_tenant_stays_however_many_are_met(self, store, monkeypatch, owner):
-        """Whoever asks between two newcomers is never served base vectors for them: with its own offsets or shared."""
-        monkeypatch.setattr("tttembed_store.following.follower._MOST_TENANTS", 3)
-        store.registry.publish(offsets_of(1), by="test", tenant=owner)
-        newcomers = [f"t{number}" for number in range(60)]
-        follower = Follower(Counted(store, own=["busy", *newcomers]), every=60)
-        follower.refresh(["busy"])
-        reasons = set()
-        for newcomer in newcomers:
-            reasons.add(follower.snapshot("busy").reason)
-            follower.snapshot(newcomer)
-            follower.refresh([newcomer])
-
-        assert reasons == {None}
-        assert set(follower._snapshots) == {"", "busy", *newcomers[-2:]}
-        assert set(follower._asked_at) == {"busy", *newcomers[-2:]}
-
-    def test_made_up_names_push_nobody_out(self, store, monkeypatch):
+    def test_made_up_names_push_nobody_out(self, store):
         """Names that requests invent are served what is shared, at once, and nothing is kept of them."""
-        monkeypatch.setattr("tttembed_store.following.follower._MOST_TENANTS", 5)
         store.registry.publish(offsets_of(0), by="test")
         for number in range(5):
             store.registry.publish(offsets_of(1), by="test", tenant=f"t{number}")
@@ -410,32 +366,15 @@ class TestOutages:
         assert eventually(lambda: live.status.error is None)  # the follower serves first, then clears its error
         assert eventually(lambda: [one.levelno for one in caplog.records] == [logging.WARNING] * 2)
 
-    def test_a_store_that_says_nothing_does_not_answer(self, store, monkeypatch, caplog):
-        """A server that hangs raises no error: the status says so, and one line is logged as queries are answered."""
-        monkeypatch.setattr("tttembed_store.following.follower._PATIENCE", 0.1)
-        store.registry.publish(offsets_of(1), by="test")
-        hung = Hung(store)
-        live = follow(hung, every=0.01)
-        steering = Steering(live)
-        before = live.status.error
-        hung.answers.clear()
-        told = eventually(lambda: steering.apply(BASE, "q") and list(caplog.records))
-        during = steering.apply(BASE, "q"), live.status.error
-        hung.answers.set()
-
-        assert (before, during[0]) == (None, offsets_of(1).apply(BASE))
-        assert during[1].startswith("nothing came back for ")
-        assert [one.getMessage().rpartition(":")[0] for one in told] == ["store of live offsets: does not answer"]
-        assert eventually(lambda: live.status.error is None)
-        live.close()
-
     def test_a_store_that_is_away_at_the_start_is_met_later(self, tmp_path):
-        """A process starts without its database, on base vectors, and follows as soon as it is there."""
-        live = follow(f"sqlite:///{tmp_path}/later/ttt.db", every=0.01)
-        before = Steering(live).apply(BASE, "q"), live.status
-        (tmp_path / "later").mkdir()
-        with open_store(f"sqlite:///{tmp_path}/later/ttt.db") as store:
+        """A process starts while its database cannot be read, on base vectors, and follows as soon as it can."""
+        with open_store(f"sqlite:///{tmp_path}/later.db") as store:
             store.registry.publish(offsets_of(1), by="test")
+        (tmp_path / "ttt.db").mkdir()
+        live = follow(f"sqlite:///{tmp_path}/ttt.db", every=0.01)
+        before = Steering(live).apply(BASE, "q"), live.status
+        (tmp_path / "ttt.db").rmdir()
+        (tmp_path / "later.db").rename(tmp_path / "ttt.db")
 
         assert before[0] == BASE
         assert "unable to open database file" in before[1].error
@@ -443,27 +382,25 @@ class TestOutages:
         assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
         live.close()
 
-    def test_a_damaged_version_leaves_the_last_one(self, store, live, steering, sqlite_url, caplog):
-        """Bytes that are no offsets are refused with one line; what was served stays."""
-        import sqlite3
+    @pytest.mark.parametrize("name", ["ttt.db", "no/ttt.db"])
+    def test_a_file_that_is_not_there_is_refused(self, tmp_path, name):
+        """Its name is mistyped, or nobody made it yet: no store is made where one is only read."""
+        with pytest.raises(
+            StoreError, match=r"ttt\.db: expected a store, found no file \(`tttembed store create` makes"
+        ):
+            follow(f"sqlite:///{tmp_path}/{name}")
 
-        store.registry.publish(offsets_of(1), by="test")
-        served = eventually(lambda: live.status.version == 1)
-        store.registry.halt(tenant="", by="test", note="so that nothing is read yet")
-        halted = eventually(lambda: live.status.offsets is None)
-        number = store.registry.publish(offsets_of(2), by="test").number
-        with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
-            bare.execute("UPDATE versions SET content = substr(content, 1, 40) WHERE number = ?", (number,))
-        bare.close()
-        store.registry.resume(tenant="", by="test")
-        noticed = eventually(lambda: live.status.error is not None)
-        time.sleep(0.1)
-        store.registry.rollback(by="test", to=1)
+        assert list(tmp_path.iterdir()) == []
 
-        assert (served, halted, noticed) == (True, True, True)
-        assert len(caplog.records) == 1
-        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
+    def test_a_log_makes_the_file_that_is_followed(self, tmp_path):
+        """A program that records may begin before anybody made a store, and serves while it records."""
+        url = f"sqlite:///{tmp_path}/ttt.db"
+        log = StoreLog(url)
+        live = follow(url)
+
         assert live.status.error is None
+        live.close()
+        log.close()
 
     def test_what_is_no_store_is_refused(self, tmp_path):
         """A wrong URL is an error where it is written."""
@@ -535,38 +472,6 @@ class TestLife:
         """Connections stay in their process, and the error says what to do."""
         with pytest.raises(TypeError, match=r"^pickle: expected offsets that follow a store by its URL"):
             pickle.dumps(live)
-
-    @pytest.mark.slow
-    @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork on this system")
-    def test_a_forked_child_follows_by_itself(self, sqlite_url, store):
-        """A child inherits no thread and no connection, and serves what is published after the fork."""
-        code = """
-import os, sys, time
-from tttembed_store import follow
-from tttembed_store.following.follower import Follower
-from tttembed_rag import Steering
-
-steering = Steering(follow(sys.argv[1], every=0.01))
-base = [float(part) for part in sys.argv[2].split(",")]
-steering.apply(base, "q")
-child = os.fork()
-print("ready" if child else "", flush=True)
-until = time.monotonic() + 10
-while steering.apply(base, "q") == base and time.monotonic() < until:
-    time.sleep(0.01)
-if child:
-    os.waitpid(child, 0)
-print(os.getpid() if child else "child", steering.apply(base, "q"), flush=True)
-"""
-        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, sqlite_url, ",".join(map(str, BASE))]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            lines = [process.stdout.readline() for _ in range(2)]
-            store.registry.publish(offsets_of(1), by="test")
-            rest = process.stdout.read().splitlines()
-
-        expected = str(offsets_of(1).apply(BASE))
-        assert sorted(lines) == ["\n", "ready\n"]
-        assert [line.partition(" ")[2] for line in rest] == [expected, expected]
 
 
 def test_a_file_is_named_from_the_current_folder(tmp_path, monkeypatch):

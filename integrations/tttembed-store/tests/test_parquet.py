@@ -403,20 +403,3 @@ def test_the_rewards_of_a_store_are_exported(filled, tmp_path):
     assert results[0].stdout == f"{tmp_path / 'a'}: 5 queries, 15 rewards of new\n"
     assert [len(one) for one in read] == [5, 3, 2]
     assert [one.judge for one in read] == ["new", "old", "new"]
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (("--tenant", "nobody"), "export-rewards: expected rewards of tenant 'nobody', found none"),
-        (("--judge", "stranger"), "stranger"),
-        (("--shards", "0"), "'--shards': 0 is not in the range x>=1"),
-    ],
-)
-def test_bad_input_is_one_line(filled, options, reason, tmp_path):
-    """Exit code 2 and the reason."""
-    result = tttembed("store", "export-rewards", tmp_path / "out", "--store", filled, *options)
-
-    assert result.exit_code == 2
-    assert reason in result.stderr
-    assert not (tmp_path / "out").exists()

@@ -180,7 +180,7 @@ class TestLookup:
         def found(*kept, task="default"):
             offsets = offsets_of(*(ids[one] for one in kept))
             with context(query_id="mine"):
-                _, one = live_of(offsets, lambda _: "ID").serving("text", task)
+                one = live_of(offsets, lambda _: "ID").serving("text", task).offset
             return one and one.query_id
 
         assert [found("itself", "text", "own"), found("itself", "text"), found("itself"), found()] == [
@@ -220,7 +220,7 @@ class TestLookup:
             raise AssertionError(text)
 
         for offsets in (offsets_of(), Offsets([kept], width=WIDTH)):
-            _, found = live_of(offsets, asked).serving("text", None)
+            found = live_of(offsets, asked).serving("text", None).offset
 
             assert found is None or found.query_id is None
 

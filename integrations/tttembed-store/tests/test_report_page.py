@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,7 @@ class Browser:
         os.close(theirs[1])
         self._asked, self._answers = os.fdopen(ours[1], "wb", buffering=0), os.fdopen(theirs[0], "rb")
         self._number, self._rest, self._session = itertools.count(1), b"", ""
-        (page, *_) = [one for one in self.ask("Target.getTargets")["targetInfos"] if one["type"] == "page"]
+        (page, *_) = [target for target in self.ask("Target.getTargets")["targetInfos"] if target["type"] == "page"]
         self._session = self.ask("Target.attachToTarget", targetId=page["targetId"], flatten=True)["sessionId"]
         self.console: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -155,22 +155,17 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def press(self, key, code, times=1):
+    def press(self, key, code, times=1, **text):
         for _ in range(times):
-            for kind in ("rawKeyDown", "keyUp"):
-                self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
-
-    def picture(self, path):
-        """Write what is seen, from top to bottom of the page."""
-        shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
+            pressed = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+            self.ask("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **pressed, **text)
+            self.ask("Input.dispatchKeyEvent", type="keyUp", **pressed)
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    one = Browser(tmp_path_factory.mktemp("profile"))
-    yield one
-    one.close()
+    with closing(Browser(tmp_path_factory.mktemp("profile"))) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -179,26 +174,19 @@ def page(planted, tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     rewards = planted(60, strength=0.9, dtype=np.float32)
     url = f"sqlite:///{folder / 'ttt.db'}"
+
+    def query(i):
+        pairs = list(range(rewards.starts[i], rewards.starts[i + 1]))
+        values = [*rewards.values[pairs[:-2]].tolist(), None, None]
+        candidates = [
+            Candidate(f"{EVIL}{j}", rewards.doc_vectors[j], f"{EVIL} title {j}", value)
+            for j, value in zip(pairs, values, strict=True)
+        ]
+        text = f"{EVIL} query {i} " + "long" * 60
+        return Served(f"q{i}", rewards.query_vectors[i], candidates, text, "task", at=1000.0 + i, embedder="e")
+
     with open_store(url) as store:
-        store.observe(
-            [
-                Served(
-                    f"q{i}",
-                    rewards.query_vectors[i],
-                    [
-                        Candidate(f"{EVIL}{j}", rewards.doc_vectors[j], f"{EVIL} title {j}", reward)
-                        for j, reward in zip(pairs, [*rewards.values[pairs[:-2]].tolist(), None, None], strict=True)
-                    ],
-                    f"{EVIL} query {i} " + "long" * 60,
-                    "task",
-                    at=1000.0 + i,
-                    embedder="e",
-                )
-                for i in range(60)
-                for pairs in [list(range(rewards.starts[i], rewards.starts[i + 1]))]
-            ],
-            judge="judge" + EVIL,
-        )
+        store.observe(map(query, range(60)), judge="judge" + EVIL)
         Worker(store).round()
     path = folder / "report.html"
     path.write_text(page_of(gather(url, at=5000.0), interactive=True), encoding="utf-8")
@@ -212,13 +200,13 @@ def test_the_slider_ranks_anew(browser, page):
     browser.run("document.getElementById('dose').focus()")
 
     browser.press("Home", 36)
-    base, said = browser.run(AFTER), browser.run("document.getElementById('dose-said').value")
+    base, label = browser.run(AFTER), browser.run("document.getElementById('dose-said').value")
     browser.press("ArrowRight", 39, times=20)
     again = browser.run(AFTER)
     browser.press("End", 35)
     twice = browser.run(AFTER)
 
-    assert said == "0.00, base vectors"
+    assert label == "0.00, base vectors"
     assert base == [[rank, ""] for rank in range(1, len(base) + 1)]
     assert again == served != base
     assert twice != served
@@ -232,18 +220,15 @@ def test_the_lists_open_by_keyboard(browser, page):
     """Tab reaches the first query, Enter closes and opens it."""
     browser.look(page)
     browser.run("document.getElementById('dose').focus()")
-    opened = "document.activeElement.closest('details.query').open"
+    is_open = "document.activeElement.closest('details.query').open"
 
     browser.press("Tab", 9)
-    before = browser.run(opened)
+    states = [browser.run(is_open)]
     for _ in range(2):
-        browser.ask(
-            "Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r"
-        )
-        browser.ask("Input.dispatchKeyEvent", type="keyUp", key="Enter", code="Enter", windowsVirtualKeyCode=13)
-        before = [before, browser.run(opened)]
+        browser.press("Enter", 13, text="\r")
+        states.append(browser.run(is_open))
 
-    assert before == [[True, False], True]
+    assert states == [True, False, True]
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -251,12 +236,12 @@ def test_the_lists_open_by_keyboard(browser, page):
 def test_the_page_can_be_read(browser, page, size, dark):
     """All texts have contrast, and nothing reaches beyond the window."""
     browser.look(page, size=size, dark=dark)
-    browser.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+    browser.run("document.querySelectorAll('details').forEach(details => details.open = true)")
 
     contrasts = browser.run(CONTRASTS)
 
     assert len(contrasts) > 100
-    assert [one for one in contrasts if one[0] < LEAST_CONTRAST] == []
+    assert [text for ratio, text in contrasts if ratio < LEAST_CONTRAST] == []
     assert browser.run(OVERFLOWS.replace("WIDTH", str(size[0]))) == []
 
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/how-to/beyond-one-machine.md: each scheduler runs a round of the worker as printed."""
+"""The recipes of docs/reference/beyond-one-machine.md: each scheduler runs a round of the worker as printed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tttembed_store import StoreLog, Worker, open_store
+from tttembed_store import StoreLog, open_store
 
 from tttembed_rag.rewards.observations import Candidate, Served
 
 REPO = Path(__file__).resolve().parents[3]
-PAGE = (REPO / "docs" / "how-to" / "beyond-one-machine.md").read_text(encoding="utf-8")
+PAGE = (REPO / "docs" / "reference" / "beyond-one-machine.md").read_text(encoding="utf-8")
 
 pytestmark = pytest.mark.slow
 
@@ -162,19 +162,3 @@ def test_procrastinate(postgres_url, tmp_path, fill):
 
     assert "succeeded" in said
     assert versions(postgres_url) == 1
-
-
-def test_a_task_that_comes_while_another_runs_stands_by(sqlite_url, fill):
-    """What the page promises of tasks delivered twice."""
-    fill(sqlite_url)
-    with open_store(sqlite_url) as first, open_store(sqlite_url) as second:
-        seen = []
-
-        def watch(step):
-            if not seen:
-                seen.extend(step.action for step in Worker(second).round())
-
-        Worker(first).round(watch=watch)
-
-    assert seen == ["standby"]
-    assert versions(sqlite_url) == 1

@@ -13,10 +13,9 @@ from hashlib import sha256
 import numpy as np
 import pytest
 from sqlalchemy import Engine, NullPool, create_engine, event
-from tttembed_store import REQUIRED, Captured, StoreLog, Worker, open_store
+from tttembed_store import Captured, StoreLog, Worker, open_store
 
 from tttembed_rag import InputError, Known, Learned, TextVectors, context
-from tttembed_rag.errors import StoreError
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.testing import FakeEmbedder, eventually
 
@@ -267,7 +266,7 @@ class TestHarm:
 
     def test_a_tenant_may_be_required(self, store):
         """Also in a store that has none yet; in a plain thread, where no context is known, nothing is recorded."""
-        with StoreLog(store, tenant=REQUIRED) as log:
+        with StoreLog(store, tenant_required=True) as log:
             log.observe("whose?", ["a"])
             with context(task="t", tenant=""):
                 log.observe("the shared tenant's", ["a"])
@@ -530,12 +529,6 @@ class TestHarm:
         assert 0 < log.counts.failed < 40
         assert f"{log.counts.failed} served queries were not written: the time was over" in caplog.messages
 
-    @pytest.mark.parametrize("url", ["sqlite://t.db", "sqlite:///:memory:", "mysql://host/name", "ttt.db"])
-    def test_a_url_that_can_never_work_is_refused(self, url):
-        """A misspelled store is said when the log is made, not at its end."""
-        with pytest.raises(StoreError, match=r"^url: expected sqlite:///FILE"):
-            StoreLog(url)
-
 
 class TestSampling:
     """Less than everything."""
@@ -623,30 +616,6 @@ if __name__ == "__main__":
         subprocess.run(command, check=True, timeout=60)
 
         assert store.counts().queries == 100
-
-    @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork on this system")
-    def test_a_forked_child_writes_its_own(self, sqlite_url, store):
-        """What waited in the parent is written once, by the parent; the child's is written by the child."""
-        code = """
-import os, sys
-from tttembed_store import StoreLog
-
-log = StoreLog(sys.argv[1], embed_query=lambda text: [1.0, 2.0])
-for number in range(300):
-    log.observe(f"before{number}", ["a"])
-child = os.fork()
-for number in range(100):
-    log.observe(f"{'parent' if child else 'child'}{number}", ["a"])
-if child:
-    os.waitpid(child, 0)
-log.close()
-print(log.counts.written, flush=True)
-"""
-        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, sqlite_url]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-
-        assert done.stdout.split() == ["100", "400"]
-        assert store.counts().queries == 500
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tttembed_store import REQUIRED, Candidate, Served, StoreLog, Worker, follow, open_store
+from tttembed_store import Candidate, Served, StoreLog, Worker, follow, open_store
 
 from tttembed_rag import Evidence, Offset, Offsets, Steering, context
 from tttembed_rag.system import telemetry
@@ -49,14 +49,14 @@ def read(reader):
 
     def values(name):
         data = reader.get_metrics_data()
-        found = {}
+        points = {}
         for resource in data.resource_metrics if data else ():
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     for point in metric.data.data_points if metric.name == name else ():
                         key = tuple(sorted(point.attributes.items()))
-                        found[key] = point.value if hasattr(point, "value") else point.count
-        return found
+                        points[key] = point.value if hasattr(point, "value") else point.count
+        return points
 
     return values
 
@@ -154,8 +154,8 @@ class TestServing:
 
         queued = read("tttembed.capture.queued").get((), 0)
         followers = [Follower(2, 1e6, 3), Follower(1, 2e6, 4)]
-        for one in followers:
-            telemetry.watch(one)
+        for follower in followers:
+            telemetry.watch(follower)
 
         assert read("tttembed.refresh.version")[key(tenant="twice")] == 1
         assert read("tttembed.refresh.age")[()] == 2e6
@@ -194,7 +194,7 @@ class TestCapture:
 
         for metric in ("tttembed.capture.queries", "tttembed.capture.duration"):
             monkeypatch.setitem(telemetry.instruments(), metric, raises)
-        with StoreLog(store, "judge", capacity=1, tenant=REQUIRED) as log:
+        with StoreLog(store, "judge", capacity=1, tenant_required=True) as log:
             log.record("nobody's", ["a"], [0.5])
             log.record("no texts", 7, [0.5])
             with context(task="t", tenant="acme"):

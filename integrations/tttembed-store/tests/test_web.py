@@ -23,10 +23,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from tttembed_store import REQUIRED, StoreLog, follow, open_store
+from tttembed_store import StoreLog, follow, open_store
 
 from tttembed_rag import Evidence, Offset, Offsets, Steering, context
-from tttembed_rag.serving.context import _blocks, context_value, current_query_id, current_tenant
+from tttembed_rag.serving.context import _blocks, context_value, current_tenant
 
 starlette = pytest.importorskip("starlette", reason="starlette is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -50,7 +50,7 @@ def running(app):
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    (port,) = {one.getsockname()[1] for one in server.servers[0].sockets}
+    (port,) = {listening.getsockname()[1] for listening in server.servers[0].sockets}
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
     thread.join(60)
@@ -83,7 +83,7 @@ def retriever(store):
     for seed, tenant in enumerate(["", *TENANTS]):
         store.registry.publish(offsets_of(seed), by="test", tenant=tenant)
     live = follow(store, tenants=TENANTS, tenant_required=True)
-    with StoreLog(store, tenant=REQUIRED) as log:
+    with StoreLog(store, tenant_required=True) as log:
         yield Retriever(Steering(live), log)
     live.close()
 
@@ -91,8 +91,8 @@ def retriever(store):
 def recorded(store, log):
     """The texts that were recorded, by tenant."""
     log.flush()
-    found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
-    return {tenant: sorted(one.query for one in waiting) for tenant, waiting in found.items() if waiting}
+    waiting = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
+    return {tenant: sorted(served.query for served in queries) for tenant, queries in waiting.items() if queries}
 
 
 def asked_together(url, path):
@@ -122,8 +122,8 @@ def app_of(retriever):
         def answer():
             for number in range(3):
                 with context(task="chat", tenant=tenant):  # around each step, and no `yield` inside
-                    found = retriever.search(f"safe {number}")
-                yield f"{found} "
+                    answer = retriever.search(f"safe {number}")
+                yield f"{answer} "
 
         return StreamingResponse(answer())
 
@@ -143,8 +143,8 @@ def app_of(retriever):
         async def answer():
             for number in range(3):
                 with context(task="chat", tenant=tenant):
-                    found = await run_in_threadpool(retriever.search, f"async {number}")
-                yield f"{found} "
+                    text = await run_in_threadpool(retriever.search, f"async {number}")
+                yield f"{text} "
 
         return StreamingResponse(answer())
 
@@ -283,10 +283,10 @@ class TestGenerators:
                         log.observe(f"{tenant}'s {number}", ["a document"])
                         yield
 
-        with StoreLog(store, tenant=REQUIRED) as log:
+        with StoreLog(store, tenant_required=True) as log:
             first, second = steps("acme"), steps("bob")
-            for one in (first, second, first, second):
-                next(one)
+            for generator in (first, second, first, second):
+                next(generator)
             log.observe("nobody's", ["a document"])
             first.close()
             second.close()
@@ -303,7 +303,7 @@ class TestGenerators:
                     log.observe(f"page {number} of bob", ["a document"])
                     yield
 
-        with StoreLog(store, tenant=REQUIRED) as log:
+        with StoreLog(store, tenant_required=True) as log:
             kept = pages()
             next(kept)
             log.observe("a request of nobody", ["a document"])
@@ -340,7 +340,7 @@ class TestGenerators:
         between = context_value("task"), context_value("tenant"), context_value("query_id"), context_value("source")
         seen += [next(first), next(second), current_tenant()]
         third, fourth = steps("acme"), steps("bob")
-        awaited = [[await anext(one) for one in (third, fourth, third, fourth)], current_tenant()]
+        awaited = [[await anext(generator) for generator in (third, fourth, third, fourth)], current_tenant()]
         await third.aclose()
         await fourth.aclose()
 
@@ -357,13 +357,13 @@ class TestGenerators:
         second = steps("bob", first)
         next(first)
         with context(task="t", tenant="cyd"):
-            said = [next(first), next(second)]
+            seen = [next(first), next(second)]
         third = steps("dan", second)
-        said += [next(third), next(third)]
-        for one in (third, second, first):
-            one.close()
+        seen += [next(third), next(third)]
+        for generator in (third, second, first):
+            generator.close()
 
-        assert said == [["acme"], ["acme", "bob"], *[["acme", "bob", "dan"]] * 2]
+        assert seen == [["acme"], ["acme", "bob"], *[["acme", "bob", "dan"]] * 2]
         assert current_tenant() == ""
 
     async def test_what_is_started_beside_a_generator_of_another_tenant_is_nobodys(self, store):
@@ -380,10 +380,10 @@ class TestGenerators:
                     started.append(asyncio.create_task(ask(f"{tenant}'s {number}")))
                     yield
 
-        with StoreLog(store, tenant=REQUIRED) as log:
+        with StoreLog(store, tenant_required=True) as log:
             started, first, second = [], steps("acme"), steps("bob")
-            for one in (first, second, first, second):
-                await anext(one)
+            for generator in (first, second, first, second):
+                await anext(generator)
             await asyncio.gather(*started)
             await first.aclose()
             await second.aclose()
@@ -443,13 +443,13 @@ class TestGenerators:
                 while True:
                     yield current_tenant(), in_a_thread(current_tenant)
 
-        one = steps()
-        said = [next(one)]
+        generator = steps()
+        seen = [next(generator)]
         with context(task="t", tenant="bob"):
-            said.append(next(one))
-        one.close()
+            seen.append(next(generator))
+        generator.close()
 
-        assert said == [("acme", "acme"), ("acme", "")]
+        assert seen == [("acme", "acme"), ("acme", "")]
 
     async def test_tasks_that_share_a_context_share_no_block(self):
         """As those of frameworks that make tasks with a context of their own: none is taken for another's."""
@@ -461,7 +461,7 @@ class TestGenerators:
                 yield current_tenant()
 
         async def read(tenant, others):
-            return [one async for one in steps(tenant, others)]
+            return [name async for name in steps(tenant, others)]
 
         begun, both, shared = [asyncio.Event(), asyncio.Event()], asyncio.Event(), copy_context()
         tasks = [
@@ -486,15 +486,15 @@ class TestGenerators:
 
         def go_on():
             first.join()
-            said.extend(in_a_thread(current_tenant) for _ in range(20))
+            seen.extend(in_a_thread(current_tenant) for _ in range(20))
 
-        started, said = [], []
+        started, seen = [], []
         first = threading.Thread(target=begin)
         first.start()
         first.join()
         started[0].join()
 
-        assert said == ["acme"] * 20
+        assert seen == ["acme"] * 20
 
     async def test_what_a_stream_has_started_goes_on_while_its_reader_is_slow(self):
         """A chain that streams works ahead in tasks and threads of its own: they stay with the context."""
@@ -530,7 +530,7 @@ class TestGenerators:
 
         with of_tenant("acme"):
             seen = [current_tenant()]
-            words = context_value("task"), context_value("source"), current_query_id()
+            words = context_value("task"), context_value("source"), context_value("query_id") or ""
         with ExitStack() as stack:
             stack.enter_context(of_tenant("acme"))
             seen.append(current_tenant())
@@ -548,10 +548,10 @@ class TestGenerators:
                 yield current_tenant()
                 yield current_tenant()
 
-        one = steps()
+        generator = steps()
         contexts = [copy_context() for _ in range(3)]
-        seen = [contexts[0].run(next, one), contexts[1].run(next, one)]
-        contexts[2].run(one.close)
+        seen = [contexts[0].run(next, generator), contexts[1].run(next, generator)]
+        contexts[2].run(generator.close)
 
         assert seen == ["acme", ""]
         assert [each.run(current_tenant) for each in (*contexts, Context())] == [""] * 4
@@ -605,7 +605,7 @@ def test_every_answered_request_is_written_by_a_server_that_is_told_to_end(tmp_p
     environment = os.environ | {"PYTHONPATH": str(REPO)}
     server = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
     with server, closing(sqlite3.connect(tmp_path / "ttt.db", isolation_level=None)) as other:
-        url = next(found[0] for line in server.stderr if (found := re.search(r"http://[\d.:]+", line)))
+        url = next(match[0] for line in server.stderr if (match := re.search(r"http://[\d.:]+", line)))
         other.execute("BEGIN IMMEDIATE")
         with httpx.Client(base_url=url) as client:
             for number in range(300):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sqlite3
 from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
-from tttembed_store import Probe, Worker
+from tttembed_store import Probe, Worker, open_store
 from tttembed_store.worker.tenant import Memory, read_memory
 
 from tests.workers import Knowing, actions, http_judge, model, publishing, shuffled
@@ -37,15 +36,17 @@ class TestOneRound:
         return RubricJudge(complete, model="function")
 
     @pytest.mark.parametrize("kind", ["table", "rubric", "http"])
-    def test_what_waits_is_judged_learned_from_and_served(self, kind, world, store, reranker):
-        """Held-out queries find better documents after one round, whoever judged."""
-        store.observe(world.served(range(40)))
-        steps = Worker(store, self.judge(kind, world, reranker)).round()
-        live = store.serving().version
+    def test_what_waits_is_judged_learned_from_and_served(self, kind, world, store_url, reranker):
+        """Held-out queries find better documents after one round, whoever judged, on both databases."""
+        with open_store(store_url) as store:
+            store.observe(world.served(range(40)))
+            steps = Worker(store, self.judge(kind, world, reranker), budget=Budget(pairs=1000)).round()
+            live = store.serving().version
 
-        assert actions(steps) == ["judged", "published"]
-        assert (steps[-1].version, live.by) == (live.number, "worker")
-        assert world.best(range(40, 120), live.offsets) > world.best(range(40, 120)) + 0.05
+            assert actions(steps) == ["judged", "published"]
+            assert (steps[-1].version, live.by) == (live.number, "worker")
+            assert world.best(range(40, 120), live.offsets) > world.best(range(40, 120)) + 0.05
+            assert store.judge_queue.spent().pairs == 320 + 48
 
     def test_rewards_that_came_along_need_no_judge(self, world, store):
         """Without a judge, rewards that were observed are learned from."""
@@ -124,8 +125,8 @@ class TestOneRound:
         store.observe(world.served(range(6)))
 
         def asked(query):
-            forget = partial(store.forget, tenant="", query_id="q3", by="test")
-            return asyncio.to_thread(forget) if query == "query 3" else None
+            if query == "query 3":
+                store.forget(tenant="", query_id="q3", by="test")
 
         judge = Knowing(world, asked)
         done = Worker(store, judge, concurrency=1).round()
@@ -256,11 +257,11 @@ class TestBudget:
         careful = RubricJudge(lambda _: "Score: 5", model="careful")
 
         class Garbled:
-            scale, fingerprint, score = careful.scale, "garbled@1", careful.score
+            scale, fingerprint = careful.scale, "garbled@1"
             documents_per_call, forecast = careful.documents_per_call, careful.forecast
 
-            async def ascore(self, query, documents):
-                await careful.ascore(query, documents)
+            def score(self, query, documents):
+                careful.score(query, documents)
                 return [5.0 * (text == answers()[query]) if query in answers() else 99.0 for text in documents]
 
         store.observe(world.served(range(40)))

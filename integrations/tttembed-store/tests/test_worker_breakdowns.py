@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import threading
 import time
@@ -19,9 +18,8 @@ from tests.workers import Knowing, actions, command, http_judge, publishing, ste
 from tttembed_rag import Scale
 from tttembed_rag.cli import main
 from tttembed_rag.judges import RubricJudge
-from tttembed_rag.judges.contract import Blocking
 from tttembed_rag.judges.examination import answers
-from tttembed_rag.judging import Budget, calls
+from tttembed_rag.judging import calls
 from tttembed_rag.testing import eventually
 
 
@@ -91,7 +89,7 @@ class TestBrokenJudges:
         """A judge without an answer holds a round up for so long, and no later one."""
         free = threading.Event()
 
-        class Hanging(Blocking):
+        class Hanging:
             scale, fingerprint = Scale("probability"), "hanging@1"
 
             def score(self, query, documents):
@@ -201,44 +199,6 @@ class TestLease:
 @pytest.mark.slow
 class TestKilled:
     """kill -9 at any moment loses nothing, repeats nothing."""
-
-    def test_while_it_judges(self, world, store, sqlite_url, reranker):
-        """The next worker asks about what was not answered, and no answer is paid for twice."""
-        killed = threading.Event()
-        host, asked = reranker(lambda scores, n: (n > 47 and not killed.wait(60)) or scores)
-        store.observe(world.served(range(40)))
-        arguments = (sqlite_url, "--judge", f"http+cohere://{host}", "--concurrency", 1, "--lease", 3, "--once")
-        process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE)
-        eventually(lambda: len(asked) > 47)
-        process.kill()
-        process.communicate()
-        killed.set()
-        paid = store.judge_queue.spent().pairs
-        eventually(lambda: store.leases.take("", "heir", 1e-3))
-        again = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
-
-        assert again.returncode == 0, again.stderr
-        assert 0 < paid < 320 + 48
-        assert store.judges()[0][1] == 320
-        assert store.judge_queue.spent().pairs == 320 + 48 + 8  # what its last call may have spent stays counted
-        assert len(asked) <= 24 + 40 + 1  # what was on its way when the worker died is asked again
-        assert "published" in again.stdout
-
-    def test_while_it_learns(self, world, store, sqlite_url):
-        """Nothing of a fit that was killed is served; the next worker does it again."""
-        store.observe(world.served(range(120), judged=True), judge="j")
-        process = subprocess.Popen(command(sqlite_url, "--lease", 3, "--once"), stdout=subprocess.PIPE)
-        with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
-            eventually(lambda: bare.execute("SELECT 1 FROM leases WHERE token > 0").fetchone())
-        bare.close()
-        process.kill()
-        process.communicate()
-        published = store.registry.version()
-        eventually(lambda: store.leases.take("", "heir", 1e-3))
-        again = subprocess.run(command(sqlite_url, "--lease", 3, "--once"), capture_output=True, text=True, check=False)
-
-        assert published is None
-        assert (again.returncode, store.registry.version().number) == (0, 1)
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_a_signal_ends_it_cleanly(self, world, store, sqlite_url, number):
@@ -350,25 +310,6 @@ class TestCommand:
         assert (step["tenant"], step["action"], step["version"]) == ("acme", "published", 1)
         assert done.exit_code == 0
 
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ("mysql://host/db",),
-            ("sqlite:///{}/ttt.db", "--judge", "nobody:x"),
-            ("sqlite:///{}/ttt.db", "--judge", "feedback:x.csv"),
-            ("sqlite:///{}/ttt.db", "--budget", "pairs=many"),
-            ("sqlite:///{}/ttt.db", "--min-new", "0"),
-            ("sqlite:///{}/ttt.db", "--every", "0"),
-        ],
-    )
-    def test_bad_input_is_one_line_and_code_2(self, tmp_path, arguments):
-        """What cannot work is said before anything is done."""
-        done = self.run(*(argument.format(tmp_path) for argument in arguments))
-
-        assert done.exit_code == 2
-        assert [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
-        assert isinstance(done.exception, SystemExit)  # which is no error that was forgotten
-
     def test_a_judge_that_breaks_down_is_code_1(self, world, store, sqlite_url, reranker):
         """With --once a script can see that not all was judged."""
         store.observe(world.served(range(40)))
@@ -376,18 +317,6 @@ class TestCommand:
 
         assert done.exit_code == 1
         assert "not judged" in done.stdout
-
-
-def test_the_same_on_postgresql(world, postgres_url, reranker):
-    """Judge, learn and publish on PostgreSQL as on SQLite."""
-    with open_store(postgres_url) as store:
-        store.observe(world.served(range(40)))
-        steps = Worker(store, http_judge(reranker()[0]), budget=Budget(pairs=1000)).round()
-        offsets = store.serving().version.offsets
-
-        assert actions(steps) == ["judged", "published"]
-        assert world.best(range(40, 120), offsets) > world.best(range(40, 120)) + 0.05
-        assert store.judge_queue.spent().pairs == 320 + 48
 
 
 def test_a_database_that_is_gone_is_waited_for(world, server):

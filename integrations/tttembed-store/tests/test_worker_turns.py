@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 from asyncio import CancelledError
@@ -40,18 +39,13 @@ class Choosy:
         self.asked = []
 
     def score(self, query, documents):
-        """The share of the query's words that a document has."""
-        return [word_overlap(query, text) for text in documents]
-
-    async def ascore(self, query, documents):
-        """The same, where nothing is wrong."""
+        """The share of the query's words that a document has, where nothing is wrong."""
         self.asked.append(query)
         report_usage(Usage(requests=1, input_tokens=10))
         fault = self.fault(query)
         if isinstance(fault, BaseException):
             raise fault
-        await asyncio.sleep(0)
-        return fault(documents) if fault else self.score(query, documents)
+        return fault(documents) if fault else [word_overlap(query, text) for text in documents]
 
     def about(self, word):
         """How often it was asked about queries with that word."""

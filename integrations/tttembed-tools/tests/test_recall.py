@@ -1,6 +1,7 @@
 """Memories of users: each finds its own and learns alone, and what is forgotten is gone at once."""
 
 import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -176,6 +177,27 @@ def test_a_memory_is_forgotten_that_this_process_does_not_have(tmp_path, before)
         with LearnedRecall({}, FakeEmbedder(), store=f"sqlite:///{file}") as again, context(tenant="ada"):
             again.forget(["secret"])
 
+    assert b"zebra-4711" not in file.read_bytes()
+
+
+def writings(file):
+    """A number that rises by one each time that a file of SQLite is written anew."""
+    with closing(sqlite3.connect(file)) as connection:
+        return connection.execute("PRAGMA schema_version").fetchone()[0]
+
+
+def test_many_memories_are_forgotten_by_one_scrub(tmp_path):
+    """The file is written anew once for all of them."""
+    file = tmp_path / "memories.db"
+    with remembering(["ada"], f"sqlite:///{file}") as recall, context(tenant="ada"):
+        recall.add({name: f"the safe {name} opens with zebra-4711" for name in ("m1", "m2", "m3")})
+        for name in ("m1", "m2", "m3"):
+            recall.used(f"how does the safe {name} open?", name)
+        recall.flush()
+        before = writings(file)
+        recall.forget(["m1", "m2", "m3"])
+
+    assert writings(file) == before + 1
     assert b"zebra-4711" not in file.read_bytes()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from tttembed_store.cli.telling import named
+from tttembed_store.cli.group import named
 
 from tttembed_rag.cli.group import Commands, Many, counted, say, text, together, write_json
 from tttembed_rag.cli.options import rows_written

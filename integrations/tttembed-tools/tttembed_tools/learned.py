@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from cachetools import LRUCache
+from tttembed_store.background import checked_interval
 
-from tttembed_rag.capture.log import Known
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import InputError, check_count, check_text, in_brief
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.columns import DEFAULT_TASK
-from tttembed_rag.serving.context import context, context_value, current_task, current_tenant
-from tttembed_rag.system.background import checked_interval
+from tttembed_rag.serving.context import context, context_value, current_tenant
+from tttembed_rag.serving.log import Known
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.asking import DAILY, UnusedJudge
 from tttembed_tools.catalog import Card
@@ -202,8 +202,8 @@ class LearnedSearch:
         vector, index = self._vector(query), self._index
         if not len(index):  # the last item went meanwhile
             return []
-        task = current_task() if task is None else task
-        offsets, offset = self._outcomes.live.serving(query, task)
+        task = context_value("task") if task is None else task
+        offsets, offset, _ = self._outcomes.live.serving(query, task)
         named = [name for name in index.named(query) if among is None or name in among]
         own = self._own_rows(index, query, vector, task)
         if vector is not None and offsets is not None:
@@ -241,7 +241,7 @@ class LearnedSearch:
         """Why these items are found: ranks before and after, and the earlier requests that moved them."""
         _check(query, k)
         index, vector = self._index, self._vector(query)
-        task = current_task() if task is None else task
+        task = context_value("task") if task is None else task
         if vector is None or not len(index):
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
         own = self._own_rows(index, query, vector, task)
@@ -296,7 +296,7 @@ class LearnedSearch:
         vector = self._vector(query)
         if vector is None:
             return False  # logged
-        task = (current_task() if task is None else task) or DEFAULT_TASK
+        task = (context_value("task") if task is None else task) or DEFAULT_TASK
         source = context_value("source") or "" if source is None else source
         reward = SUCCEEDED if succeeded else FAILED
         if (place := _place(query, task)) not in self._listed:
@@ -406,7 +406,7 @@ class LearnedSearch:
 
 def _place(query: str, task: str | None) -> tuple[str, str, str]:
     """Where the list of a request stands: that of the caller's tenant, and of the *task* or the caller's."""
-    return current_tenant(), (current_task() if task is None else task) or DEFAULT_TASK, query
+    return current_tenant(), (context_value("task") if task is None else task) or DEFAULT_TASK, query
 
 
 def _embedder(embed: Any) -> Embedder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,9 @@ from tttembed_store.capture.storelog import StoreLog
 from tttembed_store.following import follow
 from tttembed_store.sql.records import ANONYMOUS, TOOL_CALLS
 
-from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError
 from tttembed_rag.serving.context import context_value, current_tenant
+from tttembed_rag.serving.log import Known
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
 
@@ -126,15 +126,13 @@ class Outcomes:
         names = {request.source for request in requests}
         return len(names) == 1 and not names & {"", ANONYMOUS} and bool(tenant or not self.store.has_tenants())
 
-    def forget(self, tenant: str, key: str) -> bool:
-        """Forget an item of a tenant, on disk too, and where it was used all that was learned from it.
-
-        Gives whether the store had it.
-        """
+    def forget(self, tenant: str, keys: Collection[str]) -> Collection[str]:
+        """Forget items of a tenant, on disk too, and where one was used all that was learned; gives the known ones."""
         self._log.flush()
-        gone = self.store.forget(tenant=tenant, document_id=key, by=_BY)
+        known = self.store.history.document_arrivals(tenant, list(keys))
+        self.store.forget(tenant=tenant, document_id=keys, by=_BY)
         self.look(tenant)
-        return gone.documents > 0
+        return known
 
     def look(self, tenant: str) -> None:
         """Serve a tenant what is published now, and do not wait for the next look at the store."""

@@ -39,7 +39,8 @@ class LearnedRecall(LearnedSearch):
         """
         here = self._index.rows
         self.remove(names)
-        gone = {name: self._outcomes.forget(current_tenant(), Card(name, "").key) for name in names}
+        keys = {name: Card(name, "").key for name in names}
+        stored = self._outcomes.forget(current_tenant(), keys.values())
         self._own.forget()
-        if unknown := sum(not was and name not in here for name, was in gone.items()):
-            _log.warning("%d of %d memories were not there to be forgotten", unknown, len(gone))
+        if unknown := sum(name not in here and key not in stored for name, key in keys.items()):
+            _log.warning("%d of %d memories were not there to be forgotten", unknown, len(keys))

@@ -13,7 +13,7 @@ from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
 # Places of a list that are shown and counted as traffic.
-LISTED = 10
+SHOWN = 10
 # Queries that are shown in full: those that lose most, and those that gain most.
 WORST, BEST = 10, 5
 # Share of the documents that are called the busiest.
@@ -75,7 +75,7 @@ class Lists:
 class Traffic:
     """How much of all first places the *busiest* documents take, of so many that were searched.
 
-    It is a share of the first `LISTED` places of all queries, under base vectors and with offsets, each time of the
+    It is a share of the first `SHOWN` places of all queries, under base vectors and with offsets, each time of the
     documents that are busiest then.
     """
 

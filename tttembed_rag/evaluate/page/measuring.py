@@ -10,7 +10,7 @@ from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.evaluate.experiment import ExperimentPlan, drawn
 from tttembed_rag.evaluate.measures import mean_interval
 from tttembed_rag.evaluate.page import drawing
-from tttembed_rag.evaluate.page.heldout import LISTED, HeldOut, Lists, held_out_of, traffic_of
+from tttembed_rag.evaluate.page.heldout import SHOWN, HeldOut, Lists, held_out_of, traffic_of
 from tttembed_rag.evaluate.page.moving import lists_of
 from tttembed_rag.evaluate.page.rendering import held_out_drawings, rendered
 from tttembed_rag.evaluate.summary import Cells, mean_of
@@ -34,7 +34,7 @@ def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells
         for of_collection, rows in zip(splits, held, strict=True):
             of_collection.append((offsets, rows))
     sections = []
-    for collection, of_collection in sorted(zip(workload, splits, strict=True), key=lambda one: one[0].dataset.name):
+    for collection, of_collection in sorted(zip(workload, splits, strict=True), key=lambda pair: pair[0].dataset.name):
         name, held_out = collection.dataset.name, _held_out(collection, of_collection, plan.depth)
         course = [mean_of(cell) for key, cell in cells.items() if (key[0], key[1], key[3]) == (name, "heldout", "auto")]
         marks = [drawing.Mark(mean["delta"], filled=mean["published"] > 0) for mean in course]
@@ -48,13 +48,13 @@ def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells
 def _held_out(collection: Collection, splits: Sequence[tuple[Offsets, IntArray]], depth: int) -> HeldOut:
     """All splits together, a query once for each split that holds it out: the means are those of the table."""
     rows = np.concatenate([held for _, held in splits])
-    before = collection.base[rows, :LISTED]
-    found = []
+    before = collection.base[rows, :SHOWN]
+    lists = []
     for offsets, held in splits:
         ids = collection.query_ids[held].tolist()
         moved = offsets.apply(collection.query_vectors[held], task=collection.dataset.name, query_id=ids)
-        found.append(collection.search(moved, held, LISTED)[1])
-    after = np.concatenate(found)
+        lists.append(collection.search(moved, held, SHOWN)[1])
+    after = np.concatenate(lists)
     raw, served = collection.raw[rows], collection.graded(rows, after)
     ends = [mean_interval(part) for part in np.split(served - raw, np.cumsum([len(held) for _, held in splits])[:-1])]
     low, high = np.mean(ends, axis=0).tolist()

@@ -11,7 +11,7 @@ from typing import Any
 
 from tttembed_rag.errors import require
 from tttembed_rag.evaluate.page import drawing
-from tttembed_rag.evaluate.page.heldout import LISTED, HeldOut
+from tttembed_rag.evaluate.page.heldout import SHOWN, HeldOut
 
 # How a store names a text that has no id of its own.
 _DIGEST = re.compile("[0-9a-f]{32}")
@@ -35,7 +35,7 @@ def rendered(template: str, *, interactive: bool = False, **facts: Any) -> str:
         policy += f"; script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
     environment.filters |= {"drawn": markup, "when": when, "gain": _gain, "between": _between}
     environment.tests["said_by"] = _said_by
-    environment.globals |= {"listed": LISTED, "interactive": interactive}
+    environment.globals |= {"listed": SHOWN, "interactive": interactive}
     page: str = environment.get_template(template).render(
         style=markup(style), script=markup(script), policy=policy, **facts
     )

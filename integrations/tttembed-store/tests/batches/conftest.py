@@ -1,5 +1,5 @@
-"""The batch service of these tests."""
+"""The batch services of these tests."""
 
-from tests.batchserver import batch_server, gemini, running, served, spec
+from tests.batchserver import batch_server, gemini, running, served, service
 
-__all__ = ["batch_server", "gemini", "running", "served", "spec"]
+__all__ = ["batch_server", "gemini", "running", "served", "service"]

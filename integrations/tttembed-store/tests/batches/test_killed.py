@@ -15,14 +15,10 @@ from threading import Event
 
 import numpy as np
 import pytest
-from tttembed_store.batches import open_batch_service
-from tttembed_store.batches.service import GeminiBatches, OpenAIBatches
 from tttembed_store.sql import open_store
 from tttembed_store.worker import Worker
 
-from tests.batchserver import GeminiServer
-from tttembed_rag.judges import Patience, open_judge
-from tttembed_rag.judges.chats import Gemini
+from tttembed_rag.judges import open_judge
 from tttembed_rag.judging import Price
 from tttembed_rag.testing import eventually
 
@@ -40,30 +36,12 @@ STEPS = {
 
 
 @pytest.fixture
-def service(request):
-    """The service that is asked: that of OpenAI, but for tests that name one."""
-    name = getattr(request, "param", "openai")
-    server = request.getfixturevalue("gemini" if name == "gemini" else "batch_server")
-    server.looks = 2
-    return server
-
-
-@pytest.fixture
-def process(service, spec, store_url):
+def process(service, store_url):
     """Starts workers that go on until they are killed: `process()` gives the id of its process."""
     running = []
 
-    def opened():
-        if isinstance(service, GeminiServer):
-            named = f"gemini:tiny?url={service.url}"
-            chat = Gemini("tiny", url=service.url, patience=Patience(attempts=1))
-            return open_judge(named), GeminiBatches(open_batch_service(named).judge, chat, settling=SETTLING)
-        lines = open_batch_service(spec).judge
-        client = lines.single.complete.client.with_options(max_retries=0)
-        return open_judge(spec), OpenAIBatches(lines, client, settling=SETTLING)
-
     def work():
-        judge, batches = opened()
+        judge, batches = open_judge(service.spec), service.service(settling=SETTLING)
         with open_store(store_url) as store:
             options = {"min_new": 100_000, "lease_seconds": 0.2, "price": Price(request=0.001)}
             Worker(store, judge, batches=batches, **options).run(every=0.01, stop=Event())

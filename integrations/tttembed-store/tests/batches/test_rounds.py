@@ -1,4 +1,4 @@
-"""The worker through a batch service: sent once, read in parts, late, lost or damaged, within the budget of a day."""
+"""A worker and a batch service: sent once, read in parts, late, lost or damaged, within the budget of a day."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from threading import Event
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import text
-from tttembed_store.batches import exchange, open_batch_service, requests
-from tttembed_store.batches.service import OpenAIBatches
+from tttembed_store.batches import exchange, lines, open_batch_service
 from tttembed_store.sql import Served, open_store
 from tttembed_store.sql.records import TOOL_CALLS
 from tttembed_store.worker import Worker, batches
@@ -37,18 +36,14 @@ EXAM = 48
 class Bench:
     """A store, a server and workers that ask it by batches, each a process of its own as far as they know."""
 
-    def __init__(self, store, server, spec):
-        self.store, self.server, self.spec = store, server, spec
-        self.judge = open_judge(spec)
-        self.lines = open_batch_service(spec).judge
+    def __init__(self, store, server):
+        self.store, self.server = store, server
+        self.judge = open_judge(server.spec)
 
     def worker(self, *, settling=600.0, **options):
         """A new worker, which learns nothing."""
-        chat = self.lines.single.complete
-        client = chat.client.with_options(max_retries=0)
-        service = OpenAIBatches(self.lines, client, settling=settling)
         options = {"price": PRICE, "min_new": 100_000, "clock": lambda: 0.0, **options}
-        return Worker(self.store, self.judge, batches=service, **options)
+        return Worker(self.store, self.judge, batches=self.server.service(settling=settling), **options)
 
     def round(self, **options):
         """What a new worker says in one round about judging."""
@@ -57,7 +52,7 @@ class Bench:
 
     def rounds(self, count, **options):
         """The same of several."""
-        return [said for _ in range(count) for said in self.round(**options)]
+        return [step for _ in range(count) for step in self.round(**options)]
 
     def books(self, lease):
         """The books of its judge."""
@@ -74,13 +69,13 @@ class Bench:
         return self.store.open_batches.of("")
 
     def fault(self, method, path, status=None):
-        """Have the first such request fail: by a status, or by an end of the connection; "done" is behind it."""
-        left = [(method, path)]
+        """Have the first request at the end of a path fail by a status, or the connection end; "done" is behind it."""
+        left = [path]
 
-        def fault(*asked):
-            if asked not in left:
+        def fault(step, asked):
+            if step != method or not left or not asked.endswith(path):
                 return None
-            left.remove(asked)
+            left.clear()
             if status is None:
                 raise ConnectionError
             return status
@@ -89,9 +84,15 @@ class Bench:
 
 
 @pytest.fixture
-def bench(store, batch_server, spec):
+def bench(store, service):
     """One on SQLite."""
-    return Bench(store, batch_server, spec)
+    return Bench(store, service)
+
+
+# Both services, each with the end of the path at which it makes a batch.
+SERVICES = pytest.mark.parametrize(
+    ("service", "create"), [("openai", "/batches"), ("gemini", ":batchGenerateContent")], indirect=["service"]
+)
 
 
 def spent(store):
@@ -103,17 +104,23 @@ def spent(store):
 class TestSentAndRead:
     """What waits is sent in one round, and read in a later one."""
 
-    def test_a_batch_is_sent_once_and_read_when_it_has_ended(self, bench, served):
-        """The examination is asked singly, all pairs in one batch at half the price, and no pair twice."""
+    @SERVICES
+    def test_a_batch_is_sent_once_and_read_when_it_has_ended(self, bench, served, create):
+        """The examination is asked singly, all pairs in one batch at half the price, and no pair twice.
+
+        Requests and results hold texts: once they are read, none of them stays at the service.
+        """
         bench.store.observe(served(8))
-        first, later = bench.round(), bench.rounds(4)
+        first, uploaded = bench.round(), len(bench.server.files)
+        later = bench.rounds(4)
         single = sorted(bench.store.judge_queue.waiting(bench.judge.fingerprint))
 
         assert first[0][1].startswith("0 pairs scored; 24 pairs sent as a batch, at most $")
         assert later == [("judged", "24 pairs scored")]
         assert (bench.rewards, single, bench.open) == (24, [], [])
         assert (len(bench.server.single), len(bench.server.batches)) == (EXAM, 1)
-        assert sorted(bench.server.paid) == sorted(set(bench.server.paid))
+        assert len(bench.server.paid) == len(set(bench.server.paid)) == 24
+        assert (uploaded, bench.server.files) == (1, {})
         assert spent(bench.store) == (24 + EXAM, round((24 + 2 * EXAM) * HALF, 9))
 
     def test_the_rewards_are_those_of_single_answers(self, bench, served, tmp_path):
@@ -133,24 +140,35 @@ class TestSentAndRead:
         late = {"code": "batch_expired", "message": "This request could not be executed."}
 
         def fate(requests):
-            errors = [{"custom_id": one["custom_id"], "response": None, "error": late} for one in requests[answered:]]
+            errors = [{"custom_id": row["custom_id"], "response": None, "error": late} for row in requests[answered:]]
             return state, [*map(bench.server.result, requests[:answered])], errors
 
         bench.server.fate = fate
         bench.store.observe(served(4))
-        said = bench.rounds(5)
+        steps, files = bench.rounds(5), bench.server.files.copy()
         paid_then = spent(bench.store)
         bench.server.fate = lambda requests: ("completed", [*map(bench.server.result, requests)], [])
         hours_pass(bench.store, 0.1)
         bench.rounds(4)
 
-        assert said[1][0] == "not judged"
-        assert f"{12 - answered} pairs without an answer are asked about again later: batch {state}" in said[1][1]
-        assert f"batch {state}: batch_ex" not in said[1][1]
-        assert len(said) == 2
+        assert steps[1][0] == "not judged"
+        assert f"{12 - answered} pairs without an answer are asked about again later: batch {state}" in steps[1][1]
+        assert f"batch {state}: batch_ex" not in steps[1][1]
+        assert (len(steps), files) == (2, {})
         assert paid_then == (EXAM + answered, round((answered + 2 * EXAM) * HALF, 9))
         assert (bench.rewards, len(bench.server.paid), len(set(bench.server.paid))) == (12, 12, 12)
         assert len(bench.server.batches) == 2
+
+    @pytest.mark.parametrize("service", ["gemini"], indirect=True)
+    @pytest.mark.parametrize("state", ["FAILED", "EXPIRED"])
+    def test_what_has_no_results_at_google_is_set_aside(self, bench, served, state):
+        """Its pairs are asked about again later."""
+        bench.server.state = f"BATCH_STATE_{state}"
+        bench.store.observe(served(4))
+        steps = bench.rounds(4)
+
+        assert f"batch {state.lower()}" in steps[1][1]
+        assert (bench.rewards, bench.open) == (0, [])
 
     @pytest.mark.parametrize("name", ["b\ud800", "b\r\nx: y", "..", "b\0"])
     def test_a_batch_of_an_impossible_name_is_found_in_the_list(self, bench, served, name):
@@ -159,21 +177,21 @@ class TestSentAndRead:
 
         class Renaming(bench.server.RequestHandlerClass):
             def answer(self, path, content):
-                said = answer(self, path, content)
+                content = answer(self, path, content)
                 renamed = self.command == "POST" and path == "/batches"
-                return json.dumps(json.loads(said) | {"id": name}).encode() if renamed else said
+                return json.dumps(json.loads(content) | {"id": name}).encode() if renamed else content
 
         bench.server.RequestHandlerClass = Renaming
         bench.store.observe(served(3))
-        said = bench.rounds(6)
+        steps = bench.rounds(6)
 
-        assert said[0][0] == "not judged"
-        assert "expected a batch, got" in said[0][1]
+        assert steps[0][0] == "not judged"
+        assert "expected a batch, got" in steps[0][1]
         assert (bench.rewards, len(bench.server.paid), len(bench.server.batches), bench.open) == (9, 9, 1, [])
 
     def test_a_judge_that_fails_its_examination_is_sent_nothing(self, bench, served):
         """Single requests show it, and no file is uploaded."""
-        bench.server.said = lambda _: {"choices": [{"finish_reason": "stop", "message": {"content": "Score: 3"}}]}
+        bench.server.reply = lambda _: {"choices": [{"finish_reason": "stop", "message": {"content": "Score: 3"}}]}
         bench.store.observe(served(3))
         ((action, detail),) = bench.round()
 
@@ -202,7 +220,7 @@ class TestSentAndRead:
     def test_more_than_a_batch_holds_is_sent_as_several(self, bench, served, monkeypatch):
         """A backlog is sent within a round, in batches of a size that services take."""
         monkeypatch.setattr(batches, "_QUERIES", 4)
-        monkeypatch.setattr(requests, "REQUESTS", 7)
+        monkeypatch.setattr(lines, "REQUESTS", 7)
         bench.store.observe(served(10))
         bench.rounds(4)
 
@@ -211,7 +229,8 @@ class TestSentAndRead:
 
     def test_calls_of_tools_are_never_sent(self, bench, served):
         """What a search over tools wrote is left alone."""
-        calls = [replace(one, candidates=[replace(shown, reward=1.0) for shown in one.candidates]) for one in served(3)]
+        rewarded = [[replace(shown, reward=1.0) for shown in query.candidates] for query in served(3)]
+        calls = [replace(query, candidates=shown) for query, shown in zip(served(3), rewarded, strict=True)]
         bench.store.observe(calls, judge=TOOL_CALLS)
 
         assert bench.rounds(2) == []
@@ -225,16 +244,6 @@ class TestSentAndRead:
 
         assert [bench.store.counts(tenant).rewards for tenant in "ab"] == [9, 12]
         assert len(bench.server.batches) == 2
-
-    def test_a_batch_is_struck_off_where_its_tenant_was_forgotten(self, bench, served):
-        """Nothing waits for the tenant any more; the batch was paid for."""
-        bench.store.observe(served(3, tenant="a"))
-        bench.round()
-        bench.store.forget(tenant="a", by="test")
-        bench.rounds(3)
-
-        assert bench.store.open_batches.of("a") == []
-        assert spent(bench.store)[0] == 9 + EXAM
 
     def test_a_worker_that_asks_singly_leaves_what_a_batch_asks_about(self, bench, served):
         """No pair is paid for twice; a batch that is three days old has no results any more."""
@@ -326,15 +335,22 @@ class TestMoney:
         assert bench.store.judge_queue.spent().pairs == 0
         assert bench.store.judge_queue.spent(yesterday).pairs == 12 + EXAM
 
-    def test_answers_about_forgotten_queries_are_paid_for_and_not_kept(self, bench, served):
-        """Forgetting a query while its batch is open: its answers count and teach nothing."""
-        bench.store.observe(served(4))
+    @pytest.mark.parametrize(
+        ("forgotten", "renewed", "kept"),
+        [({}, False, 0), ({"query_id": "q1"}, False, 9), ({"query_id": "q1"}, True, 9)],
+    )
+    def test_answers_about_what_was_forgotten_are_paid_for_and_not_kept(self, bench, served, forgotten, renewed, kept):
+        """A tenant, or a query, also where another has new documents, so that as many pairs wait as were asked for."""
+        bench.store.observe(served(4, tenant="a"))
         bench.round()
-        bench.store.forget(tenant="", query_id="q1", by="test")
+        bench.store.forget(tenant="a", by="test", **forgotten)
+        if renewed:
+            (query,) = served(1, first=2, filler="new", tenant="a")
+            shown = [replace(document, doc_id=f"new{k}") for k, document in enumerate(query.candidates)]
+            bench.store.observe([replace(query, candidates=shown)])
         bench.rounds(3)
 
-        assert bench.rewards == 9
-        assert bench.open == []
+        assert (bench.rewards, bench.store.open_batches.of("a")) == (kept, [])
         assert spent(bench.store)[0] == 12 + EXAM
 
     def test_answers_about_texts_that_changed_meanwhile_are_paid_for(self, bench, served):
@@ -351,27 +367,14 @@ class TestMoney:
         assert len(bench.server.paid) == 12 + 4
         assert spent(bench.store)[0] == 12 + 4 + 2 + EXAM
 
-    def test_a_forgotten_query_is_paid_for_where_another_has_new_documents(self, bench, served):
-        """As many pairs wait as the batch asks about, and yet three of its answers are not kept."""
-        bench.store.observe(served(4))
-        bench.round()
-        bench.store.forget(tenant="", query_id="q1", by="test")
-        (two,) = served(1, first=2, filler="new")
-        shown = [replace(one, doc_id=f"new{k}") for k, one in enumerate(two.candidates)]
-        bench.store.observe([replace(two, candidates=shown)])
-        bench.rounds(3)
-
-        assert (bench.rewards, bench.open) == (9, [])
-        assert spent(bench.store)[0] == 12 + EXAM
-
     def test_answers_that_cannot_be_read_are_paid_for(self, bench, served):
         """The service answered and charges for it, so they count at their highest cost."""
-        said = bench.server.said
+        answer = bench.server.reply
         bench.store.observe(served(4))
         bench.round()
         highest = bench.open[0].usd
         choice = {"index": 0, "finish_reason": "stop", "message": {"content": ["a list"]}}
-        bench.server.said = lambda body: {**said(body), "choices": [choice]}
+        bench.server.reply = lambda body: {**answer(body), "choices": [choice]}
         bench.rounds(3)
 
         assert (bench.rewards, bench.open) == (0, [])
@@ -394,10 +397,10 @@ class TestBroken:
         """The step is told as not judged; in the end every pair was paid for once."""
         bench.fault(method, path, status)
         bench.store.observe(served(3))
-        said = bench.rounds(8, settling=0.0)
+        steps = bench.rounds(8, settling=0.0)
 
-        assert [action for action, _ in said].count("not judged") == 1
-        assert str(status) in str(said)
+        assert [action for action, _ in steps].count("not judged") == 1
+        assert str(status) in str(steps)
         assert (bench.rewards, len(bench.server.paid), bench.open) == (9, 9, [])
         assert spent(bench.store)[0] - 9 == len(bench.server.single)
 
@@ -408,63 +411,48 @@ class TestBroken:
         bench.server.fault = lambda *asked: 404 if asked == ("GET", "/batches/batch-0") else None
         bench.store.observe(served(3, first=10, tenant="b"))
         worker = bench.worker()
-        said = [str(step) for _ in range(5) for step in worker.round()]
+        steps = [str(step) for _ in range(5) for step in worker.round()]
 
         assert [bench.store.counts(tenant).rewards for tenant in "ab"] == [0, 9]
-        assert any(step.startswith("a: not judged") and "404" in step for step in said)
+        assert any(step.startswith("a: not judged") and "404" in step for step in steps)
         assert len(bench.store.open_batches.of("a")) == 1
 
-    def test_a_batch_that_was_made_unheard_is_found_again(self, bench, served):
+    @SERVICES
+    def test_a_batch_that_was_made_unheard_is_found_again(self, bench, served, create):
         """The answer to the request that makes it is lost; its key is in the service's list, and it is made once."""
-        bench.fault("done", "/batches")
+        bench.fault("done", create)
         bench.store.observe(served(3))
-        for number in range(5):  # other people's, on later pages
-            bench.server.batches[f"other-{number}"] = {"id": f"other-{number}", "status": "completed", "looks": 0}
         lost, unknown = bench.round(), bench.open
-        for number in range(5, 10):
-            bench.server.batches[f"other-{number}"] = {"id": f"other-{number}", "status": "completed", "looks": 0}
         bench.rounds(4)
 
         assert lost[0][0] == "not judged"
-        assert [(bool(one.file), one.number) for one in unknown] == [(True, "")]
-        assert (bench.rewards, len(bench.server.paid), len(bench.server.batches)) == (9, 9, 11)
+        assert [(bool(batch.file), batch.number) for batch in unknown] == [(True, "")]
+        assert (bench.rewards, len(bench.server.paid), len(bench.server.batches)) == (9, 9, 1)
 
-    def test_a_batch_that_is_refused_is_set_aside(self, bench, served):
+    @SERVICES
+    def test_a_batch_that_is_refused_is_set_aside(self, bench, served, create):
         """It was never made: it costs nothing, leaves no file, and is not tried in every round."""
-        bench.server.fault = lambda *asked: 400 if asked == ("POST", "/batches") else None
+        bench.server.fault = lambda method, path: 400 if method == "POST" and path.endswith(create) else None
         bench.store.observe(served(3))
-        said = bench.rounds(5)
+        steps, whys = bench.rounds(5), [why for _, why, _ in bench.store.judge_queue.failures()]
         files, then = dict(bench.server.files), spent(bench.store)[0]
-        bench.server.fault = None
+        bench.server.fault = lambda *_: None
         hours_pass(bench.store, 0.1)
         bench.rounds(4)
 
-        assert [action for action, _ in said] == ["not judged"]
-        assert (files, bench.server.uploads, then) == ({}, [9, 9], EXAM)
+        assert [action for action, _ in steps] == ["not judged"]
+        assert "got 400" in steps[0][1]
+        assert "got 400" in whys[0]
+        assert (files, then) == ({}, EXAM)
         assert (bench.rewards, len(bench.server.paid), bench.open) == (9, 9, [])
-
-    def test_files_are_deleted_at_the_service(self, bench, served):
-        """Requests, results and errors hold texts; once they are read, none of them stays."""
-        error = {"response": None, "error": {"code": "batch_expired", "message": "late"}}
-        bench.server.fate = lambda requests: (
-            "expired",
-            [*map(bench.server.result, requests[1:])],
-            [{"custom_id": requests[0]["custom_id"], **error}],
-        )
-        bench.store.observe(served(3))
-        bench.round()
-        while_open = list(bench.server.files)
-        bench.rounds(3)
-
-        assert (while_open, bench.server.files, bench.rewards) == (["file-0"], {}, 8)
 
     def test_a_service_that_deletes_no_file_stops_nothing(self, bench, served, caplog):
         """It is told in the log."""
         bench.server.fault = lambda method, _: 405 if method == "DELETE" else None
         bench.store.observe(served(3))
-        said = bench.rounds(4)
+        steps = bench.rounds(4)
 
-        assert [action for action, _ in said] == ["judged", "judged"]
+        assert [action for action, _ in steps] == ["judged", "judged"]
         assert (bench.rewards, bench.open) == (9, [])
         assert caplog.text.count("stays at the service") == 2
 
@@ -498,17 +486,17 @@ class TestBroken:
         held = Event()
         bench.store.observe(served(3))
         bench.server.fault = lambda *asked: held.wait(300) and None if asked == ("POST", "/batches") else None
-        said = bench.round(judge_seconds=5.0)
+        steps = bench.round(judge_seconds=5.0)
         held.set()
         eventually(lambda: bench.server.batches)
         bench.rounds(4)
 
-        assert "no answer within 5 s" in said[0][1]
+        assert "no answer within 5 s" in steps[0][1]
         assert (bench.rewards, len(bench.server.paid), len(bench.server.batches)) == (9, 9, 1)
 
     def test_another_judges_service_is_refused(self, bench):
         """Its answers would be another judge's."""
-        other = open_batch_service(bench.spec.replace("tiny", "other"))
+        other = open_batch_service(bench.server.spec.replace("tiny", "other"))
 
         with pytest.raises(InputError, match="expected a service of the judge"):
             Worker(bench.store, bench.judge, batches=other)
@@ -524,11 +512,11 @@ class TestBroken:
         assert (bench.server.files, bench.server.batches, bench.open) == ({}, {}, [])
 
 
-def test_the_command_sends_and_reads(store, served, batch_server, spec):
+def test_the_command_sends_and_reads(store, served, batch_server):
     """`tttembed worker --once --batch`, as cron calls it."""
     store.observe(served(3))
     batch_server.looks = 0
-    command = ["worker", store.name, "--judge", spec, "--batch", "--once", "--price", "input=2,output=12"]
+    command = ["worker", store.name, "--judge", batch_server.spec, "--batch", "--once", "--price", "input=2,output=12"]
     outputs = [CliRunner().invoke(main, command).output for _ in range(3)]
 
     assert "9 pairs sent as a batch, at most $" in outputs[0]
@@ -538,14 +526,14 @@ def test_the_command_sends_and_reads(store, served, batch_server, spec):
     assert "asked by batches" in CliRunner().invoke(main, [*command[:3], "anthropic:x", "--batch"]).output
 
 
-def test_old_batches_end_the_search_for_one_whose_name_was_lost(batch_server, spec):
+def test_old_batches_end_the_search_for_one_whose_name_was_lost(batch_server):
     """An account with years of batches is not read to its end; one that is as new as what is looked for is found."""
     batch_server.batches |= {
         f"batch-{k}": {"id": f"batch-{k}", "created_at": 1.0, "status": "completed"} for k in range(300)
     }
     pages = []
     batch_server.fault = lambda method, path: pages.append(method) if (method, path) == ("GET", "/batches") else None
-    service = open_batch_service(spec)
+    service = batch_server.service()
 
     missing = service.find("key", "file", time.time())
 

@@ -261,6 +261,26 @@ def world(world, planted):
 
 
 @pytest.fixture
+def slow_judge(serve, world):
+    """Starts a judge of the world that takes some seconds for each answer: `slow_judge(seconds)`."""
+
+    def start(seconds):
+        def answer(_, body, __):
+            time.sleep(seconds)
+            return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
+
+        return serve(answer)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def pairs_asked():
+    """`pairs_asked(judge)`: the query and the text of each pair that a judge was asked about."""
+    return lambda judge: [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
+
+
+@pytest.fixture
 def store(store_url):
     """An empty store of either kind."""
     with open_store(store_url) as opened:

@@ -132,18 +132,13 @@ def test_a_server(child, store, store_url, rng, stamps, unsound):
     assert unsound(store) == []
 
 
-def test_a_worker(child, store, store_url, rng, serve, world, unsound):
+def test_a_worker(child, store, store_url, rng, slow_judge, pairs_asked, world, unsound):
     """Workers killed one after another pay for no answer twice, hold the budget, and the last one finishes.
 
     What calls on their way may have cost when their worker was killed stays counted.
     """
     pause, concurrency = rng.uniform(0.0, 0.01), int(rng.integers(1, 5))
-
-    def answer(_, body, __):
-        time.sleep(pause)
-        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
-
-    judge = serve(answer)
+    judge = slow_judge(pause)
     kills = int(rng.integers(1, 4))
     on_their_way = (8 * concurrency + EXAMINED) * kills  # pairs of calls, when a worker was killed
     least = int(rng.choice([100, 500]))
@@ -174,7 +169,7 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
     eventually(finished)
     last.kill()
     last.wait()
-    asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
+    asked = pairs_asked(judge)
 
     on_their_way += 8 * concurrency + EXAMINED  # the last one was killed, too
     assert len(asked) <= store.judge_queue.spent().pairs <= budget.pairs
@@ -183,18 +178,13 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
     assert unsound(store) == []
 
 
-def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsound):
+def test_workers_on_one_store(child, store, store_url, rng, slow_judge, pairs_asked, world, unsound):
     """Three that share tenants and a budget, one of them killed again and again: no verdict is lost or paid twice.
 
     Neighbouring tenants have half of their texts in common, which are paid for once.
     """
     pause = rng.uniform(0.0, 0.01)
-
-    def answer(_, body, __):
-        time.sleep(pause)
-        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
-
-    judge = serve(answer)
+    judge = slow_judge(pause)
     tenants = ["a", "b", "c", "d"]
     for place, tenant in enumerate(tenants):
         store.observe(world.served(range(10 * place, 10 * place + 20), tenant=tenant))
@@ -220,7 +210,7 @@ def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsoun
     for one in workers:
         one.kill()
         one.wait()
-    asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
+    asked = pairs_asked(judge)
 
     assert len(set(asked)) == 400 + EXAMINED
     assert len(asked) - len(set(asked)) <= (16 + EXAMINED) * kills  # on their way when a worker was killed

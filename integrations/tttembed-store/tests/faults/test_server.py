@@ -306,15 +306,10 @@ def test_a_server_without_connections(child, guest, rng, stamps, unsound, writin
         assert unsound(store) == []
 
 
-def test_a_server_that_cancels(child, guest, rng, serve, world, unsound, writing):
+def test_a_server_that_cancels(child, guest, rng, slow_judge, pairs_asked, world, unsound, writing):
     """Statements are cancelled and connections ended at random: whoever is told "not now" may do it again."""
     seeds, pause = rng.integers(2**31, size=2).tolist(), rng.uniform(0.0, 0.005)
-
-    def answer(_, body, __):
-        time.sleep(pause)
-        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
-
-    judge = serve(answer)
+    judge = slow_judge(pause)
     with open_store(guest.url) as store:
         store.observe(world.served(range(30), tenant="judged"))
 
@@ -352,7 +347,7 @@ def test_a_server_that_cancels(child, guest, rng, serve, world, unsound, writing
     done.set()
     codes = [one.wait() for one in children]
     told = [said for one in children[:2] for said in one.told]
-    asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
+    asked = pairs_asked(judge)
 
     assert codes == [0] * 3
     assert times > 0

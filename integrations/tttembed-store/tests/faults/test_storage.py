@@ -7,7 +7,6 @@ import sqlite3
 import tempfile
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from tttembed_store import StoreLog, follow
 from tttembed_store.sql import open_store, schema
 from tttembed_store.worker import Worker
 
-from tests.traffic import JUDGE, facts, traffic
+from tests.traffic import JUDGE, traffic
 from tttembed_rag import Steering
 from tttembed_rag.errors import StoreError, TTTEmbedError
 
@@ -158,73 +157,6 @@ def test_a_damaged_version(store, rng, seed, stamps):
     assert stamped(2).apply(BASE) == steering.apply(BASE, "q")
     assert live.status.error is None
     live.close()
-
-
-def spoilt(vector, rng):
-    """The bytes of a vector as a failing disk may return them."""
-    damage = str(rng.choice(["flip", "cut", "add", "noise", "NaN", "zero", "empty"]))
-    if damage == "flip":
-        place = int(rng.integers(len(vector)))
-        return vector[:place] + bytes([vector[place] ^ 1 << int(rng.integers(8))]) + vector[place + 1 :]
-    return {
-        "cut": vector[: int(rng.integers(len(vector)))],
-        "add": vector + rng.bytes(int(rng.integers(1, 50))),
-        "noise": rng.bytes(len(vector)),
-        "NaN": np.full(len(vector) // 4, np.nan, "<f4").tobytes(),
-        "zero": bytes(len(vector)),
-        "empty": b"",
-    }[damage]
-
-
-def spoil(store, rng, queries, documents, rewards):
-    q, d, given = schema.queries, schema.documents, schema.rewards
-    with store._database.write("forgetting") as connection:
-        for table, vectors, names in ((q, schema.query_vectors, queries), (d, schema.document_vectors, documents)):
-            key = next(iter(vectors.primary_key))
-            chosen = select(key, vectors.c.vector).join(table, table.c.id == key).where(table.c.name.in_(names))
-            for number, vector in connection.execute(chosen.order_by(key)).all():
-                damaged = {"vector": spoilt(bytes(vector), rng)}
-                connection.execute(vectors.update().where(key == number).values(**damaged))
-        mine = given.c.document.in_(select(d.c.id).where(d.c.name.in_(rewards)))
-        connection.execute(given.update().where(mine).values(value=float(rng.choice([-0.5, 7.5, np.inf]))))
-
-
-def test_damaged_rows(store, rng, world, caplog):
-    """Vectors and rewards are damaged here and there: the worker learns what all others teach, and says so once.
-
-    What it remembers of another tenant is damaged: it goes on with the next.
-    """
-    store.observe(list(world.served(range(2), judged=True, tenant="broken")), judge="j")
-    store.states.set("worker", {}, tenant="broken")
-    with store._database.write("forgetting") as connection:
-        connection.execute(schema.states.update().values(value='{"looked'))
-    served = list(world.served(range(60), judged=True, tenant="damaged"))
-    queries = {f"q{number}" for number in rng.permutation(60)[: rng.integers(1, 8)].tolist()}
-    names = [f"d0-{number}" for number in rng.permutation(480).tolist()]
-    documents, rewards = set(names[: rng.integers(1, 20)]), set(names[20 : rng.integers(21, 40)])
-    store.observe(served, judge="j")
-    spoil(store, rng, queries, documents, rewards)
-    whole = [
-        replace(
-            one,
-            tenant="whole",
-            candidates=[
-                replace(shown, reward=None) if shown.doc_id in documents | rewards else shown
-                for shown in one.candidates
-            ],
-        )
-        for one in served
-        if one.query_id not in queries
-    ]
-    store.observe(whole, judge="j")
-    steps = Worker(store, scope="task").round()
-    told = [line for line in caplog.messages if f"damaged, and left out of what is learned: {len(queries)} " in line]
-
-    assert [step.action for step in steps if step.tenant] == ["failed", "published", "published"]
-    assert facts(store.registry.version(tenant="whole").offsets) == facts(
-        store.registry.version(tenant="damaged").offsets
-    )
-    assert len(told) == 1
 
 
 def test_a_damaged_file(sqlite_url, rng, stamps):

@@ -1,6 +1,5 @@
 """Many processes at once: writers and readers, publishers and those who roll back, two workers, forks."""
 
-import asyncio
 import os
 import signal
 import threading
@@ -9,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from sqlalchemy import select
 from tttembed_store import StoreLog, follow
 from tttembed_store.sql import Candidate, Served, open_store, schema
@@ -17,7 +15,7 @@ from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
 from tttembed_rag import Steering, fit
-from tttembed_rag.errors import LeaseLost, StoreError, StoreUnavailable
+from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judging import Budget
 from tttembed_rag.rewards.scales import Scale
@@ -156,15 +154,10 @@ def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsou
     assert unsound(store) == []
 
 
-def test_two_workers(child, store, store_url, rng, serve, world, unsound):
+def test_two_workers(child, store, store_url, rng, slow_judge, pairs_asked, world, unsound):
     """A worker that is stopped longer than its lease comes back to another at work, and changes nothing any more."""
     pause = rng.uniform(0.0, 0.005)
-
-    def answer(_, body, __):
-        time.sleep(pause)
-        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
-
-    judge = serve(answer)
+    judge = slow_judge(pause)
     store.observe(world.served(range(60)))
 
     def work(tell):
@@ -185,7 +178,7 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
     for one in pair:
         one.kill()
         one.wait()
-    asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
+    asked = pairs_asked(judge)
     done = [action for one in pair for action, _ in one.told]
 
     # Turns that are broken off are turns: where there are many, it is learned in between.
@@ -212,7 +205,7 @@ class Freezing:
 
     def __init__(self, store, scores, tell, *, freezes):
         self._scores, self._tell, self._left = scores, tell, 29 if freezes else 0
-        self._write, self._writing = store._database.write, threading.Lock()
+        self._asking, self._writing, self._write = threading.Lock(), threading.Lock(), store._database.write
         store._database.write = self._written
 
     @contextmanager
@@ -226,16 +219,13 @@ class Freezing:
             time.sleep(0.1)  # a signal may take a moment to stop all threads
 
     def score(self, query, documents):
-        """What is asked without the loop: nothing."""
-        return self._scores(query, documents)
-
-    async def ascore(self, query, documents):
         """The scores, after a moment."""
-        self._tell("asked", len(documents))
-        self._left -= 1
-        if not self._left:
-            self._freeze()
-        await asyncio.sleep(0.005)
+        with self._asking:
+            self._tell("asked", len(documents))
+            self._left -= 1
+            if not self._left:
+                self._freeze()
+        time.sleep(0.005)
         return self._scores(query, documents)
 
 
@@ -339,32 +329,6 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
     assert first.told == [["stops"], ["lost"]]
     assert ["rollback" if change == "roll back" else "publish"] == lines
     assert unsound(store) == []
-
-
-def test_whoever_lost_a_lease(store, rng, stamps):
-    """Whatever it had in mind, and however it lost it, it is refused, and nothing has changed."""
-    stamped, _, _ = stamps
-    store.observe(traffic(2, tenant="other"), judge=JUDGE)
-    for number in range(3):
-        store.registry.publish(stamped(number), by="test", note=str(number))
-    lease = store.leases.take("other", "slow", 1e-3)
-    if rng.random() < 0.5:
-        time.sleep(0.002)
-        store.leases.take("other", "fast", 60.0)
-    else:  # which may have been what the worker learned from
-        store.forget(tenant="other", query_id="q1", by="test")
-    refused = {
-        "publish": lambda: store.registry.publish(stamped(7), by="slow", lease=lease),
-        "rollback": lambda: store.registry.rollback(by="slow", lease=lease),
-        "rollback to": lambda: store.registry.rollback(by="slow", lease=lease, to=1),
-    }
-    before = store.registry.versions(), store.registry.aliases(), store.changes.lines(), store.serving()
-    for name in rng.permutation(list(refused)).tolist():
-        with pytest.raises(LeaseLost, match="nothing was changed"):
-            refused[name]()
-
-    assert before == (store.registry.versions(), store.registry.aliases(), store.changes.lines(), store.serving())
-    assert (store.leases.renew(lease, 60.0), store.leases.release(lease)) == (False, None)
 
 
 SAME = 6

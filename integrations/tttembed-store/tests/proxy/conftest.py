@@ -92,8 +92,8 @@ class Service:
         if model == "wide":
             vectors = [vector * 2 for vector in vectors]
         if body.get("encoding_format") == "base64":
-            vectors = [base64.b64encode(np.array(one, "<f4").tobytes()).decode() for one in vectors]
-        data = [{"object": "embedding", "index": n, "embedding": one} for n, one in enumerate(vectors)]
+            vectors = [base64.b64encode(np.array(vector, "<f4").tobytes()).decode() for vector in vectors]
+        data = [{"object": "embedding", "index": n, "embedding": vector} for n, vector in enumerate(vectors)]
         answer = {"object": "list", "data": data[::-1], "model": model, "usage": {"prompt_tokens": 3, "cost": 0.1}}
         return Response(json.dumps(answer, indent=1), media_type="application/json", headers={"x-request-id": "r1"})
 
@@ -102,7 +102,7 @@ class Service:
         body = await request.json()
         self.asked.append((dict(request.headers), body))
         vectors = [vector_of(text) for text in body["texts"]]
-        kinds = {"float": vectors, "int8": [[round(10 * x) for x in one] for one in vectors]}
+        kinds = {"float": vectors, "int8": [[round(10 * x) for x in vector] for vector in vectors]}
         wanted = body.get("embedding_types") or ["float"]
         return JSONResponse({"id": "1", "texts": body["texts"], "embeddings": {kind: kinds[kind] for kind in wanted}})
 

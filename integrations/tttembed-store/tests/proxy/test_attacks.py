@@ -62,6 +62,7 @@ def test_an_upstream_with_a_secret_is_refused_without_it(tmp_path, tools, upstre
 @pytest.mark.parametrize(
     "target",
     [
+        "*",
         "%2F@127.0.0.1:{port}/latest/meta-data/",
         "%2F.evil.example/x",
         "@127.0.0.1:{port}/x",

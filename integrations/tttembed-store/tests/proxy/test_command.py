@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -63,27 +64,27 @@ def test_it_serves_until_it_is_told_to_end(command, tools):
 
     answer = httpx.post(f"{url}/v1/embeddings", json={"model": f"{MODEL}@query", "input": "wash wool"}, timeout=30)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=30)
 
     expected = tools.offsets_of().apply(tools.vector_of("wash wool"))
     assert answer.json()["data"][0]["embedding"] == pytest.approx(expected)
     assert process.returncode in (0, -signal.SIGTERM)
-    assert said == ""
+    assert errors == ""
 
 
 @pytest.mark.slow
 def test_it_searches_a_catalogue_and_keeps_what_worked(command, tmp_path):
     """A file of tools is searched under its name, and calls are in the store of its own when they are answered."""
-    tools = {"mail_send": "Send a message or an invoice by mail.", "weather": "Tell the weather of a city."}
-    (tmp_path / "tools.json").write_text(json.dumps(tools), encoding="utf-8")
+    catalog = {"mail_send": "Send a message or an invoice by mail.", "weather": "Tell the weather of a city."}
+    (tmp_path / "tools.json").write_text(json.dumps(catalog), encoding="utf-8")
     _, url = command("--catalog", f"office={tmp_path}/tools.json,sqlite:///{tmp_path}/tools.db")
 
-    found = httpx.post(f"{url}/v1/search/office", json={"query": "send an invoice"}, timeout=60).json()
+    tools = httpx.post(f"{url}/v1/search/office", json={"query": "send an invoice"}, timeout=60).json()
     used = [{"name": "mail_send", "succeeded": True}]
     body = {"catalogue": "office", "query": "send an invoice", "used": used, "source": "ada"}
     kept = httpx.post(f"{url}/v1/used", json=body, timeout=60).json()
 
-    assert found == {"tools": ["mail_send", "weather"]}
+    assert tools == {"tools": ["mail_send", "weather"]}
     assert kept == {"kept": 1, "source": "ada"}
     with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
         assert store.counts("").rewards == 1
@@ -102,12 +103,12 @@ def test_it_finds_no_tool_where_none_fits_if_it_is_to(command, tmp_path, abstain
     embedder = "python:tttembed_rag.testing:FakeEmbedder"
     _, url = command("--catalog", f"office={place}", "--embed", embedder, *["--abstain"] * abstains)
 
-    found = [
+    tools = [
         httpx.post(f"{url}/v1/search/office", json={"query": query}, timeout=60).json()["tools"]
         for query in ("what the weather says", request(TOPICS[0]))
     ]
 
-    assert [len(names) for names in found] == [0 if abstains else 5, 5]
+    assert [len(names) for names in tools] == [0 if abstains else 5, 5]
 
 
 @pytest.mark.slow
@@ -117,14 +118,14 @@ def test_the_guide_speaks_to_it_with_curl(command, tools):
     _, url = command(width=tools.WIDTH)
     of_texts, of_vectors = [block for block in examples("sh") if re.search(r"curl .*/v1/(embeddings|steer)", block)]
 
-    said = [
+    answers = [
         subprocess.run(["sh", "-c", block.replace("http://127.0.0.1:8787", url)], capture_output=True, check=True)
         for block in (of_texts, of_vectors.replace("[0.1, 0.2, 0.3]", json.dumps([0.1] * tools.WIDTH)))
     ]
 
     expected = tools.offsets_of().apply(tools.vector_of("how do I get a refund?"))
-    assert json.loads(said[0].stdout)["data"][0]["embedding"] == pytest.approx(expected)
-    assert json.loads(said[1].stdout)["steered"] == 1
+    assert json.loads(answers[0].stdout)["data"][0]["embedding"] == pytest.approx(expected)
+    assert json.loads(answers[1].stdout)["steered"] == 1
 
 
 @pytest.mark.slow
@@ -135,9 +136,9 @@ def test_the_guide_speaks_to_it_with_typescript(command, tools, tmp_path):
     (block,) = examples("ts")
     (tmp_path / "example.mjs").write_text(block.replace("http://127.0.0.1:8787", url), encoding="utf-8")
 
-    said = subprocess.run(["node", tmp_path / "example.mjs"], capture_output=True, text=True, check=True)
+    node = subprocess.run(["node", tmp_path / "example.mjs"], capture_output=True, text=True, check=True)
 
-    assert said.stdout == f"file {tools.WIDTH}\n"
+    assert node.stdout == f"file {tools.WIDTH}\n"
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
@@ -149,15 +150,17 @@ def test_the_guides_server_is_one_that_nginx_takes(tmp_path):
     whole = f"pid {tmp_path}/pid;\nerror_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{folders}{block}}}\n"
     (tmp_path / "nginx.conf").write_text(whole, encoding="utf-8")
 
-    said = subprocess.run(["nginx", "-t", "-c", tmp_path / "nginx.conf"], capture_output=True, text=True, check=False)
+    nginx = subprocess.run(["nginx", "-t", "-c", tmp_path / "nginx.conf"], capture_output=True, text=True, check=False)
 
-    assert (said.returncode, "test is successful" in said.stderr) == (0, True), said.stderr
+    assert (nginx.returncode, "test is successful" in nginx.stderr) == (0, True), nginx.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (None, "expected UPSTREAM, an address, or --embed SPEC"),
         ((), "expected either --store URL or --offsets FILE"),
+        (("--model", "", "--offsets", "a"), "--model: expected the name of the model at UPSTREAM"),
         (("--store", "sqlite:///a.db", "--offsets", "a"), "expected either --store URL or --offsets FILE"),
         (("--offsets", "missing"), "missing"),
         (("--store", "mysql://a/b"), "mysql"),
@@ -167,11 +170,11 @@ def test_the_guides_server_is_one_that_nginx_takes(tmp_path):
         (("--offsets", "a", "--catalog", "tools.json"), "--catalog: expected NAME=PATH[,URL] with different names"),
         (("--offsets", "a", "--catalog", "a=b", "--catalog", "a=c"), "--catalog: expected NAME=PATH[,URL] with"),
         (
-            ("--store", "sqlite:///a.db", "--catalog", "a=b,sqlite:///./a.db"),
+            ("--store", "sqlite:///a.db", "--catalog", "a=b,sqlite:///a.db"),
             "--catalog: expected a store for a alone, got one that is used already",
         ),
         (
-            ("--store", "sqlite:///a.db", "--judge", ""),
+            ("--store", "sqlite:///made.db", "--judge", ""),
             "judge: expected a name to keep feedback under, got an empty one",
         ),
         (("--offsets", "a", "--catalog", "a=missing.json"), "missing.json: expected a JSON file of tools"),
@@ -181,11 +184,25 @@ def test_bad_options_end_with_one_line(arguments, message, tmp_path, monkeypatch
     """Exit code 2, and what was expected."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TTTEMBED_STORE", raising=False)
+    open_store("sqlite:///made.db").close()
 
-    result = CliRunner().invoke(main, ["serve", "https://api.openai.com", "--model", "small", *arguments])
+    named = [] if arguments is None else ["https://api.openai.com", "--model", "small", *arguments]
+    result = CliRunner().invoke(main, ["serve", *named])
 
     assert result.exit_code == 2
     assert message in result.output.splitlines()[-1]
+
+
+def test_a_port_that_is_taken_is_one_line(tools, tmp_path):
+    """Which one stands in it."""
+    tools.offsets_of().save(tmp_path / "o")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        arguments = ["http://127.0.0.1:1", "--model", "small", "--offsets", str(tmp_path / "o"), "--port", port]
+        result = CliRunner().invoke(main, ["serve", *arguments])
+
+    assert result.exit_code == 2
+    assert re.search(rf"^Error: .*already in use.*{port}", result.output, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -217,18 +234,3 @@ def test_a_model_of_this_machine_answers_without_an_upstream(tools, tmp_path):
         'tttembed: expected {"model": "minilm", "input": [text, ...]}',
         "tttembed: expected POST /v1/embeddings, got POST /v1/completions",
     ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "expected UPSTREAM, an address, or --embed SPEC"),
-        (["http://127.0.0.1:1"], "--model: expected the name of the model at UPSTREAM"),
-    ],
-)
-def test_what_answers_must_be_said(arguments, message, tmp_path):
-    """Neither an address nor a model, or an address without its model's name, is refused."""
-    result = CliRunner().invoke(main, ["serve", "--offsets", str(tmp_path / "a"), *arguments])
-
-    assert result.exit_code == 2
-    assert message in result.output

@@ -59,6 +59,12 @@ def blocks(language):
     return re.findall(rf"^```{language}(?: [^\n]*)?\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL)
 
 
+def run(script, folder):
+    """The exit code and the output of a script in node."""
+    node = subprocess.run(["node", script], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    return node.returncode, node.stdout
+
+
 @pytest.fixture
 def url(proxied, sqlite_url, tmp_path):
     """The address of a proxy as the page starts it."""
@@ -90,7 +96,7 @@ def test_curl(url, sqlite_url, tmp_path):
 
 def test_refusals(proxied, sqlite_url):
     """The error of the page is the one that is answered."""
-    (expected,) = (json.loads(one) for one in blocks("json") if "error" in one)
+    (expected,) = (json.loads(block) for block in blocks("json") if "error" in block)
     client = proxied(feedback=FeedbackWriter(sqlite_url))
 
     answer = client.post("/v1/feedback", json={"query": "q", "documents": [{"id": "d", "thumb": 2}]})
@@ -111,18 +117,15 @@ def test_vercel_ai_sdk(url, tmp_path):
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         pytest.skip("the packages ai and zod are not to be had here")
 
-    said = subprocess.run(["node", "agent.mjs"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-
-    assert (said.returncode, said.stdout) == (0, "done\n"), said.stderr
+    assert run("agent.mjs", tmp_path) == (0, "done\n")
     with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
-        given = {tool: value for (_, tool), value in store.history.verdicts("", judge="tool use").items()}
+        verdicts = {tool: value for (_, tool), value in store.history.verdicts("", judge="tool use").items()}
         assert set(store.history.texts("").values()) == {"send the invoice to Jones"}
-    assert given.keys() == {"mail_send", "calendar_add"}
-    assert given["mail_send"] == 1 > given["calendar_add"]
+    assert verdicts.keys() == {"mail_send", "calendar_add"}
+    assert verdicts["mail_send"] == 1 > verdicts["calendar_add"]
 
     (tmp_path / "learned-tools.mjs").write_text(snippet.replace("http://127.0.0.1:8787", "http://127.0.0.1:9"))
-    said = subprocess.run(["node", "agent.mjs"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert (said.returncode, said.stdout) == (0, "done\n"), "a server that is away fails the agent"
+    assert run("agent.mjs", tmp_path) == (0, "done\n"), "a server that is away fails the agent"
 
 
 @pytest.mark.parametrize("snippet", blocks("java"), ids=["Spring AI", "LangChain4j"])
@@ -151,4 +154,4 @@ def test_java(snippet):
 @pytest.mark.parametrize("language", ["js", "java", "sh"])
 def test_snippets_are_short(language):
     """A reader takes each in at a glance."""
-    assert max(len([line for line in one.splitlines() if line.strip()]) for one in blocks(language)) <= 45
+    assert max(len([line for line in block.splitlines() if line.strip()]) for block in blocks(language)) <= 45

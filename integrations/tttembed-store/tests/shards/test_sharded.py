@@ -275,13 +275,6 @@ def test_a_scale_is_doubted_once(rewards, tmp_path, caplog, most):
 # What is refused
 
 
-@pytest.mark.parametrize("engine", ["spark", ThreadPoolExecutor(1)])
-def test_other_engines_are_refused(folder, engine):
-    """The line says what there is."""
-    with pytest.raises(InputError, match="engine: expected "):
-        fit_sharded(folder(3), scope="global", gate=False, engine=engine)
-
-
 def test_a_shard_that_is_replaced_between_two_rounds_is_refused(tmp_path, made):
     """Where each round reads it again, as in a pool of processes; a fit of a mixture would be nobody's."""
     made(60).to_parquet(tmp_path / "set", shards=3)
@@ -330,29 +323,24 @@ def test_shards_that_do_not_fit_together_are_refused(tmp_path, change, error, li
         fit_sharded(tmp_path / "set", scope="global", gate=False)
 
 
-def test_the_gate_is_what_auto_chooses_by(folder):
-    """As for a local fit."""
-    with pytest.raises(InputError, match="gate: expected True"):
-        fit_sharded(folder(3), gate=False)
-    with pytest.raises(InputError, match="gate_queries: expected at least 1"):
-        fit_sharded(folder(3), gate_queries=0)
-
-
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("options", "line"),
     [
-        ({"gate": False, "audit": {("q0", "d0"): 1.0}}, "audit: expected gate=True"),
-        ({"audit": {("q0", "d0"): 7.0}}, "audit: expected labels in"),
-        ({"engine": "rayy"}, "engine: expected local, ray"),
+        ({"scope": "task", "gate": False, "audit": {("q0", "d0"): 1.0}}, "audit: expected gate=True"),
+        ({"scope": "task", "audit": {("q0", "d0"): 7.0}}, "audit: expected labels in"),
+        ({"gate": False}, "gate: expected True"),
+        ({"engine": "spark"}, "engine: expected local, ray"),
+        ({"engine": ThreadPoolExecutor(1)}, "engine: expected local, ray"),
+        ({"gate_queries": 0}, "gate_queries: expected at least 1"),
     ],
 )
-def test_options_are_refused_before_anything_is_read(rewards, tmp_path, given, line):
+def test_options_are_refused_before_anything_is_read(rewards, tmp_path, options, line):
     """With the gate and without; by a fit in memory too."""
     with pytest.raises(InputError, match=line):
-        fit_sharded(tmp_path / "nothing", scope="task", **given)
-    if "engine" not in given:
+        fit_sharded(tmp_path / "nothing", **options)
+    if not options.keys() & {"engine", "gate_queries"}:
         with pytest.raises(InputError, match=line):
-            fit(rewards, scope="task", **given)
+            fit(rewards, **options)
 
 
 @pytest.mark.parametrize("gate", [True, False])

@@ -21,7 +21,7 @@ def retrieval(trace, texts=FIVE, query="wool"):
 
 def rewards(queries):
     """The rewards by source, to four digits."""
-    return {served.source: [round(one.reward, 4) for one in served.candidates if one.text] for served in queries}
+    return {served.source: [round(shown.reward, 4) for shown in served.candidates if shown.text] for served in queries}
 
 
 def test_a_thumb_is_one_event_for_all_documents_of_its_trace():
@@ -40,7 +40,7 @@ def test_two_retrievals_of_a_trace_share_it_too():
 
     served = thumbed(queries, [Thumb("t", 1, "ada", 0)], Scale())
 
-    assert [one.candidates[0].reward for one in served] == [pytest.approx(3.5 / 6)] * 2
+    assert [query.candidates[0].reward for query in served] == [pytest.approx(3.5 / 6)] * 2
 
 
 def test_the_last_word_of_a_source_counts():

@@ -1,6 +1,7 @@
 """The commands that work on a store: what they print, what they change, how they refuse."""
 
 import json
+import re
 import tracemalloc
 from dataclasses import replace
 
@@ -43,29 +44,15 @@ def file(url, tmp_path):
 
 def test_publish_and_roll_back(url, file):
     """Each says what is live now, and what is served; versions lists them with their evidence."""
-    said = [
-        run("store publish", file, "--store", url, "--by", "me"),
-        run("store publish", file, "--store", url, "--by", "me"),
-        run("store rollback", "--store", url, "--by", "me"),
-    ]
+    publish, rollback = ["store publish", file], ["store rollback"]
+    results = [run(*command, "--store", url, "--by", "me") for command in (publish, publish, rollback)]
     listed = [json.loads(line) for line in run("store versions", "--store", url, "--json").output.splitlines()]
 
-    assert [result.output.splitlines() for result in said] == [
+    assert [result.output.splitlines() for result in results] == [
         [f"version {number} is live: 2 of 2 offsets served", f"served to the shared tenant: version {number}"]
         for number in (1, 2, 1)
     ]
     assert [(line["number"], line["aliases"]) for line in listed] == [(2, []), (1, ["live"])]
-
-
-def test_export_gives_back_what_was_published(url, file, tmp_path):
-    """The live version, or the one that is named."""
-    run("store publish", file, "--store", url)
-    out = tmp_path / "exported.safetensors"
-
-    result = run("store export", "--store", url, out)
-
-    assert result.exit_code == 0
-    assert facts(Offsets.load(out)) == facts(Offsets.load(file))
 
 
 def test_show_takes_a_store(url, file):
@@ -80,7 +67,7 @@ def test_show_takes_a_store(url, file):
 
 
 def test_export_and_publish_keep_the_embedding_model(url, tmp_path):
-    """And its probe: whoever serves vectors of another one keeps base vectors, and a worker sees it change."""
+    """And its probe: whoever serves vectors of another model keeps base vectors, and a worker sees it change."""
     out = tmp_path / "exported.safetensors"
     with open_store(url) as store:
         probe = Probe("model-a", np.eye(6, dtype=np.float32)).to_json()
@@ -94,6 +81,7 @@ def test_export_and_publish_keep_the_embedding_model(url, tmp_path):
     assert after is not None
     assert (2, "model-a", probe) == (after.number, after.embedder, after.probe)
     assert before.offsets.settings == after.offsets.settings
+    assert facts(Offsets.load(out)) == facts(before.offsets)
 
 
 def test_publish_asks_for_the_embedding_model(url, tmp_path):
@@ -113,7 +101,7 @@ def test_fit_keeps_the_embedding_model_for_publish(sqlite_url, tmp_path):
     """The model of the vectors that were learned from; to publish them as another's is refused."""
     out = tmp_path / "learned.safetensors"
     with open_store(sqlite_url) as store:
-        store.observe([replace(one, embedder="model-a") for one in traffic(20)], judge=JUDGE)
+        store.observe([replace(query, embedder="model-a") for query in traffic(20)], judge=JUDGE)
         run("fit", sqlite_url, "--out", out, "--scope", "task", "--no-gate")
         run("store publish", out, "--store", sqlite_url)
         refused = run("store publish", out, "--store", sqlite_url, "--embedder", "model-b")
@@ -126,11 +114,11 @@ def test_fit_keeps_the_embedding_model_for_publish(sqlite_url, tmp_path):
 @pytest.mark.parametrize("command", ["store versions", "show"])
 def test_a_tenant_without_versions_is_told_what_it_is_served(url, command):
     """Base vectors, or the shared version, whatever its own list says."""
-    asked = [command, url] if command == "show" else [command, "--store", url]
+    arguments = [command, url] if command == "show" else [command, "--store", url]
     with open_store(url) as store:
-        before = run(*asked, "--tenant", "acme").output.splitlines()
+        before = run(*arguments, "--tenant", "acme").output.splitlines()
         store.registry.publish(learned(store), by="me")
-        after = run(*asked, "--tenant", "acme").output.splitlines()
+        after = run(*arguments, "--tenant", "acme").output.splitlines()
 
     assert before == ["no versions of tenant 'acme'", "served to tenant 'acme': base vectors, nothing was published"]
     assert (after[0], after[-1]) == (before[0], "served to tenant 'acme': version 1 of the shared tenant")
@@ -158,11 +146,11 @@ def test_a_halt_of_the_shared_tenant_is_told_to_those_it_serves(url):
         store.registry.publish(learned(store), by="me", tenant="own")
         store.registry.halt(by="me", tenant="", note="wrong")
 
-    said = [
+    acme, own = (
         run("store versions", "--store", url, "--tenant", tenant).output.splitlines()[-1] for tenant in ("acme", "own")
-    ]
+    )
 
-    assert said == [
+    assert [acme, own] == [
         "served to tenant 'acme': base vectors, halted for the shared tenant: wrong",
         "served to tenant 'own': version 2",
     ]
@@ -210,8 +198,8 @@ def test_ask_again_takes_back_what_was_declined(url):
     """Pairs wait again, and queries that the judge failed at are due; `counts` says why it failed."""
     with open_store(url) as store:
         queue = store.judge_queue
-        [one, other, *_] = waiting = queue.waiting("later")
-        keys = [pair_key("later", one.query, shown.text) for shown in one.candidates]
+        [query, other, *_] = waiting = queue.waiting("later")
+        keys = [pair_key("later", query.query, shown.text) for shown in query.candidates]
         queue.answers(waiting).put("later", dict.fromkeys(keys, Paid(None)))
         queue.failed("later", {other.query_id: "413 too large"})
         before = len(queue.waiting("later", due=True))
@@ -252,10 +240,10 @@ def test_fit_warns_of_a_judge_of_age(sqlite_url, tmp_path, sign, word):
     vectors = rng.standard_normal((24, 8))
 
     def served(name, rows):
-        found = [
+        shown = [
             Candidate(f"d{j:02}", vectors[j], reward=0.5 + sign * (j / 60 - 0.2) + 0.1 * rng.random()) for j in rows
         ]
-        return Served(name, rng.standard_normal(8), found, embedder="model-a", at=1.7e9)
+        return Served(name, rng.standard_normal(8), shown, embedder="model-a", at=1.7e9)
 
     with open_store(sqlite_url) as store:
         store.observe([served("old", list(range(12)))], judge=JUDGE)
@@ -269,10 +257,10 @@ def test_fit_warns_of_a_judge_of_age(sqlite_url, tmp_path, sign, word):
 def test_fit_warns_of_a_judge_that_counts_words(sqlite_url, tmp_path):
     """Rewards that repeat how many words a document shares with its query are told, by the texts in the store."""
     rng = np.random.default_rng(0)
-    documents = [
-        Candidate(f"d{j}", rng.standard_normal(8), "wash wool by hand in cold water"[: 4 * j + 4]) for j in range(8)
+    judged = [
+        Candidate(f"d{j}", rng.standard_normal(8), "wash wool by hand in cold water"[: 4 * j + 4], j / 10)
+        for j in range(8)
     ]
-    judged = [replace(one, reward=number / 10) for number, one in enumerate(documents)]
 
     with open_store(sqlite_url) as store:
         for number in range(20):
@@ -283,10 +271,12 @@ def test_fit_warns_of_a_judge_that_counts_words(sqlite_url, tmp_path):
     assert "warning: rewards repeat how many words documents share with their query" in result.output
 
 
-@pytest.mark.parametrize("option", ["--task", "--vectors", "--rewards", "--scale", "--depth"])
-def test_fit_refuses_what_says_nothing_of_a_store(url, tmp_path, option):
+@pytest.mark.parametrize(
+    ("option", "value"), [("--task", 3), ("--vectors", 3), ("--rewards", 3), ("--scale", "logit"), ("--depth", 3)]
+)
+def test_fit_refuses_what_says_nothing_of_a_store(url, tmp_path, option, value):
     """The store's address may hold a password: it is not repeated."""
-    result = run("fit", url, "--out", tmp_path / "out", option, 3)
+    result = run("fit", url, "--out", tmp_path / "out", option, value)
 
     assert result.exit_code == 2
     assert result.output.splitlines()[-1] == f"Error: {option}: expected a file or a folder, got a store"
@@ -316,14 +306,13 @@ def test_forget_says_what_is_left(url):
 def test_forget_takes_back_what_a_source_said(url):
     """The queries stay; a source without rewards is refused unless that is allowed, a query beside it always."""
     with open_store(url) as store:
-        one = replace(traffic(1)[0], source="ann")
-        store.observe([one], judge=JUDGE)
+        store.observe([replace(traffic(1)[0], source="ann")], judge=JUDGE)
     options = ("--store", url, "--tenant", "", "--by", "me", "--source", "ann")
     asks = ([], [], ["--source", "eve"], ["--source", "eve", "--unseen"], ["--query", "q3"])
-    found, again, missed, unseen, both = (run("store forget", *options, *more) for more in asks)
+    known, again, missed, unseen, both = (run("store forget", *options, *more) for more in asks)
 
-    assert found.output.startswith("forgotten: 0 queries, 0 documents, 0 pairs, 4 rewards, ")
-    assert "left of tenant '': 20 queries, 80 rewards" in found.output
+    assert known.output.startswith("forgotten: 0 queries, 0 documents, 0 pairs, 4 rewards, ")
+    assert "left of tenant '': 20 queries, 80 rewards" in known.output
     assert (again.exit_code, again.output[:46]) == (0, "forgotten: 0 queries, 0 documents, 0 pairs, 0 ")
     refused = "Error: source: expected one that has rewarded queries of tenant '', got 'eve'; nothing was deleted; "
     assert (missed.exit_code, missed.stderr.count("\n"), missed.stderr[: len(refused)]) == (2, 1, refused)
@@ -349,9 +338,9 @@ def test_forget_says_when_it_found_no_query(url, how):
     with open_store(url) as store:
         store.observe([replace(traffic(1)[0], query_id=store.text_id("why?"), query="why?")], judge=JUDGE)
 
-    found, missed = (run("store forget", "--store", url, "--tenant", "", "--query", "why?", *how) for _ in range(2))
+    results = [run("store forget", "--store", url, "--tenant", "", "--query", "why?", *how) for _ in range(2)]
 
-    assert [(result.exit_code, result.stderr) for result in (found, missed)] == [
+    assert [(result.exit_code, result.stderr) for result in results] == [
         (0, ""),
         (1, "--query: expected the id or text of a query of tenant '', found none\n"),
     ]
@@ -375,10 +364,10 @@ def test_forget_says_when_base_vectors_are_served(url, halted, live, arguments, 
         if halted:
             store.registry.halt(by="me")
 
-    said = run("store forget", "--store", url, *arguments).output
+    output = run("store forget", "--store", url, *arguments).output
 
-    assert said.startswith("forgotten: ")
-    assert base == ("base vectors are served until the next fit" in said)
+    assert output.startswith("forgotten: ")
+    assert base == ("base vectors are served until the next fit" in output)
 
 
 def test_the_terminal_obeys_no_id(url, tmp_path):
@@ -391,10 +380,10 @@ def test_the_terminal_obeys_no_id(url, tmp_path):
         store.registry.publish(offsets, by=escape)
 
     shown = (["show", file, "--all"], ["show", url, "--all"], ["store changes", "--store", url])
-    said = "".join(run(*arguments).output for arguments in shown)
+    output = "".join(run(*arguments).output for arguments in shown)
 
-    assert "query:t0/?]0;mine?: 1 rewarded query" in said
-    assert [character for character in said if not character.isprintable() and character != "\n"] == []
+    assert "query:t0/?]0;mine?: 1 rewarded query" in output
+    assert [character for character in output if not character.isprintable() and character != "\n"] == []
     assert f"query:t0/{escape}" in [json.loads(line)["key"] for line in run("show", url, "--json").output.splitlines()]
 
 
@@ -404,21 +393,26 @@ def test_counts_name_the_judges_of_those_who_are_counted(url):
         store.observe(traffic(5, tenant="acme"), judge=JUDGE)
         store.observe(traffic(5, tenant="other"), judge="judge-b")
 
-    everybody, one = (
+    everybody, other = (
         json.loads(run("store counts", "--store", url, "--json", *of).output) for of in ([], ["--tenant", "other"])
     )
 
     assert (everybody["queries"], everybody["pairs"]) == (30, 120)
     assert (everybody["rewards"], everybody["judges"]) == (120, {JUDGE: 100, "judge-b": 20})
-    assert (one["rewards"], one["judges"]) == (20, {"judge-b": 20})
+    assert (other["rewards"], other["judges"]) == (20, {"judge-b": 20})
 
 
-def test_a_log_is_imported_and_waits(sqlite_url, tmp_path):
-    """For whichever judge asks."""
-    log = tmp_path / "log.jsonl"
+@pytest.fixture
+def log(tmp_path):
+    """A log of one query."""
+    file = tmp_path / "log.jsonl"
     line = {"query_id": "7", "query": "how?", "task": "billing", "candidates": [{"id": "a", "text": "so"}]}
-    log.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    return file
 
+
+def test_a_log_is_imported_and_waits(sqlite_url, log):
+    """For whichever judge asks."""
     assert run("store import", log, "--store", sqlite_url).output.splitlines() == [
         f"1 queries of {log}",
         (
@@ -427,14 +421,11 @@ def test_a_log_is_imported_and_waits(sqlite_url, tmp_path):
         ),
     ]
     with open_store(sqlite_url) as store:
-        assert [(one.query, one.task) for one in store.judge_queue.waiting(JUDGE)] == [("how?", "billing")]
+        assert [(query.query, query.task) for query in store.judge_queue.waiting(JUDGE)] == [("how?", "billing")]
 
 
-def test_an_import_asks_whose_queries_it_brings(url, tmp_path):
+def test_an_import_asks_whose_queries_it_brings(url, log):
     """Where there are tenants, what belongs to nobody would be the shared tenant's, and reach them all."""
-    log = tmp_path / "log.jsonl"
-    line = {"query_id": "7", "query": "how?", "candidates": [{"id": "a", "text": "so"}]}
-    log.write_text(json.dumps(line) + "\n", encoding="utf-8")
     with open_store(url) as store:
         store.observe(traffic(1, tenant="acme"), judge=JUDGE)
         refused = run("store import", log, "--store", url)
@@ -448,11 +439,33 @@ def test_an_import_asks_whose_queries_it_brings(url, tmp_path):
 
 
 def test_a_store_that_is_made_is_told_of(new_sqlite_url, caplog):
-    """Once: who mistyped the URL of a worker or of a service is told that it is not the store that was meant."""
-    for _ in range(2):
-        run("worker", new_sqlite_url, "--once")
+    """Once: who records under a mistyped URL is told that it is not the store that was meant."""
+    answers = [run("store create", "--store", new_sqlite_url).stdout for _ in range(2)]
 
+    assert answers == [f"{new_sqlite_url} is ready\n"] * 2
     assert caplog.messages == [f"{new_sqlite_url}: no store was there, made one"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "{url}"],
+        ["fit", "{url}", "--out", "{folder}/out"],
+        ["audit draw", "{url}", "--out", "{folder}/out"],
+        ["report", "--store", "{url}", "--html", "{folder}/out"],
+        ["worker", "{url}", "--once"],
+        ["serve", "--embed", "python:tttembed_rag.testing:FakeEmbedder", "--store", "{url}"],
+        ["store versions", "--store", "{url}"],
+    ],
+)
+@pytest.mark.parametrize("name", ["typo.db", "no/typo.db"])
+def test_no_store_is_made_where_one_is_read(arguments, name, tmp_path):
+    """A mistyped URL is refused in one line by every command that serves, learns or shows."""
+    result = run(*(argument.format(url=f"sqlite:///{tmp_path}/{name}", folder=tmp_path) for argument in arguments))
+
+    assert result.exit_code == 2
+    assert re.search(r"typo\.db: expected a (store, found no file|file in an existing folder)", result.output)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -474,12 +487,27 @@ def test_a_store_that_is_made_is_told_of(new_sqlite_url, caplog):
         (["store publish", "{folder}/absent", "--store", "{url}"], "expected an offsets file"),
         (["fit", "{url}", "--out", "{folder}/out", "--judge", "nobody"], "nobody"),
         (["fit", "{url}", "--out", "{folder}/out", "--no-gate"], "--scope"),
-        (["fit", "{folder}", "--out", "{folder}/out"], "--rewards"),
+        (["fit", "{folder}", "--out", "{folder}/out"], "found a folder without corpus.jsonl"),
         (["store forget", "--store", "{url}", "--tenant", ""], "forget: expected one of --query, --source and --all"),
         (
             ["store forget", "--store", "{url}", "--tenant", "acmee", "--all"],
             "expected a tenant of the store, got 'acmee'",
         ),
+        (["store export-rewards", "{folder}/out", "--store", "{url}", "--judge", "stranger"], "stranger"),
+        (
+            ["store export-rewards", "{folder}/out", "--store", "{url}", "--shards", "0"],
+            "'--shards': 0 is not in the range",
+        ),
+        (
+            ["store export-rewards", "{folder}/out", "--store", "{url}", "--tenant", "nobody"],
+            "export-rewards: expected rewards of tenant 'nobody', found none",
+        ),
+        (["worker", "mysql://host/db"], "expected sqlite:///FILE"),
+        (["worker", "{url}", "--judge", "nobody:x"], "nobody"),
+        (["worker", "{url}", "--judge", "feedback:x.csv"], "feedback"),
+        (["worker", "{url}", "--budget", "pairs=many"], "many"),
+        (["worker", "{url}", "--min-new", "0"], "0"),
+        (["worker", "{url}", "--every", "0"], "every: expected seconds in (0, 9.2e+09], got 0"),
         (["worker", "{url}", "--every", "inf"], "every: expected seconds in (0, 9.2e+09], got inf"),
     ],
 )

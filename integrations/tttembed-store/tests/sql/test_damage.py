@@ -108,23 +108,14 @@ def test_nothing_but_damaged_vectors_is_nothing_to_learn_from(store):
         store.rewards(JUDGE, tenant="a")
 
 
-def test_a_query_that_is_served_again_is_whole_again(store, caplog):
-    """Its vector is written anew."""
-    before = columns(store.rewards(JUDGE, tenant="a"))
-    damage(store, schema.queries, "q3", DAMAGES["NaN"])
-    store.observe(traffic(1, first=3, tenant="a"), judge=JUDGE)
-
-    assert before == columns(store.rewards(JUDGE, tenant="a"))
-    assert caplog.messages == []
-
-
-def test_a_document_that_is_shown_again_is_whole_again(store, caplog):
+@pytest.mark.parametrize(("of", "name"), [("query", "q3"), ("document", "d7")])
+def test_what_is_served_again_is_whole_again(store, of, name, caplog):
     """Its vector is written anew; all others stay as they are."""
     before = columns(store.rewards(JUDGE, tenant="a"))
-    damage(store, schema.documents, "d7", DAMAGES["NaN"])
+    damage(store, schema.queries if of == "query" else schema.documents, name, DAMAGES["NaN"])
     damaged = columns(store.rewards(JUDGE, tenant="a"))
     store.observe(traffic(12, tenant="a"), judge=JUDGE)
 
     assert damaged != before
     assert before == columns(store.rewards(JUDGE, tenant="a"))
-    assert told(0, 1, 0) == caplog.messages
+    assert told(of == "query", of == "document", 0) == caplog.messages

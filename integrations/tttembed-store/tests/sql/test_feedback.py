@@ -31,9 +31,9 @@ def waiting(store):
 
 def documents_of(store, source):
     """The documents of which a source has a reward."""
-    d, s = schema.documents.c, schema.source_rewards.c
+    d, s = schema.documents.c, schema.rewards.c
     with store._database.read() as connection:
-        names = select(d.name).join_from(schema.documents, schema.source_rewards, s.document == d.id)
+        names = select(d.name).join_from(schema.documents, schema.rewards, s.document == d.id)
         return {*connection.execute(names.where(s.source == source)).scalars()}
 
 

@@ -112,25 +112,6 @@ def test_a_reader_that_holds_the_log_is_told(sqlite_url, source, left, trace):
     assert trace not in everything(sqlite_url)
 
 
-def test_a_damaged_version_is_refused_and_the_one_before_still_loads(sqlite_url):
-    """In one line that names it."""
-    with open_store(sqlite_url) as store:
-        store.observe(traffic(4), judge=JUDGE)
-        for _ in range(2):
-            store.registry.publish(learned(store), by="me")
-        with sqlite3.connect(path_of(sqlite_url)) as other:
-            (content,) = other.execute("SELECT content FROM versions WHERE number = 2").fetchone()
-            damaged = content[:-20] + b"\0" + content[-19:]
-            other.execute("UPDATE versions SET content = ? WHERE number = 2", (damaged,))
-        other.close()
-
-        with pytest.raises(
-            StoreError, match=r"^version 2: expected the offsets that were published, got damaged ones$"
-        ):
-            _ = store.serving().version.offsets
-        assert len(store.registry.rollback(by="me").offsets) == 2
-
-
 def test_a_file_that_is_read_only_is_read(sqlite_url):
     """And writing to it is refused in one line."""
     with open_store(sqlite_url) as store:
@@ -152,6 +133,14 @@ def test_another_file_is_refused(sqlite_url, content):
     with pytest.raises(StoreError, match=r"store\.db: .*database"):
         open_store(sqlite_url)
     assert path_of(sqlite_url).read_bytes() == content
+
+
+@pytest.mark.parametrize("door", [open_store, follow, StoreLog])
+@pytest.mark.parametrize("url", ["sqlite://t.db", "sqlite:///:memory:", "mysql://host/name", "ttt.db"])
+def test_a_url_that_can_never_be_that_of_a_store_is_refused(door, url):
+    """Where it is written, not once something is to be read or written."""
+    with pytest.raises(StoreError, match=r"^url: expected sqlite:///FILE"):
+        door(url)
 
 
 def test_a_foreign_database_is_refused(new_sqlite_url):
@@ -178,20 +167,6 @@ def looked_at(url):
     with database.read() as connection:
         connection.execute(text("SELECT 1"))
     database.close()
-
-
-def test_a_newer_schema_is_refused(new_store_url):
-    """With what to do about it."""
-    with open_store(new_store_url) as store:
-        store.observe(traffic(1), judge=JUDGE)
-        with store._database.write("migrating") as connection:
-            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-            connection.exec_driver_sql("UPDATE facts SET value = '9999' WHERE name = 'oldest_schema'")
-
-    with pytest.raises(
-        StoreError, match=rf"programs of schema {schema.HEAD} may use, found schema 9999; upgrade tttembed-rag"
-    ):
-        open_store(new_store_url)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """What every store must forget, and what it must keep."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from tttembed_store.sql import open_store
+from tttembed_store.sql import Forgotten, open_store
 
 from tests.traffic import JUDGE, facts, learned, traffic, unrewarded
 from tttembed_rag.clients.fingerprints import pair_key
@@ -107,13 +109,49 @@ def test_without_texts_an_id_that_was_the_text_is_found_again(store_url):
 
 
 @pytest.mark.parametrize("second", ["document_id", "source"])
-def test_one_thing_is_forgotten_at_a_time(store, second):
+def test_one_kind_of_things_is_forgotten_at_a_time(store, second):
     """Who names two is told so, and nothing is deleted."""
     store.observe(traffic(1), judge=JUDGE)
-    with pytest.raises(InputError, match=r"^source: expected a query, a source or a document, got 2 of them$"):
+    with pytest.raises(InputError, match=r"^source: expected queries, sources or documents, got 2 of these$"):
         store.forget(tenant="", query_id="q0", by="me", **{second: "d1"})
 
     assert store.counts().queries == 1
+
+
+@pytest.mark.parametrize("kind", ["query_id", "source", "document_id"])
+def test_many_names_are_forgotten_by_one_scrub(sqlite_url, kind):
+    """The file is written anew once, which takes most of the time; none of them is left, and none comes late."""
+    served = [replace(query, source=f"{query.query_id} said") for query in traffic(3)]
+    names = {
+        "query_id": [query.query_id for query in served],
+        "source": [query.source for query in served],
+        "document_id": sorted({shown.doc_id for query in served for shown in query.candidates}),
+    }[kind]
+
+    def writings():
+        """A number that rises by one each time that the file is written anew."""
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:
+            return file.execute("PRAGMA schema_version").fetchone()[0]
+
+    with open_store(sqlite_url) as store:
+        store.observe(served, judge=JUDGE)
+        before = writings()
+        gone = store.forget(tenant="", by="me", **{kind: names})
+        after = writings()
+        store.observe(served, judge=JUDGE)
+
+        assert (after, gone.rewards) == (before + 1, sum(len(query.candidates) for query in served))
+        assert store.forget(tenant="", by="me", **{kind: []}) == Forgotten()
+        assert store.counts().rewards == 0
+
+
+def test_of_several_sources_none_is_forgotten_where_one_is_unknown(store):
+    """A mistyped name costs nothing."""
+    store.observe([replace(one, source="ann") for one in traffic(1)], judge=JUDGE)
+    with pytest.raises(InputError, match=r"got 'anne' \(did you mean 'ann'\?\)"):
+        store.forget(tenant="", source=["ann", "anne"], by="me")
+
+    assert store.counts().rewards > 0
 
 
 # The record

@@ -320,12 +320,11 @@ class StoreMachine(RuleBasedStateMachine):
             known = model.of(tenant).values()
             pairs = sum(len(query.shown) for query in known)
             answered = {key[:2] for key in model.given(tenant)}
-            judged = {key[:3] for key in model.given(tenant)}
             counts = store.counts(tenant)
-            assert (counts.queries, counts.pairs, counts.rewards) == (len(known), pairs, len(judged))
+            assert (counts.queries, counts.pairs, counts.rewards) == (len(known), pairs, len(model.given(tenant)))
             assert counts.documents == len({document for query in known for document in query.shown})
             assert counts.waiting == pairs - len(answered)
-            assert dict(store.judges(tenant=tenant)) == Counter(judge for _, _, judge in judged)
+            assert dict(store.judges(tenant=tenant)) == Counter(judge for _, _, judge, _ in model.given(tenant))
             for judge in JUDGES:
                 given = model.given(tenant, judge)
                 assert self._learned_from(tenant, judge) == given

@@ -56,14 +56,3 @@ def test_the_last_served_are_read_in_order(store, sorted_here, ask):
     ask(store)
 
     assert not sorted_here
-
-
-@pytest.mark.parametrize(
-    ("tenant", "last", "names"), [("", 2, ["q18", "q19"]), ("a", 1, ["a2"]), ("a", None, ["a1", "a2"])]
-)
-def test_a_tenant_learns_from_itself_alone(store, tenant, last, names):
-    """The shared tenant too: whatever others were served later is none of theirs."""
-    rewards = store.rewards(JUDGE, tenant=tenant, last=last)
-
-    assert sorted(rewards.query_ids.tolist()) == names
-    assert ("shown" in rewards.doc_ids.tolist()) == ("asked" in rewards.query_texts) == (tenant == "a")

@@ -1,6 +1,5 @@
 """Connections of a process: those of a forked child, and those of a store that is closed; `faults` has many at once."""
 
-import os
 import sqlite3
 
 import psycopg
@@ -10,30 +9,8 @@ from tttembed_store.sql import open_store, schema
 from tttembed_store.sql.database import Database
 
 from tests.traffic import JUDGE, traffic
-from tttembed_rag.errors import StoreError
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_forked_child_has_connections_of_its_own(store_url):
-    """Parent and child write at the same time, and all of it is there."""
-    with open_store(store_url) as store:
-        store.observe(traffic(1), judge=JUDGE)
-        child = os.fork()
-        first = 1 if child else 101
-        try:
-            for number in range(first, first + 10):
-                store.observe(traffic(1, first=number), judge=JUDGE)
-        except StoreError:
-            if child:
-                raise
-            os._exit(1)
-        if not child:
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-
-        assert status == 0
-        assert store.counts().queries == 21
 
 
 def test_a_transaction_of_a_store_that_is_closed_ends_and_leaves_no_connection(store_url):

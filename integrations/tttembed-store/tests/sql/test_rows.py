@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import select
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database
-from tttembed_store.sql.migrating import migrate
+from tttembed_store.sql.making import prepare
 from tttembed_store.sql.records import checked_vector
 from tttembed_store.sql.rows import insert_all
 
@@ -71,8 +71,8 @@ class TestRows:
     def connection(self, store_url):
         """A transaction on tables of ours."""
         database = Database(store_url)
-        migrate(database)
-        with database.write("migrating") as connection:
+        prepare(database)
+        with database.write("making") as connection:
             yield connection
         database.close()
 

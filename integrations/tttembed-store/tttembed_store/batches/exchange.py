@@ -20,8 +20,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import Event
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from tttembed_rag.clients.retrying import RefusedError
@@ -29,12 +30,11 @@ from tttembed_rag.errors import JudgeError
 from tttembed_rag.judging.calls import in_time
 from tttembed_rag.judging.spending import Price
 from tttembed_rag.system.terminal import printable
-from tttembed_store.batches.requests import Requests
+from tttembed_store.batches.lines import Requests
 from tttembed_store.batches.service import BatchService, ServiceBatch
 from tttembed_store.sql.work.openbatches import GIVEN_UP, OpenBatch, TenantBooks
 
 ResultT = TypeVar("ResultT")
-ParametersT = ParamSpec("ParametersT")
 
 _log = logging.getLogger(__name__)
 
@@ -79,11 +79,11 @@ class Exchange:
         file = self._asked(self._service.upload, requests.content)
         batch = self._books.note(replace(batch, file=file, at=self._books.now()))
         try:
-            made = self._asked(self._service.create, file, batch.key)
+            service_batch = self._asked(self._service.create, file, batch.key)
         except RefusedError as exc:
             self.close(batch)
             raise NeverMadeError(exc.brief, exc.said) from exc
-        return self._books.note(replace(batch, number=made.number))
+        return self._books.note(replace(batch, number=service_batch.number))
 
     def look(self, batch: OpenBatch) -> ServiceBatch | None:
         """The batch at its service once it has ended; None before, and where it was never made and is struck off.
@@ -132,8 +132,6 @@ class Exchange:
             except JudgeError as exc:
                 _log.warning("the file %s of a batch stays at the service: %s", printable(file), exc)
 
-    def _asked(
-        self, call: Callable[ParametersT, ResultT], *arguments: ParametersT.args, **options: ParametersT.kwargs
-    ) -> ResultT:
+    def _asked(self, call: Callable[..., ResultT], *arguments: object) -> ResultT:
         judge = self._service.judge.fingerprint
-        return in_time(self._service, judge, self._seconds, lambda: call(*arguments, **options), self._stop)
+        return in_time(self._service, judge, self._seconds, partial(call, *arguments), self._stop)

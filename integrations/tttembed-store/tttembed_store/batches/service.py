@@ -1,7 +1,7 @@
 """Services that take requests as a file and answer within a day: those of OpenAI's protocol, and Gemini.
 
-A file of requests is uploaded, a batch is made of it, and results are downloaded once the batch has ended. Azure, vLLM
-and LiteLLM speak the protocol of OpenAI too. Google deletes uploaded files, and the batches themselves, after two days.
+A file of requests is uploaded, a batch is made of it, and results are downloaded once the batch has ended. Azure and
+LiteLLM speak the protocol of OpenAI too. Google deletes uploaded files, and the batches themselves, after two days.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ from functools import partial
 from io import BytesIO
 from typing import Any, TypeAlias
 
-from tttembed_rag.clients.openaiclient import failures_of, openai_client
+from tttembed_rag.clients.openaiclient import failures_of
 from tttembed_rag.clients.options import without_secrets
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.chats import Gemini
-from tttembed_rag.judges.http import HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
 from tttembed_store.batches.lines import LineJudge, words_of
 
-# The kinds of judges that have batches.
-_KINDS = ("openai", "gemini", "http+vllm-score", "https+vllm-score")
 # States of a batch that does not change any more.
 _ENDED = ("completed", "failed", "expired", "cancelled")
 # The same in the words of google-genai.
@@ -190,19 +187,15 @@ def _named(name: object) -> str:
 def open_batch_service(spec: str) -> BatchService:
     """The service with batches of the judge that *spec* names, as in `open_judge`: nothing is asked.
 
-    ``openai:MODEL`` (``url=`` for another service of the same protocol), ``gemini:MODEL`` or
-    ``http+vllm-score://HOST?model=NAME``.
+    ``openai:MODEL`` (``url=`` for another service of the same protocol) or ``gemini:MODEL``.
 
     Raises:
         InputError: No such kind or option, a key is missing, or a kind without batches.
     """
-    judge = open_judge(spec) if spec.partition(":")[0] in _KINDS else None
-    if isinstance(judge, HttpJudge):
-        return OpenAIBatches(LineJudge(judge), openai_client(judge.endpoint.where, path="/score"))
+    judge = open_judge(spec) if spec.partition(":")[0] in ("openai", "gemini") else None
     if not isinstance(judge, RubricJudge):
         raise InputError(
-            "judge: expected openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME where it is asked by "
-            f"batches, got {without_secrets(spec)!r}"
+            f"judge: expected openai:MODEL or gemini:MODEL where it is asked by batches, got {without_secrets(spec)!r}"
         )
     if isinstance(judge.complete, Gemini):
         return GeminiBatches(LineJudge(judge), judge.complete)

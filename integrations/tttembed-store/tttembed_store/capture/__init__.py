@@ -3,6 +3,6 @@
 Private: may change without notice.
 """
 
-from tttembed_store.capture.storelog import REQUIRED, Captured, StoreLog
+from tttembed_store.capture.storelog import Captured, StoreLog
 
-__all__ = ["REQUIRED", "Captured", "StoreLog"]
+__all__ = ["Captured", "StoreLog"]

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError
 from tttembed_rag.rewards.names import checked_name
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.scales import Scale
+from tttembed_rag.serving.log import Known, unit_rewards
 from tttembed_rag.vectors.checks import FloatArray, as_floats
 
 _log = logging.getLogger(__name__)
@@ -119,20 +119,22 @@ class Preparation:
                 _log.warning("a served query was malformed: %r", error)
         embed = self.embed_query
         embed_queries = None if embed is None else lambda texts: [embed(text) for text in texts]
-        queries = _embedded(self._query_vectors, embed_queries, (one.query for one in served if one.vector is None))
-        shown = (candidate for one in served for candidate in one.candidates)
+        queries = _embedded(
+            self._query_vectors, embed_queries, (entry.query for entry in served if entry.vector is None)
+        )
+        shown = (candidate for entry in served for candidate in entry.candidates)
         lacking = (candidate.text for candidate in shown if candidate.vector is None)
         documents = _embedded(self.vectors, self.embed_documents, lacking)
         return [
             replace(
-                one,
-                vector=queries.get(one.query) if one.vector is None else one.vector,
+                entry,
+                vector=queries.get(entry.query) if entry.vector is None else entry.vector,
                 candidates=[
                     replace(shown, vector=documents.get(shown.text)) if shown.vector is None else shown
-                    for shown in one.candidates
+                    for shown in entry.candidates
                 ],
             )
-            for one in served
+            for entry in served
         ]
 
 

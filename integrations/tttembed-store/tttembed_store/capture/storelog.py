@@ -12,39 +12,29 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from threading import Condition
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, Log, list_of
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError, StoreUnavailable, TTTEmbedError, check_count, check_text
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.serving.context import context_value, current_query_id
+from tttembed_rag.serving.context import context_value
+from tttembed_rag.serving.log import Known, Log, list_of
 from tttembed_rag.system import telemetry
-from tttembed_rag.system.background import Loop
+from tttembed_store.background import Loop
 from tttembed_store.capture.preparing import Preparation, owned, served_of, size_of
 from tttembed_store.following.reached import Reached
 
 if TYPE_CHECKING:
     from tttembed_store.sql import Store
 
-
-class Required(Enum):
-    """The type of `REQUIRED`."""
-
-    REQUIRED = "required"
-
-
-# Instead of a tenant: each query must come with one, by the caller's `context`; one without is left out.
-REQUIRED: Final = Required.REQUIRED
 
 _log = logging.getLogger(__name__)
 # Calls that are prepared and written together, in one transaction; and of those with texts that may have to be embedded
@@ -108,8 +98,8 @@ class StoreLog(Log):
         embed_documents: Texts to document vectors, likewise.
         vectors: Where document vectors are looked for first; None remembers what was embedded.
         embedder: Fingerprint of the embedding model, the same wherever its vectors are captured.
-        tenant: The tenant of all queries, "" for the shared one; None is the caller's `context`; `REQUIRED` is that,
-            too, and leaves out queries of the shared tenant, also before the store has any other.
+        tenant: The tenant of all queries, "" for the shared one; None is the caller's `context`.
+        tenant_required: Whether queries of the shared tenant are left out, also before the store has any other.
         share: Of the queries of a task and a day, the share that is kept, in (0, 1].
         capacity: Served queries that may wait, >= 1.
         max_bytes: Bytes of served queries that may wait, >= 1; beside them at most 16 MiB and one query are written.
@@ -131,7 +121,8 @@ class StoreLog(Log):
         embed_documents: Callable[[list[str]], Sequence[ArrayLike]] | None = None,
         vectors: TextVectors | None = None,
         embedder: str = "",
-        tenant: str | Literal[Required.REQUIRED] | None = None,
+        tenant: str | None = None,
+        tenant_required: bool = False,
         share: float = 1.0,
         capacity: int = 10_000,
         max_bytes: int = 256 * 2**20,
@@ -141,8 +132,7 @@ class StoreLog(Log):
             raise InputError(f"share: expected a share in (0, 1], got {share:g}")
         check_count("capacity", capacity)
         check_count("max_bytes", max_bytes)
-        if tenant is not REQUIRED:
-            check_text("tenant", tenant)
+        check_text("tenant", tenant)
         if not (isinstance(store, str) or hasattr(store, "observe")):
             raise InputError(f"store: expected an open store or its URL, got {type(store).__name__}")
         self.judge = judge if isinstance(judge, str) else checked_judge(judge).fingerprint
@@ -150,10 +140,10 @@ class StoreLog(Log):
         self.trusted = trusted
         # Whether the judge is vouched for, as it stands in the store.
         self._stored_trust: bool | None = None
-        self._tenant, self._share = tenant, share
+        self._tenant, self._tenant_required, self._share = tenant, tenant_required, share
         self._capacity, self._max_bytes, self._embedder = capacity, max_bytes, embedder
         self._preparation = Preparation(embed_query, embed_documents, vectors or TextVectors())
-        self._reached = Reached(store, "store of served queries")
+        self._reached = Reached(store, "store of served queries", records=True)
         self._closed = False
         self._start_anew()
         self._loop = Loop("tttembed-write", self._round, self._forked)
@@ -178,7 +168,7 @@ class StoreLog(Log):
     @property
     def error(self) -> str | None:
         """Why the store could not be written to just now; None where it was."""
-        return self._reached.error()
+        return self._reached.error
 
     def measure(self) -> Iterable[telemetry.Point]:
         """Served queries that wait, for telemetry."""
@@ -202,11 +192,11 @@ class StoreLog(Log):
                 if zlib.crc32(drawn.encode("utf-8", "surrogatepass")) >= self._share * 2**32:
                     self._leave_out("sampled_out")
                     return
-            tenant = self._tenant if isinstance(self._tenant, str) else context_value("tenant")
-            if not tenant and self._tenant is REQUIRED:
+            tenant = context_value("tenant") if self._tenant is None else self._tenant
+            if not tenant and self._tenant_required:
                 self._leave_out("without_tenant")
                 return
-            names = {"task": task, "query_id": current_query_id(), "source": source}
+            names = {"task": task, "query_id": context_value("query_id") or "", "source": source}
             self.put(query, list_of(documents), scores, known, tenant=tenant, at=at, **names)
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
             _log.exception("a served query was not noted")
@@ -282,7 +272,7 @@ class StoreLog(Log):
         last_round = _LAST_ROUND if self._preparation.embeds else 0.0
         self._loop.join(max(min(patience, until - time.monotonic()), last_round))
         if lost := self.counts.queued:
-            _log.error("%d served queries were not written: %s", lost, self._reached.error() or "the time was over")
+            _log.error("%d served queries were not written: %s", lost, self._reached.error or "the time was over")
             self._settle(failed=lost)
         self._report()
         self._reached.close()

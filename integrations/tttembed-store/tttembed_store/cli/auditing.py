@@ -38,11 +38,11 @@ def read(file: Path, url: str, tenant: str) -> None:
         raise click.UsageError(f"{file}: expected rows with a label, found none")
     with opened(url) as store:
         tasks = store.history.tasks(tenant)
-        given: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+        rewards: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
         for (query, document), label in labels.items():
             for task in tasks.get(query, ()):
-                given[tenant, task, query][document] = label
-        store.reward(AUDIT, given)
+                rewards[tenant, task, query][document] = label
+        store.reward(AUDIT, rewards)
         kept = len(labels.keys() & store.history.verdicts(tenant, judge=AUDIT).keys())
     if not kept:
         raise click.UsageError(f"{file}: expected pairs of tenant {tenant!r} of the store, found none")

@@ -73,6 +73,8 @@ def reembed(url: str, embed: str, embedder: str, *, dry_run: bool, as_json: bool
     if as_json:
         click.echo(json.dumps({"embedder": named, "embedded": before.texts - after.texts, "left": asdict(after)}))
         return
-    said = f"{before} of {named}" if dry_run else f"{before.texts - after.texts} texts embedded by {named}"
-    left = f"; {after} (their texts are not kept)" if after.texts and not dry_run else ""
-    click.echo(f"{said}{left}")
+    if dry_run:
+        click.echo(f"{before} of {named}")
+        return
+    left = f"; {after} (their texts are not kept)" if after.texts else ""
+    click.echo(f"{before.texts - after.texts} texts embedded by {named}{left}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +18,6 @@ from tttembed_store.extras import require
 
 if TYPE_CHECKING:
     from tttembed_store.proxy import Caller
-    from tttembed_store.proxy.catalogues import ToolSearch
 
 
 @click.command(short_help="Stand before an embedding service and steer vectors of queries.")
@@ -99,10 +99,10 @@ def serve(
     if own_key is not None and not keys:
         raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")
     searches = _searches(catalogs, embed or "minilm", url, abstain=abstain)
-    behind = upstream or LocalModel(open_embedder(embed or ""), model)
+    service = upstream or LocalModel(open_embedder(embed or ""), model)
     live = follow(url, embedder=embedder) if url is not None else TenantOffsets.of_file(str(path), embedder=embedder)
     app = proxy_app(
-        behind,
+        service,
         live,
         model=model,
         callers=callers,
@@ -117,8 +117,6 @@ def serve(
     # offers another protocol, as all of Java's clients do, is read with its body by h11 alone.
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         http="h11",
         ws="none",
         log_level="error",
@@ -128,8 +126,8 @@ def serve(
         timeout_keep_alive=75,
         timeout_graceful_shutdown=30,
     )
-    listening = config.bind_socket()
-    listening.listen(config.backlog)  # from here on callers wait instead of being refused
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=config.backlog)  # from here on callers wait
     shown = f"[{host}]" if ":" in host else host
     # What was imported stays: later collections pass it over, which would make a caller wait for tens of milliseconds.
     gc.collect()
@@ -138,41 +136,31 @@ def serve(
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def _searches(given: tuple[str, ...], embed: str, url: str | None, *, abstain: bool) -> dict[str, ToolSearch]:
+def _searches(catalogs: tuple[str, ...], embed: str, url: str | None, *, abstain: bool) -> dict[str, Any]:
     """The searches of NAME=PATH[,URL], by name."""
-    found: dict[str, tuple[Path, str | None]] = {}
-    places = {_place(url)} if url else set()
-    for one in given:
-        name, _, rest = one.partition("=")
-        file, _, store = rest.partition(",")
-        if not (name and file) or name in found:
-            raise click.UsageError(f"--catalog: expected NAME=PATH[,URL] with different names, got {one!r}")
-        if store and _place(store) in places:
+    places: dict[str, tuple[Path, str | None]] = {}
+    for catalog in catalogs:
+        name, _, place = catalog.partition("=")
+        file, _, store = place.partition(",")
+        if not (name and file) or name in places:
+            raise click.UsageError(f"--catalog: expected NAME=PATH[,URL] with different names, got {catalog!r}")
+        if store and store in (url, *(other for _, other in places.values())):
             raise click.UsageError(f"--catalog: expected a store for {name} alone, got one that is used already")
-        found[name] = Path(file), store or None
-        places |= {_place(store)} if store else set()
-    if not found:
+        places[name] = Path(file), store or None
+    if not places:
         return {}
     search = extension("tttembed.tools", "search", brings="--catalog is an option", of="tttembed-tools")
-    return {name: search(file, embed, store=store, abstain=abstain) for name, (file, store) in found.items()}
+    return {name: search(file, embed, store=store, abstain=abstain) for name, (file, store) in places.items()}
 
 
-def _place(url: str) -> str:
-    """Where a store lies, however its URL is written."""
-    from tttembed_store.sql import checked_url
-
-    parsed = checked_url(url)
-    return str(Path(parsed.database or "").resolve() if parsed.get_backend_name() == "sqlite" else parsed)
-
-
-def _caller(given: str) -> tuple[str, Caller]:
+def _caller(key: str) -> tuple[str, Caller]:
     """The API key and its caller, of ENV=TENANT[/TASK]."""
     from tttembed_store.proxy import Caller
 
-    name, equals, whose = given.partition("=")
+    name, equals, owner = key.partition("=")
     if not (name and equals):
-        raise click.UsageError(f"--key: expected ENV=TENANT[/TASK], got {given!r}")
-    tenant, _, task = whose.partition("/")
+        raise click.UsageError(f"--key: expected ENV=TENANT[/TASK], got {key!r}")
+    tenant, _, task = owner.partition("/")
     return _secret("--key", name), Caller(tenant, task or None)
 
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from tttembed_rag.cli.learning import Found
+from tttembed_rag.cli.learning import KnownRewards
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.cli.embedding import fill
-from tttembed_store.cli.group import opened
-from tttembed_store.cli.telling import print_versions, served_now
+from tttembed_store.cli.group import opened, print_versions, served_now
 from tttembed_store.shards import fit_sharded
 from tttembed_store.shards.parquet import parts
 from tttembed_store.sql.records import AUDIT
@@ -38,7 +37,7 @@ def serving(url: str, tenant: str, *, as_json: bool) -> tuple[Offsets, str]:
         return store.history.visible(live.offsets, owner=live.tenant, tenant=tenant), now
 
 
-def rewards_of(url: str, *, tenant: str, judge: str | None, embed: str | None, last: int | None) -> Found:
+def rewards_of(url: str, *, tenant: str, judge: str | None, embed: str | None, last: int | None) -> KnownRewards:
     """The rewards of a *judge* in the store at *url*, and what is known of their texts; see `tttembed fit`."""
 
     def texts(rewards: Rewards) -> Texts:
@@ -60,4 +59,4 @@ def rewards_of(url: str, *, tenant: str, judge: str | None, embed: str | None, l
         rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=last)
         names = rewards.doc_ids.tolist()
         lengths = store.history.document_lengths(tenant, names)
-        return Found(rewards, lengths, store.history.document_arrivals(tenant, names), texts)
+        return KnownRewards(rewards, lengths, store.history.document_arrivals(tenant, names), texts)

@@ -30,7 +30,7 @@ _AT_ONCE = 500
 _VOTERS = "votes"
 # The services whose projects are read, by the scheme of their addresses; in all but the first, scores are of answers.
 _PROJECTS = {"phoenix": "Phoenix", "langfuse": "Langfuse", "langsmith": "LangSmith"}
-# What is left out of spans, by the attribute of the reader that counts it.
+# What is left out of spans, as the reader counts it.
 _LEFT_OUT = {
     "left_out": "documents without a whole text",
     "without_query": "retrievals whose query was not understood, redacted or cut",
@@ -82,10 +82,10 @@ def import_(
     if scores_of is not None and not of_spans:
         raise click.UsageError(f"--scores-of: expected spans, got {log}")
     of_log = not of_spans and is_log(Path(log))
-    of_answers = _service(log) not in ("", "phoenix") and scores_of is not None
+    of_answers = scores_of is not None and _service(log) not in ("", "phoenix")
     if (scores_of is None) != (scale is None) and (of_spans or of_log) and not of_answers:
         raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
-    votes = [] if of_spans or of_log else read_rewarded(Path(log), scale or "probability", DEFAULT_TASK)
+    votes = [] if of_spans or of_log else read_rewarded(Path(log), Scale.parse(scale) if scale else None, DEFAULT_TASK)
     served = read_log(Path(log)) if of_log else votes
     left_out, written = dict[str, int](), 0
     owner, judge = tenant or "", _VOTERS if votes or of_answers else scores_of or ""
@@ -96,7 +96,8 @@ def import_(
                 f'--tenant: expected whose queries these are, as the store has tenants ({known}); "" is the shared one'
             )
         if of_spans:
-            served, left_out = _served_spans(log, scores_of, scale, cut_at, limit, thumbs=of_answers)
+            declared = None if scale is None else Scale.parse(scale)
+            served, left_out = _served_spans(log, scores_of, declared, cut_at, limit, thumbs=of_answers)
         with working(len(served), "import") as bar:
             for part in in_parts(served, _AT_ONCE):
                 written += store.observe([replace(served, tenant=owner) for served in part], judge=judge)
@@ -124,7 +125,7 @@ def import_(
 def _served_spans(
     log: Path | str,
     scores_of: str | None,
-    scale: str | None,
+    scale: Scale | None,
     cut_at: int | None,
     limit: int,
     *,
@@ -137,21 +138,20 @@ def _served_spans(
     from tttembed_store.spans import Reader, read_spans, served_in, thumbed
 
     service = _service(log)
+    brings = f"projects of {_PROJECTS.get(service)} are read by a part"
     reader = Reader(None if thumbs else scores_of, None, cut_at)
-    declared = None if scale is None and not thumbs else Scale.parse(scale or "probability")
     if isinstance(log, str):
-        brings = f"projects of {_PROJECTS[service]} are read by a part"
         spans: Any = extension("tttembed.spans", service, brings=brings)(log, limit=limit)
     else:
         spans = read_spans(log)
-    queries = served_in(spans, reader, None if thumbs else declared)
+    queries = served_in(spans, reader, None if thumbs else scale)
     served = [query for _, query in queries]
-    if thumbs and declared is not None:
+    if thumbs:
         of_answers = extension("tttembed.thumbs", service, brings=brings)(log, spans, name=scores_of)
-        served = thumbed(queries, of_answers, declared)
-    with_texts = [[candidate for candidate in query.candidates if candidate.text] for query in served]
-    queries_of = [replace(query, candidates=of) for query, of in zip(served, with_texts, strict=True)]
-    return queries_of, {kind: getattr(reader, kind) for kind in _LEFT_OUT}
+        served = thumbed(queries, of_answers, scale or Scale())
+    with_texts = ([candidate for candidate in query.candidates if candidate.text] for query in served)
+    whole = [replace(query, candidates=candidates) for query, candidates in zip(served, with_texts, strict=True)]
+    return whole, {kind: reader.counts[kind] for kind in _LEFT_OUT}
 
 
 def _service(log: Path | str) -> str:

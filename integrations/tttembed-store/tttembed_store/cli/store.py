@@ -12,14 +12,35 @@ import click
 from tttembed_rag.cli.group import counted, say, target, text
 from tttembed_rag.cli.telling import with_origin
 from tttembed_rag.offsets.offsets import Offsets
-from tttembed_store.cli.group import as_objects, in_store, of_tenant, on_record, opened, operators, signed
-from tttembed_store.cli.telling import named, print_versions, served_now, version_facts, when
+from tttembed_store.cli.group import (
+    as_objects,
+    in_store,
+    named,
+    of_all,
+    of_tenant,
+    on_record,
+    opened,
+    operators,
+    print_versions,
+    served_now,
+    signed,
+    version_facts,
+    when,
+)
 
 if TYPE_CHECKING:
     from tttembed_store.sql import Store, Version
 
 # Tenants that one line names at most.
 _NAMED = 10
+
+
+@operators.command()
+@in_store
+def create(url: str) -> None:
+    """Make a store where none is; one that is there stays as it is."""
+    with opened(url, create=True) as store:
+        say(f"{store.name} is ready")
 
 
 @operators.command()
@@ -111,7 +132,7 @@ def versions(url: str, tenant: str, limit: int, *, as_json: bool) -> None:
 
 @operators.command()
 @in_store
-@click.option("--tenant", metavar="NAME", help="For whom.  [default: all tenants]")
+@of_all
 @on_record
 def halt(url: str, tenant: str | None, **signature: Any) -> None:
     """Serve base vectors, whatever is live, until `resume`."""
@@ -125,7 +146,7 @@ def halt(url: str, tenant: str | None, **signature: Any) -> None:
 
 @operators.command()
 @in_store
-@click.option("--tenant", metavar="NAME", help="For whom.  [default: all tenants]")
+@of_all
 @on_record
 def resume(url: str, tenant: str | None, **signature: Any) -> None:
     """Serve again what is live."""
@@ -200,7 +221,7 @@ def _check_known(store: Store, tenant: str | None) -> None:
 
 @operators.command()
 @in_store
-@click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
+@of_all
 @counted("--limit", 20, "Newest changes listed.")
 @as_objects
 def changes(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
@@ -215,18 +236,19 @@ def changes(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
 
 @operators.command()
 @in_store
-@click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
+@of_all
 @as_objects
 def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
     """Count what was observed, what was judged and what waits."""
     with opened(url) as store:
         _check_known(store, tenant)
-        held, judges, failures = store.counts(tenant), store.judges(tenant=tenant), store.judge_queue.failures(tenant)
+        totals = asdict(store.counts(tenant))
+        judges, failures = store.judges(tenant=tenant), store.judge_queue.failures(tenant)
     if as_json:
         failed = [{"judge": judge, "why": why, "queries": queries} for judge, why, queries in failures]
-        click.echo(json.dumps(asdict(held) | {"judges": dict(judges), "failures": failed}))
+        click.echo(json.dumps(totals | {"judges": dict(judges), "failures": failed}))
         return
-    for name, value in asdict(held).items():
+    for name, value in totals.items():
         click.echo(f"{name:<10}{value:>14,}")
     for judge, rewards in judges:
         say(f"{rewards:>24,} rewards of {judge}")
@@ -237,7 +259,7 @@ def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
 @operators.command()
 @in_store
 @click.option("--judge", required=True, metavar="JUDGE", help="Its fingerprint, as `counts` and the worker print it.")
-@click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
+@of_all
 @signed
 def retry(url: str, judge: str, tenant: str | None, by: str) -> None:
     """Let pairs wait again that a judge declined, and ask at once about queries that it failed at.

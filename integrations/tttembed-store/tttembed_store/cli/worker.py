@@ -51,9 +51,7 @@ _GRACE = 5.0
 @click.option("--last", default=10_000, help="Queries learned from at most, the last served ones.")
 @click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of most queries of late]")
 @embedded_by("texts of the store that have no vector, before each round")
-@click.option(
-    "--batch", is_flag=True, help="Ask --judge by batches of its service (openai:, gemini:, http+vllm-score:)."
-)
+@click.option("--batch", is_flag=True, help="Ask --judge by batches of its service (openai:, gemini:).")
 @counted("--concurrency", 8, "Calls of the judge in flight at once.")
 @click.option("--lease", "lease_seconds", default=30.0, metavar="SECONDS", help="How long a dead worker is waited for.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a step.")
@@ -85,8 +83,10 @@ def worker(
     from tttembed_rag.judging.spending import Budget, Price
     from tttembed_store.batches.service import open_batch_service
     from tttembed_store.sql import open_store
+    from tttembed_store.sql.database import Database
     from tttembed_store.worker import Worker
 
+    Database(url).check_file()
     caps, judge = Budget.parse(budget), None
     if batch and spec is None:
         raise click.UsageError("--batch: expected --judge SPEC with it")

@@ -20,7 +20,7 @@ from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets.offset import TextId
 from tttembed_rag.serving.live import SWITCHED_OFF, switched_off
 from tttembed_rag.system import telemetry
-from tttembed_rag.system.background import Loop, checked_interval
+from tttembed_store.background import Loop, checked_interval
 from tttembed_store.following.reached import Reached
 from tttembed_store.following.tenants import Published, TenantOffsets, TenantSnapshot
 
@@ -28,14 +28,11 @@ if TYPE_CHECKING:
     from tttembed_store.sql import Serving, Store
 
 _log = logging.getLogger(__name__)
-# Tenants with something of their own that are followed at once; beyond it those that were served longest ago are
-# forgotten, and read again when they ask.
-_MOST_TENANTS = 20_000
+# Tenants that ask before they were read are remembered until the next look: at most so many.
+_MOST_WANTED = 20_000
 # The part of the time that looking takes, since queries wait for the interpreter meanwhile: one in a hundred notices.
 # And for how many seconds it puts off the next look at most.
 _SHARE, _LONGEST_REST = 0.01, 2.0
-# Seconds, and times between two looks, after which a store that says nothing is said not to answer.
-_PATIENCE, _LOOKS = 5.0, 3.0
 _NOT_READ = TenantSnapshot(reason="not read from the store yet")
 # Stands for the shared snapshot, at tenants that were read and have neither a live version nor a halt of their own.
 _SHARED = TenantSnapshot(reason="the shared offsets are served")
@@ -55,12 +52,12 @@ def follow(
     """Live offsets that *store* decides: its live versions, replaced while queries are answered.
 
     Nothing published, halted, switched off by ``TTTEMBED_OFF=1``, or learned for another embedding
-    model: base vectors, bit for bit. While the store is away, or says nothing for three times *every*
-    and 5 s, the last version stays, one line is logged, and `TenantOffsets.status` has the error. A forked child
-    follows by itself, and so does another process that unpickles them, where the store was named by its URL.
+    model: base vectors, bit for bit. While the store is away the last version stays, one line is logged, and
+    `TenantOffsets.status` has the error, and the age of the last answer. A forked child follows by itself, and so does
+    another process that unpickles them, where the store was named by its URL.
 
     Args:
-        store: An open store, or its URL; it need not be reachable yet.
+        store: An open store, or its URL; a server need not be reachable yet, and a file must be there.
         tenant: Whose offsets are served; None is the caller's ``with context(..., tenant=...)``.
         tenants: Tenants to read now. One that is met later is served base vectors until it was
             read, which takes a few milliseconds.
@@ -77,14 +74,13 @@ def follow(
         InputError: *every* is not above 0, or longer than a thread can wait, or *base_share* is no share.
         StoreError: It is no store of this package.
     """
-    follower, error = _following(
-        store, checked_interval("every", every), {"", *(() if tenant is None else (tenant,)), *tenants}
-    )
+    follower, error = _following(store, checked_interval("every", every), {"", tenant or "", *tenants})
     if error is not None and not isinstance(error, StoreUnavailable):
         raise error
     follower.start()
-    options: dict[str, Any] = {"tenant_required": tenant_required, "base_share": base_share}
-    return TenantOffsets(follower, tenant=tenant, embedder=embedder, **options)
+    return TenantOffsets(
+        follower, tenant=tenant, embedder=embedder, tenant_required=tenant_required, base_share=base_share
+    )
 
 
 class Follower:
@@ -92,7 +88,7 @@ class Follower:
 
     def __init__(self, store: Store | str, every: float) -> None:
         self.every = every
-        self._store = Reached(store, "store of live offsets")
+        self._store = Reached(store, "store of live offsets", records=False)
         # Why base vectors are served to all, as a snapshot; None where they are not.
         self._off: TenantSnapshot | None = None
         # The generations that the store says, and those that were read; none before the first look.
@@ -100,11 +96,8 @@ class Follower:
         self._read: dict[str, int] = {}
         self._snapshots: dict[str, TenantSnapshot] = {}
         self._errors: dict[str, str] = {}
-        # When each tenant asked last, by the monotonic clock.
-        self._asked_at: dict[str, float] = {}
         self._wanted: set[str] = set()
         self._due = 0.0
-        self._crowded = False
         # The thread must not keep alive whom nobody asks any more.
         look = WeakMethod(self.round, lambda _: loop.wake())
         loop = self._loop = Loop("tttembed-follow", lambda: None if (mine := look()) is None else mine())
@@ -121,18 +114,13 @@ class Follower:
         """What *tenant* is served now; base vectors until it was read for the first time."""
         if self._loop.asleep:
             self._loop.start()
-        self._store.error()
         if self._off is not None:
             return self._off
-        # Tenants that the store knows, also those that are served what is shared. A name that somebody made up in a
-        # request is not kept, as there may be any number of them.
-        if tenant in self._own:
-            self._asked_at[tenant] = time.monotonic()
         tenant = self._key(tenant)
         now = self._snapshots.get(tenant)
         if now is not None:
             return now
-        if tenant not in self._wanted and len(self._wanted) < _MOST_TENANTS:
+        if tenant not in self._wanted and len(self._wanted) < _MOST_WANTED:
             self._wanted.add(tenant)
             self._loop.wake()
         return _NOT_READ
@@ -151,7 +139,7 @@ class Follower:
 
     def status(self, tenant: str) -> TenantSnapshot:
         """What *tenant* is served now, since when that is known, and what is wrong."""
-        error = self._store.error() or self._errors.get(self._key(tenant))
+        error = self._store.error or self._errors.get(self._key(tenant))
         return replace(self.snapshot(tenant), age=self._store.age, error=error)
 
     def closed(self) -> Published:
@@ -169,12 +157,13 @@ class Follower:
                 return None
             began = time.perf_counter()
             try:
-                self._ask()
                 store = self._store.store()
                 now = store.generations()
                 self._off = None if now.halted is None else _halted(now.halted)
                 self._own = now.own
-                self._leave(self._snapshots.keys() - now.own.keys())
+                for tenant in self._snapshots.keys() - now.own.keys():
+                    for by_tenant in (self._snapshots, self._read, self._errors):
+                        by_tenant.pop(tenant, None)
                 for tenant in {"", *tenants, *self._snapshots} & now.own.keys():
                     if self._read.get(tenant) != now.own[tenant]:
                         self._refresh_one(store, tenant)
@@ -182,12 +171,6 @@ class Follower:
             except TTTEmbedError as error:
                 self._store.failed(error)
                 return error
-            if (beyond := len(self._snapshots) - 1 - _MOST_TENANTS) > 0:
-                if not self._crowded:
-                    self._crowded = True
-                    _log.warning("%d tenants are served: %d are followed", beyond + _MOST_TENANTS, _MOST_TENANTS)
-                longest_ago = sorted(self._snapshots.keys() - {""}, key=lambda tenant: self._asked_at.get(tenant, 0.0))
-                self._leave(longest_ago[:beyond])
             telemetry.record("tttembed.refresh.duration", time.perf_counter() - began)
             return None
 
@@ -211,7 +194,6 @@ class Follower:
         return max(0.0, self._due - time.monotonic())
 
     def _refresh_one(self, store: Store, tenant: str) -> None:
-        self._ask()
         try:
             with telemetry.span("refresh", tenant=tenant) as note:
                 now = store.serving(tenant=tenant, own=True)
@@ -232,15 +214,6 @@ class Follower:
                 _log.warning("tenant %r: what it was served last stays: %s", tenant, error)
             self._snapshots.setdefault(tenant, _NOT_READ)
 
-    def _ask(self) -> None:
-        self._store.asked(_PATIENCE + _LOOKS * self.every)
-
-    def _leave(self, idle: Collection[str]) -> None:
-        """Follow some tenants no longer."""
-        for tenant in idle:
-            for by_tenant in (self._snapshots, self._read, self._errors, self._asked_at):
-                by_tenant.pop(tenant, None)
-
 
 def _halted(why: str) -> TenantSnapshot:
     return TenantSnapshot(reason=f"halted: {why}")
@@ -255,15 +228,14 @@ def _snapshot_of(now: Serving, tenant: str, text_id: TextId) -> TenantSnapshot:
     return TenantSnapshot(offsets, None, version.number, embedder, owner=version.tenant, text_id=text_id)
 
 
-# One for each store, by its URL or identity; a file that is named from the current folder, by that folder too.
+# One for each store, by its identity, or by its URL and the current folder, from which a file may be named.
 _followers: WeakValueDictionary[tuple[str | int, str], Follower] = WeakValueDictionary()
 _making = Lock()
 
 
 def _following(store: Store | str, every: float, tenants: Collection[str]) -> tuple[Follower, TTTEmbedError | None]:
     """The follower of a store, which has read what *tenants* are served; or why it could not."""
-    is_relative = isinstance(store, str) and store.startswith("sqlite:///") and not store.startswith("sqlite:////")
-    key = (store if isinstance(store, str) else id(store)), (str(Path.cwd()) if is_relative else "")
+    key = (store, str(Path.cwd())) if isinstance(store, str) else (id(store), "")
     with _making:
         follower = _followers.get(key)
         if follower is None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tttembed_rag.errors import StoreReplaced
@@ -20,24 +18,29 @@ class Reached:
     """A *store* that is given, or opened by its URL as soon as that succeeds; the log calls it by its *name*.
 
     One line in the log says that it stops to answer, and one that it is back. A URL that can never be that of a store
-    is refused with a StoreError, and of a folder that is missing the log tells at once.
+    is refused with a StoreError. Who *records* makes an SQLite file that is not there, and the log tells at once of a
+    folder that is missing; for who does not, it is refused.
     """
 
-    def __init__(self, store: Store | str, name: str) -> None:
+    def __init__(self, store: Store | str, name: str, *, records: bool) -> None:
         self.source = store
         self._name = name
         self._opened: Store | None = None
         self._contact: float | None = None
-        self._error: str | None = None
-        # When it was asked last without an answer yet, and how many seconds an answer may take.
-        self._asked, self._patience = inf, 0.0
-        self._logged = False
+        # Why it does not answer, which the log tells once; None while it does.
+        self.error: str | None = None
         if isinstance(store, str):
-            from tttembed_store.sql import checked_url
+            from tttembed_store.sql.database import Database
 
-            folder = Path(checked_url(store).database or "").absolute().parent
-            if store.startswith("sqlite:") and not folder.is_dir():  # the URL itself may hold passwords
-                _log.warning("%s: nothing can be read or written until its folder is there: %s", name, folder)
+            database = Database(store)
+            if not records:
+                database.check_file()
+            elif database.file is not None and not database.file.exists():
+                if database.file.parent.is_dir():
+                    self.store()
+                    self.close()
+                else:
+                    _log.warning("%s: nothing can be written until its folder is there: %s", name, database.file.parent)
 
     def store(self) -> Store:
         """The store; a StoreUnavailable where it cannot be reached now."""
@@ -60,28 +63,16 @@ class Reached:
         """Seconds since the last answer; None before the first."""
         return None if self._contact is None else time.monotonic() - self._contact
 
-    def asked(self, patience: float) -> None:
-        """It was asked, and should answer within *patience* seconds."""
-        self._asked, self._patience = time.monotonic(), patience
-
     def answered(self) -> None:
         """It answered."""
-        if self._logged:
+        if self.error is not None:
             _log.warning("%s answers again", self._name)
-        self._error, self._asked, self._logged, self._contact = None, inf, False, time.monotonic()
+        self.error, self._contact = None, time.monotonic()
 
     def failed(self, error: Exception) -> None:
         """It answered with an *error*; one that was replaced is opened anew."""
         if isinstance(error, StoreReplaced):
             self.close()
-        self._error, self._asked = str(error), inf
-        self.error()
-
-    def error(self) -> str | None:
-        """Why it does not answer, or for how long it has said nothing; None while it answers. The log tells it once."""
-        waited = time.monotonic() - self._asked
-        why = self._error or (f"nothing came back for {waited:.0f} s" if waited > self._patience else None)
-        if why is not None and not self._logged:
-            self._logged = True
-            _log.warning("%s: does not answer: %s", self._name, why)
-        return why
+        if self.error is None:
+            _log.warning("%s: does not answer: %s", self._name, error)
+        self.error = str(error)

@@ -12,10 +12,10 @@ from zlib import crc32
 
 from tttembed_rag.errors import InputError, check_text
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
-from tttembed_rag.offsets.offset import Offset, TextId
+from tttembed_rag.offsets.offset import TextId
 from tttembed_rag.offsets.offsets import Offsets
-from tttembed_rag.serving.context import current_query_id, current_tenant
-from tttembed_rag.serving.live import SWITCHED_OFF, Lookup, checked_offsets, switched_off
+from tttembed_rag.serving.context import context_value, current_tenant
+from tttembed_rag.serving.live import NOT_PUBLISHED, SWITCHED_OFF, Serving, checked_offsets, switched_off
 from tttembed_rag.system import telemetry
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class TenantSnapshot:
     """
 
     offsets: Offsets | None = None
-    reason: str | None = "nothing was published"
+    reason: str | None = NOT_PUBLISHED
     version: int | None = None
     embedder: str = ""
     error: str | None = None
@@ -118,7 +118,6 @@ class TenantOffsets:
         self._reader, self._tenant, self._embedder = reader, tenant, embedder
         self._required, self._base_share = tenant_required, base_share
         self._without_tenant = telemetry.Tallies("")
-        self._lookup = Lookup()
         # Versions of another model that the log has named; None is one where either model is not known.
         self._named: set[int | None] = set()
 
@@ -151,15 +150,15 @@ class TenantOffsets:
         """What the tenant is served now and why, how old that knowledge is, and what is wrong."""
         return self._now(self._reader.status)
 
-    def serving(self, query: str, task: str | None) -> tuple[Offsets | None, Offset | None]:
-        """What the tenant is served now, and the offset in it that serves *query*; None for its base vector."""
+    def serving(self, query: str, task: str | None) -> Serving:
+        """What the tenant is served now, and the offset in it that serves *query*."""
         now = self._now(self._reader.snapshot)
         if now is _WITHOUT_TENANT:
             self._without_tenant.add("")
         if now.offsets is None or self._keeps_base(query):
-            return None, None
+            return Serving(None, reason=now.reason or "it is of the share of queries that keep their base vector")
         names = self._names(query, now) if now.offsets.has_private else []  # a text's id takes a hash
-        return now.offsets, self._lookup.find(now.offsets, task, names)
+        return Serving(now.offsets, now.offsets.find(task, *names))
 
     def depth(
         self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False
@@ -168,7 +167,7 @@ class TenantOffsets:
 
         It is *today* where base vectors are served. Queries of `base_share` are always: rerank these as today.
         """
-        return self._lookup.depth(self.current, task, today=today, loss=loss, words=words)
+        return (self.current or Offsets((), width=1)).depth(task, today=today, loss=loss, words=words)
 
     def close(self) -> None:
         """Follow no longer; what was served last stays."""
@@ -220,7 +219,7 @@ class TenantOffsets:
         """
         if not isinstance(query, str) or now.owner != (self._whose() or ""):
             return []
-        query_id = current_query_id()
+        query_id = context_value("query_id") or ""
         hashed = [now.text_id(text) for text in (query_id, query) if text] if now.text_id is not None else []
         return [name for name in (query_id, *hashed, query) if name]
 

@@ -3,6 +3,6 @@
 from tttembed_store.proxy.app import proxy_app
 from tttembed_store.proxy.callers import Caller, Callers
 from tttembed_store.proxy.feedback import FeedbackWriter
-from tttembed_store.proxy.localmodel import LocalModel
+from tttembed_store.proxy.upstream import LocalModel
 
 __all__ = ["Caller", "Callers", "FeedbackWriter", "LocalModel", "proxy_app"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -35,12 +36,11 @@ from tttembed_rag.serving.steering import Steering
 from tttembed_rag.serving.tasks import TaskSource
 from tttembed_store.following import TenantOffsets
 from tttembed_store.proxy.callers import Caller, Callers
-from tttembed_store.proxy.catalogues import Catalogues, ToolSearch
+from tttembed_store.proxy.catalogues import Catalogues
 from tttembed_store.proxy.feedback import FeedbackWriter
-from tttembed_store.proxy.localmodel import LocalModel
 from tttembed_store.proxy.openapi import BODIES, checked_body, document
-from tttembed_store.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
-from tttembed_store.proxy.upstream import Answer, Headers, Upstream, raw_path
+from tttembed_store.proxy.shapes import EmbeddingRequest, is_embedding_path, read_request, steered_answer
+from tttembed_store.proxy.upstream import Answer, Headers, LocalModel, Upstream, raw_path
 from tttembed_store.sql.records import ANONYMOUS
 
 ResultT = TypeVar("ResultT")
@@ -48,6 +48,8 @@ ResultT = TypeVar("ResultT")
 _log = logging.getLogger(__name__)
 # The header that says which version steered the answer; and its value where none did.
 _VERSION, _BASE = b"x-ttt-version", b"base"
+# The header with the cosine below which no document answers any query of the request.
+_FLOOR = b"x-ttt-floor"
 _UNSTEERED: Headers = [(_VERSION, _BASE)]
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 # Bytes above which an answer is steered in a thread, so that other callers need not wait.
@@ -64,7 +66,7 @@ def proxy_app(
     upstream_key: str | None = None,
     limit: int = 16_000_000,
     feedback: FeedbackWriter | None = None,
-    searches: Mapping[str, ToolSearch] | None = None,
+    searches: Mapping[str, Any] | None = None,
     bridge: Bridge | None = None,
 ) -> Starlette:
     """An ASGI application that stands before an embedding service and steers the vectors of queries.
@@ -72,21 +74,21 @@ def proxy_app(
     The service is *upstream*, an address up to and without ``/v1``, or a model in this process; *upstream_key* is its
     API key, sent for callers whose key the proxy knows. The offsets *live* were learned for *model*: vectors of other
     models pass as they came, and so does a body of more than *limit* bytes. *feedback* writes what comes to
-    ``/v1/feedback``, and *searches*, by the names of their catalogues, are asked by ``/v1/search/NAME`` and learn from
-    ``/v1/used``; all are closed at the end. The *task* of queries whose caller names none may be a function of their
-    text, such as `language_of`.
+    ``/v1/feedback``, and *searches*, each a `tttembed_tools.LearnedToolSearch` by the name of its catalogue, are asked
+    by ``/v1/search/NAME`` and learn from ``/v1/used``; all are closed at the end. The *task* of queries whose caller
+    names none may be a function of their text, such as `language_of`.
     """
     if not model:
         raise InputError("model: expected the name of a model, got an empty one")
     if limit < 1:
         raise InputError(f"limit: expected > 0 bytes, got {limit}")
-    behind = Upstream(upstream, key=upstream_key) if isinstance(upstream, str) else upstream
+    service = Upstream(upstream, key=upstream_key) if isinstance(upstream, str) else upstream
     callers, catalogues = callers or Callers(), Catalogues(searches or {})
-    own = _Endpoints(behind, live, Steering(live, task), model, callers, limit, feedback, catalogues, bridge)
+    own = _Endpoints(service, live, Steering(live, task), model, callers, limit, feedback, catalogues, bridge)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with behind:
+        async with service:
             with catalogues.open():
                 yield
             if feedback is not None:
@@ -148,44 +150,41 @@ class _Endpoints:
         if not (request.method == "POST" and is_embedding_path(request.url.path)):
             has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
             body = request.stream() if has_body else None
-            more = _UNSTEERED if "x-ttt-role" in request.headers else None
-            return _relayed(await self.upstream.ask(request, body, known=caller.known), more=more)
-        read, rest = await _whole(request.stream(), self.limit)
-        if rest is not None:
-            _log.info("a request passes as it came: its body is longer than %d bytes", self.limit)
-            return self._as_it_came(await self.upstream.ask(request, rest, known=caller.known))
-        return await _while_connected(request, self._answered(request, read, caller))
+            answer = await self.upstream.ask(request, body, known=caller.known)
+            return _relayed(answer, unsteered="x-ttt-role" in request.headers)
+        content = await _whole(request.stream(), self.limit)
+        if isinstance(content, bytes):
+            return await _while_connected(request, self._answered(request, content, caller))
+        _log.info("a request passes as it came: its body is longer than %d bytes", self.limit)
+        return self._as_it_came(await self.upstream.ask(request, content, known=caller.known))
 
     async def _answered(self, request: Request, body: bytes, caller: Caller) -> Response:
         """The answer to an embedding request that was read as a whole."""
-        path = request.url.path
-        embedding = asked_of(path, request.headers.get("x-ttt-role"), body)
-        steers = (
-            embedding is not None and embedding.model == self.model and (embedding.is_query or self.bridge is not None)
-        )
+        embedding = read_request(request.url.path, request.headers.get("x-ttt-role"), body)
+        if embedding is None or embedding.model != self.model or not (embedding.is_query or self.bridge is not None):
+            body = body if embedding is None else embedding.body
+            return _relayed(await self.upstream.ask(request, body, known=caller.known))
         # An answer that is to be read must not be compressed.
-        replaced = {b"accept-encoding": b"identity"} if steers else None
-        sent = body if embedding is None else embedding.body
-        answer = await self.upstream.ask(request, sent, known=caller.known, replaced=replaced)
-        if not steers or embedding is None or answer.status != 200:
-            return _relayed(answer, answer.parts, _UNSTEERED)
+        replaced = {b"accept-encoding": b"identity"}
+        answer = await self.upstream.ask(request, embedding.body, known=caller.known, replaced=replaced)
+        if answer.status != 200:
+            return _relayed(answer)
         encoding = dict(answer.headers).get(b"content-encoding", b"identity")
         if encoding != b"identity":
             _log.warning("an answer was not steered: it came in %s, asked for as it is", encoding.decode("latin-1"))
             return self._as_it_came(answer)
-        read, rest = await _whole(answer.parts, self.limit)
-        if rest is not None:
+        content = await _whole(answer.parts, self.limit)
+        if not isinstance(content, bytes):
             _log.warning("an answer was not steered: it is longer than %d bytes", self.limit)
-            return self._as_it_came(answer, rest)
+            return self._as_it_came(replace(answer, parts=content))
         try:
-            steered, version = await _in_turn(len(read), partial(self._turned, embedding, read, caller))
+            steered, headers = await _in_turn(len(content), partial(self._turned, embedding, content, caller))
         except Exception:  # noqa: BLE001 - whatever the upstream answered, its answer goes out, unless it cannot cross
             _log.exception("an answer of the upstream was not steered")
             self._check_may_pass()
-            steered, version = read, _BASE
+            steered, headers = content, _UNSTEERED
         response = Response(steered, answer.status)
-        response.raw_headers += [one for one in answer.headers if one[0] != b"content-length"]
-        response.raw_headers.append((_VERSION, version))
+        response.raw_headers += [header for header in answer.headers if header[0] != b"content-length"] + headers
         return response
 
     def _check_may_pass(self) -> None:
@@ -193,13 +192,14 @@ class _Endpoints:
         if self.bridge is not None:
             raise HTTPException(502, "the answer cannot cross the bridge into the old index: see the log")
 
-    def _as_it_came(self, answer: Answer, parts: AsyncIterator[bytes] | None = None) -> Response:
+    def _as_it_came(self, answer: Answer) -> Response:
         """An answer that could not be read."""
         self._check_may_pass()
-        return _relayed(answer, parts or answer.parts, _UNSTEERED)
+        return _relayed(answer)
 
-    def _turned(self, embedding: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
-        """The answer to send, and the version that steered it."""
+    def _turned(self, embedding: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, Headers]:
+        """The answer to send, with the version that steered it and the floor of its queries."""
+        floors: set[float | None] = set()
         with caller.context(len(embedding.texts)):
 
             def turn(vector: Any, number: int) -> Any:
@@ -207,10 +207,23 @@ class _Endpoints:
                     vector = self.bridge.apply(vector, documents=not embedding.is_query).tolist()
                     if not embedding.is_query:
                         return vector
-                return self.steering.apply(vector, embedding.texts[number] if number < len(embedding.texts) else "")
+                return self._steered(vector, embedding.texts[number] if number < len(embedding.texts) else "", floors)
 
             steered, turned = steered_answer(body, turn)
-            return steered, self._version() if turned else _BASE
+            return steered, self._headers(turned, floors)
+
+    def _steered(self, vector: Any, text: str, floors: set[float | None]) -> Any:
+        """The vector to search with; the floor of its cosines joins *floors*."""
+        request = self.steering.request(text)
+        steered = request.vector(vector)
+        floors.add(request.cosine_floor())
+        return steered
+
+    def _headers(self, turned: int, floors: set[float | None]) -> Headers:
+        """The version that steered an answer, and the floor that all its queries share, rounded down."""
+        cut = floors.pop() if len(floors) == 1 else None
+        floor = [] if cut is None else [(_FLOOR, f"{math.floor(cut * 1e4) / 1e4:.4f}".encode())]
+        return [(_VERSION, self._version() if turned else _BASE), *floor]
 
     def _version(self) -> bytes:
         number = self.live.status.version
@@ -221,23 +234,24 @@ class _Endpoints:
         fields, size = await _read_json(request, self.limit)
         vectors = fields.get("vectors") if isinstance(fields, dict) else None
         if not isinstance(vectors, list) or not all(
-            isinstance(one, list) and all(isinstance(number, int | float) for number in one) for one in vectors
+            isinstance(vector, list) and all(isinstance(number, int | float) for number in vector) for vector in vectors
         ):
             raise HTTPException(400, 'expected {"vectors": [[number, ...], ...]}')
         texts = fields.get("texts") or [""] * len(vectors)
         if not (isinstance(texts, list) and len(texts) == len(vectors) and all(isinstance(t, str) for t in texts)):
             raise HTTPException(400, f"texts: expected one string per vector, {len(vectors)}")
 
-        def turned() -> tuple[list[Any], int, bytes]:
+        def turned() -> tuple[list[Any], int, Headers]:
+            floors: set[float | None] = set()
             with self.callers.find(request.headers).context(len(texts)):
-                crossed = vectors if self.bridge is None else [self.bridge.apply(each).tolist() for each in vectors]
-                after = [self.steering.apply(vector, text) for vector, text in zip(crossed, texts, strict=True)]
+                crossed = vectors if self.bridge is None else [self.bridge.apply(vector).tolist() for vector in vectors]
+                after = [self._steered(vector, text, floors) for vector, text in zip(crossed, texts, strict=True)]
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
-                return after, changed, self._version() if changed else _BASE
+                return after, changed, self._headers(changed, floors)
 
-        after, changed, version = await _in_turn(size, turned)
-        answer = {"vectors": after, "steered": changed, "version": version.decode()}
-        return _json(answer, headers={_VERSION.decode(): version.decode()})
+        after, changed, headers = await _in_turn(size, turned)
+        named = {name.decode(): value.decode() for name, value in headers}
+        return _json({"vectors": after, "steered": changed, "version": named[_VERSION.decode()]}, headers=named)
 
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
@@ -257,7 +271,7 @@ class _Endpoints:
 
     async def take_feedback(self, request: Request) -> Response:
         """Thumbs, clicks, grades or scores of documents in; how many were kept out."""
-        caller, body = await self._asked(request, "/v1/feedback")
+        caller, body = await self._checked(request, "/v1/feedback")
         if self.feedback is None:
             raise HTTPException(404, "expected a server with --store, got one without")
         caller = replace(caller, task=caller.task or self.steering.task_of(body["query"]))
@@ -265,15 +279,15 @@ class _Endpoints:
 
     async def search(self, request: Request) -> Response:
         """A request in, names of tools out."""
-        caller, body = await self._asked(request, "/v1/search/{catalogue}")
+        caller, body = await self._checked(request, "/v1/search/{catalogue}")
         return _json({"tools": await self.catalogues.find(request.path_params["catalogue"], caller, body)})
 
     async def used(self, request: Request) -> Response:
         """Which tools were called for a request in; how many calls were kept out."""
-        caller, body = await self._asked(request, "/v1/used")
+        caller, body = await self._checked(request, "/v1/used")
         return _json({"kept": await self.catalogues.used(caller, body), "source": caller.source})
 
-    async def _asked(self, request: Request, path: str) -> tuple[Caller, dict[str, Any]]:
+    async def _checked(self, request: Request, path: str) -> tuple[Caller, dict[str, Any]]:
         """The caller, with a source, and the body that the endpoint at *path* takes."""
         caller = self.callers.find(request.headers)
         if not (caller.known or self.callers.anybody):
@@ -288,34 +302,34 @@ class _Endpoints:
         return caller, body
 
 
-def _relayed(answer: Answer, parts: AsyncIterator[bytes] | None = None, more: Headers | None = None) -> Response:
-    """An answer as it comes, part by part."""
-    response = StreamingResponse(parts or answer.parts, answer.status)
-    response.raw_headers = answer.headers + (more or [])
+def _relayed(answer: Answer, *, unsteered: bool = True) -> Response:
+    """An answer as it comes, part by part, with a header that says that it is *unsteered*."""
+    response = StreamingResponse(answer.parts, answer.status)
+    response.raw_headers = answer.headers + [(_VERSION, _BASE)] * unsteered
     return response
 
 
 async def _read_json(request: Request, limit: int) -> tuple[Any, int]:
     """What the body of a request says in JSON, and how many bytes it has: at most *limit*."""
-    read, rest = await _whole(request.stream(), limit)
-    if rest is not None:
+    content = await _whole(request.stream(), limit)
+    if not isinstance(content, bytes):
         raise HTTPException(413, f"expected a body of at most {limit} bytes, got more")
     try:
-        return orjson.loads(read), len(read)
+        return orjson.loads(content), len(content)
     except orjson.JSONDecodeError as error:
         raise HTTPException(400, f"expected JSON ({error})") from error
 
 
-async def _whole(parts: AsyncIterator[bytes], limit: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """All bytes of *parts*, and None; or, where they are more than *limit*, an iterator over all of them."""
+async def _whole(parts: AsyncIterator[bytes], limit: int) -> bytes | AsyncIterator[bytes]:
+    """All bytes of *parts*; where they are more than *limit*, an iterator over all of them."""
     read: list[bytes] = []
     size = 0
     async for part in parts:
         read.append(part)
         size += len(part)
         if size > limit:
-            return b"", _chained(read, parts)
-    return b"".join(read), None
+            return _chained(read, parts)
+    return b"".join(read)
 
 
 async def _chained(read: list[bytes], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

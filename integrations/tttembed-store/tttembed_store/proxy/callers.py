@@ -81,7 +81,7 @@ def _only(headers: Headers, name: str) -> str | None:
 
 def _values(headers: Headers, name: str) -> list[str]:
     """The values of a header, whose bytes are UTF-8."""
-    return [one.encode("latin-1").decode("utf-8", "backslashreplace") for one in headers.getlist(name)]
+    return [value.encode("latin-1").decode("utf-8", "backslashreplace") for value in headers.getlist(name)]
 
 
 def _key(headers: Headers) -> str:

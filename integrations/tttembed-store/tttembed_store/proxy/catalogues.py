@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from starlette.exceptions import HTTPException
 
@@ -13,33 +13,10 @@ from tttembed_rag.errors import InputError
 from tttembed_store.proxy.callers import Caller
 
 
-class ToolSearch(Protocol):
-    """A search over tools that learns from use, such as `tttembed_tools.LearnedToolSearch`."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names of the tools."""
-
-    async def asearch(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
-        """The names of the *k* tools found for *query*, best first, of those *among* which it is searched."""
-
-    def used(self, query: str, name: str, succeeded: bool = True, /) -> bool:
-        """Keep what became of a tool that was called for *query*; gives whether it is kept."""
-
-    def flush(self) -> bool:
-        """Write what is kept; gives whether it is written."""
-
-    def learning(self) -> AbstractContextManager[None]:
-        """Learn within the block."""
-
-    def close(self) -> None:
-        """End."""
-
-
 class Catalogues:
-    """Searches over tools by the names of their catalogues."""
+    """Searches over tools, each a `tttembed_tools.LearnedToolSearch`, by the names of their catalogues."""
 
-    def __init__(self, searches: Mapping[str, ToolSearch]) -> None:
+    def __init__(self, searches: Mapping[str, Any]) -> None:
         self._searches = dict(searches)
         self._writing: dict[str, asyncio.Task[bool]] = {}
 
@@ -60,7 +37,10 @@ class Catalogues:
     async def find(self, name: str, caller: Caller, body: Mapping[str, Any]) -> list[str]:
         """The names of the tools that are found for the *body* of a request, best first."""
         with caller.context():
-            return await self._search(name).asearch(body["query"], body.get("k", 5), among=body.get("among"))
+            tools: list[str] = await self._search(name).asearch(
+                body["query"], body.get("k", 5), among=body.get("among")
+            )
+            return tools
 
     async def used(self, caller: Caller, body: Mapping[str, Any]) -> int:
         """Keep what the *body* of a request says was called; gives of how many calls, as soon as they are kept."""
@@ -86,7 +66,7 @@ class Catalogues:
             self._writing[name] = asyncio.create_task(asyncio.to_thread(self._searches[name].flush))
         return await asyncio.shield(self._writing[name])
 
-    def _search(self, name: str) -> ToolSearch:
+    def _search(self, name: str) -> Any:
         if not self._searches:
             raise HTTPException(404, "expected a server with --catalog, got one without")
         if name not in self._searches:
@@ -94,7 +74,9 @@ class Catalogues:
         return self._searches[name]
 
 
-def _keep(search: ToolSearch, query: str, calls: Sequence[Mapping[str, Any]]) -> bool:
+def _keep(search: Any, query: str, calls: Sequence[Mapping[str, Any]]) -> bool:
     """Keep each tool that was called once, as one that worked where any call of it did; gives whether it is."""
-    worked = {call["name"]: any(one["succeeded"] for one in calls if one["name"] == call["name"]) for call in calls}
+    worked = dict[str, bool]()
+    for call in calls:
+        worked[call["name"]] = worked.get(call["name"], False) or call["succeeded"]
     return all(search.used(query, name, succeeded) for name, succeeded in worked.items())

@@ -44,11 +44,11 @@ class FeedbackWriter:
     def __init__(self, store: Store | str, judge: str = JUDGE) -> None:
         if not judge:
             raise InputError("judge: expected a name to keep feedback under, got an empty one")
-        self._reached = Reached(store, "store of feedback")
+        self._reached = Reached(store, "store of feedback", records=True)
         self._judge = judge
         # Requests that wait: who asks, what is written, its bytes, and who waits for how much of it is kept.
         self._waiting: list[tuple[Caller, Served, int, Future[int]]] = []
-        self._held = 0  # bytes of all of them
+        self._bytes = 0  # of all of them
         self._writing: Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "tttembed-feedback")
         # The tenants of the store, and when it was asked.
@@ -57,9 +57,9 @@ class FeedbackWriter:
     async def keep(self, caller: Caller, body: Mapping[str, Any]) -> int:
         """Keep what the *body* of a request says; gives of how many documents it is, once it is in the store."""
         served, size = served_of(caller, body), _BESIDE + len(orjson.dumps(body))
-        if self._held + size > _MOST_BYTES:
+        if self._bytes + size > _MOST_BYTES:
             raise StoreUnavailable(f"expected at most {_MOST_BYTES} bytes to wait for the store, got more")
-        self._held += size
+        self._bytes += size
         kept: Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append((caller, served, size, kept))
         if self._writing is None:
@@ -72,7 +72,7 @@ class FeedbackWriter:
             batch, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
             feedback = [(caller, served) for caller, served, _, _ in batch]
             outcomes = await asyncio.get_running_loop().run_in_executor(self._thread, self._written, feedback)
-            self._held -= sum(size for _, _, size, _ in batch)
+            self._bytes -= sum(size for _, _, size, _ in batch)
             for (*_, kept), outcome in zip(batch, outcomes, strict=True):
                 if kept.cancelled():  # the caller left
                     continue
@@ -99,7 +99,7 @@ class FeedbackWriter:
         return [next(kept) if error is None else error for error in refused]
 
     def _refusal(self, store: Store, caller: Caller) -> Exception | None:
-        """Why feedback of *caller* is refused: without a key, it is of a tenant that is there, of one where any is."""
+        """Why feedback of *caller* is refused: without a key, it must name a tenant of the store, if that has any."""
         if not caller.known and caller.tenant not in self._tenants and time.monotonic() > self._asked + _MOMENT:
             self._tenants, self._asked = {"", *store.tenants()}, time.monotonic()
         if caller.known or caller.tenant in self._tenants or (caller.tenant is None and len(self._tenants) == 1):
@@ -117,9 +117,9 @@ def served_of(caller: Caller, body: Mapping[str, Any]) -> Served:
     """The query of a request with the documents that it is about, each once; a store makes the ids that are missing."""
     documents = {_key(document): document for document in body["documents"]}
     rewards = rewards_of(body["query"], body["documents"], body.get("scale"))
-    spoken = {_key(document) for document in body["documents"] if value_of("click", document.get("click", 1))}
+    active = {_key(document) for document in body["documents"] if value_of("click", document.get("click", 1))}
     candidates = [
-        Candidate(document.get("id", ""), None, document.get("text", ""), rewards[key], key not in spoken)
+        Candidate(document.get("id", ""), None, document.get("text", ""), rewards[key], key not in active)
         for key, document in documents.items()
     ]
     task, tenant = caller.task or DEFAULT_TASK, caller.tenant or ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
@@ -130,8 +131,8 @@ def _check(value: Any, schema: _Schema, where: str) -> None:
         raise InputError(f"{where or 'body'}: expected {schema['description']}, got {got}")
     if isinstance(value, list):
         of = {"description": "a text"} | dict(schema["items"])
-        for number, one in enumerate(value):
-            _check(one, of, f"{where}[{number}]")
+        for number, item in enumerate(value):
+            _check(item, of, f"{where}[{number}]")
     if isinstance(value, dict):
         _check_names(value, schema, where or "body")
         for name in value.keys() & schema["properties"].keys():
@@ -146,7 +147,7 @@ def _check_names(value: dict[str, Any], schema: _Schema, where: str) -> None:
     if not schema["additionalProperties"] and not value.keys() <= schema["properties"].keys():
         raise InputError(f"{where}: expected no more than {', '.join(schema['properties'])}, got {got:.200}")
     for rule, allowed, words in (("anyOf", (1, 2), "at least one of"), ("oneOf", (1,), "one of")):
-        names = [name for one in schema.get(rule, ()) for name in one["required"]]
+        names = [name for choice in schema.get(rule, ()) for name in choice["required"]]
         if names and sum(name in value for name in names) not in allowed:
             raise InputError(f"{where}: expected {words} {', '.join(names)}, got {got:.200}")
 
@@ -167,22 +168,21 @@ def _fits(value: Any, schema: _Schema) -> bool:
     kind, truth = schema.get("type"), isinstance(value, bool)
     if kind is None:
         value = value.strip().lower() if isinstance(value, str) else value
-        return (value, truth) in [(one, isinstance(one, bool)) for one in schema["enum"]]
+        return (value, truth) in [(choice, isinstance(choice, bool)) for choice in schema["enum"]]
     if not isinstance(value, _TYPES[kind]) or (truth and kind != "boolean"):
         return False
     if kind == "array":
-        least, most = schema.get("minItems", 0), schema.get("maxItems")
-        return len(value) >= least and (most is None or len(value) <= most)
+        return bool(schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", math.inf))
     if kind == "string":
-        most = schema.get("maxLength", len(value))
-        return len(value) <= most and re.search(schema.get("pattern", ""), value) is not None
-    return not ("minimum" in schema and value < schema["minimum"]) and not (
-        "maximum" in schema and value > schema["maximum"]
-    )
+        fits = len(value) <= schema.get("maxLength", math.inf)
+        return fits and re.search(schema.get("pattern", ""), value) is not None
+    if kind in ("integer", "number"):
+        return bool(schema.get("minimum", value) <= value <= schema.get("maximum", value))
+    return True
 
 
-def document(those: Collection[str] = tuple(BODIES)) -> dict[str, Any]:
-    """*those* endpoints of the proxy's own as OpenAPI 3.1; everything else is the embedding service's."""
+def document(endpoints: Collection[str] = tuple(BODIES)) -> dict[str, Any]:
+    """The proxy's own *endpoints* as OpenAPI 3.1, by their paths; everything else is the embedding service's."""
     parameters = [
         {"name": name, "in": "header", "required": False, "description": what, "schema": {"type": "string"}}
         for name, what in _HEADERS.items()
@@ -195,7 +195,7 @@ def document(those: Collection[str] = tuple(BODIES)) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "tttembed serve", "version": version("tttembed-rag")},
-        "paths": {path: paths[path] for path in those},
+        "paths": {path: paths[path] for path in endpoints},
         "components": {
             "schemas": {"Error": _object(("error",), error=error)},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},

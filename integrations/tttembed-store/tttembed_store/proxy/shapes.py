@@ -44,7 +44,7 @@ def is_embedding_path(path: str) -> bool:
     return path.rstrip("/").endswith(("/embeddings", "/embed"))
 
 
-def asked_of(path: str, role: str | None, body: bytes) -> EmbeddingRequest | None:
+def read_request(path: str, role: str | None, body: bytes) -> EmbeddingRequest | None:
     """What the request *body* to *path* asks for, with the header's *role*; None where it is no such request."""
     try:
         fields = orjson.loads(body)
@@ -68,9 +68,9 @@ def _texts(texts: Any) -> list[str]:
         return [texts]
     if not isinstance(texts, list):
         return []
-    if texts and all(isinstance(one, int) for one in texts):  # the tokens of one text
+    if texts and all(isinstance(token, int) for token in texts):  # the tokens of one text
         return [""]
-    return [one if isinstance(one, str) else "" for one in texts]
+    return [text if isinstance(text, str) else "" for text in texts]
 
 
 def steered_answer(body: bytes, turn: Turn) -> tuple[bytes, int]:

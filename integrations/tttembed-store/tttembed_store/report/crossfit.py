@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tttembed_rag.evaluate.page.heldout import LISTED, HeldOut, Lists, held_out_of, traffic_of
+from tttembed_rag.evaluate.page.heldout import SHOWN, HeldOut, Lists, held_out_of, traffic_of
 from tttembed_rag.evaluate.page.moving import lists_of
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
@@ -61,14 +61,14 @@ def held_out(
         for scores in (grid.base, grid.base + lifts, grid.rewards)
     )
     pool, queries, moved = rewards.documents.unit, rewards.queries.unit[first], dosed[first]
-    asked = list(zip(rewards.tasks[first].tolist(), rewards.query_ids[first].tolist(), strict=True))
+    names = list(zip(rewards.tasks[first].tolist(), rewards.query_ids[first].tolist(), strict=True))
 
-    def shown(some: Sequence[int]) -> tuple[Lists, ...]:
-        known = {(served.task, served.query_id): served for served in details([asked[place] for place in some])}
+    def shown(places: Sequence[int]) -> tuple[Lists, ...]:
+        known = {(served.task, served.query_id): served for served in details([names[place] for place in places])}
         return tuple(
             lists_of(served, moved[place], keys[first[place]], before=float(raw[place]), after=float(after[place]))
-            for place in some
-            if (served := known.get(asked[place])) is not None
+            for place in places
+            if (served := known.get(names[place])) is not None
         )
 
     return held_out_of(
@@ -85,7 +85,7 @@ def held_out(
 
 def _firsts(queries: FloatArray, documents: FloatArray) -> IntArray:
     """(n, 10) rows of unit *documents* (u, d) of largest product with *queries* (n, d), in no order, by blocks."""
-    count = min(LISTED, len(documents))
+    count = min(SHOWN, len(documents))
     blocks = np.array_split(queries, -(-len(queries) // 128))
     return np.concatenate([np.argpartition(-(block @ documents.T), count - 1, axis=1)[:, :count] for block in blocks])
 

@@ -37,8 +37,8 @@ _NOTE = 400
 class OffsetFacts:
     """An offset without its vector, its dose alpha and the n queries that it was learned from, with its evidence.
 
-    Without a bound the interval of its gain is None. *reranking* says how deep a reranker must still look, *words*
-    whether lists are sorted by words too and why; each is empty where that was not measured.
+    An unbounded interval is None. *reranking* says how deep a reranker must still look, *words* whether lists are
+    sorted by words too and why; each is empty where that was not measured.
     """
 
     key: str
@@ -56,12 +56,7 @@ class OffsetFacts:
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """A version and what its offsets were learned from; the facts of a `Version` mean the same here.
-
-    *aliases* are ``live`` and ``previous``, where they stand for it. The first *shared* offsets are listed, served ones
-    first, then by rewarded queries; so many are *unlisted*. A *private* offset is served where the text of its query is
-    asked again. *damage* says why its offsets cannot be read, and is empty if they can.
-    """
+    """The facts of a `Version`; *aliases* are ``live`` and ``previous``, where they stand for it."""
 
     number: int
     at: float
@@ -73,20 +68,16 @@ class VersionFacts:
     rewarded: int
     kept: int
     served: int
-    shared: tuple[OffsetFacts, ...] = ()
-    unlisted: int = 0
-    private: int = 0
-    private_served: int = 0
-    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The live version and its state; None serves base vectors.
+    """The live version with its offsets, and its state; None serves base vectors.
 
-    It went live *since* a Unix second, and is *shared* where it is the shared tenant's, for lack of one of the tenant's
-    own. *halted* says why base vectors are served nevertheless, and *trial* how it does on queries that it was not
-    learned from; that is empty before the first look.
+    It went live *since* a Unix second, and is *shared* where the tenant has none of its own. *halted* says why base
+    vectors are served nevertheless, and *trial* how it does on queries that came after it; empty before the first look.
+    The first shared *offsets* are listed, served ones first, then by rewarded queries; so many are *unlisted*, and so
+    many are *private*. *damage* says why they cannot be read, and is empty if they can.
     """
 
     version: VersionFacts | None = None
@@ -95,6 +86,11 @@ class Live:
     halted: str | None = None
     halted_since: float | None = None
     trial: str = ""
+    offsets: tuple[OffsetFacts, ...] = ()
+    unlisted: int = 0
+    private: int = 0
+    private_served: int = 0
+    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +98,9 @@ class StoreReport:
     """Everything that a report tells of one tenant of a store, gathered *at* a Unix second.
 
     *versions* are those of the tenant that the live version belongs to, newest first, as are the *changes*; *days* and
-    *drift*, the worker's comparisons, go from old to new. *judges* have how many rewards of theirs count here.
-    *held_out* says what offsets learned from the last `LEARNED` rewarded queries do to others, and is None where there
-    are too few; *crowded* says so where cosines lie close together; *today* are the shared offsets that a fit of those
-    gives, where no version is live; *opposed* are sources whose rewards contradict the retriever's order, the surest
-    first.
+    *drift* go from old to new. *judges* have how many rewards of theirs count here. *held_out* and *today*, the shared
+    offsets of a fit where no version is live, are of the last `LEARNED` rewarded queries. *crowded* says where cosines
+    lie close together; *opposed* are sources whose rewards contradict the retriever's order, the surest first.
     """
 
     store: str
@@ -140,8 +134,7 @@ class StoreReport:
 def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch = iter) -> StoreReport:
     """The report of what the store at *url* has learned for *tenant* and serves to it.
 
-    The last day ends *at* a Unix second, by default now. *watch* gives the parts that queries
-    are held out in, one by one, and may tell how far the work is.
+    The last day ends *at* a Unix second, by default now. *watch* sees the parts go by that queries are held out in.
     """
     with open_store(url, create=False) as store:
         if tenant and tenant not in store.tenants():
@@ -161,8 +154,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
             texts=store.texts,
             live=live,
             crowded=offsets.crowded,
-            # Of a copy, as a version keeps the offsets that it has read.
-            versions=tuple(_version_facts(store, replace(version), tenant) for version in versions),
+            versions=tuple(_version_facts(store, version, tenant) for version in versions),
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
             days=tuple(store.history.days(tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)),
             drift=tuple(store.states.get(DRIFT, tenant=tenant) or ()),
@@ -179,14 +171,30 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
     live, offsets = Live(), Offsets([], width=1)
     if (version := serving.version) is not None:
         trial = read_trial(store, owner)
-        facts = _version_facts(store, version, tenant)
         live = Live(
-            facts,
+            _version_facts(store, version, tenant),
             since=store.changes.last(["publish", "rollback"], [owner]) or version.at,
             shared=owner != tenant,
             trial=str(trial) if trial.version == version.number and trial.upper is not None else "",
         )
-        offsets = Offsets([], width=version.width) if facts.damage else version.offsets
+        try:
+            visible = store.history.visible(version.offsets, owner=owner, tenant=tenant).values()
+        except StoreUnavailable:
+            raise
+        except StoreError as exc:
+            live, offsets = replace(live, damage=shortened(str(exc), _NOTE)), Offsets([], width=version.width)
+        else:
+            offsets = version.offsets
+            shared = [_offset_facts(store, tenant, offset) for offset in visible if offset.query_id is None]
+            shared.sort(key=lambda offset: (not offset.served, -offset.n, offset.key))
+            private = [offset.served for offset in visible if offset.query_id is not None]
+            live = replace(
+                live,
+                offsets=tuple(shared[:_OFFSETS]),
+                unlisted=max(0, len(shared) - _OFFSETS),
+                private=len(private),
+                private_served=sum(private),
+            )
     if serving.halted is not None:
         since = store.changes.last(["halt"], [tenant, owner])
         live = replace(live, halted=shortened(serving.halted, _NOTE), halted_since=since)
@@ -196,17 +204,14 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
 def _learned_now(
     store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str, watch: Watch
 ) -> tuple[HeldOut | None, tuple[OffsetFacts, ...], tuple[str, ...]]:
-    """What offsets from the last rewards do to queries held out; those offsets, where no version is live; who objects.
-
-    Of tenants that learn together no source of another one is named.
-    """
+    """What offsets of the last rewards do to queries held out; these offsets, if no version is live; who objects."""
     embedder = None if version is None else version.embedder or None
     try:
         rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=LEARNED)
     except RewardError:
         return None, (), ()
-    said = offsets.settings.get("scope")  # of a file that anybody may have written
-    scope: AnyScope = next((scope for scope in get_args(AnyScope) if scope == said), "auto")
+    setting: Any = offsets.settings.get("scope")  # of a file that anybody may have written
+    scope: AnyScope = setting if setting in get_args(AnyScope) else "auto"
 
     def details(names: Sequence[tuple[str, str]]) -> list[Served]:
         return store.history.recent(
@@ -233,36 +238,14 @@ def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets
 
 
 def _version_facts(store: Store, version: Version, tenant: str) -> VersionFacts:
-    """A version as *tenant* may see it: of the shared tenant's, neither others' tasks and queries nor its note."""
+    """A version as *tenant* may see it: of the shared tenant's, not its note."""
     aliases = sorted(store.registry.aliases(tenant=version.tenant).items())
-    foreign = version.tenant != tenant
-    facts = VersionFacts(
-        number=version.number,
-        at=version.at,
+    return VersionFacts(
+        **{name: getattr(version, name) for name in ("number", "at", "width", "rewarded", "kept", "served")},
         by=shortened(version.by),
-        note="" if foreign else shortened(version.note, _NOTE),
+        note="" if version.tenant != tenant else shortened(version.note, _NOTE),
         aliases=tuple(alias for alias, number in aliases if number == version.number),
         embedder=shortened(version.embedder),
-        width=version.width,
-        rewarded=version.rewarded,
-        kept=version.kept,
-        served=version.served,
-    )
-    try:
-        offsets = store.history.visible(version.offsets, owner=version.tenant, tenant=tenant)
-    except StoreUnavailable:
-        raise
-    except StoreError as exc:
-        return replace(facts, damage=shortened(str(exc), _NOTE))
-    shared = [_offset_facts(store, tenant, offset) for offset in offsets.values() if offset.query_id is None]
-    private = [offset.served for offset in offsets.values() if offset.query_id is not None]
-    shared.sort(key=lambda offset: (not offset.served, -offset.n, offset.key))
-    return replace(
-        facts,
-        shared=tuple(shared[:_OFFSETS]),
-        unlisted=max(0, len(shared) - _OFFSETS),
-        private=len(private),
-        private_served=sum(private),
     )
 
 

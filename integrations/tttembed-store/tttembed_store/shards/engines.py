@@ -37,23 +37,23 @@ def opened_engine(engine: str | MapLike, shards: Sequence[Shard]) -> Iterator[Ea
     """The way to ask *shards*, which *engine* holds for as long as the block lasts."""
     if isinstance(engine, str) and engine != "local":
         with _ray(engine) as ray, _pool(ray, len(shards)) as pooled:
-            yield lambda method, *given: pooled(partial(_held_asked, method, given), shards)
+            yield lambda method, *arguments: pooled(partial(_held_call, method, arguments), shards)
     else:
         # Threads share the shards, other processes get their paths.
         spread = map if isinstance(engine, str) else engine
-        yield lambda method, *given: list(spread(partial(_asked, method, given), shards))
+        yield lambda method, *arguments: list(spread(partial(_call, method, arguments), shards))
 
 
-def _asked(method: str, given: tuple[Any, ...], shard: Shard) -> Any:
-    return getattr(shard, method)(*given)
+def _call(method: str, arguments: tuple[Any, ...], shard: Shard) -> Any:
+    return getattr(shard, method)(*arguments)
 
 
 # The shards that this process holds, where it is an actor of a pool: one that comes by its path a second time is there.
 _held: dict[str, Shard] = {}
 
 
-def _held_asked(method: str, given: tuple[Any, ...], shard: Shard) -> Any:
-    return _asked(method, given, _held.setdefault(repr(shard.__reduce__()[1]), shard))
+def _held_call(method: str, arguments: tuple[Any, ...], shard: Shard) -> Any:
+    return _call(method, arguments, _held.setdefault(repr(shard.__reduce__()[1]), shard))
 
 
 @contextmanager

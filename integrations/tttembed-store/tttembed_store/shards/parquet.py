@@ -133,17 +133,17 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
     ids = documents.texts("doc_id")
     if (distinct := pc.count_distinct(ids).as_py()) != len(ids):
         raise DataError(f"{documents.folder}: expected unique doc_ids, got {distinct} for {len(ids)} documents")
-    (names, depths), (rewards, given) = queries.lists("doc_ids"), queries.lists("rewards")
-    if not np.array_equal(depths, given):
-        row = int(np.argmax(depths != given))
+    (names, depths), (rewards, counts) = queries.lists("doc_ids"), queries.lists("rewards")
+    if not np.array_equal(depths, counts):
+        row = int(np.argmax(depths != counts))
         raise DataError(
-            f"{queries.folder}: expected as many rewards as doc_ids, got {given[row]} for {depths[row]} in row {row}"
+            f"{queries.folder}: expected as many rewards as doc_ids, got {counts[row]} for {depths[row]} in row {row}"
         )
-    found = pc.index_in(names, value_set=ids)
-    if found.null_count:
-        unknown = names.filter(found.is_null())[0].as_py()
+    places = pc.index_in(names, value_set=ids)
+    if places.null_count:
+        unknown = names.filter(places.is_null())[0].as_py()
         raise DataError(f"{queries.folder}: expected doc_ids of documents/, got {unknown!r}, which is not there")
-    rows, used = found.to_numpy().astype(np.intp), None
+    rows, used = places.to_numpy().astype(np.intp), None
     if part is not None:
         used, rows = np.unique(rows, return_inverse=True)
         ids = ids.take(pa.array(used))
@@ -181,17 +181,17 @@ def _files(folder: Path) -> list[Path]:
 
 
 class _Table:
-    """The files of one table in *folder*, or the *one* of that name; each must have the columns *required*.
+    """The files of one table in *folder*, or the *part* of that name; each must have the columns *required*.
 
     Texts and lists come in one type, whichever the files have.
     """
 
-    def __init__(self, folder: Path, required: set[str], one: str | None = None) -> None:
+    def __init__(self, folder: Path, required: set[str], part: str | None = None) -> None:
         pa, types = require("pyarrow", EXTRA), require("pyarrow.types", EXTRA)
         pq, datasets = require("pyarrow.parquet", EXTRA), require("pyarrow.dataset", EXTRA)
         self.folder = folder
         with _checked(folder):
-            schemas = {path: pq.read_schema(path) for path in (_files(folder) if one is None else [folder / one])}
+            schemas = {path: pq.read_schema(path) for path in (_files(folder) if part is None else [folder / part])}
         self._names = {*_NAMES, *required} & {name for schema in schemas.values() for name in schema.names}
         for path, schema in schemas.items():
             if missing := sorted((self._names | required) - set(schema.names)):

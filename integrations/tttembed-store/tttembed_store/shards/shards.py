@@ -86,13 +86,13 @@ class Shard:
         scratch: bool = False,
         seen: tuple[int, int] | None = None,
     ) -> None:
-        self._given = folder, part, scale, scratch, seen or _seen(folder, part)
+        self._parameters = folder, part, scale, scratch, seen or _seen(folder, part)
         # What was worked out last, and for what.
         self._learned: tuple[Any, dict[int, tuple[Rewards, Float64]]] = (None, {})
         self._problems: tuple[Any, dict[int, SharedProblem]] = (None, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shard, self._given
+        return Shard, self._parameters
 
     def census(self) -> Census:
         """What is here."""
@@ -153,7 +153,7 @@ class Shard:
 
     @cached_property
     def _rewards(self) -> Rewards:
-        folder, part, scale, scratch, seen = self._given
+        folder, part, scale, scratch, seen = self._parameters
         rewards = Rewards.from_parquet(folder, part=part, scale=scale, scratch=scratch)
         if _seen(folder, part) != seen:
             raise DataError(

@@ -3,8 +3,7 @@
 `tttembed_store.spans.processor` is imported by itself: it needs an extra. Private: may change without notice.
 """
 
-from tttembed_store.spans.files import read_spans, served_in, span_of
+from tttembed_store.spans.files import Thumb, read_spans, served_in, span_of, thumbed
 from tttembed_store.spans.reading import Reader, Span
-from tttembed_store.spans.thumbs import Thumb, thumbed
 
 __all__ = ["Reader", "Span", "Thumb", "read_spans", "served_in", "span_of", "thumbed"]

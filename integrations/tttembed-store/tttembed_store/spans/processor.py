@@ -12,15 +12,16 @@ would send the names of tenants, and the SDK drops first what was set first.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from tttembed_rag.capture.log import Known, Log, checked_log
 from tttembed_rag.errors import check_count, require
 from tttembed_rag.rewards.observations import Served
-from tttembed_rag.serving.context import context, context_value, current_query_id
+from tttembed_rag.serving.context import context, context_value
+from tttembed_rag.serving.log import Known, Log, checked_log
 from tttembed_rag.system import telemetry
 from tttembed_store.spans.reading import Reader, Span, TextsById
 
@@ -48,14 +49,14 @@ class Tapped:
         failed: Spans that could not be read, or were refused by the log.
     """
 
-    observed: int
-    recorded: int
-    nested: int
-    left_out: int
-    without_query: int
-    undeclared: int
-    unread: int
-    failed: int
+    observed: int = 0
+    recorded: int = 0
+    nested: int = 0
+    left_out: int = 0
+    without_query: int = 0
+    undeclared: int = 0
+    unread: int = 0
+    failed: int = 0
 
 
 class TTTSpanProcessor(BatchSpanProcessor):
@@ -108,21 +109,17 @@ class TTTSpanProcessor(BatchSpanProcessor):
     @property
     def counts(self) -> Tapped:
         """What became of all spans so far."""
-        done, reader = self._reading, self._reading.reader
-        unread = max(0, self._ended.values().get("", 0) - done.read)
-        read = reader.nested, reader.left_out, reader.without_query, reader.undeclared
-        return Tapped(done.observed, done.recorded, *read, unread, done.failed)
+        unread = max(0, self._ended.values().get("", 0) - self._reading.read)
+        return Tapped(**self._reading.counts, **self._reading.reader.counts, unread=unread)
 
 
 class _Ended:
     """A span that has ended, and the context of its caller."""
 
-    __slots__ = ("context", "query_id", "span", "task", "tenant")
-
     def __init__(self, span: ReadableSpan) -> None:
         self.span, self.context = span, span.context
         # None where the caller said no tenant: the log knows what that means.
-        self.task, self.tenant, self.query_id = context_value("task"), context_value("tenant"), current_query_id()
+        self.caller = {name: context_value(name) for name in ("task", "tenant", "query_id")}
 
 
 class _Reading(SpanExporter):
@@ -130,7 +127,7 @@ class _Reading(SpanExporter):
 
     def __init__(self, log: Log, reader: Reader) -> None:
         self.reader = reader
-        self.read = self.observed = self.recorded = self.failed = 0
+        self.read, self.counts = 0, Counter[str]()
         self._log = log
         self._cut_at = reader.cut_at
         self._warned = False
@@ -142,7 +139,7 @@ class _Reading(SpanExporter):
                 self._take(ended)
             except Exception:  # noqa: BLE001 - whatever an instrumentation wrote into a span, or the log refuses
                 _log.exception("a span was not read")
-                self.failed += 1
+                self.counts["failed"] += 1
             self.read += 1
         return SpanExportResult.SUCCESS
 
@@ -168,13 +165,12 @@ class _Reading(SpanExporter):
 
     def _keep(self, ended: _Ended, served: Served, scores: list[float | None] | None) -> None:
         known = None if served.vector is None else Known(served.vector)
-        query, task = served.query, served.task or ended.task
         texts = [candidate.text for candidate in served.candidates if candidate.text]
-        with context(task=task, tenant=ended.tenant, query_id=ended.query_id):
+        with context(**ended.caller | {"task": served.task or ended.caller["task"]}):
             if scores is None:
-                self._log.observe(query, texts, known=known)
-                self.observed += 1
+                self._log.observe(served.query, texts, known=known)
+                self.counts["observed"] += 1
             else:
                 numbers = [score for score in scores if score is not None]
-                self._log.record(query, texts, numbers, known=known, source="")
-                self.recorded += 1
+                self._log.record(served.query, texts, numbers, known=known, source="")
+                self.counts["recorded"] += 1

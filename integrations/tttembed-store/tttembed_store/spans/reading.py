@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from sys import getsizeof
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,10 +42,8 @@ _RERANKED = "reranker.output_documents"
 _QUERIES = ("query", "query_str", "query_bundle", "str_or_query_bundle", "text", "question", "input")
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
-# Bytes of query vectors, and of embedded texts, that are remembered at most; and spans, of which only digests are.
-_VECTORS_BYTES, _TEXTS_BYTES, _SPANS = 128 * 2**20, 32 * 2**20, 50_000
-# Bytes that an entry takes beside what it holds: its key, and the cache's own.
-_ENTRY_BYTES = 400
+# Embedded texts with their vectors, and spans, that are remembered at most; and characters of such a text.
+_VECTORS, _SPANS, _LONGEST = 20_000, 50_000, 20_000
 # Levels of attributes that are looked into, and levels of a trace that are told apart.
 _DEEPEST, _LEVELS = 20, 500
 
@@ -68,9 +66,9 @@ class Span:
 class Reader:
     """Reads served queries from spans that are handed over children first, as they end.
 
-    Its arguments are those of `TTTSpanProcessor`, and it counts what is *nested*, *left_out*, *without_query* and
-    *undeclared*, as `Tapped` says. About 180 MiB of the latest spans are remembered at most, however long their names
-    and texts are.
+    Its arguments are those of `TTTSpanProcessor`; *counts* are of what is ``nested``, ``left_out``, ``without_query``
+    and ``undeclared``, as `Tapped` says. The vectors of the latest 20,000 embedded texts are remembered, by digests of
+    texts and of names.
     """
 
     scores_of: str | None = None
@@ -81,13 +79,13 @@ class Reader:
     def __post_init__(self) -> None:
         if self.cut_at is not None:
             check_count("cut_at", self.cut_at)
-        self.nested = self.left_out = self.without_query = self.undeclared = 0
+        self.counts = Counter[str]()
         # Spans that have a retriever with documents below them.
         self._around: LRUCache[bytes, None] = LRUCache(_SPANS)
         # By trace and text.
-        self._query_vectors: LRUCache[bytes, FloatArray] = LRUCache(_VECTORS_BYTES, _size)
-        # The only text that was embedded in a trace; None where there were several.
-        self._embedded: LRUCache[bytes, str | None] = LRUCache(_TEXTS_BYTES, _size)
+        self._query_vectors: LRUCache[bytes, FloatArray] = LRUCache(_VECTORS)
+        # The only text that was embedded in a trace; None where there were several, or where it is no query's.
+        self._embedded: LRUCache[bytes, str | None] = LRUCache(_VECTORS)
 
     def read(self, span: Span) -> tuple[Served, list[float | None] | None] | None:
         """The query that *span* served, and a reranker's score of each candidate; None for spans that served none.
@@ -106,7 +104,7 @@ class Reader:
         if kind == "RETRIEVER":
             # LlamaIndex has a span without documents below that of every retriever: it stands for nothing.
             documents = next(filter(None, (_documents(fields, name) for name in _RETRIEVED)), [])
-            self.left_out += any(isinstance(fields.get(name), str) for name in _RETRIEVED)  # cut on the way
+            self.counts["left_out"] += any(isinstance(fields.get(name), str) for name in _RETRIEVED)  # cut on the way
         if (nested or documents) and span.parent_id is not None:
             self._around[_digest(span.trace_id, span.parent_id)] = None
         if kind == "EMBEDDING":
@@ -115,9 +113,9 @@ class Reader:
             query = fields.get("reranker.query") or _input(fields)
             return self._served(span, fields, query, _documents(fields, _RERANKED), scored=True)
         elif kind == "RERANKER":
-            self.undeclared += 1
+            self.counts["undeclared"] += 1
         elif kind == "RETRIEVER" and nested:
-            self.nested += 1
+            self.counts["nested"] += 1
         elif kind == "RETRIEVER":
             query = next(filter(None, map(fields.get, _QUERY)), _input(fields))
             if isinstance(query, str) and _A_VECTOR.fullmatch(query):  # then it is the trace's only embedded text
@@ -131,7 +129,7 @@ class Reader:
         """The query whose text may be *raw*, with its documents; those that are *scored* have a number, or no text."""
         query = self._whole(raw)
         if query is None:
-            self.without_query += bool(documents)
+            self.counts["without_query"] += bool(documents)
             return None
         texts = [text or "" for text in self._texts(documents)]
         scores = None
@@ -157,10 +155,10 @@ class Reader:
                 continue
             trace, key = _digest(span.trace_id), _digest(span.trace_id, text)
             is_only = self._embedded.get(trace, text) == text
-            self._embedded[trace] = text if is_only and _size(text) <= _TEXTS_BYTES else None
-            taken = _vector(vector) if base and key not in self._query_vectors else None
-            if taken is not None and _size(taken) <= _VECTORS_BYTES:
-                self._query_vectors[key] = taken
+            self._embedded[trace] = text if is_only and len(text) <= _LONGEST else None
+            base_vector = _vector(vector) if base and key not in self._query_vectors else None
+            if base_vector is not None:
+                self._query_vectors[key] = base_vector
 
     def _texts(self, documents: list[dict[str, Any]]) -> list[str | None]:
         """The whole text of each document; None where it cannot be had."""
@@ -174,7 +172,7 @@ class Reader:
             whole = self.texts(sorted(set(ids.values())))
             for place, key in ids.items():
                 texts[place] = whole.get(key)
-        self.left_out += texts.count(None)
+        self.counts["left_out"] += texts.count(None)
         return texts
 
     def _whole(self, text: Any) -> str | None:
@@ -187,11 +185,6 @@ class Reader:
 def _digest(*parts: str) -> bytes:
     """What stands for names and texts where only equality is asked, as short as they may be long."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
-
-
-def _size(value: str | FloatArray | None) -> int:
-    """Bytes that a remembered text or vector takes."""
-    return _ENTRY_BYTES + getsizeof(value)
 
 
 def children_first(spans: Iterable[Span]) -> list[Span]:
@@ -257,17 +250,18 @@ def _input(fields: Mapping[str, Any]) -> Any:
         return None if written[:1] in ("{", "[") else written
 
 
-def _query_of(asked: Any, depth: int = 0) -> str | None:
-    """The text of the query that a function was *asked*: by its name, else by its place, else the only one."""
-    if isinstance(asked, list) and len(asked) == 1:
-        asked = asked[0]
-    if not isinstance(asked, Mapping) or depth > _DEEPEST:
-        return asked if isinstance(asked, str) else None
-    fields = {**asked, **kwargs} if isinstance(kwargs := asked.get("kwargs"), Mapping) else asked
+def _query_of(arguments: Any, depth: int = 0) -> str | None:
+    """The text of the query among the *arguments* of a function: by its name, else by its place, else the only one."""
+    if isinstance(arguments, list) and len(arguments) == 1:
+        arguments = arguments[0]
+    if not isinstance(arguments, Mapping) or depth > _DEEPEST:
+        return arguments if isinstance(arguments, str) else None
+    kwargs = arguments.get("kwargs")
+    fields = {**arguments, **kwargs} if isinstance(kwargs, Mapping) else arguments
     for name in _QUERIES:
         if (query := _query_of(fields.get(name), depth + 1)) is not None:
             return query
-    if isinstance(args := asked.get("args"), list) and args:
+    if isinstance(args := arguments.get("args"), list) and args:
         return _query_of(args[0], depth + 1)
     texts = [text for text in fields.values() if isinstance(text, str)]
     return texts[0] if len(texts) == 1 else None

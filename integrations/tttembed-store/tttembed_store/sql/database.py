@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import Select, column, create_engine, event, func, select, table, text
+from sqlalchemy import create_engine, event, func, select, text
 from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -29,10 +29,10 @@ from tttembed_store.sql.rows import check_lease, fact
 from tttembed_store.sql.schema import HEAD, metadata
 
 # What a writing transaction does; on PostgreSQL it decides which other transactions it excludes, see `_lock`.
-Access = Literal["observing", "spending", "forgetting", "publishing", "migrating"]
+Access = Literal["observing", "spending", "forgetting", "publishing", "making"]
 
-# The fact that tells a store from any other: the key of its hashes, drawn where it was made.
-_SALT = "salt"
+# The facts that tell a store from any other: the key of its hashes, drawn where it was made, and its schema.
+SALT, SCHEMA = "salt", "schema"
 # KiB of an SQLite file that a connection keeps in memory at most: a batch of observations touches pages all over.
 _CACHE_KIB = 8_192
 # Bytes that SQLite's log keeps at most once no reader needs more: the log of a time with a frozen reader is given back.
@@ -95,6 +95,11 @@ class Database:
         event.listen(self.engine, "handle_error", _reopen)
         _survive_fork(self.engine)
 
+    def check_file(self) -> None:
+        """Refuse an SQLite file that is not there: whoever serves or learns from a store has mistyped its name."""
+        if self.file is not None and not self.file.exists():  # connecting would make it
+            raise StoreError(f"{self.name}: expected a store, found no file (`tttembed store create` makes one)")
+
     def close(self) -> None:
         """Let every connection go, one that a transaction uses once that ends."""
         pool = self.engine.pool
@@ -132,13 +137,13 @@ class Database:
     def recognise(self) -> None:
         """From now on, only the store that is there now is read and written."""
         with self.read() as connection:
-            salt = fact(connection, _SALT)
+            salt = fact(connection, SALT)
         if salt is None:
             raise StoreError(f"{self.name}: expected a store with the salt of its hashes, found none")
         self.salt = bytes.fromhex(salt)
 
     def _check_store(self, connection: Connection) -> None:
-        if self.salt and fact(connection, _SALT) != self.salt.hex():
+        if self.salt and fact(connection, SALT) != self.salt.hex():
             raise StoreReplaced(f"{self.name}: expected the store that was opened, found another one")
 
     def _check_file(self, path: Path, _: Any, entry: ConnectionPoolEntry, __: Any) -> None:
@@ -155,6 +160,15 @@ class Database:
         if self.is_sqlite:
             return time.time()
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+
+    def size(self, connection: Connection) -> int:
+        """Bytes of the whole database."""
+        if self.is_sqlite:
+            pages, of_page = (
+                connection.execute(text(f"PRAGMA page_{what}")).scalar_one() for what in ("count", "size")
+            )
+            return int(pages * of_page)
+        return int(connection.execute(select(func.pg_database_size(func.current_database()))).scalar_one())
 
     def today(self, connection: Connection) -> date:
         """The day by UTC."""
@@ -179,10 +193,9 @@ class Database:
 
     def _was_replaced(self) -> bool:
         """Whether a newer package has brought the tables to a schema of its own since they were opened."""
-        revision: Select[Any] = select(column("version_num")).select_from(table("alembic_version"))
         try:
             with self.engine.connect() as connection:
-                return connection.execute(revision).scalar() not in (None, HEAD)
+                return fact(connection, SCHEMA) not in (None, HEAD)
         except SQLAlchemyError:
             return False
 
@@ -286,7 +299,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _lock(connection: Connection, access: Access) -> None:
-    """Take PostgreSQL's locks: many transactions observe at once, one at a time spends, forgets, publishes or migrates.
+    """Take PostgreSQL's locks: many transactions observe at once, one at a time spends, forgets, publishes or makes.
 
     Forgetting also excludes observing and publishing.
     """
@@ -294,7 +307,7 @@ def _lock(connection: Connection, access: Access) -> None:
         connection.execute(select(func.pg_advisory_xact_lock_shared(_DATA_LOCK)))
     if access == "spending":
         connection.execute(select(func.pg_advisory_xact_lock(_MONEY_LOCK)))
-    if access == "migrating":
+    if access == "making":
         connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
     if access == "forgetting":
         connection.execute(select(func.pg_advisory_xact_lock(_DATA_LOCK)))

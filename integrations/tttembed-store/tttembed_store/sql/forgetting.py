@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -14,9 +14,9 @@ from tttembed_rag.errors import InputError
 from tttembed_store.sql import schema
 from tttembed_store.sql.log.due import mark_due
 from tttembed_store.sql.log.observing import EVERYTHING, Kind, forgotten_id, update_progress
-from tttembed_store.sql.log.sources import take_back
+from tttembed_store.sql.log.sources import HAS_SOURCE, take_back
 from tttembed_store.sql.records import Forgotten
-from tttembed_store.sql.rows import ids_of, in_parts, insert_all
+from tttembed_store.sql.rows import delete_among, ids_of, in_parts, insert_all, rows_among
 from tttembed_store.sql.versions.changes import write_line
 from tttembed_store.sql.versions.registry import announce
 from tttembed_store.sql.work.states import DERIVED, MEMORY, REMEMBERED
@@ -31,41 +31,37 @@ def forget(
     connection: Connection,
     salt: bytes,
     kind: Kind | None,
-    names: Sequence[str],
+    things: Mapping[str, Sequence[str]],
     *,
     tenant: str,
     unseen: bool,
     by: str,
     now: float,
 ) -> Forgotten:
-    """As `Store.forget`, of what has one of *names*, or (None) of all of a tenant.
+    """As `Store.forget`, of *things*, each with the names that it may have, or (None) of all of a tenant.
 
     What was served until *now* and is written later is left out: see `observing.write_entries`.
     """
     owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+    names = [name for named in things.values() for name in named]
     keys = [EVERYTHING] if kind is None else [forgotten_id(salt, kind, name) for name in names]
-    f = schema.forgotten
     if kind == "source":
+        for source in things if not unseen else ():
+            _check_source(connection, salt, tenant, owner, source, things[source])
         rewards, queries = take_back(connection, owner, names)
         update_progress(connection, queries)
         gone = Forgotten(rewards=rewards)
-        before = exists().where(f.c.tenant == owner, f.c.query.in_(keys))
-        if not (gone.rewards or unseen or connection.execute(select(before)).scalar()):
-            near = _near(connection, owner, names[0])
-            raise InputError(
-                f"source: expected one that has rewarded queries of tenant {tenant!r}, got {names[0]!r}{near}; nothing "
-                "was deleted; `unseen` allows one without rewards, and deletes all versions of the tenant"
-            )
     elif kind == "document":
         gone = _forget_documents(connection, owner, names)
     else:
         gone = _forget_queries(connection, owner, names if kind == "query" else None)
-    insert_all(connection, f, [{"tenant": owner, "query": key, "at": now} for key in keys], replace=True)
+    rows = [{"tenant": owner, "query": key, "at": now} for key in keys]
+    insert_all(connection, schema.forgotten, rows, replace=True)
     # Versions may have learned from rewards of an unseen source that were dropped since: nothing tells of these now.
     learned_from = kind is None or gone.queries or gone.rewards or (kind == "source" and unseen)
     if learned_from or _has_expired(connection, owner):
         gone = replace(gone, versions=_unlearn(connection, tenant, owner))
-    what = f"a {kind}" if kind else "all of the tenant"
+    what = "all of the tenant" if kind is None else f"a {kind}" if len(things) == 1 else f"{len(things)} {kind} names"
     count = f"{gone.rewards} rewards" if kind in ("source", "document") else f"{gone.queries} queries"
     write_line(connection, by, "forget", f"{what}: {count}, {gone.versions} versions", tenant)
     return gone
@@ -75,9 +71,10 @@ def _forget_queries(connection: Connection, owner: int, names: Sequence[str] | N
     """Delete the queries of a tenant with the ids *names*, or (None) all."""
     q = schema.queries
     chosen = select(q.c.id).where(q.c.tenant == owner).order_by(q.c.id)
-    if names is not None:
-        chosen = chosen.where(q.c.name.in_(names))
-    numbers = connection.execute(chosen).scalars().all()
+    if names is None:
+        numbers = connection.execute(chosen).scalars().all()
+    else:
+        numbers = [number for (number,) in rows_among(connection, chosen, q.c.name, names)]
     pairs, rewards, _ = _delete_queries(connection, numbers)
     of_tenant = schema.documents.c.tenant == owner
     # Also documents that a query was shown before it was shown too many others: no pair tells of them any more.
@@ -86,27 +83,39 @@ def _forget_queries(connection: Connection, owner: int, names: Sequence[str] | N
 
 
 def _forget_documents(connection: Connection, owner: int, names: Sequence[str]) -> Forgotten:
-    """Delete a tenant's document with one of *names*."""
+    """Delete a tenant's documents with *names*."""
     d, p = schema.documents.c, schema.pairs
-    which = (d.tenant == owner) & d.name.in_(names)
-    numbers = connection.execute(select(d.id).where(which)).scalars().all()
-    queries = connection.execute(select(p.c.query).where(p.c.document.in_(numbers)).distinct()).scalars().all()
-    counts: Counter[str] = Counter()
-    for part in in_parts(queries):
-        for table in (schema.source_rewards, schema.rewards, p):
-            gone = table.delete().where(table.c.query.in_(part), table.c.document.in_(numbers))
-            counts[table.name] += connection.execute(gone).rowcount
-    documents = _delete_documents(connection, which)
-    update_progress(connection, queries)
-    return Forgotten(documents=documents, pairs=counts["pairs"], rewards=counts["rewards"])
+    counts, touched = Counter[str](), set[int]()
+    for part in in_parts(names):
+        which = (d.tenant == owner) & d.name.in_(part)
+        numbers = connection.execute(select(d.id).where(which)).scalars().all()
+        queries = connection.execute(select(p.c.query).where(p.c.document.in_(numbers)).distinct()).scalars().all()
+        for table in (schema.rewards, p):
+            of_part = table.c.document.in_(numbers)
+            counts[table.name] += delete_among(connection, table, table.c.query, queries, of_part)
+        counts["documents"] += _delete_documents(connection, which)
+        touched.update(queries)
+    update_progress(connection, sorted(touched))
+    return Forgotten(documents=counts["documents"], pairs=counts["pairs"], rewards=counts["rewards"])
 
 
-def _near(connection: Connection, owner: int, name: str) -> str:
-    """The sources of a tenant that are called almost so, in words; empty where there are none."""
-    q, s = schema.queries, schema.source_rewards
-    named = select(s.c.source).distinct().join(q, q.c.id == s.c.query).where(q.c.tenant == owner, s.c.source > "")
-    near = get_close_matches(name, connection.execute(named.limit(_COMPARED)).scalars().all())
-    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+def _check_source(
+    connection: Connection, salt: bytes, tenant: str, owner: int, source: str, names: Sequence[str]
+) -> None:
+    """Refuse a *source* that has none of *names* in the store, and was not forgotten before."""
+    q, r, f = schema.queries, schema.rewards, schema.forgotten
+    of_tenant = select(r.c.source).distinct().join(q, q.c.id == r.c.query).where(q.c.tenant == owner, HAS_SOURCE)
+    keys = [forgotten_id(salt, "source", name) for name in names]
+    before = select(f.c.at).where(f.c.tenant == owner, f.c.query.in_(keys))
+    known = (statement.limit(1) for statement in (of_tenant.where(r.c.source.in_(names)), before))
+    if any(connection.execute(statement).first() for statement in known):
+        return
+    near = get_close_matches(source, connection.execute(of_tenant.limit(_COMPARED)).scalars().all())
+    meant = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+    raise InputError(
+        f"source: expected one that has rewarded queries of tenant {tenant!r}, got {source!r}{meant}; nothing "
+        "was deleted; `unseen` allows one without rewards, and deletes all versions of the tenant"
+    )
 
 
 def _unlearn(connection: Connection, tenant: str, owner: int) -> int:
@@ -167,19 +176,14 @@ def _delete_with_documents(connection: Connection, numbers: Sequence[int]) -> No
 
 def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int, int, set[int]]:
     """Delete queries by id; gives how many pairs and rewards went with them, and the documents that they were shown."""
-    pairs, r = schema.pairs, schema.rewards.c
-    gone = rewards = 0
-    shown = set[int]()
-    for part in in_parts(numbers):
-        for table in (schema.progress, schema.query_vectors, schema.source_rewards):
-            connection.execute(table.delete().where(table.c.query.in_(part)))
-        spoken = select(func.count(r.value)).where(r.query.in_(part))
-        rewards += connection.execute(spoken).scalar_one()
-        connection.execute(schema.rewards.delete().where(r.query.in_(part)))
-        shown.update(connection.execute(select(pairs.c.document).where(pairs.c.query.in_(part)).distinct()).scalars())
-        gone += connection.execute(pairs.delete().where(pairs.c.query.in_(part))).rowcount
-        connection.execute(schema.queries.delete().where(schema.queries.c.id.in_(part)))
-    return gone, rewards, shown
+    p, r = schema.pairs, schema.rewards.c
+    rewards = sum(count for (count,) in rows_among(connection, select(func.count(r.value)), r.query, numbers))
+    shown = {document for (document,) in rows_among(connection, select(p.c.document).distinct(), p.c.query, numbers)}
+    for table in (schema.progress, schema.query_vectors, schema.rewards):
+        delete_among(connection, table, table.c.query, numbers)
+    pairs = delete_among(connection, p, p.c.query, numbers)
+    delete_among(connection, schema.queries, schema.queries.c.id, numbers)
+    return pairs, rewards, shown
 
 
 def _unseen() -> ColumnElement[bool]:

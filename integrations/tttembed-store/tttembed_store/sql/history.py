@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -16,9 +16,9 @@ from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import TEXT_ID, Database
 from tttembed_store.sql.log.reading import in_turns
-from tttembed_store.sql.log.sources import BySource, Pair, all_of, by_source_of
+from tttembed_store.sql.log.sources import HAS_SOURCE, BySource, Pair, mean, rewards_of
 from tttembed_store.sql.records import Day
-from tttembed_store.sql.rows import id_of, in_parts
+from tttembed_store.sql.rows import id_of, rows_among
 from tttembed_store.sql.work.answers import spent_on
 
 _DAY_SECONDS = 86_400
@@ -75,7 +75,7 @@ class History:
         """The rewards that *judge* gave to documents of *tenant*, by (query id, document id); None is all queries."""
         q, d, r = schema.queries, schema.documents, schema.rewards
         rewarded = (
-            select(q.c.name, d.c.name, r.c.value)
+            select(q.c.id, q.c.name, d.c.name, r.c.value)
             .join(r, r.c.query == q.c.id)
             .join(d, d.c.id == r.c.document)
             .where(r.c.value.is_not(None))
@@ -87,57 +87,59 @@ class History:
                 r.c.judge == id_of(connection, schema.judges, judge),
             )
             if query_ids is None:
-                rows = list(connection.execute(rewarded))
+                rows: Iterable[Any] = connection.execute(rewarded)
             else:
-                parts = (rewarded.where(q.c.name.in_(part)) for part in in_parts(query_ids))
-                rows = [row for part in parts for row in connection.execute(part)]
-        return {(query, document): float(value) for query, document, value in rows}
+                rows = rows_among(connection, rewarded, q.c.name, query_ids)
+            of_sources: dict[tuple[int, str, str], list[float]] = defaultdict(list)
+            for number, query, document, value in rows:
+                of_sources[number, query, document].append(value)
+        return {(query, document): mean(values) for (_, query, document), values in of_sources.items()}
 
     def tasks(self, tenant: str) -> dict[str, list[str]]:
         """The tasks of each query of *tenant* by its id."""
-        q = schema.queries
         tasks: dict[str, list[str]] = defaultdict(list)
-        with self._database.read() as connection:
-            owner = id_of(connection, schema.tenants, tenant)
-            for name, task in connection.execute(select(q.c.name, q.c.task).where(q.c.tenant == owner)):
-                tasks[name].append(task)
+        for name, task in self._of_queries(tenant, schema.queries.c.task):
+            tasks[name].append(task)
         return dict(tasks)
 
-    def document_texts(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
+    def document_texts(self, tenant: str, names: Collection[str]) -> dict[str, str]:
         """The texts of documents of *tenant* by their ids, where texts are kept."""
-        return dict(self._of_documents(tenant, names, schema.documents.c.text))
+        return self._of_documents(tenant, names, schema.documents.c.text)
 
     def in_words(self, tenant: str, sentence: str) -> str:
         """The *sentence* with the beginnings of texts in place of the ids of *tenant*'s documents that they became."""
-        texts = self.document_texts(tenant, sorted(set(TEXT_ID.findall(sentence))))
+        texts = self.document_texts(tenant, set(TEXT_ID.findall(sentence)))
         for name, text in texts.items():
             sentence = sentence.replace(name, repr(text[:_NAMED]))
         return sentence
 
-    def document_lengths(self, tenant: str, names: Sequence[str]) -> dict[str, int]:
+    def document_lengths(self, tenant: str, names: Collection[str]) -> dict[str, int]:
         """The characters of those texts."""
-        return dict(self._of_documents(tenant, names, func.length(schema.documents.c.text)))
+        return self._of_documents(tenant, names, func.length(schema.documents.c.text))
 
-    def document_arrivals(self, tenant: str, names: Sequence[str]) -> dict[str, int]:
+    def document_arrivals(self, tenant: str, names: Collection[str]) -> dict[str, int]:
         """A number of each document of *tenant*, larger for one that was first served later than another."""
-        return dict(self._of_documents(tenant, names, schema.documents.c.id))
+        return self._of_documents(tenant, names, schema.documents.c.id)
 
-    def _of_documents(self, tenant: str, names: Sequence[str], wanted: ColumnElement[Any]) -> list[tuple[str, Any]]:
-        """What is *wanted* of documents, where there is such a thing, each with its name."""
+    def _of_documents(self, tenant: str, names: Collection[str], wanted: ColumnElement[Any]) -> dict[str, Any]:
+        """What is *wanted* of documents by their names, where there is such a thing."""
         d = schema.documents
         with self._database.read() as connection:
             owner = id_of(connection, schema.tenants, tenant)
             named = select(d.c.name, wanted).where(d.c.tenant == owner, wanted.is_not(None))
-            parts = (named.where(d.c.name.in_(part)) for part in in_parts(names))
-            return [(name, value) for part in parts for name, value in connection.execute(part)]
+            return dict(map(tuple, rows_among(connection, named, d.c.name, names)))
 
     def texts(self, tenant: str) -> dict[str, str]:
         """The text of each query of *tenant* by its id, where texts are kept."""
+        return dict(self._of_queries(tenant, schema.queries.c.text))
+
+    def _of_queries(self, tenant: str, wanted: ColumnElement[Any]) -> list[tuple[str, Any]]:
+        """What is *wanted* of the queries of *tenant*, where there is such a thing, each with its name."""
         q = schema.queries
         with self._database.read() as connection:
             owner = id_of(connection, schema.tenants, tenant)
-            named = select(q.c.name, q.c.text).where(q.c.tenant == owner, q.c.text.is_not(None))
-            return {row.name: row.text for row in connection.execute(named)}
+            named = select(q.c.name, wanted).where(q.c.tenant == owner, wanted.is_not(None))
+            return [(name, value) for name, value in connection.execute(named)]
 
     def recent(
         self,
@@ -177,14 +179,14 @@ class History:
                 )
             newest = newest.order_by(q.c.last_at.desc(), q.c.id.desc())
             rows = connection.execute(newest.limit(limit)).all()
-            shown = _candidates(connection, [row.id for row in rows], number, depth)
-            rewards = by_source_of(connection, number, [row.id for row in rows]) if by_source else {}
+            shown = _candidates(connection, [row.id for row in rows], depth)
+            rewards = rewards_of(connection, number, [row.id for row in rows])
         return [
             Served(
                 row.name, _vector(row.vector), candidates, row.text or "", row.task, tenant, row.last_at, source=source
             )
             for row in rows
-            for source, candidates in _by_source(row.id, shown[row.id], rewards).items()
+            for source, candidates in _rewarded(row.id, shown[row.id], rewards, by_source=by_source).items()
         ]
 
     def of_source(
@@ -192,52 +194,49 @@ class History:
     ) -> list[tuple[str, str, np.ndarray[Any, np.dtype[np.float32]], str, float]]:
         """The last rewards of a *source* of *least* or more, oldest first: task, text, vector, document, value."""
         q, e, own = schema.queries, schema.embedders, schema.query_vectors
-        s, d, t, j = schema.source_rewards, schema.documents, schema.tenants, schema.judges
-        rewarded = select(q.c.task, q.c.text, own.c.vector, d.c.name, s.c.value).where(
-            *(s.c.source == source, t.c.name == tenant, j.c.name == judge, e.c.name == embedder),
-            *(s.c.query == q.c.id, s.c.document == d.c.id, s.c.judge == j.c.id, q.c.tenant == t.c.id),
-            *(own.c.query == q.c.id, own.c.embedder == e.c.id, q.c.text.is_not(None), s.c.value >= least),
+        r, d, t, j = schema.rewards, schema.documents, schema.tenants, schema.judges
+        rewarded = select(q.c.task, q.c.text, own.c.vector, d.c.name, r.c.value).where(
+            *(HAS_SOURCE, r.c.source == source, t.c.name == tenant, j.c.name == judge, e.c.name == embedder),
+            *(r.c.query == q.c.id, r.c.document == d.c.id, r.c.judge == j.c.id, q.c.tenant == t.c.id),
+            *(own.c.query == q.c.id, own.c.embedder == e.c.id, q.c.text.is_not(None), r.c.value >= least),
         )
         with self._database.read() as connection:
-            rows = connection.execute(rewarded.order_by(s.c.at.desc()).limit(limit)).all()
+            rows = connection.execute(rewarded.order_by(r.c.at.desc()).limit(limit)).all()
         return [(task, text, _vector(vector), name, value) for task, text, vector, name, value in reversed(rows)]
 
 
-def _by_source(
-    query: int, shown: Mapping[int, Candidate], rewards: Mapping[Pair, BySource]
+def _rewarded(
+    query: int, shown: Mapping[int, Candidate], rewards: Mapping[Pair, BySource], *, by_source: bool
 ) -> dict[str, list[Candidate]]:
-    """The candidates *shown* for a query with the rewards of each source; the empty source is the judge itself."""
-    of_pair = {
-        document: all_of(candidate.reward, rewards.get((query, document), {})) for document, candidate in shown.items()
-    }
-    sources = sorted({source for by_source in of_pair.values() for source in by_source}) or [""]
+    """The candidates *shown* for a query with the rewards of each source, or under the empty one with their mean."""
+    of_source: dict[str, dict[int, float]] = defaultdict(dict)
+    for document in shown:
+        stored = rewards.get((query, document), {}).items()
+        values = {source: value for source, (value, _) in stored if value is not None}
+        if values and not by_source:
+            values = {"": mean(values.values())}
+        for source, value in values.items():
+            of_source[source][document] = value
     return {
-        source: [
-            replace(candidate, reward=of_pair[document][source][0] if source in of_pair[document] else None)
-            for document, candidate in shown.items()
-        ]
-        for source in sources
+        source: [replace(candidate, reward=of_source[source].get(document)) for document, candidate in shown.items()]
+        for source in sorted(of_source) or [""]
     }
 
 
-def _candidates(
-    connection: Connection, queries: Sequence[int], judge: int | None, depth: int
-) -> dict[int, dict[int, Candidate]]:
+def _candidates(connection: Connection, queries: Sequence[int], depth: int) -> dict[int, dict[int, Candidate]]:
     """By query and the row of its document, the candidates in base order."""
-    q, p, d, v, r = schema.queries, schema.pairs, schema.documents, schema.document_vectors, schema.rewards
+    q, p, d, v = schema.queries, schema.pairs, schema.documents, schema.document_vectors
     shown: dict[int, dict[int, Candidate]] = defaultdict(dict)
-    for numbers in in_parts(queries):
-        rows = connection.execute(
-            select(p.c.query, d.c.id, d.c.name, func.substr(d.c.text, 1, _TEXT), v.c.vector, r.c.value)
-            .join(q, q.c.id == p.c.query)
-            .join(d, d.c.id == p.c.document)
-            .join(v, and_(v.c.document == p.c.document, v.c.embedder == q.c.embedder))
-            .outerjoin(r, and_(r.c.query == p.c.query, r.c.judge == judge, r.c.document == p.c.document))
-            .where(p.c.query.in_(numbers), p.c.place < depth)
-            .order_by(p.c.query, p.c.place, d.c.id)
-        )
-        for query, document, name, text, vector, value in rows:
-            shown[query][document] = Candidate(name, _vector(vector), text or "", value)
+    candidates = (
+        select(p.c.query, d.c.id, d.c.name, func.substr(d.c.text, 1, _TEXT), v.c.vector)
+        .join(q, q.c.id == p.c.query)
+        .join(d, d.c.id == p.c.document)
+        .join(v, and_(v.c.document == p.c.document, v.c.embedder == q.c.embedder))
+        .where(p.c.place < depth)
+        .order_by(p.c.query, p.c.place, d.c.id)
+    )
+    for query, document, name, text, vector in rows_among(connection, candidates, p.c.query, queries):
+        shown[query][document] = Candidate(name, _vector(vector), text or "")
     return shown
 
 

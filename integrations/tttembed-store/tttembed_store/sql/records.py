@@ -28,14 +28,8 @@ ANONYMOUS = "anonymous"
 class Counts:
     """How much a store, or one tenant, holds.
 
-    Attributes:
-        queries: Queries observed.
-        documents: Documents that were shown for them.
-        pairs: Pairs of query and document.
-        rewards: Rewards of pairs, of all judges; what several sources gave to one judge is one.
-        waiting: Pairs that no judge has answered.
-        bytes: Size of the whole database, also where one tenant is asked for.
-        dropped: Rewards of sources that were dropped, as a pair keeps those of the last 32 sources.
+    The rewards are those of all judges and sources, and pairs are waiting that no judge has answered. The size in bytes
+    is that of the whole database, also where one tenant is asked for.
     """
 
     queries: int
@@ -44,18 +38,11 @@ class Counts:
     rewards: int
     waiting: int
     bytes: int
-    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What judges were paid for.
-
-    Attributes:
-        pairs: Pairs asked about.
-        tokens: Tokens used.
-        usd: Money spent.
-    """
+    """What judges were paid for: pairs asked about, tokens and US dollars."""
 
     pairs: int = 0
     tokens: float = 0.0
@@ -83,13 +70,10 @@ class Day:
 
 @dataclass(frozen=True)
 class Version:
-    """Published offsets and what is known of them.
+    """Offsets that were published for a *tenant*, *at* a Unix second *by* somebody, and what is known of them.
 
     Attributes:
         number: Rises with every version of a store, of any tenant.
-        tenant: The tenant it was published for.
-        at: When it was published, in Unix seconds.
-        by: The name of the one who published it.
         note: The reason.
         embedder: Fingerprint of the model that made the vectors it was learned from; empty where it is not known.
         width: Width d of its vectors.
@@ -128,10 +112,8 @@ class Version:
 class Generations:
     """What changes with what is served, of all tenants in one moment.
 
-    Attributes:
-        halted: Why all tenants are served base vectors; None where they are not.
-        own: By tenant, a number that rises with each change of its own version or its own halt. The shared tenant, "",
-            is there; of all others those alone that ever had something of their own.
+    They are *halted* for a reason, or None; by tenant, the number of its *own* rises with each change of its version or
+    halt. The shared tenant, "", is there; of all others those alone that ever had something of their own.
     """
 
     halted: str | None
@@ -155,12 +137,9 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work for a tenant alone for a while.
+    """The right of an owner to work for a tenant alone for a while.
 
-    Attributes:
-        tenant: The tenant.
-        owner: The name of the owner.
-        token: Tells this lease from all others of the tenant; a store refuses changes under a lease that is lost.
+    The token tells it from all other leases of the tenant: a store refuses changes under one that is lost.
     """
 
     tenant: str
@@ -170,15 +149,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What `Store.forget` deleted.
-
-    Attributes:
-        queries: Queries.
-        documents: Documents that were shown for no other query.
-        pairs: Pairs of query and document.
-        rewards: Rewards of the pairs.
-        versions: Published versions that were learned from them, or may have been.
-    """
+    """What `Store.forget` deleted: documents were shown for no other query, and versions may have learned from it."""
 
     queries: int = 0
     documents: int = 0
@@ -189,15 +160,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change.
-
-    Attributes:
-        at: When it was made, in Unix seconds.
-        tenant: The tenant that it concerns; None concerns all.
-        by: The name of the one who made it.
-        action: What was done, in one word.
-        detail: The rest, in words.
-    """
+    """One change, made *at* a Unix second *by* somebody; where its *tenant* is None it concerns all tenants."""
 
     at: float
     tenant: str | None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tttembed_rag.errors import LeaseLost, VectorError
@@ -51,6 +51,26 @@ def in_parts(items: Sequence[ItemT], size: int = AT_ONCE) -> Iterator[Sequence[I
     """*items*, at most *size* at a time."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def rows_among(
+    connection: Connection, statement: Select[Any], column: ColumnElement[Any], values: Collection[Any]
+) -> Iterator[Any]:
+    """The rows of *statement* of which a *column* has one of *values*, however many there are."""
+    for part in in_parts(list(values)):
+        yield from connection.execute(statement.where(column.in_(part)))
+
+
+def delete_among(
+    connection: Connection,
+    table: Table,
+    column: ColumnElement[Any],
+    values: Collection[Any],
+    *which: ColumnElement[bool],
+) -> int:
+    """Delete the rows of which a *column* has one of *values*, however many there are; gives how many went."""
+    parts = (table.delete().where(column.in_(part), *which) for part in in_parts(list(values)))
+    return sum(connection.execute(part).rowcount for part in parts)
 
 
 def id_of(connection: Connection, table: Table, name: str) -> int | None:

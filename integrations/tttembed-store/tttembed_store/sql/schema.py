@@ -1,8 +1,7 @@
 """The tables of a store.
 
 A column that refers to another table has the singular of its name. Values that many rows share (tenants, embedders,
-judges, documents) are stored once. Vectors lie in tables of their own, one row for each embedding model. The scripts
-in `migrations` make these tables.
+judges, documents) are stored once. Vectors lie in tables of their own, one row for each embedding model.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from sqlalchemy.types import BigInteger, Boolean, Date, Double, Integer, LargeBi
 
 from tttembed_rag.rewards.names import MAX_NAME
 
-# The revision that this package reads and writes: the newest script in migrations/versions.
+# The revision that this package reads and writes.
 HEAD = "0001"
 
 metadata = MetaData()
@@ -54,7 +53,7 @@ def _index(name: str, *columns: str, only: str) -> Index:
 
 
 # Single facts of the store: the salt of keyed hashes, why and by whom all tenants are halted, whether texts are kept,
-# the oldest schema whose programs may use it.
+# its schema, and the oldest whose programs may use it.
 facts = _table("facts", Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
 
 tenants = _table(
@@ -136,28 +135,17 @@ rewards = _table(
     _of("queries", primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     Column("document", _Id, primary_key=True),
-    # In [0, 1], the mean over sources where there are several; null where the judge declined.
-    Column("value", Double),
-    # Rewards of sources that were dropped, as later ones came.
-    Column("dropped", Integer, nullable=False, server_default="0"),
-    sqlite_with_rowid=False,
-)
-
-# What each source said of a pair, where any source is named; the empty name is the declared judge.
-source_rewards = _table(
-    "source_rewards",
-    _of("queries", primary_key=True),
-    _of("judges", primary_key=True, cascade=False),
-    Column("document", _Id, primary_key=True),
+    # Who gave it to the judge; empty where the judge did itself.
     Column("source", String(MAX_NAME), primary_key=True),
-    Column("value", Double, nullable=False),
+    # In [0, 1]; null where the judge declined.
+    Column("value", Double),
     Column("at", Double, nullable=False),
-    Index("source_rewards_by_source", "source"),
+    _index("rewards_by_source", "source", only="source > ''"),
     sqlite_with_rowid=False,
 )
 
-# How many rewards each judge gave for each query, and how many pairs wait for it: follows from pairs and rewards. A
-# document's first text makes the pairs wait of those queries that are served from then on.
+# How many rewards of each judge there are for each query, and how many pairs wait for it: follows from pairs and
+# rewards. A document's first text makes the pairs wait of those queries that are served from then on.
 progress = _table(
     "progress",
     _of("queries", primary_key=True),
@@ -223,7 +211,7 @@ spending = _table(
     Column("usd", Double, nullable=False),
 )
 
-# Calls of judges under way, as long as the lease under which they were charged is held: see `work.account`.
+# Calls of judges under way, as long as the lease under which they were charged is held: see `work.answers`.
 charges = _table(
     "charges",
     Column("key", String(32), primary_key=True),

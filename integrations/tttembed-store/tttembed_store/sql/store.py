@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import get_args
 from uuid import uuid4
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import select
 
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.judges.examination import has_passed
@@ -24,7 +25,7 @@ from tttembed_store.sql.log.due import Due
 from tttembed_store.sql.log.entries import Entries, QueryKey, with_text_ids
 from tttembed_store.sql.log.observing import Kind
 from tttembed_store.sql.log.vectors import StoredVectors
-from tttembed_store.sql.migrating import make, migrate
+from tttembed_store.sql.making import make, prepare
 from tttembed_store.sql.records import Counts, Forgotten, Generations, Serving, checked_reward
 from tttembed_store.sql.versions.changes import Changes
 from tttembed_store.sql.versions.registry import Registry
@@ -37,9 +38,7 @@ _NO_TEXTS = "no_texts"
 
 
 def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
-    """The store at *url*, made if absent, and brought up to date if an older package made it.
-
-    Processes of the older package go on, and may start again, unless the release says otherwise.
+    """The store at *url*, made if absent.
 
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://USER:PASSWORD@HOST/NAME``.
@@ -52,7 +51,7 @@ def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
     """
     database = Database(url)
     try:
-        migrate(database, create=create)
+        prepare(database, create=create)
         return Store(database, texts=_keeps_texts(database, wanted=texts))
     except BaseException:
         database.close()
@@ -62,7 +61,7 @@ def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
 def memory_store() -> Store:
     """A new store in the memory of this process: nothing of it is in a file, and all of it goes when it is closed."""
     database = Database(f"sqlite:///file:/{uuid4().hex}?vfs=memdb&uri=true")
-    with database.write("migrating") as connection:
+    with database.write("making") as connection:
         make(connection)
     return Store(database)
 
@@ -84,11 +83,7 @@ class Store(AbstractContextManager["Store"]):
         text_id: Gives the id of a text, which cannot be guessed without this store; works while the store is away.
         registry: The published versions: publishing and taking back, which one is live, and whether it is halted.
         judge_queue: The pairs that wait for a judge, and what judges were paid.
-        open_batches: What was sent to batch services and has no results yet.
         changes: Who changed what, and when.
-        leases: The right to do something alone, for workers.
-        due: The tenants with something new to learn from, for workers.
-        states: What a worker keeps between rounds.
         history: What a report reads.
         vectors: Which vectors are missing, and making them.
     """
@@ -259,7 +254,7 @@ class Store(AbstractContextManager["Store"]):
     def counts(self, tenant: str | None = None) -> Counts:
         """How much a tenant has, or (None) all tenants; counts rows, so it takes seconds where there are many."""
         with self._database.read() as connection:
-            return reading.counts_of(connection, tenant, self._size(connection))
+            return reading.counts_of(connection, tenant, self._database.size(connection))
 
     def generations(self) -> Generations:
         """Whether all tenants are halted, and a number for each that rises with what is its own; one look-up."""
@@ -290,43 +285,49 @@ class Store(AbstractContextManager["Store"]):
         self,
         *,
         tenant: str,
-        query_id: str | None = None,
-        source: str | None = None,
-        document_id: str | None = None,
+        query_id: str | Collection[str] | None = None,
+        source: str | Collection[str] | None = None,
+        document_id: str | Collection[str] | None = None,
         unseen: bool = False,
         by: str,
     ) -> Forgotten:
-        """Delete a query, what a source said, a document, or all of a tenant, and all that was learned from it.
+        """Delete queries, what sources said, documents, or all of a tenant, and all that was learned from it.
 
         Every version of the tenant goes; the next fit is what it would be had the deleted never been seen. The log of
         changes goes on saying when, who and what, without details of the tenant. Nothing comes back late, neither what
         was served before and is written later, nor a judge's answer, nor what a worker is learning; the clocks of hosts
         and database must agree on what is late. On SQLite no byte of it stays in the file, which is written anew in its
-        own size; PostgreSQL may overwrite its space.
+        own size, so forget many names by one call; PostgreSQL may overwrite its space.
 
         Args:
             tenant: The tenant that was served; "" is the shared tenant.
-            query_id: The id of a query, or its text where it was captured without an id; None is all of the tenant.
-            source: A source, such as a user: the rewards that it gave are deleted, the queries stay.
-            document_id: A document, with texts, vectors and rewards; no version goes where it has no reward.
-            unseen: Whether the source may be one without rewards: they were dropped, have expired, or still wait to be
+            query_id: The id of a query, or several; or its text where it was captured without an id.
+            source: A source, such as a user, or several: the rewards that it gave are deleted, the queries stay.
+            document_id: A document, or several, with texts, vectors and rewards; no version goes where none has a
+                reward.
+            unseen: Whether a source may be one without rewards: they were dropped, have expired, or still wait to be
                 written. All versions go then, too, as they may have learned from it.
             by: The name of the one who asks for it.
 
         Raises:
-            InputError: Several things are named, or the store holds no reward of the source, which was not forgotten
+            InputError: Things of two kinds are named, or the store holds no reward of a source, which was not forgotten
                 before; nothing was deleted.
             StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.
         """
         checked_name("by", by)
         checked_name("tenant", tenant, empty=True)
-        checked_name("source", source or "-")
-        things: dict[Kind, str | None] = {"query": query_id, "source": source, "document": document_id}
-        named = [(kind, name) for kind, name in things.items() if name is not None]
+        named: dict[Kind, Collection[str]] = {
+            kind: [names] if isinstance(names, str) else names
+            for kind, names in zip(get_args(Kind), (query_id, source, document_id), strict=True)
+            if names is not None
+        }
         if len(named) > 1:
-            raise InputError(f"source: expected a query, a source or a document, got {len(named)} of them")
-        kind, thing = named[0] if named else (None, "")
-        names = [name for name in (thing, self.text_id(thing)) if is_name(name)]  # an id may stand for the text
+            raise InputError(f"source: expected queries, sources or documents, got {len(named)} of these")
+        kind, things = next(iter(named.items()), (None, ()))
+        for name in things if kind == "source" else ():
+            checked_name("source", name, empty=True)
+        # An id may stand for the text.
+        names = {thing: [name for name in (thing, self.text_id(thing)) if is_name(name)] for thing in things}
         with self._database.write("forgetting") as connection:
             now, salt = self._database.now(connection), self._database.salt
             gone = forgetting.forget(connection, salt, kind, names, tenant=tenant, unseen=unseen, by=by, now=now)
@@ -346,14 +347,6 @@ class Store(AbstractContextManager["Store"]):
         """Keep the newest queries of each tenant in turns, *most* in all; tenants without any go too, if not served."""
         with self._database.write("forgetting") as connection:
             forgetting.keep_newest(connection, most)
-
-    def _size(self, connection: Connection) -> int:
-        if self._database.is_sqlite:
-            pages, size = (
-                connection.execute(text(f"PRAGMA {name}")).scalar_one() for name in ("page_count", "page_size")
-            )
-            return int(pages * size)
-        return int(connection.execute(select(func.pg_database_size(func.current_database()))).scalar_one())
 
 
 def _keeps_texts(database: Database, *, wanted: bool) -> bool:

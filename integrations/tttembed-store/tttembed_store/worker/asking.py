@@ -92,9 +92,9 @@ class Asking:
         Queries that a worker with a batch service asks about by now are left to it. No further call begins once *stop*
         is set, nor under a *lease* that is lost.
         """
-        asked = self.store.open_batches.asked_about(self.fingerprint, tenant)
+        in_batches = self.store.open_batches.asked_about(self.fingerprint, tenant)
         observations = self.queue.waiting(
-            self.fingerprint, tenant=tenant, limit=self._queries, due=True, without=asked, covering=True
+            self.fingerprint, tenant=tenant, limit=self._queries, due=True, without=in_batches, covering=True
         )
         if not observations:
             return Asked()

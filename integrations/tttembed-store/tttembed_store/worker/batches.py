@@ -16,14 +16,15 @@ from threading import Event
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.clients.retrying import BusyError
 from tttembed_rag.errors import InputError, JudgeError, StoreError, TTTEmbedError
-from tttembed_rag.judges.examination import forecast_of_questions, has_passed, questions
+from tttembed_rag.judges.contract import forecast_of
+from tttembed_rag.judges.examination import has_passed, questions
 from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.calls import LateError
-from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
-from tttembed_rag.judging.spending import Budget, Price
+from tttembed_rag.judging.plan import Plan
+from tttembed_rag.judging.spending import BUDGET_ENDED, Budget, Price
 from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.batches.exchange import Exchange, NeverMadeError
-from tttembed_store.batches.requests import answered, collect, pack
+from tttembed_store.batches.lines import answered, collect, pack
 from tttembed_store.batches.service import BatchService, ServiceBatch
 from tttembed_store.sql import Lease
 from tttembed_store.sql.records import Spend
@@ -151,6 +152,6 @@ class BatchAsking:
     def _left(self) -> Budget:
         """What is left of the day's budget behind the examination of the judge."""
         examination = questions()[: 1 if has_passed(self.fingerprint, self._queue.answers().get) else None]
-        usage = forecast_of_questions(self._lines.single, examination)
+        usage = forecast_of(self._lines.single, examination)
         spent = self._queue.spent() + Spend(2 * len(examination), usage.tokens, self._singly.price.of(usage))
         return self._singly.budget.without(pairs=spent.pairs, tokens=spent.tokens, usd=spent.usd)

@@ -114,16 +114,16 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
         with telemetry.step("fit", tenant=tenant.name) as note:
             labels = tenant.store.history.verdicts(tenant.name, judge=AUDIT) or None if tenant.labelled() else None
             habits = tenant.habits
-            found = fit(rewards, scope=habits.scope, audit=labels, start=habits.start)
-            offsets = staying(found, own)
+            fitted = fit(rewards, scope=habits.scope, audit=labels, start=habits.start)
+            offsets = staying(fitted, own)
             note(rewarded=len(rewards))
     except InputError as exc:
         yield tenant.step("failed", f"nothing could be fitted: {exc}")
         return
     tenant.memory = replace(tenant.memory, rewards=rewards.budget, learned=tenant.memory.changes)
-    summary = f"{_explained(found)}; learned from {len(rewards)} queries, {rewards.budget} rewards of {rewards.judge}"
+    summary = f"{_explained(fitted)}; learned from {len(rewards)} queries, {rewards.budget} rewards of {rewards.judge}"
     live_ones, left = ({key for key, offset in (which or {}).items() if offset.in_use} for which in (own, offsets))
-    if any(offset.in_use for offset in found.values()) or live_ones - left:
+    if any(offset.in_use for offset in fitted.values()) or live_ones - left:
         yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=bool(left))
     elif live_ones:
         summary = f"version {tenant.live_number} stays, nothing speaks against it; {summary}"

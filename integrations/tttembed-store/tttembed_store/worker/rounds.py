@@ -22,9 +22,9 @@ from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.offsets.offset import AnyScope, check_scope
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.system import telemetry
-from tttembed_rag.system.background import checked_interval
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.vectors.probe import Probe
+from tttembed_store.background import checked_interval
 from tttembed_store.batches.service import BatchService
 from tttembed_store.sql import Lease, Store
 from tttembed_store.sql.work.states import BASIS

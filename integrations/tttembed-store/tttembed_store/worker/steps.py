@@ -29,13 +29,9 @@ DECISIONS = ("published", "abstained", "kept", "withdrawn", "rolled back", "halt
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that a worker did.
+    """One thing that a worker did, for a tenant or (None) for all, with the *version* that is live now if that changed.
 
-    Attributes:
-        action: What was done.
-        detail: The reason and the figures, in words.
-        tenant: The tenant; None where it concerns all.
-        version: The version that is live after it, where that changed.
+    The *detail* has the reason and the figures, in words.
     """
 
     action: Action

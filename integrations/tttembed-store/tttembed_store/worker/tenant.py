@@ -40,14 +40,9 @@ GROWTH = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a learner makes of the rewards of a tenant.
+    """What a learner makes of the rewards of a tenant: offsets, from so many queries and rewards of the store, and why.
 
-    Attributes:
-        offsets: What is served from now on, where anything is published.
-        serves: Whether they serve anything.
-        queries: How many queries they were learned from.
-        rewards: How many rewards of the store that were.
-        why: The verdict in words a person understands.
+    They are served from now on if anything is published; *serves* says whether they serve anything.
     """
 
     offsets: Offsets

@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING
 from tttembed_rag.adapting import facade
 
 if TYPE_CHECKING:
-    from llama_index.embeddings.tttembed.base import TTTEmbedding
-    from llama_index.embeddings.tttembed.bridged import BridgedEmbedding
-    from llama_index.embeddings.tttembed.learned import Learned
-    from llama_index.embeddings.tttembed.resolvers import stored_vectors
-
-__all__ = ["BridgedEmbedding", "Learned", "TTTEmbedding", "stored_vectors"]
+    from llama_index.embeddings.tttembed.base import TTTEmbedding as TTTEmbedding
+    from llama_index.embeddings.tttembed.bridged import BridgedEmbedding as BridgedEmbedding
+    from llama_index.embeddings.tttembed.learned import Learned as Learned
+    from llama_index.embeddings.tttembed.resolvers import stored_vectors as stored_vectors
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = facade(
+    __all__, __getattr__, __dir__ = facade(
         __name__,
         {
             "llama_index.embeddings.tttembed.base": ["TTTEmbedding"],

@@ -19,7 +19,6 @@ from llama_index.postprocessor.tttembed.base import read_text, read_texts
 from tttembed_rag import Judge, Known, TextVectors, TwoPass
 from tttembed_rag.adapting import (
     FailureLog,
-    Handlers,
     Log,
     Request,
     adrive,
@@ -100,13 +99,14 @@ class RewardRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         query, model, (preset, texts) = query_bundle.query_str, self._embed_model, _embedded(query_bundle)
-        handlers = Handlers(
+        nodes = drive(
+            self._loop.steps(query),
             embed=lambda _: preset or model.base.get_agg_embedding_from_queries(texts),
             search=lambda vector: self._retriever.retrieve(_bundle(query, vector)),
             judge=partial(scored, self._judge, query),
             vectors=lambda nodes: model.document_vectors(self._noted(nodes), vectors=self.vectors),
         )
-        return drive(self._loop.steps(query), handlers)[: self._top_n]
+        return nodes[: self._top_n]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         query, model, (preset, texts) = query_bundle.query_str, self._embed_model, _embedded(query_bundle)
@@ -114,13 +114,14 @@ class RewardRetriever(BaseRetriever):
         async def embed(_: str) -> list[float]:
             return preset or await model.base.aget_agg_embedding_from_queries(texts)
 
-        handlers = Handlers(
+        nodes = await adrive(
+            self._loop.steps(query),
             embed=embed,
             search=lambda vector: self._retriever.aretrieve(_bundle(query, vector)),
             judge=partial(ascored, self._judge, query),
             vectors=lambda nodes: model.adocument_vectors(self._noted(nodes), vectors=self.vectors),
         )
-        return (await adrive(self._loop.steps(query), handlers))[: self._top_n]
+        return nodes[: self._top_n]
 
     @property
     def _loop(self) -> TwoPass[NodeWithScore]:

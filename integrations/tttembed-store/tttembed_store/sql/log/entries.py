@@ -59,8 +59,8 @@ class Entries:
         self.query_vectors: dict[tuple[QueryKey, str], bytes] = {}
         self.document_vectors: dict[tuple[DocumentKey, str], bytes] = {}
         self.served: list[tuple[QueryKey, Served]] = []
-        for one in served:
-            self._add(self._checked(one))
+        for query in served:
+            self._add(self._checked(query))
 
     def _add(self, served: Served) -> None:
         key, embedder = (served.tenant, served.task, served.query_id), served.embedder

@@ -25,20 +25,27 @@ from tttembed_store.sql.log.due import count_written, mark_due
 from tttembed_store.sql.log.entries import DocumentKey, Entries, QueryKey, merged
 from tttembed_store.sql.log.sources import Row, write_rewards
 from tttembed_store.sql.records import AUDIT, checksum
-from tttembed_store.sql.rows import embedder_id, id_of, ids_of, in_parts, insert_all, insert_in
+from tttembed_store.sql.rows import (
+    delete_among,
+    embedder_id,
+    id_of,
+    ids_of,
+    in_parts,
+    insert_all,
+    insert_in,
+    rows_among,
+)
 
-# What every transaction asks, built once: of some queries, their pairs, owners and rewards of one judge; and of some
-# names, the documents of one tenant.
+# What every transaction asks, built once: of some queries, their pairs and owners; and of some names, the documents of
+# one tenant.
 _some: ColumnElement[Any] = bindparam("some_queries", expanding=True)
 _p, _q, _r, _d = (table.c for table in (schema.pairs, schema.queries, schema.rewards, schema.documents))
-_s = schema.source_rewards.c
 _PAIRS = select(_p.query, _p.document, _p.recorded).where(_p.query.in_(_some))
 _OWNERS = select(_q.id, _q.tenant).where(_q.id.in_(_some))
-_REWARDS = select(_r.query, _r.document, _r.value).where(_r.judge == bindparam("one_judge"), _r.query.in_(_some))
 _DOCUMENTS = select(_d.name, _d.id, _d.text, _d.recorded).where(
     _d.tenant == bindparam("one_tenant"), _d.name.in_(bindparam("names", expanding=True))
 )
-_SPOKEN = select(_s.document, _s.source).where(_s.query == bindparam("one")).order_by(_s.at.desc(), _s.document.desc())
+_SPOKEN = select(_r.document, _r.source).where(_r.query == bindparam("one")).order_by(_r.at.desc(), _r.document.desc())
 # Seconds that the clock of a host may be ahead of the database's.
 _AHEAD = 300.0
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
@@ -113,9 +120,8 @@ def _make_room(
                 turns[document] = min(turns.get(document, MAX_DEPTH), of_source[source])
                 of_source[source] += 1
         room = set([*own, *sorted(turns, key=turns.__getitem__)][:MAX_DEPTH])
-    for part in in_parts(sorted(there.keys() - room)):
-        for table in (schema.source_rewards, schema.rewards, schema.pairs):
-            connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
+    for table in (schema.rewards, schema.pairs):
+        delete_among(connection, table, table.c.document, there.keys() - room, table.c.query == query)
     return room
 
 
@@ -129,9 +135,8 @@ def reward_named(
     there: dict[int, dict[int, float | None]] = defaultdict(dict)
     for (tenant, task, name), of_documents in sorted(rewards.items(), key=itemgetter(0)):
         of_query = shown.where(t.c.name == tenant, q.c.task == task, q.c.name == name)
-        for names in in_parts(list(of_documents)):
-            for query, document, doc_id in connection.execute(of_query.where(d.c.name.in_(names))):
-                there[query][document] = of_documents[doc_id]
+        for query, document, doc_id in rows_among(connection, of_query, d.c.name, of_documents):
+            there[query][document] = of_documents[doc_id]
     return reward_rows(connection, judge, there, source=source, now=now)
 
 
@@ -169,14 +174,11 @@ def _write_rewards(
     A reward of the same source replaces the old one, and both count as a change. The queries are locked: nobody else
     writes rewards of theirs.
     """
-    old: dict[tuple[int, int], Any] = {}
-    tenants: dict[int, int] = {}
-    for numbers in in_parts(sorted({query for query, *_ in rewards})):
-        which = {"one_judge": judge, "some_queries": numbers}
-        old |= {(query, document): value for query, document, value in connection.execute(_REWARDS, which)}
-        tenants |= {row.id: row.tenant for row in connection.execute(_OWNERS, {"some_queries": numbers})}
-    changed = write_rewards(connection, judge, rewards, old, now)
-    changes = Counter(tenants[query] for query in changed)
+    changed = Counter(write_rewards(connection, judge, rewards, now))
+    changes = Counter[int]()
+    for numbers in in_parts(sorted(changed)):
+        for query, tenant in connection.execute(_OWNERS, {"some_queries": numbers}):
+            changes[tenant] += changed[query]
     update_progress(connection, queries)
     count_written(connection, {(tenant, judge): count for tenant, count in changes.items()})  # last, as others wait
     if changes and judge == id_of(connection, schema.judges, AUDIT):  # every worker asks trusted labels
@@ -221,11 +223,9 @@ def _leave_out_forgotten(connection: Connection, entries: Entries, tenants: Mapp
     least = min(first.values(), default=0.0)
     names = {number: name for name, number in tenants.items()}
     when: dict[tuple[str, bytes], float] = {}
-    for numbers in in_parts(list(names)):
-        since = select(table.c.tenant, table.c.query, table.c.at).where(table.c.at >= least)
-        rows = connection.execute(since.where(table.c.tenant.in_(numbers)))
-        when |= {(names[tenant], bytes(query)): at for tenant, query, at in rows}
-
+    since = select(table.c.tenant, table.c.query, table.c.at).where(table.c.at >= least)
+    for tenant, query, at in rows_among(connection, since, table.c.tenant, names):
+        when[names[tenant], bytes(query)] = at
     if not when:
         return
 
@@ -370,10 +370,9 @@ def _write_document_vectors(
         for (key, embedder), vector in entries.document_vectors.items()
         if key in ids
     }
-    for numbers in in_parts(sorted({document for document, _ in new})):
-        for old in connection.execute(table.select().where(table.c.document.in_(numbers))):
-            if new.get((old.document, old.embedder)) == (bytes(old.vector), bytes(old.checksum)):
-                del new[old.document, old.embedder]
+    for old in rows_among(connection, table.select(), table.c.document, {document for document, _ in new}):
+        if new.get((old.document, old.embedder)) == (bytes(old.vector), bytes(old.checksum)):
+            del new[old.document, old.embedder]
     rows = [
         {"document": document, "embedder": embedder, "vector": vector, "checksum": own}
         for (document, embedder), (vector, own) in sorted(new.items())

@@ -13,9 +13,9 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, f
 from tttembed_rag.errors import InputError, RewardError, StoreError
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_store.sql import schema
-from tttembed_store.sql.log.sources import Row, all_of, by_source_of
+from tttembed_store.sql.log.sources import HAS_SOURCE
 from tttembed_store.sql.records import AUDIT, Counts, checksum
-from tttembed_store.sql.rows import id_of, in_parts
+from tttembed_store.sql.rows import id_of, rows_among
 
 _log = logging.getLogger(__name__)
 
@@ -46,20 +46,20 @@ def selected_rewards(
         )
     )
     chosen = _last_of_each_source(connection, tenant, with_vectors, number, last)
-    served = [row for part in in_parts(chosen) for row in connection.execute(with_vectors.where(q.c.id.in_(part)))]
+    served = list(rows_among(connection, with_vectors, q.c.id, chosen))
     sound = [row for row in served if checksum(row.vector) == row.checksum]
-    documents, given, damaged = _judged_documents(connection, [row.id for row in sound], number, model)
+    documents, rewards, damaged = _judged_documents(connection, [row.id for row in sound], number, model)
     damaged = {"query vectors": len(served) - len(sound)} | damaged
     if any(damaged.values()):
         counts = ", ".join(f"{count} {what}" for what, count in damaged.items())
         _log.warning("tenant %r: damaged, and left out of what is learned: %s", tenant, counts)
-    rows = [(row, source) for row in sound for source in given.get(row.id, ())]
+    rows = [(row, source) for row in sound for source in rewards.get(row.id, ())]
     if not rows:
         raise RewardError(f"rewards: expected rewards of judge {judge!r} and vectors for tenant {tenant!r}, got none")
     rows.sort(key=lambda pair: (pair[0].task, pair[0].name, pair[1]))
     in_order = sorted(documents.values(), key=lambda document: document.name)
     places = {document.id: place for place, document in enumerate(in_order)}
-    pairs = [sorted((places[one], value) for one, value in given[row.id][source]) for row, source in rows]
+    pairs = [sorted((places[document], value) for document, value in rewards[row.id][source]) for row, source in rows]
     return Rewards.from_indexed(
         _matrix([row.vector for row, _ in rows]),
         _matrix([document.vector for document in in_order]),
@@ -101,16 +101,9 @@ def judge_of_most(connection: Connection, tenant: str, *, last: int, since: floa
 
 def _judges_themselves(connection: Connection, queries: Sequence[int]) -> set[int]:
     """The judges that rewarded any of *queries* themselves, not by the mouth of a source."""
-    r, s = schema.rewards.c, schema.source_rewards.c
-    by_source = exists().where(s.query == r.query, s.judge == r.judge, s.document == r.document)
-    alone = select(r.judge).where(r.value.is_not(None), ~by_source)
-    beside = select(s.judge).where(s.source == "")
-    return {
-        judge
-        for numbers in in_parts(queries)
-        for rows in (alone.where(r.query.in_(numbers)), beside.where(s.query.in_(numbers)))
-        for judge in connection.execute(rows.distinct()).scalars()
-    }
+    r = schema.rewards.c
+    own = select(r.judge).where(r.value.is_not(None), r.source == "").distinct()
+    return {judge for (judge,) in rows_among(connection, own, r.query, queries)}
 
 
 def embedder_of_most(connection: Connection, judge: str, tenant: str, *, last: int, since: float | None) -> str | None:
@@ -159,15 +152,15 @@ def counts_of(connection: Connection, tenant: str | None, size: int) -> Counts:
         return (chosen if owned is table else chosen.join(q, q.c.id == table.c.query)).where(owned.c.tenant == owner)
 
     # Query by query, which is the order of the table: nothing is sorted or looked up.
-    counted = select(func.count(r.c.value), func.count(r.c.document.distinct()), func.sum(r.c.dropped)).select_from(r)
+    counted = select(func.count(r.c.value), func.count(r.c.document.distinct())).select_from(r)
     of_query = of_tenant(counted, r).group_by(r.c.query).subquery()
     total = select(*(func.coalesce(func.sum(column), 0) for column in of_query.c))
-    rewards, answered, dropped = map(int, connection.execute(total).one())
+    rewards, answered = map(int, connection.execute(total).one())
     queries, documents, pairs = (
         int(connection.execute(of_tenant(select(func.count()).select_from(table), table)).scalar_one())
         for table in (q, d, p)
     )
-    return Counts(queries, documents, pairs, rewards, pairs - answered, size, dropped)
+    return Counts(queries, documents, pairs, rewards, pairs - answered, size)
 
 
 def _rewarded_queries(judge: int | None, since: float | None) -> Select[Any]:
@@ -201,11 +194,10 @@ def _last_of_each_source(
     Else each source has its share, and who speaks most takes no other's place.
     """
     last = [number for _, number in _last_served(connection, tenant, queries, count)]
-    s, progress = schema.source_rewards, schema.progress
+    r, progress = schema.rewards.c, schema.progress
     if count is None or len(last) < count:
         return last
-    named = select(s.c.query).where(s.c.judge == judge).limit(1)
-    if not any(connection.execute(named.where(s.c.query.in_(part))).first() for part in in_parts(last)):
+    if not any(rows_among(connection, select(r.query).where(r.judge == judge, HAS_SOURCE).limit(1), r.query, last)):
         return last
     served = queries.with_only_columns(progress.c.at, schema.queries.c.id)
     served = served.where(progress.c.tenant == id_of(connection, schema.tenants, tenant))
@@ -215,11 +207,11 @@ def _last_of_each_source(
 def in_turns(served: Select[Any], judge: int | None, count: int | None) -> Select[Any]:
     """The ids of *count* queries of *served* (time, id): the newest that each source rewarded, the second newest...
 
-    A query belongs to all of its sources; those that *judge* alone rewarded belong to one more.
+    A query belongs to all of its sources, one of which is *judge* itself.
     """
-    s, (at, number) = schema.source_rewards, served.subquery().c
-    spoken = select(at.label("at"), number.label("id"), s.c.source).distinct()
-    spoken = spoken.outerjoin(s, and_(s.c.query == number, s.c.judge == judge))
+    r, (at, number) = schema.rewards, served.subquery().c
+    spoken = select(at.label("at"), number.label("id"), r.c.source).distinct()
+    spoken = spoken.outerjoin(r, and_(r.c.query == number, r.c.judge == judge))
     of = spoken.subquery().c
     turn = func.row_number().over(partition_by=of.source, order_by=(of.at.desc(), of.id.desc())).label("turn")
     ranked = select(of.at, of.id, turn).subquery().c
@@ -240,34 +232,23 @@ def _judged_documents(
     The empty source is the judge. Damaged vectors and rewards are left out, and counted by what they are.
     """
     r, d, v = schema.rewards, schema.documents, schema.document_vectors
-    stored: list[Row] = []
-    for numbers in in_parts(queries):
-        rows = connection.execute(
-            select(r.c.query, r.c.document, r.c.value)
-            .join(v, and_(v.c.document == r.c.document, v.c.embedder == embedder))
-            .where(r.c.query.in_(numbers), r.c.judge == judge, r.c.value.is_not(None))
-        ).all()
-        by_source = by_source_of(connection, judge, numbers)
-        stored += [
-            (query, document, reward, source, False)
-            for query, document, value in rows
-            for source, (reward, _) in all_of(value, by_source.get((query, document), {})).items()
-        ]
+    judged = (
+        select(r.c.query, r.c.document, r.c.source, r.c.value)
+        .join(v, and_(v.c.document == r.c.document, v.c.embedder == embedder))
+        .where(r.c.judge == judge, r.c.value.is_not(None))
+    )
+    stored = list(rows_among(connection, judged, r.c.query, queries))
     # SQLite keeps any text in a column of numbers: damage.
-    sound = [row for row in stored if isinstance(row[2], float) and 0.0 <= row[2] <= 1.0]
+    sound = [(*pair, value) for *pair, value in stored if isinstance(value, float) and 0.0 <= value <= 1.0]
     rewarded = sorted({document for _, document, *_ in sound})
     with_vectors = select(d.c.id, d.c.name, d.c.text, v.c.vector, v.c.checksum).join(
         v, and_(v.c.document == d.c.id, v.c.embedder == embedder)
     )
-    documents = {
-        row.id: row
-        for numbers in in_parts(rewarded)
-        for row in connection.execute(with_vectors.where(d.c.id.in_(numbers)))
-        if checksum(row.vector) == row.checksum
-    }
+    rows = rows_among(connection, with_vectors, d.c.id, rewarded)
+    documents = {row.id: row for row in rows if checksum(row.vector) == row.checksum}
     rewards: dict[int, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
-    for query, document, value, source, _ in sound:
-        if document in documents and value is not None:
+    for query, document, source, value in sound:
+        if document in documents:
             rewards[query][source].append((document, value))
     damaged = {"document vectors": len(rewarded) - len(documents), "rewards": len(stored) - len(sound)}
     return documents, rewards, damaged

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from functools import partial
 from typing import Any
 
+import numpy as np
 from sqlalchemy import Connection, Select, and_, exists, func, select
 
 from tttembed_rag.clients.fingerprints import pair_key
-from tttembed_rag.judging.covering import MOST_COMPARED
+from tttembed_rag.judging.covering import MOST_COMPARED, covering
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_rag.rewards.observations import Served
+from tttembed_rag.vectors.checks import unit
 from tttembed_store.sql import schema
-from tttembed_store.sql.database import Database
+from tttembed_store.sql.database import Database, keyed_digest
 from tttembed_store.sql.log.observing import reward_rows, update_progress
 from tttembed_store.sql.records import TOOL_CALLS, Lease, Spend, checked_reward, row_of
-from tttembed_store.sql.rows import id_of, ids_of, in_parts, insert_all
+from tttembed_store.sql.rows import delete_among, id_of, ids_of, insert_all, rows_among
 from tttembed_store.sql.versions.changes import write_line
-from tttembed_store.sql.work.account import DailyAccount
-from tttembed_store.sql.work.answers import StoredAnswers, paid_answers, spent_on
-from tttembed_store.sql.work.choosing import most_telling
+from tttembed_store.sql.work.answers import DailyAccount, StoredAnswers, paid_answers, spent_on
 
 # Seconds until a judge is asked about a query again that it failed at, twice as long each time up to the longest.
 _FIRST_WAIT, _LONGEST_WAIT = 300.0, 86_400.0
@@ -76,12 +76,12 @@ class JudgeQueue:
                 owner = id_of(connection, schema.tenants, tenant)
                 if named is None:
                     now = self._database.now(connection) if due else math.inf
-                    choose = partial(most_telling, connection, self._database.salt, owner, number) if covering else None
+                    choose = (
+                        partial(_most_telling, connection, self._database.salt, owner, number) if covering else None
+                    )
                     rows = _waiting(connection, number, owner, limit, now, left_out, choose, called=called)
                 else:
-                    of_them = _of_progress(number, owner)
-                    parts = (of_them.where(schema.queries.c.id.in_(numbers)) for numbers in in_parts(named))
-                    rows = [row for part in parts for row in connection.execute(part)]
+                    rows = list(rows_among(connection, _of_progress(number, owner), schema.queries.c.id, named))
                 waiting = _with_texts(connection, number, rows)
                 declined = self._declined(connection, judge, waiting)
             if not declined:
@@ -98,12 +98,9 @@ class JudgeQueue:
         following = first.where(progress.c.tenant > step.c.tenant).correlate(step).scalar_subquery()
         step = step.union_all(select(following).where(step.c.tenant.is_not(None)))
         waits = exists().where(progress.c.tenant == t.c.id, progress.c.judge == number, progress.c.waiting > 0)
-        names = list[str]()
         with self._database.read() as connection:
             some = [tenant for tenant in connection.execute(select(step.c.tenant)).scalars() if tenant is not None]
-            for numbers in in_parts(some):
-                names += connection.execute(select(t.c.name).where(t.c.id.in_(numbers), waits)).scalars()
-        return sorted(names)
+            return sorted(name for (name,) in rows_among(connection, select(t.c.name).where(waits), t.c.id, some))
 
     def judged(self, judge: str, rewards: Mapping[str, Mapping[str, float]], *, tenant: str = "") -> int:
         """Write the rewards of `waiting` pairs, in [0, 1] by the ids given there; gives how many were written.
@@ -111,11 +108,11 @@ class JudgeQueue:
         Pairs that the judge declined are known from `answers`, and do not wait any more.
         """
         checked_name("judge", judge)
-        given = {
+        checked = {
             row_of(query): {row_of(document): checked_reward("rewards", value) for document, value in shown.items()}
             for query, shown in rewards.items()
         }
-        return self._write(judge, given, tenant)
+        return self._write(judge, checked, tenant)
 
     def failed(self, judge: str, reasons: Mapping[str, str], *, tenant: str = "") -> None:
         """Note why *judge*, which is well, failed at queries of `waiting`: they are set aside, longer each time."""
@@ -124,19 +121,19 @@ class JudgeQueue:
         with self._database.write("observing") as connection:
             number = ids_of(connection, schema.judges, [judge])[judge]
             owner, now = id_of(connection, schema.tenants, tenant), self._database.now(connection)
-            before = select(q.c.id, f.c.count).outerjoin(f, (f.c.query == q.c.id) & (f.c.judge == number))
-            for some in in_parts(sorted(whys)):
-                rows = [
-                    {
-                        "query": query,
-                        "judge": number,
-                        "count": (count or 0) + 1,
-                        "due_at": now + min(_FIRST_WAIT * 2.0 ** min(count or 0, 30), _LONGEST_WAIT),
-                        "why": whys[query],
-                    }
-                    for query, count in connection.execute(before.where(q.c.id.in_(some), q.c.tenant == owner))
-                ]
-                insert_all(connection, f, rows, replace=True)
+            before = select(q.c.id, func.coalesce(f.c.count, 0)).where(q.c.tenant == owner)
+            before = before.outerjoin(f, (f.c.query == q.c.id) & (f.c.judge == number))
+            rows = [
+                {
+                    "query": query,
+                    "judge": number,
+                    "count": count + 1,
+                    "due_at": now + min(_FIRST_WAIT * 2.0 ** min(count, 30), _LONGEST_WAIT),
+                    "why": whys[query],
+                }
+                for query, count in rows_among(connection, before, q.c.id, sorted(whys))
+            ]
+            insert_all(connection, f, rows, replace=True)
 
     def failures(self, tenant: str | None = None) -> list[tuple[str, str, int]]:
         """Judges, why they failed the last time at queries of a tenant or (None) all, and at how many."""
@@ -168,13 +165,10 @@ class JudgeQueue:
             of_judge = (answers.c.judge == number) & answers.c.score.is_(None)
             connection.execute(answers.delete().where(of_judge, answers.c.query.in_(owned)))
             refused = (r.c.judge == number) & r.c.value.is_(None)
-            queries = (
-                connection.execute(select(r.c.query).where(refused, r.c.query.in_(owned)).distinct()).scalars().all()
-            )
-            count = 0
-            for some in in_parts(queries):
-                count += connection.execute(r.delete().where(refused, r.c.query.in_(some))).rowcount
-            update_progress(connection, sorted(queries))
+            declined = select(r.c.query).where(refused, r.c.query.in_(owned)).distinct()
+            queries = connection.execute(declined.order_by(r.c.query)).scalars().all()
+            count = delete_among(connection, r, r.c.query, queries, refused)
+            update_progress(connection, queries)
             write_line(connection, by, "ask again", f"{count} declined pairs of {judge}", tenant)
         return count
 
@@ -219,8 +213,7 @@ class JudgeQueue:
             mine = schema.queries.c.tenant == id_of(connection, schema.tenants, tenant)
             written = reward_rows(connection, judge, rewards, among=mine, now=self._database.now(connection))
             number, f = ids_of(connection, schema.judges, [judge])[judge], schema.failures
-            for some in in_parts(sorted(rewards)):
-                connection.execute(f.delete().where(f.c.judge == number, f.c.query.in_(some)))
+            delete_among(connection, f, f.c.query, sorted(rewards), f.c.judge == number)
             return written
 
     def _declined(
@@ -262,8 +255,7 @@ def _waiting(
     waiting = _of_progress(judge, tenant).where(calls if called else ~calls)
     newest = waiting.where(~exists().where(failed)).order_by(progress.c.at.desc(), progress.c.query.desc())
     due = waiting.join(failures, failed).where(failures.c.due_at <= now).order_by(failures.c.due_at, failures.c.query)
-    parts = [select(q.c.text).where(q.c.id.in_(numbers)) for numbers in in_parts(sorted(left_out))]
-    texts = {text for part in parts for text in connection.execute(part).scalars()}
+    texts = {text for (text,) in rows_among(connection, select(q.c.text), q.c.id, left_out)}
     queries: list[Any] = []
     for stage in (newest, due):
         if (wanted := limit - len(queries)) > 0:
@@ -286,14 +278,48 @@ def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> l
     """*queries* with the documents that *judge* has not answered about."""
     p, d, r = schema.pairs, schema.documents, schema.rewards
     texts: dict[int, list[tuple[str, str]]] = defaultdict(list)
-    for numbers in in_parts([query.id for query in queries]):
-        rows = connection.execute(
-            select(p.c.query, d.c.id, d.c.text)
-            .join(d, d.c.id == p.c.document)
-            .outerjoin(r, and_(r.c.query == p.c.query, r.c.judge == judge, r.c.document == p.c.document))
-            .where(p.c.query.in_(numbers), p.c.recorded, d.c.text.is_not(None), r.c.query.is_(None))
-            .order_by(p.c.query, p.c.place, d.c.id)
-        )
-        for query, document, text in rows:
-            texts[query].append((f"d{document}", text))
+    waiting = (
+        select(p.c.query, d.c.id, d.c.text)
+        .join(d, d.c.id == p.c.document)
+        .outerjoin(r, and_(r.c.query == p.c.query, r.c.judge == judge, r.c.document == p.c.document))
+        .where(p.c.recorded, d.c.text.is_not(None), r.c.query.is_(None))
+        .order_by(p.c.query, p.c.place, d.c.id)
+    )
+    for query, document, text in rows_among(connection, waiting, p.c.query, [query.id for query in queries]):
+        texts[query].append((f"d{document}", text))
     return [Served.of_texts(f"q{query.id}", query.text, texts[query.id], query.task) for query in queries]
+
+
+def _most_telling(
+    connection: Connection, salt: bytes, tenant: int | None, judge: int, rows: Sequence[Any], count: int
+) -> Sequence[Any]:
+    """The *count* of *rows* of queries of which verdicts say most, beside what *judge* said of the newest others.
+
+    See `tttembed_rag.judging.covering`.
+    Queries without a vector of the embedding model that most of them have come last, as they stand.
+    """
+    if len(rows) <= count:
+        return rows
+    q, own, progress = schema.queries, schema.query_vectors, schema.progress
+    model = Counter(row.embedder for row in rows).most_common(1)[0][0]
+    stored = select(q.c.id, q.c.task, own.c.vector).join(own, (own.c.query == q.c.id) & (own.c.embedder == model))
+    ids = [row.id for row in rows]
+    vectors = {row.id: row.vector for row in rows_among(connection, stored, q.c.id, ids)}
+    known = [row for row in rows if row.id in vectors]
+    if not known:
+        return rows[:count]
+    of_judge = (progress.c.tenant == tenant) & (progress.c.judge == judge) & (progress.c.rewards > 0)
+    newest = stored.join(progress, progress.c.query == q.c.id).where(of_judge, q.c.id.not_in([row.id for row in known]))
+    judged = connection.execute(
+        newest.order_by(progress.c.at.desc(), progress.c.query.desc()).limit(MOST_COMPARED)
+    ).all()
+    blobs = [*(vectors[row.id] for row in known), *(row.vector for row in judged)]
+    chosen = covering(
+        unit(np.frombuffer(b"".join(blobs), dtype="<f4").reshape(len(blobs), -1)),
+        [row.task for row in (*known, *judged)],
+        [row.seen for row in known] + [1] * len(judged),
+        [keyed_digest(salt, str(row.id).encode()) for row in known] + [b""] * len(judged),
+        count,
+        judged=np.arange(len(blobs)) >= len(known),
+    )
+    return [*(known[row] for row in chosen), *(row for row in rows if row.id not in vectors)][:count]

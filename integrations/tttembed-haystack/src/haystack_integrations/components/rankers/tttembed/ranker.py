@@ -15,7 +15,6 @@ from tttembed_store import StoreLog
 from tttembed_rag import InputError, Scale, Steering, context
 from tttembed_rag.adapting import checked_store, steering_of, url_of
 from tttembed_rag.errors import check_count, check_share
-from tttembed_rag.judges import Blocking
 from tttembed_rag.serving import Cascade
 
 __all__ = ["TTTRanker"]
@@ -153,7 +152,7 @@ class TTTRanker:
         return self._steering
 
 
-class Ranking(Blocking):
+class Ranking:
     """A ranker as a judge: the scores that it gives documents of these contents."""
 
     def __init__(self, ranker: Any, name: str, scale: str) -> None:

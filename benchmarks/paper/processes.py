@@ -1,4 +1,4 @@
-"""Processes of one command that share its work."""
+"""Processes of one study that share its work."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""Scripts that make and change the tables of a store, run by `open_store`. Private: may change without notice."""

@@ -1,1 +1,0 @@
-"""The scripts, in order; each names the one before it."""
