@@ -738,7 +738,7 @@ def data(here: Path) -> Path:
     write_votes(here / "votes.csv", "thumb", 1, -1)
     write_log(here / "log.jsonl")
     for name, text in {
-        "votes.jsonl": '[{"query": "q", "document": "d", "thumb": 1}]',
+        "broken.jsonl": '{"query": "q", ',
         "all-bad.csv": "query,document,thumb\nq,a,-1\nq,b,-1\n",
         "columns.csv": "query,label\n",
         "words.csv": "query_id,doc_id,label\nq,d,good\n",
@@ -763,7 +763,7 @@ FEW = ("--embed", "python:mine:none")
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("fit", "votes.jsonl", *FEW, "--out", "new"), "votes.jsonl:1: expected one JSON object a line"),
+        (("fit", "broken.jsonl", *FEW, "--out", "new"), "broken.jsonl:1: expected one JSON object a line"),
         (("fit", "votes.csv", "--embed", "python:mine", "--out", "new"), "expected python:MODULE:NAME, got 'python:"),
         (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
         (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
