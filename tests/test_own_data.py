@@ -751,6 +751,7 @@ def data(here: Path) -> Path:
     write_votes(here / "votes.csv", "thumb", 1, -1)
     write_log(here / "log.jsonl")
     for name, text in {
+        "broken.jsonl": '{"query": "q", ',
         "all-bad.csv": "query,document,thumb\nq,a,-1\nq,b,-1\n",
         "columns.csv": "query,label\n",
         "words.csv": "query_id,doc_id,label\nq,d,good\n",
@@ -785,6 +786,7 @@ FEW = ("--embed", "python:mine:none")
         ((*OF_VOTES["fit"], "--scale", "stars"), "scale: expected probability, logit, unbounded or rubric:LOW,HIGH"),
         ((*OF_VOTES["fit"], "--scale", "rubric:5,1"), "scale: expected low < high, got 5 and 1"),
         ((*OF_VOTES["fit"], "--scale", "logit"), "votes.csv: expected rewards for scale logit, got a column thumb"),
+        (("fit", "broken.jsonl", *FEW, "--out", "new"), "broken.jsonl:1: expected one JSON object a line"),
         (("fit", "votes.csv", "--embed", "python:mine", "--out", "new"), "expected python:MODULE:NAME, got 'python:"),
         (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
         (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
