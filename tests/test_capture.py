@@ -342,10 +342,10 @@ def test_what_is_wrong_is_one_line(call, line):
 
 def test_a_store_without_its_folder_is_told_of_at_once(tmp_path, caplog):
     with caplog.at_level("WARNING"):
-        StoreLog(f"sqlite:///{tmp_path / 'no' / 't.db'}?password=hidden", "judge").close(0)
+        StoreLog(f"sqlite:///{tmp_path / 'no' / 't.db'}?timeout=31", "judge").close(0)
 
     assert f"until its folder is there: {tmp_path / 'no'}\n" in caplog.text
-    assert "hidden" not in caplog.text
+    assert "timeout" not in caplog.text
 
 
 def test_logs_and_vectors_say_what_they_hold(tmp_path):
