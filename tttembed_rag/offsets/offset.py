@@ -108,7 +108,10 @@ class Offset:
         return [line for line in (self.evidence.reranking, by_words, skipped, fits) if line]
 
     def dosed(self, unit: FloatArray) -> FloatArray:
-        """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it."""
+        """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it.
+
+        `Offsets` works out a constant one once; what the gate measures is the dose of a `Proposal`.
+        """
         return self.alpha * (self.vector if self.map is None else self.vector + self.map(unit))
 
 

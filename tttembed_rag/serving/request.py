@@ -1,4 +1,4 @@
-"""One query from its base vector to its sorted list, by one version of the offsets."""
+"""One query from its base vector to its sorted list, by one version of the offsets, and why it was not steered."""
 
 from __future__ import annotations
 
