@@ -72,7 +72,8 @@ ADVICE = {
         "Judge several candidates of more queries, with a judge that grades them differently and by itself, not by "
         "places or similarities. In a file of votes, log what was shown and not chosen, too, as rows with click or "
         "success 0. For calls of tools `LearnedToolSearch` compares with what the search listed: see "
-        "[tools](../tools.md)."
+        "[tools](../tools.md). Where the line says *nothing to gain*, your search already sorts what was judged as it "
+        "was judged: that is good news, and nothing is missing."
     ),
     codes.MEANS.code: (
         "Say `trusted=True` of a judge whose order you serve. Check that larger rewards are better, that candidates "

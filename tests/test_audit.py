@@ -108,14 +108,6 @@ class TestAudited:
 
         assert found.corrected == pytest.approx(2 * found.claimed)
 
-    def test_labels_of_pairs_that_stay_tell_nothing(self):
-        """Without a label on a pair that moves, nothing is confirmed."""
-        rewards, labels = world(20)
-        found = audited(rewards, np.ones(20), np.zeros((20, 16)), labels)
-
-        assert (found.labels, found.claimed) == (0, 0.0)
-        assert not found.confirms(0.2)
-
     @pytest.mark.parametrize("label", [0.0, 0.3, 1.0])
     def test_equal_labels_tell_nothing(self, label):
         """The changes of a query's places sum to zero, and labels that are all good may be so by chance."""

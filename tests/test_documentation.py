@@ -175,8 +175,8 @@ def test_first_examples_show_a_difference(
     assert (printed[0], printed[2], printed[-1]) == ("manual on taxes", *["guide with examples on taxes"] * 2)
     assert printed[1].partition(";")[0] in text
     if page == "docs/tutorials/langchain.md":
-        said = printed[4].partition(", a local offset")[0]
-        assert f"It prints `{said}, ...`, then `{printed[-1]}`" in text
+        sentence = printed[4].partition(";")[0]
+        assert f"It prints `{sentence}; ...`, then `{printed[-1]}`" in text
 
 
 def test_no_telemetry_is_sent(tmp_path: Path) -> None:

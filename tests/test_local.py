@@ -150,15 +150,6 @@ class TestFit:
         assert cosines(local, wanted).mean() > cosines(unseen, wanted).mean() + 0.02
         assert cosines(local, wanted).mean() > cosines(constant, wanted).mean() + 0.02
 
-    def test_a_forgotten_query_leaves_no_trace(self, some_rewards):
-        """What is learned without a query is what was learned as if it had never been there."""
-        rewards = some_rewards(9, depths=5)
-        kept = np.delete(np.arange(9), 4)
-        offsets = fit(rewards.take(kept), scope="local", gate=False)["local:default"]
-
-        assert offsets.map.landmarks.shape == (8, rewards.width)
-        assert_array_equal(offsets.map.landmarks, rewards.queries.unit[kept])
-
 
 class TestServing:
     """From the file, by the same `apply`."""
@@ -178,16 +169,6 @@ class TestServing:
 
         assert (found.dtype, found.shape) == (dtype, x.shape)
         assert_allclose(found, expected, rtol=2e-5)
-
-    def test_several_tasks_at_once(self, some_rewards):
-        rewards = some_rewards(6, depths=5, tasks=["a", "b"] * 3)
-        offsets = fit(rewards, scope="local", gate=False)
-        x = rewards.query_vectors[:3]
-        found = offsets.apply(x, task=["a", "none", "b"])
-
-        assert_allclose(found[0], offsets.apply(x[0], task="a"))
-        assert_array_equal(found[1], x[1])
-        assert_allclose(found[2], offsets.apply(x[2], task="b"))
 
     def test_the_served_one_of_a_task_is_found(self):
         """Of a local and a constant offset of a task the published one serves, and private ones come first."""

@@ -80,32 +80,12 @@ class TestEveryObjective:
         assert_allclose(gradient.sum(axis=1), 0.0, atol=1e-9)
 
     @every_objective
-    def test_targets_are_of_one_query_each(self, objective):
-        """Taking rows and then evaluating equals evaluating and then taking rows."""
-        rewards, present, base, logits = instance(2, (6, 3, 1, 5))
-        rows = np.array([3, 1])
-        losses, gradient = built(objective, rewards, present, base)(logits)
-        targets = objective.targets(rewards, present, base, TEACHER)
-        taken = objective.loss(logits[rows], tuple(target[rows] for target in targets))
-
-        assert losses[rows].tolist() == taken[0].tolist()
-        assert gradient[rows].tolist() == taken[1].tolist()
-
-    @every_objective
     def test_has_nothing_to_teach_about_one_candidate(self, objective):
         """With one candidate there is no order to learn: loss and gradient are zero."""
         losses, gradient = built(objective, *instance(0, (1, 1))[:3])(np.array([[3.0], [-2.0]]))
 
         assert_allclose(losses, 0.0, atol=1e-12)
         assert_allclose(gradient, 0.0, atol=1e-12)
-
-    @every_objective
-    def test_descends_towards_the_better_candidate(self, objective):
-        """From even logits the gradient step lifts the candidate with the higher reward."""
-        even = np.zeros((1, 2))
-        _, gradient = built(objective, np.array([[0.51, 0.5]]), np.ones((1, 2), bool), even)(even)
-
-        assert gradient[0, 0] < 0 < gradient[0, 1]
 
 
 class TestKnowledgeDistillation:
@@ -123,14 +103,6 @@ class TestKnowledgeDistillation:
 
 class TestReverseKL:
     """KL(pi || p)."""
-
-    def test_gradient_is_that_of_the_appendix(self):
-        """The gradient in the logits is pi [log(pi / p) - KL(pi || p)]."""
-        rewards, present, base, logits = instance()
-        losses, gradient = built(ReverseKL(), rewards, present, base)(logits)
-        log_ratio = log_softmax(logits) - log_softmax(rewards / TEACHER)
-
-        assert_allclose(gradient, np.exp(log_softmax(logits)) * (log_ratio - losses[:, None]), rtol=1e-12)
 
     def test_is_reward_maximisation_with_entropy(self):
         """The loss is -H(pi) - E_pi[r] / tau_T + log Z_T."""
@@ -202,12 +174,3 @@ class TestSoftmaxGRPO:
         loss = built(SoftmaxGRPO(), np.array([values]), np.ones((1, 2), bool), np.zeros((1, 2)))
 
         assert_allclose(loss(np.array([[1.0, 0.0]]))[1], 0.0, atol=1e-12)
-
-    def test_agrees_with_distillation_locally(self):
-        """For a uniform reference and a small spread both gradients point along centred rewards."""
-        rewards, present, _, _ = instance(spread=1e-5)
-        even = np.zeros(rewards.shape)
-        _, distilled = built(KD(), rewards, present, even)(even)
-        centred = rewards - rewards.mean(axis=1, keepdims=True)
-
-        assert_allclose(distilled, -centred / (6 * TEACHER), rtol=1e-2, atol=1e-8)

@@ -414,6 +414,23 @@ class TestMapping:
     def test_evidence_reads_as_one_line(self, evidence, expected):
         assert expected == str(evidence)
 
+    @pytest.mark.parametrize("verdict", ["published", "abstained", "ungated"])
+    @pytest.mark.parametrize("reason", ["vouched for by its store", "vouched for by My" + "Very" * 30 + "LongReranker"])
+    @pytest.mark.parametrize("needed", [None, 12_345])
+    def test_evidence_is_a_sentence_of_at_most_120_characters(self, verdict, reason, needed):
+        """Whatever it tells; the statistics behind it have the rest, and a success has no code."""
+        evidence = Evidence(
+            12_345, -0.01, (-0.2, 0.2), verdict, reason, needed, "TTT-G03", ("a", "b", "c", "d"), 3, 0.5
+        )
+        noted = replace(evidence, left_out=4).noted("a local offset").noted(None)
+
+        assert len(str(evidence)) <= 120
+        assert str(evidence).endswith(" [TTT-G03]") is (verdict == "abstained")
+        assert noted.statistics == (
+            "a local offset; from 3 sources; dose times 0.50, as far as labels confirm the judge's order; without what "
+            "was said of a, b, c and 1 more [TTT-G04]. 4 queries whose rewards do not differ are left out."
+        )
+
 
 # Offsets of both precisions, which keep their own in one file.
 MIXED = [one("task", task=f"t{n}", alpha=n / 30, seed=n, dtype=np.float32 if n % 3 else np.float64) for n in range(30)]

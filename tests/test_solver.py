@@ -184,16 +184,6 @@ class TestSideBySide:
         assert_allclose(value, [of_one[0] for of_one in expected], rtol=1e-9)
         assert_allclose(gradient, [of_one[1] for of_one in expected], rtol=1e-9, atol=1e-9)
 
-    def test_take_is_the_same_on_fewer_problems(self, some_rewards):
-        """Some of the problems have the objectives and gradients they have among all."""
-        problems = self.problems(some_rewards(5, depths=RAGGED), Recipe())
-        offsets, rows = np.random.default_rng(2).normal(size=(3, 24)) / 8, np.array([2, 0])
-        value, gradient, _ = problems.evaluate(offsets)
-        some_value, some_gradient, _ = problems.take(rows).evaluate(offsets[rows])
-
-        assert_allclose(some_value, value[rows], rtol=1e-12)
-        assert_allclose(some_gradient, gradient[rows], rtol=1e-9, atol=1e-12)
-
     def test_a_query_left_out_may_vanish(self, some_rewards):
         """Where the vector of a query that weighs nothing vanishes, the others are learned from all the same."""
         rewards = some_rewards(5, depths=RAGGED)
@@ -234,29 +224,6 @@ class TestPrivateProblems:
         expected = [reference(vectors[q], rewards.take(np.array([q])), [1.0], recipe)[0] for q in range(len(rewards))]
 
         assert_allclose(problems.evaluate(at).value, expected, rtol=1e-5, atol=1e-5)
-
-    @every_objective
-    def test_take_is_the_same_on_fewer_queries(self, some_rewards, objective):
-        """Some of the problems have the objectives and gradients they have among all."""
-        problems = private(some_rewards(5, depths=RAGGED), Recipe(objective=objective))
-        at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
-        rows = np.array([4, 0])
-        values, gradients, _ = problems.evaluate(at)
-        taken_values, taken_gradients, _ = problems.take(rows).evaluate(at[rows])
-
-        assert_allclose(taken_values, values[rows], rtol=1e-12)
-        assert_allclose(taken_gradients, gradients[rows], rtol=1e-9, atol=1e-12)
-
-    def test_newton_steps_of_distillation_go_downhill(self, some_rewards):
-        """Along a Newton step the distillation objective falls, wherever the step starts."""
-        problems = private(some_rewards(5, depths=RAGGED), Recipe())
-        at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
-        here = problems.evaluate(at)
-        steps = problems.newton_step(at, here)
-        ahead, _, _ = problems.evaluate(at + 1e-3 * steps)
-
-        assert (np.vecdot(here.gradient, steps) < 0).all()
-        assert (ahead < here.value).all()
 
     def test_newton_steps_of_distillation_arrive(self, some_rewards):
         """A thousandth off the optimum, a whole Newton step leaves at most a hundredth of the gradient."""
@@ -320,16 +287,6 @@ class TestExact:
         assert_array_equal(told.evaluations, 2)
         assert untold.evaluations > 2
 
-    def test_does_not_let_problems_disturb_each_other(self):
-        """A problem solved among others, hard and easy, ends where it ends alone."""
-        bowls = Bowls.of(4, 5, condition=1000.0)
-        easy = replace(bowls, matrices=np.concatenate([bowls.matrices[:3], [np.eye(5)]]))
-        together = exact(easy, np.zeros((4, 5)), tolerance=1e-6)
-        alone = [exact(easy.take([g]), np.zeros((1, 5)), tolerance=1e-6) for g in range(4)]
-
-        assert_allclose(together.offsets, np.concatenate([one.offsets for one in alone]), atol=1e-6)
-        assert_array_equal(together.evaluations, np.concatenate([one.evaluations for one in alone]))
-
     def test_stops_at_once_where_nothing_is_to_be_done(self):
         """A start at the minimiser costs one evaluation and is returned."""
         bowls = Bowls.of(2, 3)
@@ -360,23 +317,6 @@ class TestExact:
 
         assert solution.converged.all()
         assert (solution.gradient_norm <= tolerance).all()
-
-    @every_objective
-    def test_never_ends_above_its_start(self, some_rewards, objective):
-        """The objective at the solution is at most that at the start."""
-        problem = shared(some_rewards(), Recipe(objective=objective))
-        start = np.random.default_rng(0).normal(size=(1, 24)) / 4
-        solution = exact(problem, start)
-
-        assert solution.objective[0] < problem.evaluate(start).value[0]
-
-    def test_leaves_the_start_alone(self):
-        """The start is read only."""
-        start = np.zeros((2, 3))
-        start.flags.writeable = False
-        solution = exact(Bowls.of(2, 3), start)
-
-        assert solution.converged.all()
 
 
 class TestAdam:

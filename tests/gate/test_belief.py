@@ -77,6 +77,7 @@ class TestAgreement:
         found, upside_down = Signal.of(rewards), Signal.of(replace(rewards, values=1 - rewards.values))
 
         assert (found.believed, found.contradicts) == (True, False)
+        assert found.varies > 2 * VARIES
         assert (upside_down.believed, upside_down.contradicts) == (False, True)
         assert_allclose(found.agrees_p, 1 - upside_down.agrees_p, atol=1e-6)
 
@@ -131,23 +132,9 @@ class TestAgreement:
 
         assert_allclose(Signal.of(again).agrees_p, Signal.of(rewards).agrees_p, rtol=0.2)
 
-    def test_the_order_of_queries_does_not_matter(self):
-        """The same queries in another order have the same p-values."""
-        rewards = shared_documents(20)
-        found, again = Signal.of(rewards), Signal.of(rewards.take(np.random.default_rng(0).permutation(20)))
-
-        assert_allclose([found.agrees_p, found.varies], [again.agrees_p, again.varies], rtol=1e-6)
-
 
 class TestReadingTheQuery:
     """How much of what is said of a document depends on what is asked."""
-
-    def test_a_judge_that_reads_the_query_is_believed(self):
-        """What it says of a document depends on what is asked."""
-        found = Signal.of(shared_documents())
-
-        assert found.varies > 2 * VARIES
-        assert found.believed
 
     @pytest.mark.parametrize("judge", ["random", "a direction", "near the middle", "far from the middle"])
     def test_a_judge_of_documents_alone_is_not(self, judge):

@@ -86,15 +86,6 @@ class TestPublishing:
         """The gate works on what was learned, however it was learned."""
         assert served(fit(planted(20, strength=0.9), scope=scope, recipe=Recipe(objective=objective))) == 1
 
-    @pytest.mark.parametrize("scope", ["global", "local"])
-    def test_under_the_paper_s_solver(self, planted, scope):
-        """Offsets of 300 Adam steps pass the same gate."""
-        rewards = planted(16, strength=0.9)
-        recipes = [Recipe(solver=solver) for solver in ("exact", "adam")]
-        exact, adam = (next(iter(fit(rewards, scope=scope, recipe=recipe).values())) for recipe in recipes)
-
-        assert_allclose(adam.evidence.gain, exact.evidence.gain, atol=0.01)
-
     def test_helps_queries_without_rewards(self, planted):
         """A published offset brings better documents to the top for queries it never saw."""
         rewards = planted(80, strength=0.9)
@@ -283,19 +274,14 @@ class TestAbstaining:
 
         assert published <= 1
 
-    def test_an_offset_that_is_no_optimum_is_withheld(self):
+    @pytest.mark.parametrize(("n", "options"), [(40, {"scope": "query"}), (1, {"trusted": True})])
+    def test_an_offset_that_is_no_optimum_is_withheld(self, planted, n, options):
         """Evidence or not, an offset whose certificate failed is not served, and says so."""
-        offsets = fit(following(), scope="query", recipe=Recipe(tolerance=1e-300))
+        offsets = fit(planted(n, strength=0.9), recipe=Recipe(tolerance=1e-300), **options)
 
         assert served(offsets) == 0
-        assert all("gradient norm" in offset.evidence.reason for offset in offsets.values())
+        assert all("(gradient norm " in offset.evidence.reason for offset in offsets.values())
         assert codes(offsets) == {UNSOLVED.code}
-
-    def test_where_no_target_was_reached_nothing_is_served(self, planted):
-        """One declared verdict whose optimum the solver missed is withheld, and says so."""
-        offsets = fit(planted(1, strength=0.9), trusted=True, recipe=Recipe(tolerance=1e-300))
-
-        assert (served(offsets), codes(offsets)) == (0, {UNSOLVED.code})
 
     def test_targets_that_were_not_reached_teach_nothing(self, planted):
         """A private optimum that the solver missed is left out of the local offset."""
@@ -431,15 +417,6 @@ class TestEvidence:
             if offset.evidence.gain is not None:
                 assert_allclose(reordered[key].evidence.gain, offset.evidence.gain, atol=1e-5)
             assert_allclose(reordered[key].dosed(x), offset.dosed(x), atol=1e-3)
-
-    def test_more_queries_make_it_sharper(self, planted):
-        """The interval narrows as queries are added."""
-        widths = []
-        for n in (10, 40):
-            evidence = fit(planted(n, strength=0.9), scope="global")["global"].evidence
-            widths.append(evidence.interval[1] - evidence.interval[0])
-
-        assert widths[1] < widths[0]
 
 
 class TestDeclared:
@@ -620,16 +597,6 @@ class TestAuto:
         assert propose_local(case, optima, Prior(-v, -v)).harmed
         assert not propose_local(case, optima, Prior(v, v)).harmed
         assert not propose_local(case, optima).harmed
-
-    def test_opposite_tasks_get_each_its_own(self, planted):
-        """Tasks that need opposite shifts get them, though a global offset would help neither."""
-        rewards = planted(40, signs=[1, -1] * 20, tasks=["up", "down"] * 20)
-        offsets = fit(rewards)
-        x = rewards.query_vectors[:1]
-        up, down = (offsets.apply(x, task=task)[0] - x[0] for task in ("up", "down"))
-
-        assert fit(rewards, scope="global")["global"].evidence.code == FALLS.code
-        assert up @ down < -0.5 * np.linalg.norm(up) * np.linalg.norm(down)
 
     def test_needs_four_tasks_to_serve_unknown_ones(self, planted):
         """A global offset is tried on tasks it did not see, so few tasks have none and an unknown task stays raw."""

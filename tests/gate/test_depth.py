@@ -169,11 +169,6 @@ class TestOffsetsThatSayIt:
         without = Offsets([replace(offset, rescorer=None)], width=offsets.width)
         assert without.depth(today=8, loss=0.05, words=True) == 8
 
-    def test_lists_of_the_searchers_own_have_none(self):
-        """No more than an offset in front of them."""
-        offsets = fit(judged(120), trusted=True, served=lambda *_: ["0", "1"])
-        assert offsets["local:default"].rescorer.evidence.lost == ()
-
     def test_nothing_is_certified_for_deeper_lists(self):
         """Verdicts on ten documents say nothing of a list that is reranked thirty deep, and all of a shorter one."""
         offsets = fit(habit(100), trusted=True)
@@ -181,36 +176,21 @@ class TestOffsetsThatSayIt:
         assert offsets.depth(today=30, loss=0.5) == 30
         assert offsets.depth(today=3, loss=1e-9) == 3
 
-    @pytest.mark.parametrize("scope", ["global", "query"])
-    def test_scopes_without_a_task_of_their_own(self, scope):
-        """A global offset was not tried on each task, and private ones were not held out."""
-        offsets = fit(habit(60), scope=scope, trusted=True)
+    @pytest.mark.parametrize("why", ["global", "query", "sources", "served"])
+    def test_lists_that_were_not_looked_through(self, why):
+        """A global offset was not tried on each task, nor private ones; users are no reranker."""
+        rewards, options = habit(100), {"trusted": True}
+        if why == "sources":
+            rewards = replace(rewards, sources=np.array([f"user {row}" for row in range(100)]))
+        elif why == "served":
+            options["served"] = lambda vector, _: rewards.doc_ids[np.argsort(-(rewards.documents.unit @ vector))[:20]]
+        else:
+            options["scope"] = why
+        offsets = fit(rewards, **options)
 
         assert any(offset.served for offset in offsets.values())
         assert all(offset.evidence.lost == () for offset in offsets.values())
         assert offsets.depth(today=7, loss=1.0) == 7
-
-    def test_rewards_of_sources(self):
-        """Users are no reranker: their votes certify no depth."""
-        rewards = habit(100)
-        voted = replace(rewards, sources=np.array([f"user {i}" for i in range(100)]))
-        offset = fit(voted)["local:default"]
-
-        assert offset.served
-        assert offset.evidence.lost == ()
-
-    def test_an_application_that_serves_other_lists(self):
-        """Where the application's own search fuses and filters, the order by similarity says nothing of its lists."""
-        rewards = habit(100)
-        names = rewards.doc_ids
-
-        def search(vector, _):
-            return names[np.argsort(-(rewards.documents.unit @ vector))[:20]].tolist()
-
-        offset = fit(rewards, trusted=True, served=search)["local:default"]
-
-        assert offset.served
-        assert offset.evidence.lost == ()
 
     def test_what_is_not_served(self):
         """A task that the gate left alone, or nobody knows, is reranked as today."""
@@ -218,15 +198,6 @@ class TestOffsetsThatSayIt:
 
         assert not offsets["local:default"].served
         assert (offsets.depth(), offsets.depth("unheard of", today=25)) == (10, 25)
-
-    def test_files_keep_it(self, tmp_path):
-        """A saved file certifies what was certified, to the bit."""
-        offsets = fit(habit(100), trusted=True)
-        offsets.save(tmp_path / "offsets.safetensors")
-        loaded = Offsets.load(tmp_path / "offsets.safetensors")
-
-        assert loaded["local:default"].evidence.lost == offsets["local:default"].evidence.lost
-        assert loaded.depth(loss=0.02) == offsets.depth(loss=0.02)
 
     @pytest.mark.parametrize("lost", [(0.01, 0.02), (float("nan"),), ("none",), [0.02, 0.01]])
     def test_files_are_not_believed(self, lost):
@@ -236,15 +207,6 @@ class TestOffsetsThatSayIt:
 
         with pytest.raises(InputError, match=r"numbers that never rise as evidence\.lost"):
             Offsets([offset], width=4).to_bytes()
-
-    def test_live_offsets(self):
-        """What is served now decides, and base vectors are reranked as today."""
-        offsets = fit(habit(100), trusted=True)
-        live = LiveOffsets(offsets)
-
-        assert live.depth(loss=0.02) == offsets.depth(loss=0.02) < 10
-        live.publish(None)
-        assert live.depth(today=12, loss=0.02) == 12
 
     @pytest.mark.parametrize(
         ("wrong", "said"),
@@ -271,22 +233,20 @@ class TestOffsetsThatSayIt:
         assert live.current.why_base("biling").startswith("nothing was learned of task 'biling', but of")
 
 
-class TestWords:
-    """What `tttembed show` and the report say."""
-
-    def test_less_is_enough(self):
-        """The line names both depths, the loss, the confidence and what is saved."""
-        evidence = Evidence(99, 0.1, (0.0, 0.2), "published", "steady", lost=(0.2, 0.05, 0.01, 0.005, 0.003))
-
-        assert evidence.reranking == "rerank 3 instead of 5: at most 0.01 nDCG@10 lost (90 %), 40% fewer pairs"
-
-    def test_no_less_is_certified(self):
-        """Where nothing is certified, today's depth is told as such."""
-        evidence = Evidence(99, 0.1, (0.0, 0.2), "published", "steady", lost=(0.2, 0.05, 0.02))
-
-        assert evidence.reranking == "rerank 3, as today: no less is certified"
-
-    @pytest.mark.parametrize(("verdict", "lost"), [("published", ()), ("published", (0.1,)), ("abstained", (0.1, 0.0))])
-    def test_nothing_to_say(self, verdict, lost):
-        """Nothing is said of lists of one document, nor of what is not served or was not measured."""
-        assert Evidence(9, None, None, verdict, "made up", lost=lost).reranking == ""
+@pytest.mark.parametrize(
+    ("verdict", "lost", "line"),
+    [
+        (
+            "published",
+            (0.2, 0.05, 0.01, 0.005, 0.003),
+            "rerank 3 instead of 5: at most 0.01 nDCG@10 lost (90 %), 40% fewer pairs",
+        ),
+        ("published", (0.2, 0.05, 0.02), "rerank 3, as today: no less is certified"),
+        ("published", (), ""),
+        ("published", (0.1,), ""),
+        ("abstained", (0.1, 0.0), ""),
+    ],
+)
+def test_the_line_names_depths_loss_and_what_is_saved(verdict, lost, line):
+    """Nothing is said of lists of one document, nor of what is not served or was not measured."""
+    assert Evidence(9, None, None, verdict, "made up", lost=lost).reranking == line

@@ -156,11 +156,11 @@ def audited_orders(
     corrected = a * float(change.sum()) + b * claimed + n * float(totals.mean())
     deviations = np.where(labelled[audit], rest - rest.sum(axis=1, keepdims=True) / k[:, None], 0.0)
     within = (deviations**2).sum(axis=1) / np.maximum(k - 1, 1)
-    seen = n * (n - m) / m * totals.var(ddof=_SLOPES) + n / m * float(depths * (depths / k - 1) @ within)
+    sampled = n * (n - m) / m * totals.var(ddof=_SLOPES) + n / m * float(depths * (depths / k - 1) @ within)
     good = (known[labelled].sum() + 2) / (len(predictors) + 4)  # the share of good labels, by Agresti and Coull (1998)
     squares = np.maximum(rewards.depths / PAIRS, 1.0) @ (change**2).sum(axis=1)
     unseen = n / m * float(squares) * good * (1 - good)
-    error = math.sqrt((m * seen + _UNSEEN * unseen) / (m + _UNSEEN))
+    error = math.sqrt((m * sampled + _UNSEEN * unseen) / (m + _UNSEEN))
     unit = ideal / max(mean_ideal(grid, voices, a + b * grid.rewards), _LEAST_IDEAL)
     return Audited(claimed, corrected, error, len(predictors), m, ignored, unit)
 

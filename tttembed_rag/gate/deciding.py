@@ -162,17 +162,17 @@ def gated_offsets(
     together = terms.signal(rewards, voices) if len(tasks) > 1 else None
     judged = {*rewards.tasks[rewards.sources == ""].tolist()}
     voted = Counter(task for task in rewards.tasks.tolist() if task not in judged)
-    asked = judged | {task for task, _ in voted.most_common(MOST_VOTED)}
+    examined = judged | {task for task, _ in voted.most_common(MOST_VOTED)}
     for task in tasks:
-        begun = None if start is None else start.find(task)
-        if scope != "query" and task not in asked:
+        own_start = None if start is None else start.find(task)
+        if scope != "query" and task not in examined:
             zero = np.zeros(rewards.width, rewards.query_vectors.dtype)
-            evidence = Evidence(voted[task], None, None, "published", "").denied_by(COMPARE, SMALL)
+            evidence = Evidence(voted[task], None, None, "abstained", SMALL, code=COMPARE.code)
             offset = Offset("task" if scope == "task" else "local", zero, 0.0, voted[task], evidence, task=task)
-            yield offset if begun is None else kept(begun, offset)
+            yield offset if own_start is None else kept(own_start, offset)
             continue
         of_this = of_task(rewards, task) if len(tasks) > 1 else rewards
-        case = Case.of(of_this, recipe, replace(terms, start=begun), together)
+        case = Case.of(of_this, recipe, replace(terms, start=own_start), together)
         if scope == "query":
             yield from private_offsets_of(case, task)
         elif scope == "task":

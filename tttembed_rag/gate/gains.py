@@ -50,8 +50,8 @@ class Gain:
         count = min(1.0 / float(w @ w), most)
         w, x = np.append(w * count, 1.0) / (count + 1.0), np.append(x, expected)
         mean = float(w @ x)
-        seen = float(w**2 @ (x - mean) ** 2) * (count + 1.0) ** 2
-        variance = (seen + TYPICAL_WEIGHT * typical**2) / (count + TYPICAL_WEIGHT)
+        observed = float(w**2 @ (x - mean) ** 2) * (count + 1.0) ** 2
+        variance = (observed + TYPICAL_WEIGHT * typical**2) / (count + TYPICAL_WEIGHT)
         return cls(mean, math.sqrt(variance / (count + 1.0)), count)
 
     @classmethod

@@ -171,10 +171,10 @@ def propose_constant(case: Case, task: str | None = None, *, unseen: bool = Fals
     numbers, own = np.unique(fold, return_inverse=True)
     if len(numbers) > 1:
         learning = fold != numbers[:, None]
-        weights = np.array([scope_weights(case.rewards, case.voices * seen) for seen in learning])
+        weights = np.array([scope_weights(case.rewards, case.voices * rows) for rows in learning])
         looser = replace(recipe, tolerance=LOOSER * recipe.tolerance)
         learned = shared_optima(case.widened, looser, weights, case.grid).offsets
-        dose = [case.trust * recipe.dose(float(case.voices[seen].sum())) for seen in learning]
+        dose = [case.trust * recipe.dose(float(case.voices[rows].sum())) for rows in learning]
         held_out = np.asarray((np.array(dose)[:, None] * learned)[own], dtype=np.float64)
     return Proposal(name, case, held_out, none, learn, families)
 
