@@ -145,6 +145,18 @@ class Slow:
         return getattr(self.store, name)
 
 
+class Hung:
+    """A store that says nothing while its *answers* are held back."""
+
+    def __init__(self, store):
+        self.store, self.answers = store, threading.Event()
+        self.answers.set()
+
+    def __getattr__(self, name):
+        self.answers.wait()
+        return getattr(self.store, name)
+
+
 class Counted:
     """A store that keeps what it was *asked*, and says that some tenants have something of their *own*."""
 
@@ -380,6 +392,25 @@ class TestOutages:
         assert "unable to open database file" in before[1].error
         assert before[1].age is None
         assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
+        live.close()
+
+    def test_a_store_that_says_nothing_does_not_answer(self, store, monkeypatch, caplog):
+        """A server that hangs raises no error: the status says so, and one line is logged as queries are answered."""
+        monkeypatch.setattr("tttembed_store.following.follower._PATIENCE", 0.1)
+        store.registry.publish(offsets_of(1), by="test")
+        hung = Hung(store)
+        live = follow(hung, every=0.01)
+        steering = Steering(live)
+        before = live.status.error
+        hung.answers.clear()
+        lines = eventually(lambda: steering.apply(BASE, "q") and list(caplog.records))
+        during = steering.apply(BASE, "q"), live.status.error
+        hung.answers.set()
+
+        assert (before, during[0]) == (None, offsets_of(1).apply(BASE))
+        assert during[1].startswith("nothing came back for ")
+        assert [line.getMessage().rpartition(":")[0] for line in lines] == ["store of live offsets: does not answer"]
+        assert eventually(lambda: live.status.error is None)
         live.close()
 
     @pytest.mark.parametrize("name", ["ttt.db", "no/ttt.db"])

@@ -168,7 +168,7 @@ def test_verdicts_do_not_depend_on_the_shards(rewards, folder, verdicts):
         key: one.verdict for key, one in verdicts(alone).items()
     }
     assert {one.evidence.verdict for one in found[0].values()} == {"published"}
-    assert all("; asked of a sample of 400 of 600 rewarded" in one.details for one in verdicts(found[0]).values())
+    assert all("asked of a sample of 400 of 600 rewarded" in one.details for one in verdicts(found[0]).values())
 
 
 def test_published_offsets_are_learned_from_all(rewards, folder):
@@ -216,7 +216,7 @@ def test_a_sample_counts_a_query_once_for_each_of_its_sources(tmp_path, made, ve
     of_sources(mean, "F").to_parquet(tmp_path / "set", shards=3)
     found = verdicts(fit_sharded(tmp_path / "set", scope="task", gate_queries=most))
 
-    assert all(f"; asked of a sample of {drawn} of 240 rewarded" in one.details for one in found.values())
+    assert all(f"asked of a sample of {drawn} of 240 rewarded" in one.details for one in found.values())
 
 
 def test_withheld_documents_and_their_copies_teach_nothing(tmp_path):

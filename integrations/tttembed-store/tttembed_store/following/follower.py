@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Tenants that ask before they were read are remembered until the next look: at most so many.
 _MOST_WANTED = 20_000
+# Seconds after which a store that says nothing is said not to answer.
+_PATIENCE = 5.0
 # The part of the time that looking takes, since queries wait for the interpreter meanwhile: one in a hundred notices.
 # And for how many seconds it puts off the next look at most.
 _SHARE, _LONGEST_REST = 0.01, 2.0
@@ -52,7 +54,7 @@ def follow(
     """Live offsets that *store* decides: its live versions, replaced while queries are answered.
 
     Nothing published, halted, switched off by ``TTTEMBED_OFF=1``, or learned for another embedding
-    model: base vectors, bit for bit. While the store is away the last version stays, one line is logged, and
+    model: base vectors, bit for bit. While the store is away, or hangs, the last version stays, one line is logged, and
     `TenantOffsets.status` has the error, and the age of the last answer. A forked child follows by itself, and so does
     another process that unpickles them, where the store was named by its URL.
 
@@ -98,6 +100,8 @@ class Follower:
         self._errors: dict[str, str] = {}
         self._wanted: set[str] = set()
         self._due = 0.0
+        # Since when an answer of the store is waited for.
+        self._asked: float | None = None
         # The thread must not keep alive whom nobody asks any more.
         look = WeakMethod(self.round, lambda _: loop.wake())
         loop = self._loop = Loop("tttembed-follow", lambda: None if (mine := look()) is None else mine())
@@ -114,6 +118,8 @@ class Follower:
         """What *tenant* is served now; base vectors until it was read for the first time."""
         if self._loop.asleep:
             self._loop.start()
+        if self._asked is not None and (waited := time.monotonic() - self._asked) > _PATIENCE:
+            self._store.failed(StoreUnavailable(f"nothing came back for {waited:.0f} s"))
         if self._off is not None:
             return self._off
         tenant = self._key(tenant)
@@ -139,8 +145,8 @@ class Follower:
 
     def status(self, tenant: str) -> TenantSnapshot:
         """What *tenant* is served now, since when that is known, and what is wrong."""
-        error = self._store.error or self._errors.get(self._key(tenant))
-        return replace(self.snapshot(tenant), age=self._store.age, error=error)
+        now = self.snapshot(tenant)
+        return replace(now, age=self._store.age, error=self._store.error or self._errors.get(self._key(tenant)))
 
     def closed(self) -> Published:
         """What was served last, for good."""
@@ -155,7 +161,7 @@ class Follower:
             if switched_off():
                 self._off = TenantSnapshot(reason=SWITCHED_OFF)
                 return None
-            began = time.perf_counter()
+            began, self._asked = time.perf_counter(), time.monotonic()
             try:
                 store = self._store.store()
                 now = store.generations()
@@ -171,6 +177,8 @@ class Follower:
             except TTTEmbedError as error:
                 self._store.failed(error)
                 return error
+            finally:
+                self._asked = None
             telemetry.record("tttembed.refresh.duration", time.perf_counter() - began)
             return None
 
