@@ -22,7 +22,8 @@ queries of one collection alone:
     python benchmarks/nothing.py --cells CELLS.jsonl
     python benchmarks/nothing.py --cells CELLS.jsonl --embedders static,lsa --judges qrels
     python benchmarks/nothing.py --cells CELLS.jsonl --sets trec-dl19-passage --embedders minilm --judged 30 \
-        --judges llama3.3-70b-4prompts-sum,llama3-8b-4prompts-sum --seeds 0,1,2,3,4,5,6,7,8,9 --json OUT.json
+        --judges llama3.3-70b-4prompts-sum,llama3-8b-4prompts-sum,flant5large-4prompts-grade \
+        --seeds 0,1,2,3,4,5,6,7,8,9 --json OUT.json
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from ground import JUDGE, Ground
 from harm import HERE, judged
-from tttembed_store.worker.trial import WINDOW, LiveGains, Trial, live_gains
+from tttembed_store.worker.trial import WINDOW, LiveGains, LiveTrial, live_gains
 
 from tttembed_rag import Offsets, fit
 from tttembed_rag.evaluate.collection import pooled_rewards
@@ -39,7 +39,7 @@ DOSES = (0.25, 0.5, 1.0)
 
 def taken_back(gains: np.ndarray) -> int | None:
     """After how many of *gains* the version is taken back, None for never; there is a look whenever one is due."""
-    trial = Trial(1)
+    trial = LiveTrial(1)
     while trial.due <= len(gains):
         due = trial.due
         last = gains[max(0, due - WINDOW) : due]

@@ -35,11 +35,11 @@ def judge():
     return RubricJudge(long_is_good, model="exclamations")
 
 
-def record(query="q", documents=("a",), scores=(0.5,), said=None, **more):
+def record(query="q", documents=("a",), scores=(0.5,), within=None, **more):
     """What a log is told, within a block of the caller's `context`."""
 
     def call(log):
-        with context(**(said or {})):
+        with context(**(within or {})):
             log.record(query, documents, scores, **more)
 
     return call
@@ -69,8 +69,8 @@ KEPT = {
     ),
     "the source and the task of the caller's context": (
         [
-            record(scores=[5], said={"source": "ann", "task": "billing"}),
-            record(scores=[1], said={"source": "ann", "task": "billing"}, source="", task="help"),
+            record(scores=[5], within={"source": "ann", "task": "billing"}),
+            record(scores=[1], within={"source": "ann", "task": "billing"}, source="", task="help"),
         ],
         [row(reward=1.0, task="billing", source="ann"), row(reward=0.2, task="help")],
     ),
@@ -78,7 +78,7 @@ KEPT = {
         [record(scores=[score], task=task) for task, score in (("one", 1), ("two", 5))],
         [row(reward=0.2, task="one"), row(reward=1.0, task="two")],
     ),
-    "no query of another tenant": ([record(scores=[5]), record("own", said={"tenant": "acme"})], [row(reward=1.0)]),
+    "no query of another tenant": ([record(scores=[5]), record("own", within={"tenant": "acme"})], [row(reward=1.0)]),
     "no blank text": ([record(documents=[" ", "a"], scores=[1, 5]), observe("  ", ["a"])], [row(reward=1.0)]),
 }
 
@@ -98,7 +98,7 @@ class TestRecording:
     def test_a_log_of_a_tenant_keeps_its_queries_alone(self):
         """A log in memory keeps one tenant's queries: what it learns from must not reach another."""
         log = RewardLog("judge", tenant="acme")
-        for call in (record("shared"), record("own", said={"tenant": "acme"})):
+        for call in (record("shared"), record("own", within={"tenant": "acme"})):
             call(log)
 
         assert log.rows() == [row("own")]
@@ -342,10 +342,10 @@ def test_what_is_wrong_is_one_line(call, line):
 
 def test_a_store_without_its_folder_is_told_of_at_once(tmp_path, caplog):
     with caplog.at_level("WARNING"):
-        StoreLog(f"sqlite:///{tmp_path / 'no' / 't.db'}?password=hidden", "judge").close(0)
+        StoreLog(f"sqlite:///{tmp_path / 'no' / 't.db'}?timeout=31", "judge").close(0)
 
     assert f"until its folder is there: {tmp_path / 'no'}\n" in caplog.text
-    assert "hidden" not in caplog.text
+    assert "timeout" not in caplog.text
 
 
 def test_logs_and_vectors_say_what_they_hold(tmp_path):

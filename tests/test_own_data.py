@@ -18,7 +18,6 @@ from tttembed_rag import Evidence, Offset, Offsets, Rewards, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.rows import collections_of
-from tttembed_rag.errors import DataError
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.testing import FakeEmbedder
 
@@ -323,15 +322,6 @@ class TestVotes:
         assert reason in result.output
         assert not (here / "o.safetensors").exists()
 
-    def test_exchanged_columns_are_asked_about(self, here: Path) -> None:
-        """Queries that are longer than documents are most often documents."""
-        rows = ["query,document,thumb", *(f"a page on {topic} {'word ' * 20},{topic},1" for topic in TOPICS)]
-        (here / "votes.csv").write_text("\n".join(rows), encoding="utf-8")
-
-        result = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
-
-        assert "warning: votes.csv: queries have 118 characters, documents 7: are the two columns exch" in result.output
-
     @pytest.mark.parametrize(
         ("code", "reason"),
         [
@@ -375,9 +365,32 @@ class TestVotes:
         assert isinstance(result.exception, SystemExit)
         assert reason.replace("HERE", str(here)) in result.output.splitlines()[-1]
 
-    def test_a_file_that_is_not_there(self, here: Path) -> None:
-        with pytest.raises(DataError, match=r"none\.csv: expected a file with query"):
-            read_votes(here / "none.csv", scale=Scale(), task="t")
+
+@pytest.mark.parametrize(
+    ("content", "warning"),
+    [
+        (
+            ["query,document,thumb", *(f"a page on {topic} {'word ' * 20},{topic} x,1" for topic in TOPICS)],
+            "warning: votes.csv: queries have 118 characters, documents 9: are the two columns exchanged?",
+        ),
+        (
+            ["query,document,thumb", "q1,d1,1", "q1,d2,-1"],
+            "warning: votes.csv: documents are single words, such as 'd1': expected their texts, not their ids",
+        ),
+        (["query,question,document,thumb", "q,r,a b,1"], "votes.csv: query is read as query, not question"),
+        (["query,document,grade", "q,a b,5", "q,b c,0"], "votes.csv: rewards up to 5 are on scale rubric:0,5, unless"),
+    ],
+)
+def test_what_is_odd_is_asked_about(
+    here: Path, caplog: pytest.LogCaptureFixture, content: list[str], warning: str
+) -> None:
+    """And learned from: a line says what it may be."""
+    (here / "votes.csv").write_text("\n".join(content), encoding="utf-8")
+
+    result = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+
+    assert result.exit_code == 0
+    assert warning in result.output + "\n".join(caplog.messages)
 
 
 class TestMeasured:
@@ -738,7 +751,7 @@ def data(here: Path) -> Path:
     write_votes(here / "votes.csv", "thumb", 1, -1)
     write_log(here / "log.jsonl")
     for name, text in {
-        "votes.jsonl": '[{"query": "q", "document": "d", "thumb": 1}]',
+        "broken.jsonl": '{"query": "q", ',
         "all-bad.csv": "query,document,thumb\nq,a,-1\nq,b,-1\n",
         "columns.csv": "query,label\n",
         "words.csv": "query_id,doc_id,label\nq,d,good\n",
@@ -763,7 +776,17 @@ FEW = ("--embed", "python:mine:none")
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("fit", "votes.jsonl", *FEW, "--out", "new"), "votes.jsonl:1: expected one JSON object a line"),
+        (
+            ("fit", "none.csv", *FEW, "--out", "new"),
+            "none.csv: expected a file with query, document (or text), and one",
+        ),
+        (("fit", "none", *FEW, "--out", "new"), "none: expected a file with query, document (or text), and one of"),
+        (("fit", ".", *FEW, "--out", "new"), "expected a file of rows or a BEIR folder, found a folder without corpus"),
+        (("eval", "none", *FEW), "none: expected a file of rows or a BEIR folder, found no such file or folder"),
+        ((*OF_VOTES["fit"], "--scale", "stars"), "scale: expected probability, logit, unbounded or rubric:LOW,HIGH"),
+        ((*OF_VOTES["fit"], "--scale", "rubric:5,1"), "scale: expected low < high, got 5 and 1"),
+        ((*OF_VOTES["fit"], "--scale", "logit"), "votes.csv: expected rewards for scale logit, got a column thumb"),
+        (("fit", "broken.jsonl", *FEW, "--out", "new"), "broken.jsonl:1: expected one JSON object a line"),
         (("fit", "votes.csv", "--embed", "python:mine", "--out", "new"), "expected python:MODULE:NAME, got 'python:"),
         (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
         (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
@@ -802,6 +825,7 @@ FEW = ("--embed", "python:mine:none")
         ),
         (("eval", "votes.csv", *FEW, "--html", "none/p"), "Error: none/p: expected a file in an existing folder\n"),
         ((*OF_VOTES["fit"][:-1], "-"), "-: expected a file"),
+        ((*OF_VOTES["fit"][:-1], "."), ".: expected a file in an existing folder"),
         ((*OF_VOTES["eval"], "--html", "-"), "-: expected a file"),
         (("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "-"), "-: expected a file"),
         (("judge", "log.jsonl", "--judge", JUDGE, "--out", "-"), "-: expected a file"),

@@ -79,6 +79,13 @@ def shuffled(rewards, seed=0):
     return np.random.default_rng(seed).permutation(rewards.values)
 
 
+def against(rewards, depth=8):
+    """Rewards under which what was learned from *rewards* is wrong."""
+    base = np.einsum("nkd,nd->nk", rewards.doc_vectors.reshape(-1, depth, rewards.width), rewards.query_vectors)
+    drawn = 2 * base - 0.5 * rewards.values.reshape(base.shape)
+    return (1 / (1 + np.exp(-4 * (drawn - drawn.mean())))).ravel()
+
+
 def command(*arguments):
     """`tttembed worker` as a process of its own."""
     return [sys.executable, "-m", "tttembed_rag", "worker", *map(str, arguments)]

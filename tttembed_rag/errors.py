@@ -25,18 +25,42 @@ from importlib import import_module
 from numbers import Integral, Real
 from types import ModuleType
 
+__all__ = [
+    "DataError",
+    "EmbedderError",
+    "InputError",
+    "JudgeError",
+    "LeaseLost",
+    "MissingExtraError",
+    "OffsetFileError",
+    "RewardError",
+    "StoreError",
+    "StoreReplaced",
+    "StoreTooSlow",
+    "StoreUnavailable",
+    "Superseded",
+    "TTTEmbedError",
+    "UnknownKey",
+    "VectorError",
+    "check_count",
+    "check_share",
+    "in_brief",
+    "raised",
+    "require",
+]
+
 
 class TTTEmbedError(Exception):
     """Root of every exception this package raises on purpose.
 
     Args:
         brief: What went wrong; logs have this and no more.
-        said: What a model or a service said itself, which may repeat a text of a user.
+        answer: What a model or a service answered, which may repeat a text of a user.
     """
 
-    def __init__(self, brief: str = "", said: str = "") -> None:
-        super().__init__(f"{brief} {said}" if said else brief)
-        self.brief, self.said = brief, said
+    def __init__(self, brief: str = "", answer: str = "") -> None:
+        super().__init__(f"{brief} {answer}" if answer else brief)
+        self.brief, self.answer = brief, answer
 
 
 class InputError(TTTEmbedError, ValueError):

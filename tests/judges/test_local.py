@@ -238,3 +238,12 @@ class TestBatches:
 
         with pytest.raises(expected, match=message):
             Batches(80, "cpu").run([5], forward, shared=7)
+
+
+@pytest.mark.parametrize(
+    ("judge", "spec"), [(CrossEncoderJudge, "cross-encoder:PATH"), (YesNoJudge, "yesno:PATH")], ids=["scores", "yesno"]
+)
+def test_a_path_is_no_model(judge, spec):
+    """What loads one is named."""
+    with pytest.raises(InputError, match=rf"got none: open_judge\('{spec}'\) loads both$"):
+        judge("/models/mine")

@@ -145,6 +145,6 @@ class Portions:
                 return results
             taken.append(False)
             if len(taken) == _ENOUGH and not any(taken):
-                raise RefusedError(exc.brief, exc.said) from exc
+                raise RefusedError(exc.brief, exc.answer) from exc
             return [exc]
         return results

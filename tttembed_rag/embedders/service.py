@@ -109,12 +109,12 @@ class _Service(RoleEmbedder):
                 for row, refused in enumerate(vectors, first):
                     if isinstance(refused, RefusedTextsError):
                         brief = f"{refused.brief} for the text in row {row}:"
-                        raise EmbedderError(brief, f"{texts[row]!r:.80} {refused.said}") from refused
+                        raise EmbedderError(brief, f"{texts[row]!r:.80} {refused.answer}") from refused
                 parts.append(unit_vectors(self.fingerprint, vectors, group, first=first))
                 check_width(self.fingerprint, parts[-1], self._dimensions or parts[0].shape[1])
                 first += len(group)
         except JudgeError as exc:
-            raise EmbedderError(exc.brief, exc.said) from exc
+            raise EmbedderError(exc.brief, exc.answer) from exc
         return np.concatenate(parts) if parts else unit_vectors(self.fingerprint, [], [])
 
 
@@ -200,7 +200,7 @@ class GeminiEmbedder(_Service):
         try:
             self._google = GoogleModel(model, url=url, key=key, patience=patience)
         except JudgeError as exc:
-            raise EmbedderError(exc.brief, exc.said) from exc
+            raise EmbedderError(exc.brief, exc.answer) from exc
         prompts = prefixes if self._by_prefix else _TASKS
         self.fingerprint = fingerprint_of("gemini", model, prompts=prompts, dimensions=dimensions)
 

@@ -1,4 +1,4 @@
-"""What the solver minimises: Eq. 6 of the paper over shared offsets, or many private ones.
+"""What the solver minimises where each query has an offset of its own: Eq. 6 of the paper (`shared`: of many queries).
 
     sum_q w_q loss_q( s_q(v) / tau_S ) + ridge ||v||^2,    s_q(v) = unit(x_q + v) · z
 

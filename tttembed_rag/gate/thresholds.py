@@ -1,4 +1,4 @@
-"""Every number that the gate learns and decides by, with its reason; its questions are in `offsets.codes`.
+"""Every number that the gate learns and decides by, with its reason; its questions are in `gate.questions`.
 
 The dose of an offset is `Recipe.dose`, and how near two queries are to be one question is `vectors.copies.NEAR`.
 

@@ -123,7 +123,7 @@ class OpenAIChat(_ByKey):
                 answer = self.client.chat.completions.with_raw_response.create(**body).http_response
                 return read_json(answer, self.read, name, expected)
         except RefusedTextsError as exc:
-            if "max_tokens" not in body or "max_completion_tokens" not in exc.said:
+            if "max_tokens" not in body or "max_completion_tokens" not in exc.answer:
                 raise
             self._body = self._newer
             return self._answer(prompt)

@@ -135,7 +135,7 @@ def unless_refused(name: str, answers: Sequence[ResultT | RefusedTextsError | No
     """
     refused = [answer for answer in answers if isinstance(answer, RefusedTextsError)]
     if refused and len(refused) == len(answers):
-        raise refused[0] if len(answers) == 1 else RefusedError(refused[0].brief, refused[0].said)
+        raise refused[0] if len(answers) == 1 else RefusedError(refused[0].brief, refused[0].answer)
     if refused:
         _log.warning("%s: %d of %d are refused, not judged: %s", name, len(refused), len(answers), refused[0].brief)
     return [None if isinstance(answer, RefusedTextsError) else answer for answer in answers]

@@ -40,13 +40,17 @@ class CrossEncoderJudge(ByRequests):
     def __init__(
         self,
         model: Any,
-        tokenizer: Any,
+        tokenizer: Any = None,
         *,
         scale: Literal["probability", "logit"] = "probability",
         name: str = "cross-encoder",
         max_tokens: int | None = None,
         batch_tokens: int | None = None,
     ) -> None:
+        if tokenizer is None:
+            raise InputError(
+                "tokenizer: expected that of a loaded model, got none: open_judge('cross-encoder:PATH') loads both"
+            )
         if model.config.num_labels != 1:
             raise InputError(f"{name}: expected a classifier with one label, got {model.config.num_labels}")
         if scale not in ("probability", "logit"):

@@ -131,9 +131,8 @@ class HttpJudge(ByRequests):
         if declared is None:
             raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
         self.endpoint = Endpoint(url, path=protocol.path, key=key, header=protocol.header, patience=patience)
-        self.model = model
-        self._instruction = instruction
-        self.longest_document = longest_document
+        self._model = {} if model is None else {"model": model}
+        self._instruction, self._longest = instruction, longest_document
         self._portions = Portions(min(batch_size or protocol.at_once, protocol.at_once))
         self.scale = Scale.parse(declared)
         self.fingerprint = fingerprint_of(
@@ -159,7 +158,7 @@ class HttpJudge(ByRequests):
         Raises:
             JudgeError: The server refused, stayed busy, or left a document out.
         """
-        screened, size = Screened.of(requests, self.longest_document, _LONGEST_QUERY), self._portions.most
+        screened, size = Screened.of(requests, self._longest, _LONGEST_QUERY), self._portions.most
         batches = [
             (query, texts[start : start + size])
             for query, texts in screened.requests
@@ -173,13 +172,8 @@ class HttpJudge(ByRequests):
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""
-        read = sum(estimated_tokens(query, text[: self.longest_document]) for text in documents)
+        read = sum(estimated_tokens(query, text[: self._longest]) for text in documents)
         return Usage(-(-len(documents) // self._portions.most), read)
-
-    def request(self, query: str, documents: list[str]) -> dict[str, Any]:
-        """The JSON that is sent to ask about *documents*, which are read as they are."""
-        body = self._shape.request(self._instruction, readable(query, _LONGEST_QUERY), documents)
-        return body if self.model is None else {"model": self.model, **body}
 
     def _scores(self, query: str, documents: Sequence[str]) -> Scores:
         """Scores of *documents*; a single one that is too large is cut in half."""
@@ -188,9 +182,9 @@ class HttpJudge(ByRequests):
             scores = _by_index(self.endpoint.where.name, answer, len(documents))
             return scores, _used(answer, self.forecast(query, documents))
 
-        expected = "an index and a score per document"
+        body = self._model | self._shape.request(self._instruction, query, list(documents))
         try:
-            scores, used = self.endpoint.ask(self.request(query, list(documents)), read, expected=expected)
+            scores, used = self.endpoint.ask(body, read, expected="an index and a score per document")
         except TooLargeError as exc:
             text = documents[0]
             if len(documents) > 1 or len(text) <= _SHORT_DOCUMENT:

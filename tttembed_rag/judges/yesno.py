@@ -69,7 +69,7 @@ class YesNoJudge(ByRequests):
     def __init__(
         self,
         model: Any,
-        tokenizer: Any,
+        tokenizer: Any = None,
         *,
         name: str = "reranker",
         instruction: str = INSTRUCTION,
@@ -78,6 +78,10 @@ class YesNoJudge(ByRequests):
         pooled: bool | None = None,
         compile_after: float = 10.0,
     ) -> None:
+        if tokenizer is None:
+            raise InputError(
+                "tokenizer: expected that of a loaded model, got none: open_judge('yesno:PATH') loads both"
+            )
         self._model = model
         self._text = PlainTokenizer(tokenizer)
         self._prefix, self._suffix = (tokenizer.encode(part, add_special_tokens=False) for part in (PREFIX, SUFFIX))

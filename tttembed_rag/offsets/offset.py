@@ -15,6 +15,8 @@ from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
+__all__ = ["AnyScope", "Certificate", "Offset", "Scope", "check_scope"]
+
 Scope: TypeAlias = Literal["global", "task", "local", "query"]
 AnyScope: TypeAlias = Literal["auto", "global", "task", "local", "query"]
 
@@ -106,7 +108,10 @@ class Offset:
         return [line for line in (self.evidence.reranking, by_words, skipped, fits) if line]
 
     def dosed(self, unit: FloatArray) -> FloatArray:
-        """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it."""
+        """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it.
+
+        `Offsets` works out a constant one once; what the gate measures is the dose of a `Proposal`.
+        """
         return self.alpha * (self.vector if self.map is None else self.vector + self.map(unit))
 
 

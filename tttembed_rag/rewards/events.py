@@ -39,7 +39,7 @@ WORDS |= dict.fromkeys([*_DOWN, "not helpful", "thumbs_down", "\U0001f44e"], Fal
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One action of a user, or one judgment.
+    """One action of a user, or one judgment. It has no time: a store dates it, and nothing weighs it by its age.
 
     Attributes:
         query: Id or text of the query.

@@ -13,6 +13,8 @@ from typing import Any, Self
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
+__all__ = ["MAX_DEPTH", "MAX_SOURCES", "Candidate", "Served"]
+
 # Candidates of a query that are kept, and learned from, at most: more teach little, and cost much.
 MAX_DEPTH = 200
 # Sources whose rewards of one pair of query and document are kept side by side at most, the last ones that spoke.

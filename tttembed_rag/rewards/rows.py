@@ -8,8 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -105,7 +104,9 @@ def read_votes(path: Path, *, scale: Scale | None, task: str) -> list[Served]:
         raise DataError(
             f"{path}: expected rewards for scale {scale}, got a column {columns[signal]}, which has its own"
         )
-    votes = list[tuple[int, str, Event]]()
+    if signal == "reward" and scale is None:
+        scale = _scale_of(path, [cells.get(columns[signal]) for _, cells in rows])
+    events: dict[tuple[str, str], list[Event]] = {}
     for number, cells in rows:
         with _expected(path, number, COLUMNS):
             row: dict[str, Any] = {name: cells.get(title) for name, title in columns.items()}
@@ -113,17 +114,14 @@ def read_votes(path: Path, *, scale: Scale | None, task: str) -> list[Served]:
             for name in ("query", "document", "task"):
                 if not isinstance(row[name], str) or not row[name].strip():
                     raise InputError(f"{name}: expected a text, got {row[name]!r:.40}")
-            value = value_of(signal, row[signal], column=columns[signal])
-            kind = "judgment" if signal == "reward" else signal
-            votes.append((number, row["task"], _event(row, row["query"], row["document"], kind, value)))
-    if signal == "reward":
-        votes = _rewarded(path, votes, scale)
-    events: dict[tuple[str, str], list[Event]] = {}
-    for _, of_task, event in votes:
-        events.setdefault((of_task, event.source), []).append(event)
+            value, kind = value_of(signal, row[signal], column=columns[signal]), signal
+            if signal == "reward" and scale is not None:
+                value, kind = float(scale.to_unit(np.array([value]))[0]), "judgment"
+            event = _event(row, row["query"], row["document"], kind, value)
+            events.setdefault((row["task"], event.source), []).append(event)
     candidates: dict[tuple[str, str, str], list[Candidate]] = {}
     try:
-        check_thumbs([event for _, _, event in votes])
+        check_thumbs([event for of_source in events.values() for event in of_source])
         for (of_task, source), of_source in events.items():
             for (query, document), reward in scores_of(of_source).items():
                 of_query = candidates.setdefault((query, of_task, source), [])
@@ -171,18 +169,16 @@ def _columns_of(path: Path, titles: Sequence[str]) -> tuple[dict[str, str], str]
     return columns, signals[0]
 
 
-def _rewarded(path: Path, votes: Sequence[tuple[int, str, Event]], scale: Scale | None) -> list[tuple[int, str, Event]]:
-    """*votes* with their rewards in [0, 1]."""
-    if scale is None:
-        grades = np.array([event.value for _, _, event in votes])
-        if (scale := Scale.of_grades(grades)) != Scale():
-            _log.warning("%s: rewards up to %g are on scale %s, unless --scale says another", path, grades.max(), scale)
-    rewarded = []
-    for number, task, event in votes:
-        with _expected(path, number, COLUMNS):
-            reward = float(scale.to_unit(np.array([event.value]))[0])
-        rewarded.append((number, task, replace(event, value=reward)))
-    return rewarded
+def _scale_of(path: Path, cells: Sequence[Any]) -> Scale:
+    """The scale of the numbers among *cells*, which nobody declared."""
+    grades = []
+    for cell in cells:
+        with suppress(InputError):
+            grades.append(value_of("reward", cell))
+    scale = Scale.of_grades(np.array(grades)) if grades else Scale()
+    if scale != Scale():
+        _log.warning("%s: rewards up to %g are on scale %s, unless --scale says another", path, max(grades), scale)
+    return scale
 
 
 def read_events(path: Path) -> Iterator[Event]:

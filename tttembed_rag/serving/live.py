@@ -20,7 +20,7 @@ def switched_off() -> bool:
     return os.environ.get("TTTEMBED_OFF", "0") not in ("", "0")
 
 
-class Serving(NamedTuple):
+class Lookup(NamedTuple):
     """What one query is served.
 
     Attributes:
@@ -38,7 +38,7 @@ class Serving(NamedTuple):
 class OffsetSupplier(Protocol):
     """What hands out the offsets that are live: `LiveOffsets` of this process, or what follows a store."""
 
-    def serving(self, query: str, task: str | None, /) -> Serving:
+    def serving(self, query: str, task: str | None, /) -> Lookup:
         """What *query* is served now.
 
         It is called while a query waits: without a lock, without input or output.
@@ -64,7 +64,7 @@ class LiveOffsets:
         """What is served now; None for base vectors."""
         return self._now.offsets
 
-    def serving(self, query: str, task: str | None) -> Serving:
+    def serving(self, query: str, task: str | None) -> Lookup:
         """What is served now, and the offset in it that serves *query*."""
         offsets = self._now.offsets
         if offsets is None:
@@ -72,7 +72,7 @@ class LiveOffsets:
         names = []
         if offsets.has_private and isinstance(query, str) and not current_tenant():
             names = [name for name in (context_value("query_id"), query) if name]
-        return Serving(offsets, offsets.find(task, *names))
+        return Lookup(offsets, offsets.find(task, *names))
 
     def depth(
         self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False
@@ -100,11 +100,11 @@ class LiveOffsets:
         return f"base vectors: {self._now.reason}" if self._now.offsets is None else repr(self._now.offsets)
 
 
-def _live(offsets: Offsets | None, reason: str = NOT_PUBLISHED) -> Serving:
+def _live(offsets: Offsets | None, reason: str = NOT_PUBLISHED) -> Lookup:
     """*offsets* that are live from now on, unless the environment switches them off; for a *reason* there are none."""
     if switched_off():
-        return Serving(None, reason=SWITCHED_OFF)
-    return Serving(None, reason=reason) if offsets is None else Serving(checked_offsets(offsets))
+        return Lookup(None, reason=SWITCHED_OFF)
+    return Lookup(None, reason=reason) if offsets is None else Lookup(checked_offsets(offsets))
 
 
 def checked_offsets(offsets: Offsets) -> Offsets:

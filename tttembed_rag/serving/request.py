@@ -1,4 +1,4 @@
-"""One query from its base vector to its sorted list, by one version of the offsets."""
+"""One query from its base vector to its sorted list, by one version of the offsets, and why it was not steered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import check_list
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import current_tenant
-from tttembed_rag.serving.live import Serving
+from tttembed_rag.serving.live import Lookup
 from tttembed_rag.system import telemetry
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Request:
 
     __slots__ = ("_base", "_logged", "_offset", "_offsets", "_reason", "_steered", "query", "task", "tenant")
 
-    def __init__(self, query: str, task: str | None, serving: Serving, logged: set[tuple[str, str | None]]) -> None:
+    def __init__(self, query: str, task: str | None, serving: Lookup, logged: set[tuple[str, str | None]]) -> None:
         self.query, self.task, self.tenant = query, task, current_tenant()
         self._offsets, self._offset, self._reason = serving
         self._logged = logged

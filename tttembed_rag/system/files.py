@@ -13,6 +13,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
+__all__ = ["PUBLIC", "make_private", "whole_file", "write_whole"]
+
 # The mode of a new file that holds users' data, and of one that holds a data set.
 _PRIVATE, PUBLIC = 0o600, 0o666
 

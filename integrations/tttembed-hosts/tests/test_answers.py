@@ -188,7 +188,7 @@ def test_pages_that_never_end_are_the_end(langfuse, sqlite_url, rows, pages):
 @pytest.mark.parametrize(("encoding", "error"), [("identity", "ReadError: expected at most 1000 bytes"), ("gzip", "")])
 def test_a_page_of_any_size_is_not_read(langfuse, sqlite_url, monkeypatch, encoding, error):
     """Nor one that unfolds to any size."""
-    monkeypatch.setattr("tttembed_hosts.retrievers._MOST_BYTES", 1000)
+    monkeypatch.setattr("tttembed_hosts.tracing._MOST_BYTES", 1000)
     page = json.dumps({"data": [langfuse.observation(0, "a" * 1000, WOOL)], "meta": {"limit": 1}}).encode()
     langfuse.reply = 200, {"content-encoding": encoding}, gzip.compress(page) if encoding == "gzip" else page
 

@@ -14,7 +14,7 @@ from typing import Any
 from tttembed_store.spans import Span, Thumb
 
 from tttembed_hosts.extras import require
-from tttembed_hosts.retrievers import address_of, bounded_client, seconds, span_of_retriever
+from tttembed_hosts.tracing import address_of, bounded_client, seconds, span_of_retriever
 from tttembed_rag.errors import DataError, InputError
 
 __all__ = ["spans_at", "thumbs_at"]

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from tttembed_store.spans import Span, Thumb
 
 from tttembed_hosts.extras import require
-from tttembed_hosts.retrievers import address_of, seconds, span_of_retriever
+from tttembed_hosts.tracing import address_of, seconds, span_of_retriever
 from tttembed_rag.errors import DataError, InputError
 
 __all__ = ["spans_at", "thumbs_at"]

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from tttembed_store import Probe
 from tttembed_store.worker.drift import Drift, query_drift, reward_drift
-from tttembed_store.worker.trial import WINDOW, LiveGains, Trial, live_gains, without_risen
+from tttembed_store.worker.trial import WINDOW, LiveGains, LiveTrial, live_gains, without_risen
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
 from tttembed_rag.errors import VectorError
@@ -282,7 +282,7 @@ class TestRisen:
         gains, rest = live_gains(offsets, rewards), live_gains(offsets, without_risen(offsets, rewards))
 
         assert rest.gains.mean() < -0.05 < 0.05 < gains.gains.mean()
-        assert [Trial(1).look(gains, 40, rest=which).contradicted for which in (None, rest)] == [False, True]
+        assert [LiveTrial(1).look(gains, 40, rest=which).contradicted for which in (None, rest)] == [False, True]
 
     def test_where_none_rose_there_are_no_others(self):
         """Nothing is left out, and the level is not halved."""
@@ -299,7 +299,7 @@ def gains_of(gains):
 
 def taken_back(gains):
     """After how many of *gains* a version is taken back, or None; there is a look whenever one is due."""
-    trial = Trial(1)
+    trial = LiveTrial(1)
     while trial.due <= len(gains):
         due = trial.due
         trial = trial.look(gains_of(gains[max(0, due - WINDOW) : due]), due)
@@ -345,14 +345,14 @@ class TestTrial:
         """A query asked a thousand times says as much as once."""
         repeated = LiveGains(np.full(1000, -0.5), np.zeros(1000, dtype=np.intp), np.full(1000, 0.001))
 
-        assert Trial(1).look(repeated, 1000) == Trial(1)
+        assert LiveTrial(1).look(repeated, 1000) == LiveTrial(1)
 
     def test_goes_on_under_the_next_version(self):
         """Queries that the next version learned from count as they did under the one that served them."""
         rng = np.random.default_rng(0)
         gains = -0.05 + 0.15 * rng.standard_normal(300)
-        alone = Trial(1).look(gains_of(gains[100:]), 300)
-        both = Trial(1).look(gains_of(gains[:150]), 150).followed_by(2, gains[:150])
+        alone = LiveTrial(1).look(gains_of(gains[100:]), 300)
+        both = LiveTrial(1).look(gains_of(gains[:150]), 150).followed_by(2, gains[:150])
 
         assert (both.version, both.fresh, both.due) == (2, 0, 10)
         both = both.look(gains_of(gains[150:]), 150)

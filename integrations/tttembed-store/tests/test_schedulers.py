@@ -9,11 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tttembed_store import StoreLog, open_store
-
-from tttembed_rag.rewards.observations import Candidate, Served
 
 REPO = Path(__file__).resolve().parents[3]
 PAGE = (REPO / "docs" / "reference" / "beyond-one-machine.md").read_text(encoding="utf-8")
@@ -27,19 +24,12 @@ def block(head):
 
 
 @pytest.fixture
-def fill(planted):
+def fill(world):
     """Fills a store with queries that all lack one direction, which their rewards know."""
 
     def filled(url):
-        rewards, served = planted(120, strength=0.9, dtype=np.float32), []
-        for row, query in enumerate(rewards.query_vectors):
-            shown = range(rewards.starts[row], rewards.starts[row + 1])
-            candidates = [
-                Candidate(f"d{j}", rewards.doc_vectors[j], f"document {j}", float(rewards.values[j])) for j in shown
-            ]
-            served.append(Served(f"q{row}", query, candidates, embedder="m"))
         with open_store(url) as store:
-            store.observe(served, judge="reranker")
+            store.observe(world.served(range(120), judged=True, embedder="m"), judge="reranker")
 
     return filled
 

@@ -13,11 +13,11 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tttembed_store import Candidate, Served, StoreLog, Worker, follow, open_store
+from tttembed_store import StoreLog, Worker, follow
 
 from tttembed_rag import Evidence, Offset, Offsets, Steering, context
 from tttembed_rag.system import telemetry
-from tttembed_rag.testing import FakeJudge, word_overlap
+from tttembed_rag.testing import FakeJudge
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
@@ -251,21 +251,15 @@ class TestSteps:
         assert grown(decisions, read("tttembed.publish.decisions")) == {key(outcome="published"): 1}
 
 
-def test_a_round_of_the_worker_is_seen(read, spans, tmp_path, planted):
+def test_a_round_of_the_worker_is_seen(read, spans, store, world):
     """What was judged, fitted and published; a span for each step."""
-    rewards = planted(40, strength=0.9, dtype=np.float32)
-    shown = {i: range(rewards.starts[i], rewards.starts[i + 1]) for i in range(40)}
-    clicks = {(f"query {i}", f"document {j}"): float(rewards.values[j]) for i, rows in shown.items() for j in rows}
-    judge = FakeJudge(lambda *pair: clicks.get(pair, word_overlap(*pair)), fingerprint="clicks")
+    judge = FakeJudge(lambda query, text: world.judged(query, [text])[0], fingerprint="clicks")
     decisions = read("tttembed.publish.decisions")
-    with open_store(f"sqlite:///{tmp_path}/ttt.db") as store:
-        for i, rows in shown.items():
-            candidates = [Candidate(f"d{j}", rewards.doc_vectors[j], f"document {j}") for j in rows]
-            store.observe([Served(f"q{i}", rewards.query_vectors[i], candidates, f"query {i}")])
-        Worker(store, judge).round()
+    store.observe(world.served(range(40)))
+    Worker(store, judge).round()
 
     assert grown(decisions, read("tttembed.publish.decisions")) == {key(outcome="published"): 1}
-    assert read("tttembed.judge.pairs")[key(judge=judge.fingerprint)] == rewards.budget
+    assert read("tttembed.judge.pairs")[key(judge=judge.fingerprint)] == 40 * 8
     assert [span["tttembed.rewarded"] for span in spans("tttembed.fit")] == [40]
     assert len(spans("tttembed.round")) == 1
 

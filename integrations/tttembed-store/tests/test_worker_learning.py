@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event
 from tttembed_store import Candidate, Served, Worker
 
+from tests.workers import against, shuffled
 from tttembed_rag import Evidence, Offset, Offsets, fit
 
 pytestmark = pytest.mark.slow
@@ -26,14 +27,7 @@ class Traffic:
 
     def __init__(self, rewards):
         self.rewards, self.served, self.began = rewards, 0, time.time()
-        base = np.einsum("nkd,nd->nk", rewards.doc_vectors.reshape(-1, DEPTH, rewards.width), rewards.query_vectors)
-        drawn = 2 * base - 0.5 * rewards.values.reshape(base.shape)
-        self.says = {
-            "right": rewards.values,
-            # Under which what was learned from the right ones is wrong.
-            "against": (1 / (1 + np.exp(-4 * (drawn - drawn.mean())))).ravel(),
-            "anything": np.random.default_rng(0).permutation(rewards.values),
-        }
+        self.says = {"right": rewards.values, "against": against(rewards, DEPTH), "anything": shuffled(rewards)}
 
     def next(self, count, embedder="A", says="right"):
         for number in range(self.served, self.served + count):

@@ -11,7 +11,7 @@ import pytest
 from tttembed_store import Probe, Worker
 from tttembed_store.worker.learning import staying
 
-from tests.workers import Meddled, actions, before, model, shuffled
+from tests.workers import Meddled, actions, against, before, model, shuffled
 from tttembed_rag import fit
 from tttembed_rag.errors import StoreUnavailable
 
@@ -63,13 +63,6 @@ class TestWithdrawing:
         assert (now["local:a"].served, now["local:b"]) == (False, live["local:b"])
 
 
-def harmful(world):
-    """Rewards under which what was learned from the world's own rewards is wrong."""
-    base = np.einsum("nkd,nd->nk", world.rewards.doc_vectors.reshape(120, 8, -1), world.rewards.query_vectors)
-    drawn = 2 * base - 0.5 * world.rewards.values.reshape(base.shape)
-    return (1 / (1 + np.exp(-4 * (drawn - drawn.mean())))).ravel()
-
-
 class TestRollback:
     """Fresh rewards of live traffic have the last word."""
 
@@ -78,7 +71,7 @@ class TestRollback:
         store.observe(world.served(range(40), judged=True), judge="j")
         worker = Worker(store, scope="task", min_new=10_000)
         Worker(store, scope="task").round()
-        bad, seen = harmful(world), []
+        bad, seen = against(world.rewards), []
         for start in range(40, 120, 20):
             store.observe(world.served(range(start, start + 20), judged=True, values=bad), judge="j")
             seen += [action for action in actions(worker.round()) if action != "drifted"]
@@ -92,7 +85,7 @@ class TestRollback:
         store.observe(world.served(range(60), judged=True), judge="j")
         worker, patient = (Worker(store, scope="task", min_new=n) for n in (8, 10_000))
         worker.round()
-        bad = harmful(world)
+        bad = against(world.rewards)
         store.observe(world.served(range(60, 100), judged=True, values=bad), judge="j")
         seen = actions(patient.round())
         store.observe(world.served(range(100, 119), judged=True, values=bad), judge="j")
@@ -110,7 +103,7 @@ class TestRollback:
         for start in (0, 30):
             store.observe(world.served(range(start, start + 30), judged=True), judge="j")
             worker.round()
-        store.observe(world.served(range(60, 119), judged=True, values=harmful(world)), judge="j")
+        store.observe(world.served(range(60, 119), judged=True, values=against(world.rewards)), judge="j")
         last = worker.round()
 
         assert last[-2].action == "rolled back"

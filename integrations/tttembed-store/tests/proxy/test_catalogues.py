@@ -22,6 +22,9 @@ CATALOG = {
 }
 
 
+USED = {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": True}]}
+
+
 @pytest.fixture
 def search(sqlite_url):
     """A search that keeps what it learns in a store."""
@@ -66,7 +69,7 @@ def test_callers_without_a_name_teach_nothing(proxied, search):
     client = proxied(searches={"office": search})
     for topic in TOPICS:
         used = [{"name": f"zeta_{topic}", "succeeded": True}]
-        client.post("/v1/used", json={"catalogue": "office", "query": f"my {topic}", "used": used})
+        client.post("/v1/used", json=USED | {"query": f"my {topic}", "used": used})
 
     lesson = search.learn()
 
@@ -75,9 +78,8 @@ def test_callers_without_a_name_teach_nothing(proxied, search):
 
 def test_a_key_says_the_tenant(proxied, search):
     client = proxied(searches={"office": search}, callers=Callers({"k1": Caller("acme")}))
-    body = {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": True}]}
 
-    known = client.post("/v1/used", json=body, headers={"x-api-key": "k1"})
+    known = client.post("/v1/used", json=USED, headers={"x-api-key": "k1"})
     stranger = client.post("/v1/search/office", json={"query": "q"})
 
     assert (known.status_code, stranger.status_code) == (200, 401)
@@ -89,9 +91,8 @@ def test_a_key_says_the_tenant(proxied, search):
 def test_without_a_key_no_tenant_is_made(proxied, search, sqlite_url):
     """Who names one that way could stop others who share the store without naming any."""
     client = proxied(searches={"office": search})
-    body = {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": True}]}
 
-    answer = client.post("/v1/used", json=body, headers={"x-ttt-tenant": "typo"})
+    answer = client.post("/v1/used", json=USED, headers={"x-ttt-tenant": "typo"})
 
     assert (answer.status_code, answer.json()["error"]["message"]) == (
         400,
@@ -105,7 +106,7 @@ def test_a_tool_that_worked_once_is_a_success(proxied, search, sqlite_url):
     """Whatever a later call of it did, as in a `Turn`."""
     calls = [{"name": "zeta_redmail", "succeeded": succeeded} for succeeded in (True, False)]
 
-    proxied(searches={"office": search}).post("/v1/used", json={"catalogue": "office", "query": "q", "used": calls})
+    proxied(searches={"office": search}).post("/v1/used", json=USED | {"used": calls})
 
     with open_store(sqlite_url) as store:
         assert list(store.history.verdicts("", judge="tool use").values()) == [1.0]
@@ -116,9 +117,8 @@ def test_nothing_is_said_to_be_kept_that_is_not(proxied, sqlite_url):
     away = FakeEmbedder()
     search = LearnedToolSearch(CATALOG, away, store=sqlite_url)
     away.embed_queries = None
-    body = {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": True}]}
 
-    answer = proxied(searches={"office": search}).post("/v1/used", json=body)
+    answer = proxied(searches={"office": search}).post("/v1/used", json=USED)
 
     assert (answer.status_code, search.used("q", "zeta_redmail")) == (503, False)
     assert answer.json()["error"]["message"].startswith("tttembed: expected the request to be embedded")
@@ -129,11 +129,10 @@ def test_a_store_that_is_locked_holds_up_its_own_calls_alone(proxied, search, st
     go, held = threading.Event(), threading.Event()
     monkeypatch.setattr(search, "flush", lambda: held.set() or go.wait(300))
     client = proxied(searches={"office": search}, feedback=FeedbackWriter(store_url))
-    body = {"catalogue": "office", "query": "q", "used": [{"name": "zeta_redmail", "succeeded": True}]}
     search("q")
 
     with ThreadPoolExecutor(60) as threads:
-        waiting = [threads.submit(client.post, "/v1/used", json=body) for _ in range(60)]
+        waiting = [threads.submit(client.post, "/v1/used", json=USED) for _ in range(60)]
         eventually(lambda: held.is_set() and all(request.running() for request in waiting))
         tools_of(client, "handle my redmail")
         feedback = client.post("/v1/feedback", json={"query": "q", "documents": [{"id": "d", "thumb": 1}]})

@@ -20,6 +20,12 @@ JUDGE = "user feedback"
 
 
 @pytest.fixture
+def client(proxied, store_url):
+    """A client of a proxy that writes feedback into the store."""
+    return proxied(feedback=FeedbackWriter(store_url))
+
+
+@pytest.fixture
 def kept(store_url):
     """`kept(tenant)`: the rewards of users in the store, by the texts or ids of query and document, and source."""
 
@@ -36,10 +42,8 @@ def kept(store_url):
     return read
 
 
-def test_it_is_in_the_store_when_the_answer_is_sent(proxied, store_url, kept):
+def test_it_is_in_the_store_when_the_answer_is_sent(client, kept):
     """A thumb is a reward of the source that the body names, else of the one anonymous voice."""
-    client = proxied(feedback=FeedbackWriter(store_url))
-
     answers = [client.post("/v1/feedback", json=UP | more) for more in ({}, {"source": "user-7"})]
 
     assert [answer.json() for answer in answers] == [
@@ -60,9 +64,8 @@ def test_it_is_in_the_store_when_the_answer_is_sent(proxied, store_url, kept):
     ],
     ids=["last word", "words", "no click", "click"],
 )
-def test_the_last_word_of_a_source_counts(proxied, store_url, kept, words, rewards):
+def test_the_last_word_of_a_source_counts(client, kept, words, rewards):
     """All callers without a source are one; a page that is seen again without a click replaces no word."""
-    client = proxied(feedback=FeedbackWriter(store_url))
     for document, word in words:
         client.post("/v1/feedback", json={"query": "q", "documents": [{"id": document, **word}]})
 
@@ -73,7 +76,6 @@ def test_the_last_word_of_a_source_counts(proxied, store_url, kept, words, rewar
     ("documents", "scale", "expected"),
     [
         ([{"id": "a", "thumb": 1}, {"id": "b", "thumb": -1}, {"id": "c", "thumb": 0}], None, [0.75, 0.25, 0.5]),
-        ([{"id": "a", "thumb": 0}], None, [0.5]),
         ([{"id": "a", "click": 1}, {"id": "b", "click": 0, "position": 3}], None, [0.75, 0.375]),
         ([{"id": "a", "success": True}, {"text": "b", "success": False}], None, [0.75, 0.25]),
         ([{"id": "a", "grade": 3}, {"id": "b", "grade": 0}], "rubric:0,3", [1.0, 0.0]),
@@ -81,11 +83,8 @@ def test_the_last_word_of_a_source_counts(proxied, store_url, kept, words, rewar
         ([{"id": "a", "thumb": 1}, {"id": "a", "click": 1}], None, [2.5 / 3]),
         ([{"id": "a", "thumb": 1}, {"text": "a", "thumb": -1}], None, [0.75, 0.25]),
         ([{"id": "a", "thumb": 1}, {"id": "a", "thumb": 0}, {"id": "b", "thumb": 0}], None, [0.5, 0.5]),
-        ([{"id": "a", "thumb": 1}, {"id": "a", "thumb": -1}], None, [0.25]),
-        ([{"id": "a", "thumb": True}, {"id": "b", "thumb": False}], None, [0.75, 0.25]),
         ([{"id": "a", "thumb": "up"}, {"id": "b", "thumb": "No"}, {"id": "c", "thumb": "-"}], None, [0.75, 0.25, 0.25]),
-        ([{"id": "a", "thumb": "\U0001f44d"}, {"id": "b", "thumb": "thumbs_down"}], None, [0.75, 0.25]),
-        ([{"id": "a", "click": "yes"}, {"id": "b", "click": "no"}], None, [0.75, 0.25]),
+        ([{"id": "a", "thumb": "\U0001f44d"}, {"id": "b", "click": "no"}], None, [0.75, 0.25]),
     ],
 )
 def test_what_is_said_becomes_a_reward(documents, scale, expected):
@@ -105,10 +104,8 @@ def test_a_key_says_the_tenant_and_strangers_are_refused(proxied, sqlite_url, st
     assert (len(kept("acme")), len(kept())) == (1, 0)
 
 
-def test_the_header_of_a_gateway_comes_before_the_body(proxied, store_url, kept):
+def test_the_header_of_a_gateway_comes_before_the_body(client, kept):
     """Who authenticates users names the source, and no user can name another; two that differ name none."""
-    client = proxied(feedback=FeedbackWriter(store_url))
-
     client.post("/v1/feedback", json=UP | {"source": "somebody else"}, headers={"x-ttt-source": "user-7"})
     differing = [("x-ttt-source", "user-8"), ("x-ttt-source", "user-9")]
     client.post("/v1/feedback", json=UP | {"source": "somebody else"}, headers=differing)
@@ -138,13 +135,11 @@ def test_a_page_without_a_key_says_nothing(proxied, sqlite_url, headers, status)
     assert client.post("/v1/feedback", json=UP, headers=headers).status_code == status
 
 
-def test_requests_wait_up_to_a_number_of_bytes(proxied, store_url, kept, monkeypatch):
+def test_requests_wait_up_to_a_number_of_bytes(client, kept, monkeypatch):
     """What comes beyond them is told so at once, what waits is kept, and there is room again afterwards."""
     go, written = threading.Event(), FeedbackWriter._written
     monkeypatch.setattr(FeedbackWriter, "_written", lambda self, batch: go.wait(60) and written(self, batch))
     monkeypatch.setattr("tttembed_store.proxy.feedback._MOST_BYTES", 1200)
-    client = proxied(feedback=FeedbackWriter(store_url))
-
     with ThreadPoolExecutor(2) as threads:
         sent = [threads.submit(client.post, "/v1/feedback", json=UP | {"source": f"u{number}"}) for number in range(2)]
         eventually(lambda: any(request.done() for request in sent))
@@ -155,11 +150,10 @@ def test_requests_wait_up_to_a_number_of_bytes(proxied, store_url, kept, monkeyp
     assert (answers, later.status_code, len(kept())) == ([200, 503], 200, 2)
 
 
-def test_in_a_store_with_tenants_each_caller_names_one(proxied, store_url, kept):
+def test_in_a_store_with_tenants_each_caller_names_one(client, store_url, kept):
     """Whose feedback without a tenant is, nobody knows; others of the same moment share a transaction and are kept."""
     with open_store(store_url) as store:
         store.states.set("named", True, tenant="acme")
-    client = proxied(feedback=FeedbackWriter(store_url))
 
     def send(number):
         headers = {"x-ttt-tenant": "acme"} if number % 2 else {}
@@ -173,12 +167,10 @@ def test_in_a_store_with_tenants_each_caller_names_one(proxied, store_url, kept)
     assert len(kept("acme")) == 8
 
 
-def test_it_joins_what_was_captured(proxied, store_url):
+def test_it_joins_what_was_captured(client, store_url):
     """A thumb on a document that the application captured with its vectors is learned from as it is."""
     with StoreLog(store_url, JUDGE, embedder="e") as log:
         log.observe("wash wool", ["Wash wool cold.", "Boil it."], known=Known([0.6, 0.8], [[1.0, 0.0], [0.0, 1.0]]))
-    client = proxied(feedback=FeedbackWriter(store_url))
-
     client.post("/v1/feedback", json=UP | {"source": "user-7"})
 
     with open_store(store_url, create=False) as store:
@@ -221,13 +213,12 @@ def test_what_is_meant_for_us_never_reaches_the_service(proxied, method, path, m
     assert client.request("FOO", "/v1/steer").headers["allow"] == "POST"
 
 
-def test_a_stranger_destroys_nothing(proxied, store_url, kept):
+def test_a_stranger_destroys_nothing(client, store_url, kept):
     """Invented candidates, texts of documents and queries, and tenants that nobody has: what was paid for stays."""
     captured = traffic(1)[0]
     with open_store(store_url) as store:
         store.observe([captured], judge="reranker")
         before = store.history.texts(""), store.counts("").rewards
-    client = proxied(feedback=FeedbackWriter(store_url))
     invented = [{"id": f"x{number}", "thumb": 1} for number in range(200)]
     own = [{"id": captured.candidates[0].doc_id, "text": "ATTACK", "thumb": 1}]
     headers = {"x-ttt-query-id": captured.query_id, "x-ttt-task": captured.task}
@@ -248,9 +239,8 @@ def test_a_stranger_destroys_nothing(proxied, store_url, kept):
     assert len(kept()) == 200 - before[1] + 1
 
 
-def test_a_caller_who_leaves_takes_nothing_with_him(proxied, store_url, kept, monkeypatch, leaving):
+def test_a_caller_who_leaves_takes_nothing_with_him(client, kept, monkeypatch, leaving):
     """What was sent is written whether its caller waits or not, and the next caller is answered."""
-    client = proxied(feedback=FeedbackWriter(store_url))
     client.post("/v1/feedback", json=UP)
     go, came = threading.Event(), threading.Event()
     written = FeedbackWriter._written

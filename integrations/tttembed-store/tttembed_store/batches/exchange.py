@@ -82,7 +82,7 @@ class Exchange:
             service_batch = self._asked(self._service.create, file, batch.key)
         except RefusedError as exc:
             self.close(batch)
-            raise NeverMadeError(exc.brief, exc.said) from exc
+            raise NeverMadeError(exc.brief, exc.answer) from exc
         return self._books.note(replace(batch, number=service_batch.number))
 
     def look(self, batch: OpenBatch) -> ServiceBatch | None:

@@ -20,16 +20,8 @@ from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
 from tttembed_store.batches.lines import LineJudge, words_of
 
-# States of a batch that does not change any more.
-_ENDED = ("completed", "failed", "expired", "cancelled")
-# The same in the words of google-genai.
-_ENDED_AT_GOOGLE = {
-    "JOB_STATE_SUCCEEDED": "completed",
-    "JOB_STATE_PARTIALLY_SUCCEEDED": "completed",
-    "JOB_STATE_FAILED": "failed",
-    "JOB_STATE_CANCELLED": "cancelled",
-    "JOB_STATE_EXPIRED": "expired",
-}
+# States of a batch that does not change any more: Google says succeeded where others say completed.
+_ENDED = ("completed", "succeeded", "partially_succeeded", "failed", "expired", "cancelled")
 # The name of the caller's key among the metadata of a batch.
 _KEY = "tttembed"
 # Characters of a service's own words that are shown.
@@ -44,8 +36,7 @@ _BEHIND = 86_400.0
 class ServiceBatch:
     """A batch, as its service describes it: its name there, its state, and the names of files of results and of errors.
 
-    States are ``validating``, ``in_progress``, ``completed``, ``expired`` and so on. *why* it failed is said in the
-    service's own words.
+    *why* it failed is said in the service's own words.
     """
 
     number: str
@@ -128,10 +119,7 @@ class OpenAIBatches:
 
 
 class GeminiBatches:
-    """Gemini, with the methods of `OpenAIBatches`; a batch has its key for a display name.
-
-    One by one, *chat* asks the same model.
-    """
+    """Gemini, asked through *chat*, with the methods of `OpenAIBatches`; a batch has its key for a display name."""
 
     def __init__(self, judge: LineJudge, chat: Gemini, *, settling: float = 600.0) -> None:
         self._google, self._client = chat.google, chat.client
@@ -169,7 +157,7 @@ class GeminiBatches:
     @staticmethod
     def _batch(job: Any) -> ServiceBatch:
         results = job.dest.file_name if job.dest is not None else None
-        state = _ENDED_AT_GOOGLE.get(getattr(job.state, "name", ""), "in_progress")
+        state = getattr(job.state, "name", "").removeprefix("JOB_STATE_").lower()
         why = words_of(job.error.model_dump()) if job.error is not None else ""
         return ServiceBatch(_named(job.name), state, (results,) if results else (), why)
 

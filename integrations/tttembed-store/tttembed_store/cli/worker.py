@@ -75,7 +75,7 @@ def worker(
 
     URL is sqlite:///FILE or postgresql+psycopg://..., env:NAME, or that of TTTEMBED_STORE; any number of workers share
     a store and its budget, and each works for one tenant at a time. Without --judge only rewards from elsewhere are
-    learned from. With --batch, rewards come in a later round, within a day, most often at half the price. SIGTERM and
+    learned from. With --batch, rewards come in a later round, within a day, at half the price. SIGTERM and
     SIGINT end it after the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest is
     done).
     """

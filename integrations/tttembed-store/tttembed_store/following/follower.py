@@ -25,7 +25,7 @@ from tttembed_store.following.reached import Reached
 from tttembed_store.following.tenants import Published, TenantOffsets, TenantSnapshot
 
 if TYPE_CHECKING:
-    from tttembed_store.sql import Serving, Store
+    from tttembed_store.sql import Store, TenantState
 
 _log = logging.getLogger(__name__)
 # Tenants that ask before they were read are remembered until the next look: at most so many.
@@ -219,7 +219,7 @@ def _halted(why: str) -> TenantSnapshot:
     return TenantSnapshot(reason=f"halted: {why}")
 
 
-def _snapshot_of(now: Serving, tenant: str, text_id: TextId) -> TenantSnapshot:
+def _snapshot_of(now: TenantState, tenant: str, text_id: TextId) -> TenantSnapshot:
     if now.halted is not None:
         return _halted(now.halted)
     if (version := now.version) is None:

@@ -15,7 +15,7 @@ from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.offset import TextId
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.serving.context import context_value, current_tenant
-from tttembed_rag.serving.live import NOT_PUBLISHED, SWITCHED_OFF, Serving, checked_offsets, switched_off
+from tttembed_rag.serving.live import NOT_PUBLISHED, SWITCHED_OFF, Lookup, checked_offsets, switched_off
 from tttembed_rag.system import telemetry
 
 _log = logging.getLogger(__name__)
@@ -150,15 +150,15 @@ class TenantOffsets:
         """What the tenant is served now and why, how old that knowledge is, and what is wrong."""
         return self._now(self._reader.status)
 
-    def serving(self, query: str, task: str | None) -> Serving:
+    def serving(self, query: str, task: str | None) -> Lookup:
         """What the tenant is served now, and the offset in it that serves *query*."""
         now = self._now(self._reader.snapshot)
         if now is _WITHOUT_TENANT:
             self._without_tenant.add("")
         if now.offsets is None or self._keeps_base(query):
-            return Serving(None, reason=now.reason or "it is of the share of queries that keep their base vector")
+            return Lookup(None, reason=now.reason or "it is of the share of queries that keep their base vector")
         names = self._names(query, now) if now.offsets.has_private else []  # a text's id takes a hash
-        return Serving(now.offsets, now.offsets.find(task, *names))
+        return Lookup(now.offsets, now.offsets.find(task, *names))
 
     def depth(
         self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False

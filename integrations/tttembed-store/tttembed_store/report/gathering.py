@@ -18,7 +18,7 @@ from tttembed_rag.offsets.offset import AnyScope, Offset
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.observations import Served
 from tttembed_store.report.crossfit import Watch, held_out
-from tttembed_store.sql import Change, Serving, Store, Version, open_store
+from tttembed_store.sql import Change, Store, TenantState, Version, open_store
 from tttembed_store.sql.records import AUDIT, Day
 from tttembed_store.sql.work.states import DRIFT
 from tttembed_store.worker.tenant import prevailing_judge, read_memory, read_trial
@@ -166,7 +166,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
         )
 
 
-def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live, Offsets]:
+def _live(store: Store, tenant: str, owner: str, serving: TenantState) -> tuple[Live, Offsets]:
     """The live version and its state, and its offsets; none where they are damaged."""
     live, offsets = Live(), Offsets([], width=1)
     if (version := serving.version) is not None:

@@ -9,7 +9,7 @@ Private: may change without notice.
 
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_store.sql.database import checked_url
-from tttembed_store.sql.records import Change, Counts, Forgotten, Lease, Serving, Spend, Version
+from tttembed_store.sql.records import Change, Counts, Forgotten, Lease, Spend, TenantState, Version
 from tttembed_store.sql.store import Store, memory_store, open_store
 
 __all__ = [
@@ -19,9 +19,9 @@ __all__ = [
     "Forgotten",
     "Lease",
     "Served",
-    "Serving",
     "Spend",
     "Store",
+    "TenantState",
     "Version",
     "checked_url",
     "memory_store",

@@ -61,7 +61,8 @@ def forget(
     learned_from = kind is None or gone.queries or gone.rewards or (kind == "source" and unseen)
     if learned_from or _has_expired(connection, owner):
         gone = replace(gone, versions=_unlearn(connection, tenant, owner))
-    what = "all of the tenant" if kind is None else f"a {kind}" if len(things) == 1 else f"{len(things)} {kind} names"
+    many = f"{len(things)} {'queries' if kind == 'query' else f'{kind}s'}"
+    what = "all of the tenant" if kind is None else f"a {kind}" if len(things) == 1 else many
     count = f"{gone.rewards} rewards" if kind in ("source", "document") else f"{gone.queries} queries"
     write_line(connection, by, "forget", f"{what}: {count}, {gone.versions} versions", tenant)
     return gone

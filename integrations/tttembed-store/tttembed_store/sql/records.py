@@ -121,7 +121,7 @@ class Generations:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class TenantState:
     """What a process must serve to a tenant, read in one moment.
 
     Attributes:

@@ -26,7 +26,7 @@ from tttembed_store.sql.log.entries import Entries, QueryKey, with_text_ids
 from tttembed_store.sql.log.observing import Kind
 from tttembed_store.sql.log.vectors import StoredVectors
 from tttembed_store.sql.making import make, prepare
-from tttembed_store.sql.records import Counts, Forgotten, Generations, Serving, checked_reward
+from tttembed_store.sql.records import Counts, Forgotten, Generations, TenantState, checked_reward
 from tttembed_store.sql.versions.changes import Changes
 from tttembed_store.sql.versions.registry import Registry
 from tttembed_store.sql.work.judgequeue import JudgeQueue
@@ -260,7 +260,7 @@ class Store(AbstractContextManager["Store"]):
         """Whether all tenants are halted, and a number for each that rises with what is its own; one look-up."""
         return self.registry.generations()
 
-    def serving(self, *, tenant: str = "", own: bool = False) -> Serving:
+    def serving(self, *, tenant: str = "", own: bool = False) -> TenantState:
         """What a process must serve to *tenant*, read in one moment.
 
         Args:
@@ -324,6 +324,8 @@ class Store(AbstractContextManager["Store"]):
         if len(named) > 1:
             raise InputError(f"source: expected queries, sources or documents, got {len(named)} of these")
         kind, things = next(iter(named.items()), (None, ()))
+        if kind and not things:
+            return Forgotten()
         for name in things if kind == "source" else ():
             checked_name("source", name, empty=True)
         # An id may stand for the text.

@@ -25,7 +25,7 @@ from tttembed_store.sql.work.states import DRIFT, PROBE
 from tttembed_store.worker.drift import query_drift, reward_drift
 from tttembed_store.worker.steps import Step
 from tttembed_store.worker.tenant import BY, Tenant, same_model
-from tttembed_store.worker.trial import FIRST_LOOK, WINDOW, Trial, live_gains, without_risen
+from tttembed_store.worker.trial import FIRST_LOOK, WINDOW, LiveTrial, live_gains, without_risen
 
 # Comparisons of traffic that are kept for reports.
 _DRIFTS = 200
@@ -108,7 +108,7 @@ def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:
             yield tenant.step("drifted", str(drift))
 
 
-def _take_back(tenant: Tenant, live: Version, trial: Trial, rewards: Rewards) -> Iterator[Step]:
+def _take_back(tenant: Tenant, live: Version, trial: LiveTrial, rewards: Rewards) -> Iterator[Step]:
     """Serve the version before, if the rewards that contradict this one speak for that one; else base vectors."""
     why = f"version {live.number} is contradicted: {trial}"
     registry, before = tenant.store.registry, tenant.store.registry.version("previous", tenant=tenant.name)
@@ -125,7 +125,7 @@ def _take_back(tenant: Tenant, live: Version, trial: Trial, rewards: Rewards) ->
     yield tenant.step("rolled back", f"{why}; {what} now", now)
 
 
-def _speaks_for(tenant: Tenant, version: Version, trial: Trial, judge: str, embedder: str | None) -> bool:
+def _speaks_for(tenant: Tenant, version: Version, trial: LiveTrial, judge: str, embedder: str | None) -> bool:
     """Whether recent rewards for an embedding model speak for a version, which must be of the same model."""
     if not same_model(version.embedder, embedder):
         return False

@@ -25,7 +25,7 @@ from tttembed_store.sql import Lease, Store, Version
 from tttembed_store.sql.records import AUDIT
 from tttembed_store.sql.work.states import LEARNED, MEMORY, TRIAL
 from tttembed_store.worker.steps import Action, Step
-from tttembed_store.worker.trial import Trial
+from tttembed_store.worker.trial import LiveTrial
 
 _log = logging.getLogger(__name__)
 
@@ -191,18 +191,18 @@ class Tenant:
         self.memory = replace(self.memory, **changes)
         self.keep(MEMORY, asdict(self.memory))
 
-    def trial(self) -> Trial:
+    def trial(self) -> LiveTrial:
         """The trial of the live version; version 0 before the first."""
         return read_trial(self.store, self.name)
 
-    def set_trial(self, trial: Trial) -> None:
+    def set_trial(self, trial: LiveTrial) -> None:
         """Write the trial of the live version."""
         self.keep(TRIAL, asdict(trial))
 
-    def begin_trial(self, live: Version, rewards: Rewards, trial: Trial | None = None) -> None:
+    def begin_trial(self, live: Version, rewards: Rewards, trial: LiveTrial | None = None) -> None:
         """Begin the trial of what is live now, or go on with *trial*; no query of *rewards* will count in it."""
         self.keep(LEARNED, base64.b64encode(np.unique(_hashes(rewards)).tobytes()).decode())
-        self.set_trial(trial or Trial(live.number, time.time()))
+        self.set_trial(trial or LiveTrial(live.number, time.time()))
 
     def split(self, rewards: Rewards) -> tuple[Rewards | None, Rewards | None]:
         """The queries of *rewards* that the live version was learned from, and the fresh ones; None for none.
@@ -275,6 +275,6 @@ def prevailing_judge(store: Store, tenant: str, memory: Memory, last: int = PREV
     return store.judge(tenant=tenant, last=min(last, PREVAILING), since=memory.since) or memory.judge
 
 
-def read_trial(store: Store, tenant: str) -> Trial:
+def read_trial(store: Store, tenant: str) -> LiveTrial:
     """The trial of what is live for *tenant*; version 0 before the first."""
-    return Trial(**(store.states.get(TRIAL, tenant=tenant) or {"version": 0}))
+    return LiveTrial(**(store.states.get(TRIAL, tenant=tenant) or {"version": 0}))

@@ -84,7 +84,7 @@ def without_risen(offsets: Offsets, fresh: Rewards) -> Rewards | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class LiveTrial:
     """The gains of the last queries that the live version was not learned from, looked at again and again.
 
     A query counts under the version that was live when its rewards came, so versions may follow each other within
@@ -120,7 +120,7 @@ class Trial:
         """Fresh queries under the live version that the next look needs."""
         return max(FIRST_LOOK - len(self.earlier), self.fresh + _NEXT_LOOK)
 
-    def look(self, live: LiveGains, fresh: int, *, rest: LiveGains | None = None) -> Trial:
+    def look(self, live: LiveGains, fresh: int, *, rest: LiveGains | None = None) -> LiveTrial:
         """The trial after a look at the gains under the *live* version; unchanged where too few are new.
 
         These are gains of the last `WINDOW` of the *fresh* queries that it has served. The *rest* are gains among all
@@ -147,7 +147,7 @@ class Trial:
         numbers = np.append(group, np.arange(first, first + len(earlier))).astype(np.intp)
         return Gain.of(x, w / w.sum(), numbers, typical=_TYPICAL_GAIN)
 
-    def followed_by(self, version: int, gains: ArrayLike) -> Trial:
+    def followed_by(self, version: int, gains: ArrayLike) -> LiveTrial:
         """The trial under the next *version*, which was learned from the queries with these *gains* too."""
         earlier = (*self.earlier, *np.round(np.atleast_1d(gains), 6).tolist())
         return replace(self, version=version, fresh=0, earlier=earlier[-WINDOW:])

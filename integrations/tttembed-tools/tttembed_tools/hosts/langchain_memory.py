@@ -12,6 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable
+from itertools import groupby
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -182,27 +183,28 @@ class LearnedStore(BaseStore):
                 self._read.pop(namespace, None)
             self._writes.update(begun.keys())
             try:
-                for op in puts:
-                    self._put(op)
+                for (namespace, is_gone), ops in groupby(puts, key=lambda op: (op.namespace, op.value is None)):
+                    with context(tenant=_tenant(namespace)):
+                        if is_gone:  # that they could not be forgotten is the caller's to know
+                            self._recall.forget([op.key for op in ops])
+                        else:
+                            for op in ops:
+                                self._put(op)
             except Exception:
                 for namespace in begun:
                     self._read.pop(namespace, None)
                 raise
 
     def _put(self, op: PutOp) -> None:
-        """Know one item, or forget it; that it could not be forgotten is the caller's to know."""
-        with context(tenant=_tenant(op.namespace)):
-            if op.value is None:
+        """Know one item, or forget one whose text is blank by now."""
+        try:
+            if (text := self._text(dict(op.value or {}))).strip():
+                self._recall.add({op.key: text})
+            else:
                 self._recall.forget([op.key])
-                return
-            try:
-                if (text := self._text(dict(op.value))).strip():
-                    self._recall.add({op.key: text})
-                else:
-                    self._recall.forget([op.key])
-            except Exception:  # noqa: BLE001 - the same: the item is in the store
-                self._read.pop(op.namespace, None)
-                _log.exception("item %r of %s was not taken in: the store answers itself", op.key, op.namespace)
+        except Exception:  # noqa: BLE001 - the same: the item is in the store
+            self._read.pop(op.namespace, None)
+            _log.exception("item %r of %s was not taken in: the store answers itself", op.key, op.namespace)
 
     def _found(self, op: SearchOp, allowed: list[Item] | None) -> list[str]:
         """The keys of the items that are found."""

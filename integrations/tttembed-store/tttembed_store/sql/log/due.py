@@ -84,10 +84,10 @@ def mark_due(connection: Connection, tenants: Iterable[int], judges: Iterable[in
     j = schema.judges
     if judges is None:  # where there is none, one that no judge can be: no reward is counted
         judges = connection.execute(select(j.c.id)).scalars().all() or ids_of(connection, j, [""]).values()
-    count_written(connection, dict.fromkeys(product(tenants, judges), 0))
+    add_written(connection, dict.fromkeys(product(tenants, judges), 0))
 
 
-def count_written(connection: Connection, rewards: Mapping[tuple[int, int], int]) -> None:
+def add_written(connection: Connection, rewards: Mapping[tuple[int, int], int]) -> None:
     """Add to how many rewards are new or others than before, by the ids of tenant and judge, and mark these as due.
 
     Other writers of the same tenant and judge wait from here until the transaction ends.

@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, case, 
 from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import keyed_digest
-from tttembed_store.sql.log.due import count_written, mark_due
+from tttembed_store.sql.log.due import add_written, mark_due
 from tttembed_store.sql.log.entries import DocumentKey, Entries, QueryKey, merged
 from tttembed_store.sql.log.sources import Row, write_rewards
 from tttembed_store.sql.records import AUDIT, checksum
@@ -180,7 +180,7 @@ def _write_rewards(
         for query, tenant in connection.execute(_OWNERS, {"some_queries": numbers}):
             changes[tenant] += changed[query]
     update_progress(connection, queries)
-    count_written(connection, {(tenant, judge): count for tenant, count in changes.items()})  # last, as others wait
+    add_written(connection, {(tenant, judge): count for tenant, count in changes.items()})  # last, as others wait
     if changes and judge == id_of(connection, schema.judges, AUDIT):  # every worker asks trusted labels
         mark_due(connection, changes)
 

@@ -15,7 +15,7 @@ from tttembed_rag.rewards.names import checked_name, cleaned
 from tttembed_store.sql import schema
 from tttembed_store.sql.database import Database
 from tttembed_store.sql.log.due import mark_due
-from tttembed_store.sql.records import Generations, Lease, Serving, Version
+from tttembed_store.sql.records import Generations, Lease, TenantState, Version
 from tttembed_store.sql.rows import fact, ids_of, set_fact
 from tttembed_store.sql.versions.changes import write_line
 
@@ -172,7 +172,7 @@ class Registry:
         return self._switch("resume", by, tenant, note, lease)
 
     def halted(self, *, tenant: str = "", own: bool = False) -> str | None:
-        """The `Serving.halted` of *tenant*; with *own* as in `Store.serving`."""
+        """The `TenantState.halted` of *tenant*; with *own* as in `Store.serving`."""
         return self.serving(tenant, own=own).halted
 
     def generations(self) -> Generations:
@@ -183,7 +183,7 @@ class Registry:
         everywhere = next((row.everywhere for row in rows), None)
         return Generations(everywhere, {"": 0} | {row.name: row.generation for row in rows})
 
-    def serving(self, tenant: str, *, own: bool) -> Serving:
+    def serving(self, tenant: str, *, own: bool) -> TenantState:
         """See `Store.serving`."""
         with self._database.read() as connection:
             rows = {row.tenant: row for row in connection.execute(_SERVING, {"tenant": tenant})}
@@ -194,7 +194,7 @@ class Registry:
         reasons = [*(row.everywhere for row in chosen if not own), *(row.halted for row in chosen)]
         why = next((reason for reason in reasons if reason is not None), None)
         live = next((self._version(row) for row in chosen if row.number is not None), None)
-        return Serving(generation, live, why)
+        return TenantState(generation, live, why)
 
     def _version(self, row: Any) -> Version:
         """The version that a row with `_FACTS` describes."""
