@@ -175,9 +175,7 @@ def test_the_command_writes_offsets_that_verdicts_start_from(shop):
     fitted = run(main, ["fit", str(shop / "shop"), *rewards, "--start", str(means), "--out", str(learned)])
 
     assert (told.exit_code, fitted.exit_code) == (0, 0), told.output + fitted.output
-    assert (
-        "task:de: 0 rewarded queries, dose 1.00, ungated: language means, no verdict asked; of the first" in told.output
-    )
+    assert "task:de: ungated: language means, no verdict asked; of the first" in told.output
     assert Offsets.load(means).settings == {"source": "language means", "embedder": "own"}
     assert set(Offsets.load(learned)) == {"local:de", "local:en"}
     assert all(offset.served for offset in Offsets.load(learned).values())

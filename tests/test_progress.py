@@ -77,13 +77,13 @@ def test_embedding_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_judge_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None:
-    """Ctrl-C: one line, exit code 130, and the second run asks for the rest alone."""
+    """Ctrl-C: one line, exit code 130, and the second run asks for the rest alone. At most 40 texts are under way."""
     candidates = [{"id": f"d{i}", "text": f"text {i}"} for i in range(5)]
     lines = [{"query_id": f"q{i}", "query": f"question {i}", "candidates": candidates} for i in range(30)]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     module = "def score(query, text):\n    note([text])\n    return 0.5\njudge = FakeJudge(score)\n"
     arguments = ["judge", "log.jsonl", "--judge", "python:slow:judge", "--out", "scores/mine.tsv"]
-    told, _, printed = interrupted(tmp_path, [*arguments, "--no-examination"], module, enough=20)
+    told, _, printed = interrupted(tmp_path, [*arguments, "--no-examination"], module, enough=60)
     known = int(printed.split(" pairs, ")[1].split(" known before")[0])
 
     assert "are kept; run it again to go on" in told

@@ -162,11 +162,16 @@ def test_a_null_is_a_blank(read):
 
 
 @pytest.mark.parametrize(
-    ("name", "data"), [("v.csv.gz", b"\x1f\x8b\x08"), ("v.xlsx", b"PK\x03\x04\xff"), ("v.csv", b"\xff\xfeq")]
+    ("name", "data", "what"),
+    [
+        ("v.csv.gz", b"\x1f\x8b\x08", "a file compressed by gzip: unpack it"),
+        ("v.xlsx", b"PK\x03\x04\xff", "a spreadsheet or another zip file: save it as CSV"),
+        ("v.csv", b"\xff\xfeq", "other bytes: save it as CSV or JSON lines in UTF-8"),
+    ],
 )
-def test_another_kind_of_file_is_told_what_is_read(tmp_path, name, data):
-    """Compressed files, workbooks and UTF-16 alike."""
+def test_another_kind_of_file_is_told_what_is_read(tmp_path, name, data, what):
+    """Compressed files, workbooks and damaged UTF-16 alike."""
     (tmp_path / name).write_bytes(data)
 
-    with pytest.raises(DataError, match="got other bytes: save it as CSV or JSON lines in UTF-8"):
+    with pytest.raises(DataError, match=f"got {what}"):
         read_votes(tmp_path / name, scale=Scale(), task="default")

@@ -124,7 +124,7 @@ class TestGate:
 
         assert {offset.evidence.sources for offset in private.values()} == {40}
         assert (found.evidence.verdict, found.evidence.sources) == ("published", 40)
-        assert "; from 40 sources" in str(found.evidence)
+        assert "from 40 sources" in found.evidence.statistics
 
     def test_one_source_alone_is_not(self, planted):
         """What a single account says is few voices, whatever it sends."""

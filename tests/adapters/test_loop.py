@@ -108,12 +108,12 @@ def llama_index_names():
 @pytest.mark.parametrize(
     ("name", "folder", "names", "printed"),
     [
-        ("langchain", "langchain-tttembed", dict, r".*\[TTT-G00\].*\nRefunds take five days\.\n2 2\n"),
+        ("langchain", "langchain-tttembed", dict, r"published: .*\nRefunds take five days\.\n2 2\n"),
         (
             "llama_index",
             "llama-index-embeddings-tttembed",
             llama_index_names,
-            r".*\[TTT-G00\].*\nA refund takes five days, no more\.\n2 2\n",
+            r"published: .*\nA refund takes five days, no more\.\n2 2\n",
         ),
         ("haystack", "tttembed-haystack", dict, r"(Wash wool in cold water|Boil the kettle)\.\n"),
     ],

@@ -743,7 +743,7 @@ def test_digests_of_texts_are_told_as_texts(fresh):
         shown = [replace(document, doc_id=store.text_id(document.text)) for document in fan()]
         query = store.text_id("which way?")
     observed(fresh, query, shown, query="which way?", at=NOON)
-    evidence = Evidence(9, None, None, "published", f"into many lists rises {shown[5].doc_id}, {'0' * 32}")
+    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", f"into many lists rises {shown[5].doc_id}, {'0' * 32}")
     published(fresh, Offsets([offset("default", [0.0, 2.0], evidence)], width=2))
 
     html = page_of(gather(fresh))
@@ -903,7 +903,7 @@ def test_the_report_asks_the_labels_of_an_audit_as_the_worker_does(fresh, plante
 
     assert not report.held_out.moved
     assert [offset.served for offset in report.today] == [False]
-    assert "trusted labels contradict" in report.today[0].reason
+    assert "trusted labels contradict the judge" in report.today[0].reason
 
 
 def test_a_scope_that_no_fit_has_is_taken_for_auto(fresh, planted):
