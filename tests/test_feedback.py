@@ -184,9 +184,8 @@ class TestFiles:
         assert texts(read_votes(path, scale=Scale(), task="t")) == [text]
         assert texts(read_log(log)) == [text]
         log.write_text('{"query": "what a user asked', encoding="utf-8")
-        with pytest.raises(
-            DataError, match=r":1: expected one JSON object a line, got text that is no JSON$"
-        ):  # what stands there is not shown
+        # What stands there is not shown.
+        with pytest.raises(DataError, match=r":1: expected one JSON object a line, got text that is no JSON$"):
             read_log(log)
 
     @pytest.mark.parametrize(
