@@ -382,7 +382,7 @@ def test_the_terminal_obeys_no_id(url, tmp_path):
     shown = (["show", file, "--all"], ["show", url, "--all"], ["store changes", "--store", url])
     output = "".join(run(*arguments).output for arguments in shown)
 
-    assert "query:t0/?]0;mine?: 1 rewarded query" in output
+    assert "query:t0/?]0;mine?: ungated" in output
     assert [character for character in output if not character.isprintable() and character != "\n"] == []
     assert f"query:t0/{escape}" in [json.loads(line)["key"] for line in run("show", url, "--json").output.splitlines()]
 

@@ -54,14 +54,17 @@ def test_no_byte_of_the_forgotten_is_left(sqlite_url):
     with open_store(sqlite_url) as store:
         store.observe([secret, kept], judge=JUDGE)
         store.registry.publish(learned(store), by="me", note="task:chess, for nobody to know")
-        offset = store.serving().version.offsets["task:chess"].vector.astype(np.float32).tobytes()
+        # A page of the file may end within the vector, but not within all of its parts.
+        parts = store.serving().version.offsets["task:chess"].vector.astype(np.float32).reshape(-1, 16)
         before = everything(sqlite_url)
 
         store.forget(tenant="", query_id="id-of-the-forgotten", by="me")
         after = everything(sqlite_url)
 
-    assert [trace in before for trace in [*traces, offset]] == [True] * 8
-    assert [trace in after for trace in [*traces, offset]] == [False] * 8
+    assert [trace in before for trace in traces] == [True] * 7
+    assert [trace in after for trace in traces] == [False] * 7
+    assert any(part.tobytes() in before for part in parts)
+    assert not any(part.tobytes() in after for part in parts)
     assert b"question that stays" in after
     assert vector.tobytes() in after
 
