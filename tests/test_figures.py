@@ -224,6 +224,34 @@ def test_figures_of_memory_are_those_that_the_benchmark_wrote() -> None:
     assert f"On top of our two scores such rules reach {ahead}." in page
 
 
+def test_figures_of_two_embedders_are_those_that_the_benchmarks_wrote() -> None:
+    """`cascade.py --embedder e5` and `memory.py --embedders e5`, each with `--json`, beside MiniLM's files."""
+    tables = [
+        (
+            json.loads((RESULTS / f"cascade{of}.json").read_text("utf-8")),
+            json.loads((RESULTS / f"memory{of}.json").read_text("utf-8")),
+        )
+        for of in ("", "-e5")
+    ]
+    columns = []
+    for cascades, memories in tables:
+        of = {tuple(row[name] for name in ("source", "judged", "repeats", "policy")): row for row in cascades}
+        saved = [
+            ", ".join(f"{of[source, 200, repeats, 'cascade']['calls']:.0%}"[:-1] for repeats in (0.0, 0.3, 0.6)) + " %"
+            for source in ("ce-minilm-multi", "qrels+.05")
+        ]
+        mine = [row for row in cascades if row["policy"] == "cascade"]
+        cells, above = (sum(row[name] for row in mine) for name in ("cells", "labels_all above"))
+        lost = f"{digits(sum(row['labels_all'] for row in mine) / len(mine))}, {above} of {cells}"
+        cache = of["ce-minilm-multi", 200, 0.0, "cache of vectors, 0.85"]
+        recall = {row["rival"]: digits(row["all"], ".3f") for row in memories}
+        answered = f"{cache['calls']:.0%}".replace("%", " %") + f"; {digits(cache['labels'], '.3f')}"
+        found = ", ".join(recall[rival] for rival in ("similarity", "similarity and BM25", "alone"))
+        columns.append([*saved, lost, answered, found])
+
+    assert [row for row in zip(*columns, strict=True) if f"| {' | '.join(row)} |" not in NUMBERS] == []
+
+
 def test_figures_of_agents_that_credit_themselves_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/poison.py selfhelp --json benchmarks/results/selfhelp.json` takes five minutes."""
     rows = json.loads((RESULTS / "selfhelp.json").read_text(encoding="utf-8"))["selfhelp"]
