@@ -349,8 +349,8 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
     harmed = f"{100 * min(ungated):.0f} to {percent(max(ungated))} of"
     worst = digits(min(part["worst"]["auto"] for part in (first, second)))
     readme = (
-        f"By more than .01 in {lost('auto', first, second)} of {single} settings (collection, model, judge, judged queries) "
-        f"with one task (worst {worst}) and in "
+        f"By more than .01 in {lost('auto', first, second)} of {single} settings (collection, model, "
+        f"judge, judged queries) with one task (worst {worst}) and in "
         f"{lost('auto', pooled)} of {pooled['cells']} with nine (worst {digits(pooled['worst']['auto'])}). Without "
         f"the gate it does so in {harmed} settings:"
     )
