@@ -80,6 +80,16 @@ def test_a_query_is_answered_without_its_store(store, monkeypatch, tmp_path, cap
     assert "base vectors are served" in caplog.text
 
 
+def test_a_task_that_is_none_costs_the_offsets_alone(tmp_path, caplog):
+    """A query is answered with its base vector, and the log says what was expected."""
+    offsets_of().save(tmp_path / "o")
+
+    steering = steering_of(str(tmp_path / "o"), task=5, or_base=True)
+
+    assert steering.apply(vector_of("wool").tolist(), "wool") == vector_of("wool").tolist()
+    assert "base vectors are served until this process starts again: task" in caplog.text
+
+
 def test_a_file_of_another_model_is_not_served(tmp_path):
     vectors = list(offsets_of().values())
     Offsets(vectors, width=WIDTH, settings={"embedder": "a"}).save(tmp_path / "o")

@@ -63,14 +63,14 @@ def steering_of(
             message = "tenant: expected none beside an offsets file, which serves all alike, got"
             raise InputError(f"{message} {tenant!r:.80}")
         offsets = Offsets.load(url)
+        learned_for = str(offsets.settings.get("embedder", ""))
+        if embedder and learned_for and learned_for != embedder:
+            reason = f"learned for {learned_for}, not for {embedder}"
+            _log.warning("%s: base vectors are served: %s", url, reason)
+            return Steering(LiveOffsets(reason=reason), task)
+        return Steering(offsets, task)
     except TTTEmbedError as error:
         if not or_base:
             raise
         _log.error("base vectors are served until this process starts again: %s", error)
-        return Steering(LiveOffsets(reason=error.brief), task)
-    learned_for = str(offsets.settings.get("embedder", ""))
-    if embedder and learned_for and learned_for != embedder:
-        reason = f"learned for {learned_for}, not for {embedder}"
-        _log.warning("%s: base vectors are served: %s", url, reason)
-        return Steering(LiveOffsets(reason=reason), task)
-    return Steering(offsets, task)
+        return Steering(LiveOffsets(reason=error.brief))
