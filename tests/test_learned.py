@@ -71,6 +71,9 @@ class TestSentences:
         ttt.ask(QUESTIONS, ttt.documents(PAGES))
 
         assert str(ttt.learn()) == "nothing to gain: your search already sorts these documents as they were judged"
+        with context(task="rare"):
+            ttt.ask(QUESTIONS[:3], ttt.documents(PAGES))
+        assert str(ttt.learn()).endswith("sorts these documents as they were judged; of the largest of 2 tasks")
 
     def test_not_yet_says_what_would_change_it(self):
         """One document of each question tells nothing."""

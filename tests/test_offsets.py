@@ -20,6 +20,7 @@ from safetensors.numpy import save as to_safetensors
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
 from tttembed_rag.cli.telling import tell
 from tttembed_rag.errors import OffsetFileError, VectorError
+from tttembed_rag.offsets.codes import NOTHING_TO_GAIN
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.offset import Certificate
 from tttembed_rag.rewards.observations import Candidate, Served
@@ -409,6 +410,15 @@ class TestMapping:
                     "+.010 nDCG@10 [-.200, +.200] on 3 held-out queries; not above zero"
                 ),
             ),
+            (
+                replace(PUBLISHED, interval=(-10.5, 10.5)),
+                "published: +.050 nDCG@10 [-10.500, +10.500] on 30 held-out queries; held out",
+            ),
+            (replace(ABSTAINED, reason=NOTHING_TO_GAIN), f"nothing to gain: {NOTHING_TO_GAIN}"),
+            (
+                replace(ABSTAINED, reason=NOTHING_TO_GAIN, needed=None, withheld=("a",)),
+                f"abstained: {NOTHING_TO_GAIN}",
+            ),
         ],
     )
     def test_evidence_reads_as_one_line(self, evidence, expected):
@@ -426,7 +436,8 @@ class TestMapping:
 
         assert len(str(evidence)) <= 120
         assert str(evidence).endswith(" [TTT-G03]") is (verdict == "abstained")
-        assert noted.statistics == (
+        assert all(part in f"{evidence} {noted.statistics}" for part in (evidence.figure, reason))
+        assert noted.statistics.endswith(
             "a local offset; from 3 sources; dose times 0.50, as far as labels confirm the judge's order; without what "
             "was said of a, b, c and 1 more [TTT-G04]. 4 queries whose rewards do not differ are left out."
         )

@@ -185,10 +185,12 @@ class TestVotes:
             ("0.2 1", None, [0.2, 1]),
             ("0,2 1", None, [0.2, 1]),
             ("0 1", None, [0, 1]),
-            ("0 4", "rubric:0,5", [0, 0.8]),
+            ("true FALSE yes no", None, [1, 0, 1, 0]),
+            ("0 4 5", "rubric:0,5", [0, 0.8, 1]),
             ("1 5", "rubric:1,5", [0, 1]),
             ("3 0", "rubric:0,3", [1, 0]),
-            ("20 95", "rubric:0,100", [0.2, 0.95]),
+            ("10 7", "rubric:1,10", [1, 2 / 3]),
+            ("20 100", "rubric:0,100", [0.2, 1]),
         ],
     )
     def test_whole_grades_say_their_scale(
@@ -202,6 +204,42 @@ class TestVotes:
 
         assert [shown.reward for shown in vote.candidates] == pytest.approx(rewards)
         assert [f"on scale {scale}, unless" in line for line in caplog.messages] == ([True] if scale else [])
+
+    @pytest.mark.parametrize(
+        ("column", "votes", "rewards"),
+        [
+            ("liked", "0 1 0", [0.25, 0.75, 0.25]),
+            ("Helpful", "1 0 1", [0.75, 0.25, 0.75]),
+            ("feedback", "0 1 -1", [0.5, 0.75, 0.25]),
+            ("vote", "0 1 1", [0.5, 0.75, 0.75]),
+        ],
+    )
+    def test_a_zero_is_a_thumb_down_where_none_is_below(
+        self, tmp_path: Path, column: str, votes: str, rewards: list[float]
+    ) -> None:
+        """In a column whose name asks for yes or no; else it is a thumb taken back."""
+        lines = [f"q,{place},{vote}" for place, vote in enumerate(votes.split())]
+        (tmp_path / "votes.csv").write_text("\n".join([f"query,text,{column}", *lines]), encoding="utf-8")
+
+        (served,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
+
+        assert [shown.reward for shown in served.candidates] == rewards
+
+    def test_columns_may_stand_in_later_lines_alone(self, tmp_path: Path) -> None:
+        """JSON leaves out what is not there; a place counts for clicks, and may be anything beside rewards."""
+        first, later = {"query": "q", "document": "a", "click": 1}, {"query": "q", "document": "b", "click": 0}
+        lines = [first, later | {"position": 2, "task": "legal", "source": "ann"}]
+        (tmp_path / "clicks.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+        (tmp_path / "rewards.csv").write_text("query,text,reward,rank\nq,a,1,0\nq,b,0,second\n", encoding="utf-8")
+
+        votes = read_votes(tmp_path / "clicks.jsonl", scale=None, task="rest")
+        (served,) = read_votes(tmp_path / "rewards.csv", scale=None, task="rest")
+
+        assert [(vote.task, vote.source, vote.candidates[0].reward) for vote in votes] == [
+            ("rest", "", 0.75),
+            ("legal", "ann", pytest.approx(1 / 3)),
+        ]
+        assert [shown.reward for shown in served.candidates] == [1, 0]
 
     def test_the_answer_is_a_few_lines(self, here: Path) -> None:
         """Private offsets are counted in one line, unless all are asked for."""
@@ -293,6 +331,20 @@ class TestVotes:
             ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
             ("query,document,click,position\nq,d,1,0\n", "votes.csv:2: position: expected 1 or more, got 0"),
             ("query,document,rating\nq,d,90%\n", "votes.csv:2: rating: expected a number, got '90%'"),
+            ("query;document;reward\nq;d;1,000\n", "reward: expected a number, got '1,000', whose comma may divide"),
+            *(
+                (
+                    "\n".join(["query,document,grade", *(f"q,{grade},{grade}" for grade in grades)]),
+                    f"3, 5, 10 or 100, got whole numbers from {grades[0]} to {grades[1]}: name their --scale",
+                )
+                for grades in ((0, 2), (0, 4), (1, 20), (0, 230))
+            ),
+            ("query,text,score,label\nq,d,.8,0\n", "click, success, got score, label"),
+            ("query,text,score,vote\nq,d,.8,1\n", "click, success, got score, vote"),
+            (
+                f'{{"query": "q", "document": "d", "reward": 1{"0" * 400}}}',
+                "votes.csv:1: reward: expected a number, got 1000",
+            ),
             ("query,document,rating\nq,d,up\n", "votes.csv:2: rating: expected a number, got 'up'"),
             ("query,document,reward\nq,d,nan\n", "votes.csv:2: reward: expected a number, got 'nan'"),
             ("query,document,reward\nq,d,1e999\n", "votes.csv:2: reward: expected a number, got '1e999'"),
@@ -378,6 +430,10 @@ class TestVotes:
             "warning: votes.csv: documents are single words, such as 'd1': expected their texts, not their ids",
         ),
         (["query,question,document,thumb", "q,r,a b,1"], "votes.csv: query is read as query, not question"),
+        (
+            ["query,document,score,feedback", "q,a b,.8,thanks a lot", "q,b c,.2,bad"],
+            "votes.csv: feedback is not read, as not all that stands in it are votes",
+        ),
         (["query,document,grade", "q,a b,5", "q,b c,0"], "votes.csv: rewards up to 5 are on scale rubric:0,5, unless"),
     ],
 )

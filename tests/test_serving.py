@@ -343,6 +343,43 @@ class TestRequest:
 
         assert (request.reason == "", request.reason[: len(reason)]) == (steered, reason)
 
+    @pytest.mark.parametrize(
+        ("query", "reason"),
+        [
+            ("other", "nothing was learned of task 'task1' but private offsets, and none serves this query"),
+            ("denied", "query:task1/denied: abstained: made for a test"),
+            ("q", ""),
+        ],
+    )
+    def test_it_says_so_where_there_are_private_offsets_alone(self, query, reason):
+        """The query's own says why it is not served."""
+        denied = Evidence(1, None, None, "abstained", "made for a test")
+        private = [
+            Offset("query", np.ones(WIDTH), 0.5, 1, evidence, None, "task1", name)
+            for name, evidence in (("q", UNGATED), ("denied", denied))
+        ]
+
+        assert Steering(Offsets(private, width=WIDTH), "task1").request(query).reason == reason
+
+    def test_a_refused_vector_is_forgotten_when_another_is_taken(self, offsets):
+        request = Steering(offsets, "task1").request("q")
+        request.vector([0.0] * WIDTH)
+        refused = request.reason
+
+        assert request.vector(BASE) == offsets.apply(BASE, task="task1")
+        assert refused.startswith("the offsets refuse its base vector")
+        assert request.reason == ""
+
+    def test_many_tasks_hide_no_other_failure(self, offsets, caplog):
+        """Twenty of a kind are logged, and those of another kind still are."""
+        steering = Steering(offsets)
+        for number in range(30):
+            steering.for_task(f"unknown {number}").apply(BASE, "q")
+        steering.for_task("task1").apply([0.0] * WIDTH, "q")
+
+        assert len(caplog.messages) == 21
+        assert "the offsets refuse its base vector" in caplog.messages[-1]
+
     @pytest.mark.parametrize(("switch", "reason"), [("1", "TTTEMBED_OFF is set"), ("0", "nothing was published")])
     def test_it_says_why_nothing_is_live(self, switch, reason, monkeypatch):
         monkeypatch.setenv("TTTEMBED_OFF", switch)

@@ -58,6 +58,14 @@ def test_one_observation_bounds_nothing():
         assert (gain.below(0.05), gain.above(0.05)) == (-np.inf, np.inf)
 
 
+def test_an_interval_ends_where_ndcg_does():
+    """What decides is the bound itself."""
+    gain = Gain(mean=0.2, error=2.0, freedom=0.5)
+
+    assert gain.interval(0.05) == (-1.0, 1.0)
+    assert gain.below(0.05) < -1.0 < 1.0 < gain.above(0.05)
+
+
 def test_a_few_that_agree_by_luck_are_no_certainty():
     """Four nearly equal gains may be chance, a hundred are not."""
     four, hundred = (gain_of(np.tile([0.019, 0.021], n // 2)) for n in (4, 100))

@@ -73,8 +73,11 @@ class Gain:
         return self.mean + self._student(level) * self.error if self.freedom else math.inf
 
     def interval(self, level: float) -> tuple[float, float] | None:
-        """The bounds of the mean, each at one-sided *level*; None where there is nothing to hold out."""
-        return (self.below(level), self.above(level)) if self.freedom else None
+        """The bounds of a mean change of nDCG, each at one-sided *level*, as far as it can change at all.
+
+        None where there is nothing to hold out.
+        """
+        return (max(self.below(level), -1.0), min(self.above(level), 1.0)) if self.freedom else None
 
     def posterior(self, prior: float) -> float:
         """The mean of what was measured, with a variance as in `of`, and of a *prior* with error `EXPECTED_ERROR`."""

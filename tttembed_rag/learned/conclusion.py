@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
-from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS, NOTHING_TO_GAIN
+from tttembed_rag.offsets.codes import AUDITED, COMPARE, EXPOSED, FALLS, MEANS
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS, Evidence, sentence, signed
 from tttembed_rag.offsets.offsets import Offsets
 
@@ -50,7 +50,7 @@ class Conclusion:
         of_tasks = [offset for offset in offsets.values() if offset.query_id is None and offset.task is not None]
         offset = max(of_tasks or offsets.values(), key=lambda offset: (offset.n, offset.served))
         evidence, rescorer = offset.evidence, offsets.rescorer(offset.task)
-        against: Decision = "nothing to gain" if evidence.reason == NOTHING_TO_GAIN else "not yet"
+        against: Decision = "nothing to gain" if evidence.nothing_to_gain else "not yet"
         return cls(
             "served" if offset.served and served else against,
             evidence,
@@ -63,9 +63,9 @@ class Conclusion:
 
     def __str__(self) -> str:
         evidence, today = self.evidence, len(self.evidence.lost)
-        if self.decision == "nothing to gain":
-            return str(evidence)
         figure, of_tasks = evidence.figure, f"of the largest of {self.tasks} tasks" * (self.tasks > 1)
+        if self.decision == "nothing to gain":
+            return sentence(self.decision, evidence.reason, of_tasks)
         if self.decision == "served":
             depth = f"rerank {self.depth} instead of {today}" * (self.depth < today)
             words = f"{signed(self.words)} more by shared words" * (self.words >= _SHOWN)

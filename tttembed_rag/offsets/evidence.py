@@ -90,6 +90,11 @@ class Evidence:
         return f"rerank {depth} instead of {today}: at most {CERTIFIED_LOSS:g} nDCG@10 lost (90 %), {fewer}"
 
     @property
+    def nothing_to_gain(self) -> bool:
+        """Whether nothing is served as the search sorts like the judge, by all that was judged."""
+        return self.verdict == "abstained" and self.reason == NOTHING_TO_GAIN and not self.withheld
+
+    @property
     def figure(self) -> str:
         """The gain with its interval, and what it was measured on; empty where it was not measured."""
         if self.gain is None or self.interval is None:
@@ -100,8 +105,10 @@ class Evidence:
 
     @property
     def statistics(self) -> str:
-        """What stands behind the sentence: what was tested, on what, from whom, and what was left out."""
+        """What the sentence lacks, and what stands behind it: what was tested, from whom, and what was left out."""
+        text = str(self)
         parts = [
+            *(part for part in (self.figure, self.reason) if part not in text),
             self.details,
             f"from {self.sources} source{'s' * (self.sources > 1)}" * (self.sources > 0),
             f"dose times {self.trust:.2f}, as far as labels confirm the judge's order" * (round(self.trust, 2) < 1),
@@ -110,7 +117,7 @@ class Evidence:
         return f"{'; '.join(filter(None, parts))}.{without_alike(self.left_out)}".lstrip(". ")
 
     def __str__(self) -> str:
-        if self.reason == NOTHING_TO_GAIN:
+        if self.nothing_to_gain:
             return f"nothing to gain: {self.reason}"
         if self.verdict != "abstained":
             several = f"{len(self.withheld)} document{'s' * (len(self.withheld) > 1)}"
@@ -136,7 +143,7 @@ def sentence(decision: str, *parts: str, code: str = "") -> str:
 
 def signed(change: float) -> str:
     """A change of nDCG@10 as it is written: +.012."""
-    return f"{change:+.3f}".replace("0.", ".", 1)
+    return f"{change:+.3f}".replace("+0.", "+.").replace("-0.", "-.")
 
 
 def without_alike(queries: int) -> str:

@@ -149,16 +149,23 @@ class Offsets(Mapping[str, Offset]):
                 return None
         return None
 
-    def why_base(self, task: str | None = None) -> str:
-        """Why a query of *task* without a private offset keeps its base vector; empty where it does not."""
+    def why_base(self, task: str | None = None, *query_ids: str) -> str:
+        """Why a query of *task* that no private offset serves keeps its base vector; empty where it does not.
+
+        Where nothing else was learned of the task, the private offset of one of its *query_ids* says why.
+        """
         task = task or DEFAULT_TASK
         if self.find(task) is not None:
             return ""
         if self.tasks and task not in self.tasks:
             known = few([repr(name) for name in sorted(self.tasks)])
             return f"nothing was learned of task {task!r}, but of {known}: were its rewards logged under another name?"
-        offset = self._shared.get(task) or self._shared.get(None)
-        return f"nothing was learned of task {task!r}" if offset is None else f"{offset.key}: {offset.evidence}"
+        own = (self._private.get((task, self._named(name))) for name in query_ids)
+        offset = self._shared.get(task) or self._shared.get(None) or next(filter(None, own), None)
+        if offset is not None:
+            return f"{offset.key}: {offset.evidence}"
+        private = " but private offsets, and none serves this query" * bool(self.tasks)
+        return f"nothing was learned of task {task!r}{private}"
 
     def depth(
         self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False

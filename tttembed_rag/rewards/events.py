@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,9 @@ SIGNALS = {
     "success": "1 the document served the task, 0 it did not",
     "judgment": "a grade on the declared scale",
 }
+# Words for a reward, and a number whose comma may divide thousands or be a decimal one.
+_TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
+_UNCLEAR = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _TOLD = {"thumb": "up, down, 1 or -1", "click": "1 or 0", "success": "1 or 0"}
 # Words for a vote, in small letters.
 _UP = ["up", "yes", "y", "true", "+", "like", "liked", "good", "positive", "helpful", "thumbs up"]
@@ -127,14 +131,21 @@ class Feedback:
 
 
 def value_of(signal: str, value: Any, *, column: str = "") -> float:
-    """The number that *value* is, with a decimal point or comma; a vote may be a word, and false is a thumb down."""
-    number = value.strip().lower().replace(",", ".") if isinstance(value, str) else value
-    vote = WORDS.get(number, number) if signal in _TOLD and isinstance(number, str) else number
-    with suppress(TypeError, ValueError):
-        known = -1.0 if signal == "thumb" and vote is False else float(vote)
+    """The number that *value* is, with a decimal point or comma.
+
+    A vote may be a word, as a reward may be true, false, yes or no; of a thumb, false is down.
+    """
+    number, unclear = value, isinstance(value, str) and _UNCLEAR.fullmatch(value.strip())
+    if isinstance(value, str) and not unclear:
+        words = WORDS if signal in _TOLD else _TRUTHS if signal == "reward" else {}
+        word = value.strip().lower()
+        number = words.get(word, word.replace(",", "."))
+    with suppress(OverflowError, TypeError, ValueError):
+        known = -1.0 if signal == "thumb" and number is False else float(number)
         if math.isfinite(known):
             return known
     got = "nothing" if value is None or value == "" else f"{value!r:.40}"
+    got += ", whose comma may divide thousands" if unclear else ""
     raise InputError(f"{column or signal}: expected {_TOLD.get(signal, 'a number')}, got {got}")
 
 

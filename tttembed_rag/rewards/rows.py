@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tttembed_rag.errors import DataError, InputError
+from tttembed_rag.errors import DataError, InputError, RewardError
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.rewards.events import SIGNALS, Event, check_thumbs, scores_of, value_of
 from tttembed_rag.rewards.observations import Candidate, Served
@@ -35,6 +35,8 @@ _CALLED = {
     "click": ("clicked",),
     "success": ("succeeded",),
 }
+# Columns of thumbs in which 0 is one down, unless another is -1.
+_LIKED = ("liked", "feedback", "helpful")
 _VOTES = ("reward", *(signal for signal in SIGNALS if signal != "judgment"))
 COLUMNS = f"query, document (or text), and one of {', '.join(_VOTES)}; task, source where several"
 # What a file is that begins with these bytes, and is no text.
@@ -97,15 +99,17 @@ def read_votes(path: Path, *, scale: Scale | None, task: str) -> list[Served]:
         titles, rows = _objects(path, text)
     if not titles:
         raise DataError(f"{path}: expected at least one row with {COLUMNS}, found none")
-    columns, signal = _columns_of(path, titles)
+    columns, signal = _columns_of(path, titles, rows)
     if not rows:
         raise DataError(f"{path}: expected at least one row below the titles, found none")
     if signal != "reward" and scale not in (None, Scale()):
         raise DataError(
             f"{path}: expected rewards for scale {scale}, got a column {columns[signal]}, which has its own"
         )
+    votes = [cells.get(columns[signal]) for _, cells in rows]
     if signal == "reward" and scale is None:
-        scale = _scale_of(path, [cells.get(columns[signal]) for _, cells in rows])
+        scale = _scale_of(path, votes)
+    liked = _spelled(columns[signal]) in _LIKED and -1.0 not in _values(signal, votes)
     events: dict[tuple[str, str], list[Event]] = {}
     for number, cells in rows:
         with _expected(path, number, COLUMNS):
@@ -115,6 +119,8 @@ def read_votes(path: Path, *, scale: Scale | None, task: str) -> list[Served]:
                 if not isinstance(row[name], str) or not row[name].strip():
                     raise InputError(f"{name}: expected a text, got {row[name]!r:.40}")
             value, kind = value_of(signal, row[signal], column=columns[signal]), signal
+            if liked and value == 0.0:
+                value = -1.0
             if signal == "reward" and scale is not None:
                 value, kind = float(scale.to_unit(np.array([value]))[0]), "judgment"
             event = _event(row, row["query"], row["document"], kind, value)
@@ -140,7 +146,7 @@ def _objects(path: Path, text: str) -> tuple[list[str], list[_Row]]:
     if start not in ("{", "["):
         return table(path, text)
     rows = list(json_lines(path, text.split("\n") if start == "{" else _listed(path, text)))
-    return list(rows[0][1]) if rows else [], rows
+    return list(dict.fromkeys(title for _, row in rows for title in row)), rows
 
 
 def _listed(path: Path, text: str) -> Iterator[str]:
@@ -151,31 +157,51 @@ def _listed(path: Path, text: str) -> Iterator[str]:
         raise DataError(f"{path}: expected JSON lines or a JSON list, got text that is no JSON") from exc
 
 
-def _columns_of(path: Path, titles: Sequence[str]) -> tuple[dict[str, str], str]:
+def _columns_of(path: Path, titles: Sequence[str], rows: Sequence[_Row]) -> tuple[dict[str, str], str]:
     """The titles of the columns by what they hold, and the one of `_VOTES` among them."""
-    spelled = {title.strip().lower().replace("_", " "): title for title in titles[::-1]}
-    columns = dict[str, str]()
+    spelled = {_spelled(title): title for title in titles[::-1]}
+    columns, signals = dict[str, str](), list[tuple[str, str]]()
     for name, others in _CALLED.items():
         if known := [spelled[other] for other in (name, *others) if other in spelled]:
             columns[name], *unread = known
-            if unread:
+            signals += [(name, title) for title in (known if name == "reward" else known[:1]) if name in _VOTES]
+            if unread and name != "reward":
                 _log.warning("%s: %s is read as %s, not %s", path, known[0], name, ", ".join(unread))
-    signals = [name for name in _VOTES if name in columns]
+    if len(signals) > 1 and (comment := columns.get("thumb", "")) and _spelled(comment) != "thumb":
+        cells = [cell for _, row in rows if (cell := _cell(row, comment, "")) != ""]
+        thumbs = _values("thumb", cells)
+        if not thumbs or len(thumbs) < len(cells) or not {-1.0, 0.0, 1.0}.issuperset(thumbs):
+            _log.warning("%s: %s is not read, as not all that stands in it are votes", path, comment)
+            signals.remove(("thumb", comment))
     if len(signals) > 1:
-        got = ", ".join(columns[name] for name in signals)
+        got = ", ".join(title for _, title in signals)
         raise DataError(f"{path}:1: expected one column of {', '.join(_VOTES)}, got {got}")
     if not (signals and {"query", "document"} <= columns.keys()):
         raise DataError(f"{path}:1: expected {COLUMNS}, got {', '.join(titles)}")
-    return columns, signals[0]
+    return columns, signals[0][0]
+
+
+def _spelled(title: str) -> str:
+    """A *title* as `_CALLED` has it."""
+    return title.strip().lower().replace("_", " ")
+
+
+def _values(signal: str, cells: Iterable[Any]) -> list[float]:
+    """The values of those *cells* that have one."""
+    values = []
+    for cell in cells:
+        with suppress(InputError):
+            values.append(value_of(signal, cell))
+    return values
 
 
 def _scale_of(path: Path, cells: Sequence[Any]) -> Scale:
     """The scale of the numbers among *cells*, which nobody declared."""
-    grades = []
-    for cell in cells:
-        with suppress(InputError):
-            grades.append(value_of("reward", cell))
-    scale = Scale.of_grades(np.array(grades)) if grades else Scale()
+    grades = _values("reward", cells)
+    try:
+        scale = Scale.of_grades(np.array(grades)) if grades else Scale()
+    except RewardError as exc:
+        raise DataError(f"{path}: {exc}") from exc
     if scale != Scale():
         _log.warning("%s: rewards up to %g are on scale %s, unless --scale says another", path, max(grades), scale)
     return scale
@@ -286,7 +312,7 @@ def _cell(row: Mapping[str, Any], name: str, default: Any) -> Any:
 
 def _event(row: Mapping[str, Any], query: str, document: str, signal: str, value: float) -> Event:
     """An event with the place of its row and who did it, where that is known."""
-    place = value_of("position", _cell(row, "position", 1))
+    place = value_of("position", _cell(row, "position", 1)) if signal == "click" else 1
     if place != int(place):
         raise InputError(f"position: expected a whole number, got {place:g}")
     return Event(query, document, signal, value, int(place), str(_cell(row, "source", "")))

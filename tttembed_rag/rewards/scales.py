@@ -58,12 +58,22 @@ class Scale:
     def of_grades(cls, scores: NDArray[np.float64]) -> Scale:
         """The scale of *scores* for which none was declared: that of grades, where they are whole and exceed 1.
 
-        They begin at 0 where a score is 0, else at 1, and end at 3, 5 or 10; up to 100, they are percent.
+        They end at the highest score, which is 3, 5, 10 or 100, and begin at 0 where a score is 0 or they are percent,
+        else at 1.
+
+        Raises:
+            RewardError: The highest is another one, which says nothing of the scale.
         """
-        high = next((high for high in (1, 3, 5, 10, 100) if scores.max() <= high), 1)
-        if high == 1 or scores.min() < 0 or (scores % 1).any():
+        low, high = float(scores.min()), float(scores.max())
+        if high <= 1.0 or low < 0.0 or (scores % 1).any():
             return cls()
-        return cls("rubric", 0.0 if high == 100 else min(1.0, scores.min()), high)
+        if high not in (3, 5, 10, 100):
+            raise RewardError(
+                f"rewards: expected a best grade of 3, 5, 10 or 100, got whole numbers from {low:g} to {high:g}: "
+                "name their --scale by the worst and the best grade there may be: of 0 to 2 rubric:0,2, "
+                "of one to five stars rubric:1,5, of percent rubric:0,100"
+            )
+        return cls("rubric", 0.0 if high == 100 else min(1.0, low), high)
 
     def __str__(self) -> str:
         return f"rubric:{self.low:g},{self.high:g}" if self.kind == "rubric" else self.kind

@@ -15,14 +15,14 @@ from tttembed_rag.errors import InputError, VectorError, in_brief
 from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import check_list
 from tttembed_rag.rewards.columns import DEFAULT_TASK
-from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.serving.context import context_value, current_tenant
 from tttembed_rag.serving.live import Lookup
 from tttembed_rag.system import telemetry
 
 _log = logging.getLogger(__name__)
 # The largest cosine in float16, and by how much one of equal rank may rise.
 _LARGEST, _TIES = 1.01, 1e-3
-# Lines of the log about the requests of one `Steering`, at most: a function that makes tasks of texts fills no log.
+# Lines of the log of a kind about the requests of one `Steering`, at most: who makes tasks of texts fills no log.
 _MOST_LOGGED = 20
 
 # Score to cosine similarity; None where scores are cosines.
@@ -74,7 +74,8 @@ class Request:
         """
         if self._reason or self._offset is not None or self._offsets is None:
             return self._reason
-        return self._offsets.why_base(self.task)
+        names = [] if self.tenant else [context_value("query_id"), self.query]
+        return self._offsets.why_base(self.task, *(name for name in names if name and isinstance(name, str)))
 
     def vector(self, base: Any) -> Any:
         """The vector to search with: *base* (d,) with its offset, as a list of Python floats.
@@ -86,6 +87,7 @@ class Request:
         base = base.tolist() if isinstance(base, np.ndarray) else base
         steered, served, offsets = base, False, self._offsets
         if offsets is not None:
+            self._base, self._reason = None, ""
             try:
                 if isinstance(base, list) and base and all(isinstance(number, int) for number in base):
                     raise VectorError("X: expected fractions, got whole numbers, as quantised vectors have them")
@@ -204,7 +206,8 @@ class Request:
 
     def _log_first(self, what: str, task: str | None, line: str, error: Exception | None = None) -> None:
         """Say why something is not done the first time, for an *error* or for the `reason` of the request."""
-        if (what, task) not in self._logged and len(self._logged) < _MOST_LOGGED:
+        logged = [of_task for kind, of_task in self._logged.copy() if kind == what]
+        if task not in logged and len(logged) < _MOST_LOGGED:
             self._logged.add((what, task))
             task, reason = self.task or DEFAULT_TASK, self.reason if error is None else in_brief(error)
             _log.warning("task %r: %s%s", task, line, reason)

@@ -12,6 +12,7 @@ from tttembed_rag.testing import FakeEmbedder, FakeLog
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")
 
 from tttembed_store.spans.processor import TTTSpanProcessor  # noqa: E402 - it needs the SDK
+from tttembed_store.sql import open_store  # noqa: E402 - likewise
 
 DOCUMENTS = ["wash wool cold", "boil the kettle", "river past the mill", "wool shrinks when hot"]
 
@@ -140,9 +141,10 @@ class TestHaystack:
         monkeypatch.setattr(sys.modules[__name__], "Ones", Ones, raising=False)  # where the instrumentation looks
         store = InMemoryDocumentStore()
         store.write_documents([Document(content=text, embedding=[1.0, 0.5]) for text in DOCUMENTS])
-        pipeline = Pipeline()
+        pipeline, url = Pipeline(), f"sqlite:///{tmp_path}/ttt.db"
+        open_store(url).close()
         for number in range(embedders):
-            pipeline.add_component(f"text{number}", TTTTextEmbedder(Ones(), store=f"sqlite:///{tmp_path}/ttt.db"))
+            pipeline.add_component(f"text{number}", TTTTextEmbedder(Ones(), store=url))
         pipeline.add_component("retriever", InMemoryEmbeddingRetriever(store, top_k=4))
         pipeline.connect("text0.embedding", "retriever.query_embedding")
         tapped = FakeLog()

@@ -58,7 +58,7 @@ def test_ratings_of_quepid_are_read(tmp_path):
         ("wool, ,3", r"q.csv:3: .*document: expected a text, got ' '"),
         ("wool,7", r"q.csv:3: expected query, docid and rating"),
         ("wool,7,nan", r"q.csv:3: .*got nan"),
-        ('"wool,7,3\ntea,8,1', "q.csv:4: expected comma-separated values"),
+        ('"wool,7,3\ntea,8,1', "q.csv:3: expected comma-separated values"),
     ],
     ids=["no number", "no query", "no document", "cut", "nan", "open quote"],
 )
