@@ -18,6 +18,7 @@ from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
 from tttembed_rag.errors import DataError, RewardError
 from tttembed_rag.evaluate.files import write_scores
 from tttembed_rag.judges import HttpJudge, Usage
+from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging import Budget, Paid, Plan, Price, ScoreCache, judge_all
 from tttembed_rag.judging.plan import in_turns, water_fill
 from tttembed_rag.judging.spending import Ledger
@@ -440,6 +441,38 @@ class TestFailure:
 
         run(Plan(served(12)), Slow(), concurrency=4)
         assert most == 4
+
+    def test_no_more_than_128_are_in_flight(self):
+        """However many are allowed: calls that never came back must leave room for them."""
+        begun, at_an_answer, batch = [], [], threading.Barrier(128)
+
+        class Slow(Lengths):
+            def score(self, query, documents):
+                begun.append(query)
+                batch.wait(60)
+                return super().score(query, documents)
+
+        verdicts, _ = run(
+            Plan(served(256, 1)), Slow(), concurrency=400, watch=lambda _: at_an_answer.append(len(begun))
+        )
+
+        assert len(verdicts.rewards) == 256
+        assert at_an_answer[0] == 128
+
+    def test_an_examination_is_asked_side_by_side(self):
+        """A slow judge answers all of it within the limit of one call."""
+        batch = threading.Barrier(8)
+
+        class Slow(Lengths):
+            def score(self, query, documents):
+                if query not in answers():
+                    return super().score(query, documents)
+                batch.wait(60)
+                return [float(text == answers()[query]) for text in documents]
+
+        verdicts, _ = run(Plan(served(1)), Slow(), examine=True)
+
+        assert verdicts.rewards.keys() == {"q0"}
 
     @pytest.mark.parametrize("failing", ["get", "put"])
     def test_an_answer_under_way_is_kept(self, failing):

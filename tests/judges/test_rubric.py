@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 
 import pytest
 import torch
 
 from tttembed_rag import InputError, JudgeError
-from tttembed_rag.adapting import checked_rewards
+from tttembed_rag.adapting import ascored, checked_rewards
 from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
 from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge
 from tttembed_rag.judges.examination import answers
@@ -103,6 +104,89 @@ async def test_an_async_model_works_in_a_notebook():
         assert [judge.score("q", ["a", "b", "c"]), judge.score("q", ["d"])] == [[4.0] * 3, [4.0]]
     assert meter.usage.requests == 4
     assert len(loops - {asyncio.get_running_loop()}) == len(loops) == 1
+
+
+async def test_an_async_retrieval_is_answered_on_its_own_loop():
+    """There the clients of the application have their connections; an async function may ask another judge plainly."""
+    loops = []
+
+    async def other(_):
+        return "Score: 4"
+
+    async def complete(_):
+        loops.append(asyncio.get_running_loop())
+        return f"Score: {RubricJudge(other, model='other').score('q', ['d'])[0]:g}"
+
+    assert await ascored(RubricJudge(complete, model="m"), "q", ["a", "b"]) == [4.0, 4.0]
+    assert loops == [asyncio.get_running_loop()] * 2
+
+
+def test_a_retrieval_that_is_given_up_leaves_nothing_behind():
+    """The end of its loop waits for no plain function, and an async one is cancelled."""
+    begun, free, ended = threading.Barrier(3), threading.Event(), []
+
+    def plain(_):
+        begun.wait(60)
+        free.wait(60)
+        ended.append("plain")
+
+    async def complete(_):
+        await asyncio.to_thread(begun.wait, 60)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("async")
+
+    async def search():
+        calls = [asyncio.ensure_future(ascored(RubricJudge(of, model="m"), "q", ["d"])) for of in (plain, complete)]
+        await asyncio.to_thread(begun.wait, 60)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+
+    asyncio.run(search())
+    free.set()
+
+    assert ended[0] == "async"
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_an_async_model_that_ends_its_program_ends_no_loop(error):
+    """The error is raised where the answer is waited for, and the next call has an answer."""
+    errors = [error]
+
+    async def complete(_):
+        if errors:
+            raise errors.pop()
+        return "Score: 4"
+
+    judge = RubricJudge(complete, model="m")
+    with pytest.raises(error):
+        judge.score("q", ["d"])
+
+    assert judge.score("q", ["d"]) == [4.0]
+
+
+def test_a_model_that_blocks_its_loop_holds_up_no_other_judge():
+    """Each judge has a loop of its own."""
+    begun, free, ended = threading.Event(), threading.Event(), []
+
+    async def blocks(_):
+        begun.set()
+        free.wait(60)
+        ended.append("blocks")
+
+    async def complete(_):
+        return "Score: 4"
+
+    blocked = threading.Thread(target=RubricJudge(blocks, model="blocks").score, args=("q", ["d"]))
+    blocked.start()
+    begun.wait(60)
+    scores = RubricJudge(complete, model="m").score("q", ["d"])
+
+    assert (scores, ended) == ([4.0], [])
+    free.set()
+    blocked.join()
 
 
 def test_what_decides_the_grade_is_in_the_fingerprint():

@@ -19,7 +19,7 @@ from tttembed_rag.clients.retrying import RefusedError, RefusedTextsError
 from tttembed_rag.clients.usage import Usage, estimated_tokens
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.system.background import DaemonThreads
+from tttembed_rag.system.background import DaemonThreads, Waiter
 
 # One score per document, on the judge's scale; None is a document that was not judged.
 Scores = list[float | None]
@@ -33,6 +33,8 @@ ResultT = TypeVar("ResultT")
 _log = logging.getLogger(__name__)
 # Documents in a call to a judge that names no number.
 _AT_ONCE = 32
+# The threads of judges that event loops wait for; so many that no retrieval lacks one.
+_THREADS = DaemonThreads(4096)
 
 
 class Judge(Protocol):
@@ -151,23 +153,27 @@ def scored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
     return scored_many(judge, [(query, documents)])[0]
 
 
-def scored_many(judge: Judge, requests: Sequence[Request]) -> list[Scores]:
-    """The same for each of *requests*, in order; a request that is refused whole is not judged, unless all are."""
+def scored_many(judge: Judge, requests: Sequence[Request], concurrency: int = 1) -> list[Scores]:
+    """The same for each of *requests*, in order; a request that is refused whole is not judged, unless all are.
+
+    A judge without `score_many` is asked about so many at once.
+    """
     for query, _ in requests:
         if not isinstance(query, str):
             raise InputError(f"query: expected a text, got {type(query).__name__}")
-    many = getattr(judge, "score_many", partial(_one_by_one, judge))
+    many = getattr(judge, "score_many", partial(_one_by_one, judge, concurrency))
     answers = _listed(judge, many(requests), len(requests))
     return [_listed(judge, answer, len(texts)) for (_, texts), answer in zip(requests, answers, strict=True)]
 
 
-def _one_by_one(judge: Judge, requests: Sequence[Request]) -> list[Any]:
-    answers: list[Any] = []
-    for query, documents in requests:
+def _one_by_one(judge: Judge, concurrency: int, requests: Sequence[Request]) -> list[Any]:
+    def answer_of(request: Request) -> Any:
         try:
-            answers.append(judge.score(query, documents))
+            return judge.score(*request)
         except RefusedTextsError as exc:
-            answers.append(exc)
+            return exc
+
+    answers = side_by_side(answer_of, requests, concurrency)
     unless_refused(judge.fingerprint, answers)
     return [
         [None] * len(texts) if isinstance(answer, RefusedTextsError) else answer
@@ -176,8 +182,12 @@ def _one_by_one(judge: Judge, requests: Sequence[Request]) -> list[Any]:
 
 
 async def ascored(judge: Judge, query: str, documents: Sequence[str]) -> Scores:
-    """The same as `scored`, in a thread: the event loop is not blocked."""
-    return await asyncio.to_thread(scored, judge, query, documents)
+    """The same as `scored`, in a thread: the event loop is not blocked, and async functions of the judge run on it."""
+    waiter = Waiter(asyncio.get_running_loop())
+    try:
+        return await asyncio.wrap_future(waiter.begin(_THREADS, partial(scored, judge, query, documents)))
+    finally:
+        waiter.leave()
 
 
 def _listed(judge: Judge, answer: Any, count: int) -> list[Any]:

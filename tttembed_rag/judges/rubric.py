@@ -19,7 +19,7 @@ from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, check_cou
 from tttembed_rag.judges.contract import ByRequests, Request, Scores, side_by_side, unless_refused
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.rewards.scales import Scale
-from tttembed_rag.system.background import LOOP
+from tttembed_rag.system.background import EventLoop
 
 # A chat model as a function: what it is asked, what it answers; None or "" where it has no answer.
 Complete = Callable[[str], str | None] | Callable[[str], Awaitable[str | None]]
@@ -71,7 +71,8 @@ class RubricJudge(ByRequests):
 
     Args:
         complete: The model as a function from prompt to answer, plain or `async`. All calls of an `async` one share an
-            event loop in a thread of its own, as clients with open connections need.
+            event loop, as clients with open connections need: that of the `async` retrieval that waits for them, else
+            one in a thread of this judge.
         model: Its name and revision; part of the fingerprint, so that another model is another judge.
         instruction: What counts as relevant.
         settings: What else decides the answers, such as temperature and seed; part of the fingerprint.
@@ -102,6 +103,7 @@ class RubricJudge(ByRequests):
         check_count("longest_document", longest_document)
         check_count("concurrency", concurrency)
         self.complete: Any = complete
+        self._loop = EventLoop()
         self._model = model
         called = getattr(complete, "__call__", None)  # noqa: B004 (an object whose __call__ is async)
         self._async = inspect.iscoroutinefunction(complete) or inspect.iscoroutinefunction(called)
@@ -142,7 +144,7 @@ class RubricJudge(ByRequests):
             try:
                 answer = self.complete(prompt)
                 if self._async:
-                    answer = LOOP.run(answer)
+                    answer = self._loop.run(answer)
             except RefusedTextsError as exc:
                 return exc
             except TTTEmbedError:

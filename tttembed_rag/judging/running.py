@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -30,7 +30,7 @@ from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts, verdicts_of
 from tttembed_rag.judging.spending import Account, Charge, Ledger
 from tttembed_rag.judging.walk import JudgeCall, Walk
-from tttembed_rag.system.background import LOOP
+from tttembed_rag.system.background import Waiter
 
 _log = logging.getLogger(__name__)
 # Calls that fail one after the other before the judge is in doubt.
@@ -65,7 +65,7 @@ def judge_all(
         plan: The pairs and the caps.
         judge: The judge.
         cache: Answers of earlier runs; new answers are written to it.
-        concurrency: Calls in flight at once.
+        concurrency: Calls in flight at once; more than 128 are 128.
         watch: Called with the progress after every answer.
         seconds: How long a call may take before it is left behind as failed; None is no limit.
         stop: Once it is set, no further call is made.
@@ -106,11 +106,11 @@ class Run:
         judge.scale.check_calibrated()  # before anything is paid
         check_count("concurrency", concurrency)
         self.account, self._judge, self._wary = account, judge, wary
-        # One call about many queries is tokenised while the other one is read.
-        self._concurrency = min(concurrency, 2) if pairs_per_call(judge) else concurrency
+        # One call about many queries is tokenised while the other one is read; room is left for calls left behind.
+        self._concurrency = min(concurrency, 2 if pairs_per_call(judge) else THREADS.most // 2)
         self._watch, self._stop = watch or (lambda _: None), stop or Event()
         self._walk = Walk(plan, judge, account, examine=examine)
-        self._under_way = Calls[tuple[JudgeCall, Meter]](judge.fingerprint, seconds, self._stop)
+        self._under_way = Calls[tuple[JudgeCall, Meter, Waiter]](judge.fingerprint, seconds, self._stop)
         # How often the judge may be examined again, and why it is.
         self._chances = _CHANCES if examine else 0
         self._why: str | None = None
@@ -158,21 +158,23 @@ class Run:
 
     def _begin(self, call: JudgeCall) -> None:
         with metered() as meter:
-            future = THREADS.submit(copy_context().run, scored_many, self._judge, call.questions)
-        self._under_way.begin((call, meter), future)
+            waiter = Waiter()
+            future = waiter.begin(THREADS, partial(scored_many, self._judge, call.questions, self._concurrency))
+        self._under_way.begin((call, meter, waiter), future)
 
-    def _end(self, begun: tuple[JudgeCall, Meter], future: Future[list[Scores]]) -> None:
+    def _end(self, begun: tuple[JudgeCall, Meter, Waiter], future: Future[list[Scores]]) -> None:
         """Settle a call that has ended, and keep its scores."""
-        call, meter = begun
+        call, meter, waiter = begun
         try:
             scores = self._scores(future)
             if call.examines:
                 check_answers(self._judge, scores)
         except EndedError as exc:  # what it costs is not known, so that its charge stays
+            waiter.leave()
             self._stopped = str(exc) if call.examines else self._stopped
         except (JudgeError, RewardError) as exc:
             if is_late := isinstance(exc, LateError):
-                LOOP.renew()  # this one may be blocked
+                waiter.leave()
             self._pay(call, call.charge.usage if is_late else meter.usage, {})  # what a late one costs is not known
             if call.examines:
                 self._fail_examination(exc)
@@ -241,7 +243,7 @@ class Run:
 
     @property
     def _calls(self) -> list[JudgeCall]:
-        return [call for call, _ in self._under_way.keys()]  # noqa: SIM118 (it is no mapping)
+        return [call for call, *_ in self._under_way.keys()]  # noqa: SIM118 (it is no mapping)
 
     @property
     def _is_examining(self) -> bool:

@@ -1,19 +1,23 @@
-"""Threads that keep no process from ending, and one event loop in such a thread."""
+"""Threads that keep no process from ending, and event loops in such threads."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar, copy_context
 from threading import Lock, Semaphore, Thread
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet, finalize
 
 ResultT = TypeVar("ResultT")
 ParametersT = ParamSpec("ParametersT")
 
 # Calls of one `DaemonThreads` that may be under way at once, where nothing else is said.
 _MOST_THREADS = 256
+# Seconds within which a loop answers, unless a coroutine blocks it.
+_PATIENCE = 1.0
 
 
 class DaemonThreads(ThreadPoolExecutor):
@@ -25,7 +29,7 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def __init__(self, most: int = _MOST_THREADS) -> None:
         super().__init__()
-        self._most = most
+        self.most = most
         self._free = Semaphore(most)
 
     def submit(
@@ -33,7 +37,7 @@ class DaemonThreads(ThreadPoolExecutor):
     ) -> Future[ResultT]:
         """The future of a call, which begins now; a RuntimeError where too many calls have not come back."""
         if not self._free.acquire(blocking=False):
-            raise RuntimeError(f"{self._most} calls have not come back")
+            raise RuntimeError(f"{self.most} calls have not come back")
         future: Future[ResultT] = Future()
 
         def run() -> None:
@@ -56,30 +60,101 @@ class DaemonThreads(ThreadPoolExecutor):
         """Nothing: threads end with their calls, or with the process."""
 
 
+class Waiter:
+    """Who waits for a call in a thread: the coroutines of that call run on its *loop*, if it waits on one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.loop = loop
+        # Coroutines under way, each with the loop that it may block.
+        self.coroutines: dict[Future[Any], EventLoop] = {}
+
+    def begin(self, threads: DaemonThreads, call: Callable[[], ResultT]) -> Future[ResultT]:
+        """The future of a *call* in one of *threads*, in a copy of the context."""
+        own = copy_context()
+        own.run(_WAITER.set, self)
+        return threads.submit(own.run, call)
+
+    def leave(self) -> None:
+        """Wait no longer: coroutines under way are cancelled, so that the threads of the call come free."""
+        for coroutine, loop in list(self.coroutines.items()):
+            coroutine.cancel()
+            if self.loop is None:
+                loop.renew()
+
+
+# Who waits for the call that is made here.
+_WAITER: ContextVar[Waiter | None] = ContextVar("tttembed_waiter", default=None)
+
+
 class EventLoop:
     """A loop in a daemon thread, made when it is needed: all coroutines that run on it may share their connections."""
 
     def __init__(self) -> None:
-        self.renew()
+        self.begin()
+        _LOOPS.add(self)
 
-    def renew(self) -> None:
-        """Leave the loop behind, in a forked child or where a coroutine blocks it: the next call makes another one."""
+    def __reduce__(self) -> tuple[type[EventLoop], tuple[()]]:
+        """In another process, one of its own."""
+        return EventLoop, ()
+
+    def begin(self) -> None:
+        """Have no loop yet, in a forked child neither."""
         self._making = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    def renew(self) -> None:
+        """Leave the loop behind if a coroutine blocks it: the next call makes another one."""
+        with self._making:
+            if self._loop is not None:
+                answer = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
+                if not wait([answer], _PATIENCE).done:
+                    self._loop = None
+
     def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """What *coroutine* returns or raises, waited for in this thread."""
+        """What *coroutine* returns or raises, waited for in this thread; on its waiter's loop it runs there."""
+        waiter = _WAITER.get() or Waiter()
+        future = asyncio.run_coroutine_threadsafe(_outcome(coroutine), waiter.loop or self._started())
+        waiter.coroutines[future] = self
+        try:
+            return future.result().result()
+        finally:
+            waiter.coroutines.pop(future)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
         with self._making:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._loop.set_default_executor(DaemonThreads())
-                Thread(target=self._loop.run_forever, name="tttembed-loop", daemon=True).start()
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return future.result()
+                loop = self._loop = asyncio.new_event_loop()
+                loop.set_default_executor(DaemonThreads())
+                Thread(target=_run, args=(loop,), name="tttembed-loop", daemon=True).start()
+                finalize(self, loop.call_soon_threadsafe, loop.stop).atexit = False
+            return self._loop
 
 
-# The loop of all coroutines of this package that a plain call waits for.
-LOOP = EventLoop()
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _outcome(coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
+    """What *coroutine* returns; an error that would end the loop is raised where it is waited for."""
+    _WAITER.set(None)  # whom it asks must not wait for the loop that it holds up
+    outcome: Future[ResultT] = Future()
+    try:
+        outcome.set_result(await coroutine)
+    except (KeyboardInterrupt, SystemExit) as exc:
+        outcome.set_exception(exc)
+    return outcome
+
+
+_LOOPS = WeakSet[EventLoop]()
+
+
+def _begin_all() -> None:
+    for loop in _LOOPS:
+        loop.begin()
+
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=LOOP.renew)
+    os.register_at_fork(after_in_child=_begin_all)

@@ -20,6 +20,7 @@ from tttembed_store.sql import open_store  # noqa: E402
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context  # noqa: E402
 from tttembed_rag.embedders import Bridge  # noqa: E402
+from tttembed_rag.errors import StoreError  # noqa: E402
 from tttembed_rag.offsets.floor import Floor  # noqa: E402
 from tttembed_rag.offsets.rerankskips import Skips, digest_of  # noqa: E402
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary  # noqa: E402
@@ -170,19 +171,34 @@ def test_who_rated_documents_is_kept(url):
         assert rewards.trusted is None
 
 
-def test_a_store_that_is_away_costs_nothing(tmp_path):
-    """Base vectors, and documents as they came."""
-    nowhere = f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'ttt.db'}"
-    component = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=nowhere, task="billing")
-    component.warm_up()
+@pytest.mark.parametrize(
+    "component_of",
+    [
+        lambda url: TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url),
+        lambda url: TTTRanker(store=url),
+        lambda url: TTTRanker(store=url, ranker=MetaFieldRanker("meta"), judge="meta"),
+    ],
+    ids=["embedder", "ranker", "ranker with a judge"],
+)
+def test_who_serves_refuses_a_file_that_is_not_there(component_of, tmp_path):
+    """A mistyped name is told before the first query, and makes no store."""
+    path = tmp_path / "typo.db"
+
+    with pytest.raises(StoreError, match="expected a store, found no file"):
+        component_of(f"sqlite:///{path}").warm_up()
+    assert not path.exists()
+
+
+def test_who_records_costs_nothing_where_its_folder_is_not_there(tmp_path, caplog):
+    """The documents as they came, and a line in the log."""
+    recorder = TTTRecorder(f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'ttt.db'}")
     documents = [Document(content="a")]
 
-    recorder = TTTRecorder(nowhere)
     shown = recorder.run("wool", documents)["documents"]
     recorder.log.close(timeout=0.1)
 
-    assert component.run("wool")["embedding"] == base_of("wool")
     assert shown is documents
+    assert "nothing can be written until its folder is there" in caplog.text
 
 
 def test_bad_arguments_are_refused(url):

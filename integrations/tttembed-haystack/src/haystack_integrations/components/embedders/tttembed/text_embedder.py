@@ -54,7 +54,7 @@ class TTTTextEmbedder:
         self._across: Bridge | None = None
 
     def warm_up(self) -> None:
-        """Load the wrapped model, and read the offsets."""
+        """Load the wrapped model, and read the offsets; a StoreError where the file of a store is not there."""
         if hasattr(self.embedder, "warm_up"):
             self.embedder.warm_up()
         self._ready()

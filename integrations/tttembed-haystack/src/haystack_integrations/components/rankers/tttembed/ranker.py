@@ -83,7 +83,7 @@ class TTTRanker:
         self._cascade: Cascade | None = None
 
     def warm_up(self) -> None:
-        """Load the ranker, and read what was learned."""
+        """Load the ranker, and read what was learned; a StoreError where the file of a store is not there."""
         if (warm_up := getattr(self.ranker, "warm_up", None)) is not None:
             warm_up()
         self._ready()
@@ -143,12 +143,13 @@ class TTTRanker:
     def _ready(self) -> Steering:
         """What knows how lists are sorted, with the cascade made where there is a ranker."""
         if self._steering is None:
+            steering = steering_of(self.store, tenant=self.tenant, embedder=self.fingerprint)
             if self._judge is not None:
                 url, log = url_of(self.store), None
                 if "://" in url:
                     log = StoreLog(url, self.judge, scale=self.scale, embedder=self.fingerprint)
                 self._cascade = Cascade(self._judge, log=log)
-            self._steering = steering_of(self.store, tenant=self.tenant, embedder=self.fingerprint)
+            self._steering = steering
         return self._steering
 
 
