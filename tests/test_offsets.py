@@ -551,7 +551,14 @@ CERTIFICATE = {"objective": 0.1, "gradient_norm": 0.1, "evaluations": 3, "conver
 # What a field must be, and values that are not that.
 WRONG = {
     ("evidence.gain", f"{FINITE} as evidence.gain of 'task:a', got"): ["x", 10**400, float("nan")],
-    ("evidence.interval", f"{RISING} as evidence.interval"): ["ab", [0, 0.1, 0.2], [0.2, 0.1], [0.1, float("nan")], 3],
+    ("evidence.interval", f"{RISING} as evidence.interval"): [
+        "ab",
+        [0, 0.1, 0.2],
+        [0.2, 0.1],
+        [0.1, float("nan")],
+        3,
+        [0, 10**400],
+    ],
     ("evidence.verdict", f"{ONE_OF} as evidence.verdict of 'task:a', got"): ["foo", []],
     ("evidence.reason", "a text as evidence.reason"): [None],
     ("evidence.needed", "a count or none as evidence.needed"): ["all", 10**400, -1],
@@ -560,7 +567,7 @@ WRONG = {
     ("alpha", "a finite number as alpha"): ["much", True],
     ("task", f"{NAME} as task"): [5, "a" * 513, "a\0b", "\ud800"],
     ("query_id", f"{NAME} as query_id"): [["a"], "é" * 257],
-    ("evidence", "damaged or foreign"): [7, {"certainty": 1}],
+    ("evidence", "damaged or foreign"): [7, {"certainty": 1}, None],
     ("certificate", "as certificate.o"): [CERTIFICATE | {"objective": "x"}],
     ("certificate", "as certificate.c"): [CERTIFICATE | {"converged": 1}],
 }

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -266,6 +267,27 @@ class TestLiveOffsets:
 
         assert Steering(live).apply(BASE, "q") == Steering(offsets, "task1").apply(BASE, "q") == BASE
         assert repr(live) == "base vectors: TTTEMBED_OFF is set"
+
+    @pytest.mark.parametrize("moment", [1, 2, 3])
+    def test_what_is_published_during_a_look_up_is_served_whole_or_not_at_all(self, offsets, moment):
+        """Whatever the moment, offsets never come without what was looked up in them."""
+        live, lines, tracing = LiveOffsets(), [], sys.gettrace()
+
+        def publish(frame, event, _):
+            if event == "line" and frame.f_code.co_name == "serving":
+                lines.append(event)
+                if len(lines) == moment:
+                    live.publish(offsets)
+            return publish
+
+        sys.settrace(publish)
+        try:
+            lookup = live.serving("q", "task1")
+        finally:
+            sys.settrace(tracing)
+
+        assert live.current is offsets
+        assert (lookup.offsets is None) == (lookup.offset is None)
 
     def test_something_else_is_refused(self, offsets):
         with pytest.raises(InputError, match=r"^offsets: expected tttembed_rag Offsets, got dict$"):

@@ -53,6 +53,8 @@ _ARRAYS = (
     *("map.landmarks", "map.weights", "floor.centre"),
     *("rescorer.weights", "rescorer.vocabulary.digests", "rescorer.vocabulary.frequencies"),
 )
+# Parts that are never none.
+_NEEDED = ("evidence", "vocabulary")
 # The largest number of queries, and of any other kind, that a file may name.
 _MANY, _LARGEST = 2**31 - 1, sys.float_info.max
 # The thread that reads a file releases the interpreter lock after this many objects, for this many seconds: otherwise
@@ -63,7 +65,9 @@ _SHORTEST_RECORD, _LONGEST_RECORD = 100, 2**16
 
 
 def _is_number(value: Any, least: float = -_LARGEST, most: float = _LARGEST) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+    if isinstance(value, int) and (isinstance(value, bool) or abs(value) > _LARGEST):
+        return False
+    return isinstance(value, int | float) and least <= value <= most
 
 
 def _is_count(value: Any, most: float = _MANY) -> bool:
@@ -280,7 +284,7 @@ def _from_record(
     for name, value in record.items():
         if f"{of}{name}" in rows:
             values[name] = next(rows[f"{of}{name}"])
-        elif name in _PARTS and value is not None:
+        elif name in _PARTS and (value is not None or name in _NEEDED):
             values[name] = _from_record(_PARTS[name], value, rows, f"{of}{name}.")
         else:
             values[name] = tuple(value) if isinstance(value, list) else value

@@ -66,9 +66,9 @@ class LiveOffsets:
 
     def serving(self, query: str, task: str | None) -> Lookup:
         """What is served now, and the offset in it that serves *query*."""
-        offsets = self._now.offsets
-        if offsets is None:
-            return self._now
+        now = self._now  # read once: it may be replaced meanwhile
+        if (offsets := now.offsets) is None:
+            return now
         names = []
         if offsets.has_private and isinstance(query, str) and not current_tenant():
             names = [name for name in (context_value("query_id"), query) if name]

@@ -284,8 +284,9 @@ class TestVectors:
             (["x" * 20_001, "wool"], None),
         ],
     )
-    def test_a_retriever_that_was_asked_by_a_vector_has_the_only_text_of_its_trace(self, texts, query):
+    def test_a_retriever_that_was_asked_by_a_vector_has_the_only_text_of_its_trace(self, monkeypatch, texts, query):
         """Several texts, and one that is too long to be a query, are no query's."""
+        monkeypatch.setattr(reading, "_TEXTS_BYTES", 10_000)
         reader = Reader()
         reader.read(Span("embed", "trace", None, embedding([1.0, 2.0], *texts)))
 
@@ -313,10 +314,10 @@ class TestHarm:
 
     def test_what_is_remembered_is_bounded(self, monkeypatch):
         """Of vectors of traces, the oldest are forgotten."""
-        monkeypatch.setattr(reading, "_VECTORS", 22)
+        monkeypatch.setattr(reading, "_VECTORS_BYTES", 100_000)
         reader = Reader()
         for number in range(100):
-            reader.read(Span("embed", str(number), "above", embedding([1.0] * 8, f"wool {number}")))
+            reader.read(Span("embed", str(number), "above", embedding([1.0] * 1_000, f"wool {number}")))
         read = [reader.read(Span("r", str(n), None, retriever(f"wool {n}"))) for n in range(100)]
 
         assert [served.vector is not None for served, _ in read] == [False] * 78 + [True] * 22

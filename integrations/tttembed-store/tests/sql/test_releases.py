@@ -8,7 +8,7 @@ from tttembed_store import StoreLog, follow
 from tttembed_store.sql import open_store
 
 from tests.traffic import JUDGE, traffic
-from tttembed_rag.errors import StoreUnavailable
+from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.testing import eventually
 
 # What a later release does to the tables of this one: it adds to them, or changes what this one writes.
@@ -52,6 +52,23 @@ def test_this_release_is_refused_behind_one_that_breaks(new_store_url):
     with pytest.raises(StoreUnavailable, match=f": {expected}$"):
         open_store(new_store_url)
     assert expected in str(reason)
+
+
+def test_a_store_of_before_is_refused(new_store_url):
+    """It may lack a table or a column: one line says so, instead of an error at each query."""
+    with open_store(new_store_url) as store:
+        alter(store, ["DELETE FROM facts WHERE name = 'schema'"])
+
+    with pytest.raises(StoreError, match=r"expected a store of schema 0001, found one of schema unknown$"):
+        open_store(new_store_url)
+
+
+def test_a_log_starts_where_its_file_cannot_be_made_now(caplog):
+    """A disk may be full, or a folder read-only, for a while: the program runs, and the log says so."""
+    log = StoreLog("sqlite:////proc/store.db")
+    log.close(timeout=0.1)
+
+    assert "does not answer" in caplog.text
 
 
 def test_a_store_that_a_newer_release_changed_is_waited_for(new_store_url):

@@ -127,7 +127,9 @@ def serve(
         timeout_graceful_shutdown=30,
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=config.backlog)  # from here on callers wait
+    both = host == "::" and socket.has_dualstack_ipv6()
+    # From here on callers wait.
+    listening = socket.create_server((host, port), family=family, backlog=config.backlog, dualstack_ipv6=both)
     shown = f"[{host}]" if ":" in host else host
     # What was imported stays: later collections pass it over, which would make a caller wait for tens of milliseconds.
     gc.collect()
@@ -138,15 +140,23 @@ def serve(
 
 def _searches(catalogs: tuple[str, ...], embed: str, url: str | None, *, abstain: bool) -> dict[str, Any]:
     """The searches of NAME=PATH[,URL], by name."""
+    from tttembed_store.sql import checked_url
+
+    def file_or_server(store: str) -> str:
+        place = checked_url(store)
+        return str(Path(place.database or "").resolve() if place.get_backend_name() == "sqlite" else place)
+
     places: dict[str, tuple[Path, str | None]] = {}
+    used = {file_or_server(url)} if url else set()
     for catalog in catalogs:
         name, _, place = catalog.partition("=")
         file, _, store = place.partition(",")
         if not (name and file) or name in places:
             raise click.UsageError(f"--catalog: expected NAME=PATH[,URL] with different names, got {catalog!r}")
-        if store and store in (url, *(other for _, other in places.values())):
+        if store and file_or_server(store) in used:
             raise click.UsageError(f"--catalog: expected a store for {name} alone, got one that is used already")
         places[name] = Path(file), store or None
+        used |= {file_or_server(store)} if store else set()
     if not places:
         return {}
     search = extension("tttembed.tools", "search", brings="--catalog is an option", of="tttembed-tools")

@@ -202,6 +202,7 @@ class Follower:
         return max(0.0, self._due - time.monotonic())
 
     def _refresh_one(self, store: Store, tenant: str) -> None:
+        self._asked = time.monotonic()
         try:
             with telemetry.span("refresh", tenant=tenant) as note:
                 now = store.serving(tenant=tenant, own=True)

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from tttembed_rag.errors import StoreReplaced
+from tttembed_rag.errors import StoreReplaced, StoreUnavailable
 
 if TYPE_CHECKING:
     from tttembed_store.sql import Store
@@ -24,7 +24,7 @@ class Reached:
 
     def __init__(self, store: Store | str, name: str, *, records: bool) -> None:
         self.source = store
-        self._name = name
+        self._name, self._records = name, records
         self._opened: Store | None = None
         self._contact: float | None = None
         # Why it does not answer, which the log tells once; None while it does.
@@ -37,7 +37,10 @@ class Reached:
                 database.check_file()
             elif database.file is not None and not database.file.exists():
                 if database.file.parent.is_dir():
-                    self.store()
+                    try:
+                        self.store()
+                    except StoreUnavailable as error:
+                        self.failed(error)
                     self.close()
                 else:
                     _log.warning("%s: nothing can be written until its folder is there: %s", name, database.file.parent)
@@ -49,7 +52,8 @@ class Reached:
         if self._opened is None:
             from tttembed_store.sql import open_store
 
-            self._opened = open_store(self.source)
+            # Who follows makes no empty store in place of a file that was moved away.
+            self._opened = open_store(self.source, create=self._records or not self.source.startswith("sqlite"))
         return self._opened
 
     def close(self) -> None:

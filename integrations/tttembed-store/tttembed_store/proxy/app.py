@@ -213,16 +213,17 @@ class _Endpoints:
             return steered, self._headers(turned, floors)
 
     def _steered(self, vector: Any, text: str, floors: set[float | None]) -> Any:
-        """The vector to search with; the floor of its cosines joins *floors*."""
+        """The vector to search with; the floor of its cosines, rounded down, joins *floors*."""
         request = self.steering.request(text)
         steered = request.vector(vector)
-        floors.add(request.cosine_floor())
+        cut = request.cosine_floor()
+        floors.add(None if cut is None else math.floor(cut * 1e4) / 1e4)
         return steered
 
     def _headers(self, turned: int, floors: set[float | None]) -> Headers:
-        """The version that steered an answer, and the floor that all its queries share, rounded down."""
+        """The version that steered an answer, and the floor that all its queries share."""
         cut = floors.pop() if len(floors) == 1 else None
-        floor = [] if cut is None else [(_FLOOR, f"{math.floor(cut * 1e4) / 1e4:.4f}".encode())]
+        floor = [] if cut is None else [(_FLOOR, f"{cut:.4f}".encode())]
         return [(_VERSION, self._version() if turned else _BASE), *floor]
 
     def _version(self) -> bytes:

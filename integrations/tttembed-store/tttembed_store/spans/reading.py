@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,8 +43,10 @@ _RERANKED = "reranker.output_documents"
 _QUERIES = ("query", "query_str", "query_bundle", "str_or_query_bundle", "text", "question", "input")
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
-# Embedded texts with their vectors, and spans, that are remembered at most; and characters of such a text.
-_VECTORS, _SPANS, _LONGEST = 20_000, 50_000, 20_000
+# Bytes of vectors and of embedded texts, and spans, that are remembered at most.
+_VECTORS_BYTES, _TEXTS_BYTES, _SPANS = 128 * 2**20, 32 * 2**20, 50_000
+# Bytes that an entry takes beside what it holds: its key, and the cache's own.
+_ENTRY_BYTES = 400
 # Levels of attributes that are looked into, and levels of a trace that are told apart.
 _DEEPEST, _LEVELS = 20, 500
 
@@ -67,8 +70,8 @@ class Reader:
     """Reads served queries from spans that are handed over children first, as they end.
 
     Its arguments are those of `TTTSpanProcessor`; *counts* are of what is ``nested``, ``left_out``, ``without_query``
-    and ``undeclared``, as `Tapped` says. The vectors of the latest 20,000 embedded texts are remembered, by digests of
-    texts and of names.
+    and ``undeclared``, as `Tapped` says. About 180 MiB of the latest spans are remembered at most, however long
+    their names and texts are.
     """
 
     scores_of: str | None = None
@@ -83,9 +86,9 @@ class Reader:
         # Spans that have a retriever with documents below them.
         self._around: LRUCache[bytes, None] = LRUCache(_SPANS)
         # By trace and text.
-        self._query_vectors: LRUCache[bytes, FloatArray] = LRUCache(_VECTORS)
+        self._query_vectors: LRUCache[bytes, FloatArray] = LRUCache(_VECTORS_BYTES, _size)
         # The only text that was embedded in a trace; None where there were several, or where it is no query's.
-        self._embedded: LRUCache[bytes, str | None] = LRUCache(_VECTORS)
+        self._embedded: LRUCache[bytes, str | None] = LRUCache(_TEXTS_BYTES, _size)
 
     def read(self, span: Span) -> tuple[Served, list[float | None] | None] | None:
         """The query that *span* served, and a reranker's score of each candidate; None for spans that served none.
@@ -155,9 +158,9 @@ class Reader:
                 continue
             trace, key = _digest(span.trace_id), _digest(span.trace_id, text)
             is_only = self._embedded.get(trace, text) == text
-            self._embedded[trace] = text if is_only and len(text) <= _LONGEST else None
+            self._embedded[trace] = text if is_only and _size(text) <= _TEXTS_BYTES else None
             base_vector = _vector(vector) if base and key not in self._query_vectors else None
-            if base_vector is not None:
+            if base_vector is not None and _size(base_vector) <= _VECTORS_BYTES:
                 self._query_vectors[key] = base_vector
 
     def _texts(self, documents: list[dict[str, Any]]) -> list[str | None]:
@@ -291,3 +294,8 @@ def _vector(value: Any) -> FloatArray | None:
         return vector if vector.ndim == 1 and bool(checked_norms("vector", vector)) else None
     except (TypeError, OverflowError, VectorError):
         return None
+
+
+def _size(value: str | FloatArray | None) -> int:
+    """Bytes that a remembered text or vector takes."""
+    return _ENTRY_BYTES + getsizeof(value)

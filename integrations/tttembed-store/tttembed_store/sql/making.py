@@ -43,17 +43,19 @@ def prepare(database: Database, *, create: bool = True) -> None:
 def _is_ready(connection: Connection, name: str, *, create: bool) -> bool:
     """Whether the tables are there, and this package may use them as they are."""
     tables = set(inspect(connection).get_table_names())
-    oldest = fact(connection, _OLDEST) if schema.facts.name in tables else None
+    oldest = fact(connection, _OLDEST) if tables >= set(schema.metadata.tables) else None
     if oldest is None:
         if taken := sorted(tables & set(schema.metadata.tables)):
             raise StoreError(f"{name}: expected an empty database or a store, found a foreign table {taken[0]!r}")
         if not create:
             raise StoreError(f"{name}: expected a store, found an empty database")
         return False
+    if (made := fact(connection, SCHEMA)) is None or made < schema.HEAD:
+        raise StoreError(f"{name}: expected a store of schema {schema.HEAD}, found one of schema {made or 'unknown'}")
     if oldest > schema.HEAD:
         raise StoreUnavailable(
             f"{name}: expected a store that programs of schema {schema.HEAD} may use, found schema "
-            f"{fact(connection, SCHEMA)}; upgrade tttembed-rag"
+            f"{made}; upgrade tttembed-rag"
         )
     return True
 

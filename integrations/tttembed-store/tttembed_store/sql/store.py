@@ -317,7 +317,7 @@ class Store(AbstractContextManager["Store"]):
         checked_name("by", by)
         checked_name("tenant", tenant, empty=True)
         named: dict[Kind, Collection[str]] = {
-            kind: [names] if isinstance(names, str) else names
+            kind: [names] if isinstance(names, str) else list(names)
             for kind, names in zip(get_args(Kind), (query_id, source, document_id), strict=True)
             if names is not None
         }
