@@ -81,7 +81,7 @@ def test_labels_decide_on_what_is_live(judged, store):
         "published",
     ]
     assert "[TTT-G05]" in denied[-1][1]
-    assert "trusted labels say" in confirmed[-1][1]
+    assert "vouched for by trusted labels" in confirmed[-1][1]
     assert store.judge() == "reranker"
 
 
