@@ -13,7 +13,7 @@ import click
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say, text
 from tttembed_rag.cli.options import on_scale, path_alone, path_or_url, printed_of_offsets
-from tttembed_rag.cli.rows import check_folder, collections_of, is_file_of_rows, read_embedded, refuse_of_folder
+from tttembed_rag.cli.rows import check_folder, is_file_of_rows, read_embedded, refuse_of_folder, tasks_of, vectors_of
 from tttembed_rag.cli.telling import offset_facts, offset_lines, tell
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.columns import DEFAULT_TASK
@@ -138,9 +138,9 @@ def _of_rows(
     learned_for = offsets.settings.get("embedder", read.embedder)
     if learned_for != read.embedder:
         raise click.UsageError(f"--embed: expected the model of the offsets, {learned_for}, got {read.embedder}")
-    for collection in collections_of(read):
-        if query in collection.dataset.queries and task in (None, collection.dataset.name):
-            return explain_in(collection, query, offsets, task=collection.dataset.name, top=top)
+    for dataset, scores, _ in tasks_of(read):
+        if query in dataset.queries and task in (None, dataset.name):
+            return explain_in(dataset, query, offsets, *vectors_of(read, dataset), scores, task=dataset.name, top=top)
     raise click.UsageError(f"QUERY: expected the text of a query of {file}, got {query!r}")
 
 

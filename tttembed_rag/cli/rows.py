@@ -22,6 +22,8 @@ from tttembed_rag.system.jsontext import parsed_json
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.collection import Collection
+    from tttembed_rag.evaluate.datasets import Dataset
+    from tttembed_rag.vectors.checks import FloatArray
 
 # Scores by query and document, or by source and document.
 Scores: TypeAlias = dict[str, dict[str, float]]
@@ -29,34 +31,45 @@ Scores: TypeAlias = dict[str, dict[str, float]]
 CACHE = ".known-vectors.sqlite"
 
 
-def collections_of(rewards: Rewards) -> list[Collection]:
-    """A collection for each task of the *rewards* of texts, to measure on: texts are their own ids.
+def tasks_of(rewards: Rewards) -> list[tuple[Dataset, Scores, dict[str, Scores]]]:
+    """Each task of the *rewards* of texts: its texts, which are their own ids, and its scores.
 
     The documents are those of all tasks. The scores by query and document are the means of all sources, beside the
     scores by query, source and document. Labels are gains: how far a score lies above the least of its query.
     """
-    from tttembed_rag.evaluate.collection import Collection
     from tttembed_rag.evaluate.datasets import Dataset
 
     by_task: dict[str, dict[str, Scores]] = {}
-    texts_of_rows = rewards.query_texts.tolist()
-    rows = zip(rewards.tasks.tolist(), texts_of_rows, rewards.sources.tolist(), strict=True)
+    rows = zip(rewards.tasks.tolist(), rewards.query_texts.tolist(), rewards.sources.tolist(), strict=True)
     for row, (task, query, source) in enumerate(rows):
         pairs = slice(*rewards.starts[row : row + 2])
         texts, values = rewards.doc_texts[rewards.candidates[pairs]].tolist(), rewards.values[pairs].tolist()
         by_task.setdefault(task, {}).setdefault(query, {})[source] = dict(zip(texts, values, strict=True))
     documents = {text: text for text in rewards.doc_texts.tolist()}
-    row_of = {text: row for row, text in enumerate(texts_of_rows)}
-    collections = []
+    tasks = []
     for task, sources in by_task.items():
         scores = {query: _means(of_sources.values()) for query, of_sources in sources.items()}
         qrels = {
             query: dict(zip(of_query, gains_of(np.array(list(of_query.values()))).tolist(), strict=True))
             for query, of_query in scores.items()
         }
-        dataset = Dataset(task, documents, {query: query for query in scores}, qrels)
-        vectors = rewards.doc_vectors, rewards.query_vectors[[row_of[query] for query in scores]]
-        by, judge = rewards.embedder, rewards.judge
+        tasks.append((Dataset(task, documents, {query: query for query in scores}, qrels), scores, sources))
+    return tasks
+
+
+def vectors_of(rewards: Rewards, dataset: Dataset) -> tuple[FloatArray, FloatArray]:
+    """The vectors of the documents and of the queries of a task of *rewards*, in order."""
+    row_of = {text: row for row, text in enumerate(rewards.query_texts.tolist())}
+    return rewards.doc_vectors, rewards.query_vectors[[row_of[text] for text in dataset.queries]]
+
+
+def collections_of(rewards: Rewards) -> list[Collection]:
+    """A collection for each task of *rewards*, to measure on."""
+    from tttembed_rag.evaluate.collection import Collection
+
+    collections = []
+    for dataset, scores, sources in tasks_of(rewards):
+        by, judge, vectors = rewards.embedder, rewards.judge, vectors_of(rewards, dataset)
         collections.append(Collection.of(dataset, *vectors, embedder=by, judge=judge, scores=scores, sources=sources))
     return collections
 

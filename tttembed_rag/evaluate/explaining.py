@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError, check_count
-from tttembed_rag.evaluate.collection import LISTED, Collection
-from tttembed_rag.evaluate.datasets import QRELS
+from tttembed_rag.evaluate.collection import LISTED
+from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.offsets.offset import Offset
@@ -114,26 +114,37 @@ def explain(
     """
     dataset = load_beir(folder, labels=False)
     docs, queries = load_vectors(folder, vectors, dataset)
-    scores = dataset.qrels if rewards == QRELS else load_scores(folder, rewards) if rewards else {}
-    collection = Collection.of(dataset, docs, queries, embedder=vectors, scores=scores)
-    return explain_in(collection, query_id, offsets, task=task or task_of(offsets, dataset.name), top=top)
+    judgments = dataset.qrels if rewards == QRELS else load_scores(folder, rewards) if rewards else {}
+    return explain_in(
+        dataset, query_id, offsets, docs, queries, judgments, task=task or task_of(offsets, dataset.name), top=top
+    )
 
 
-def explain_in(collection: Collection, query_id: str, offsets: Offsets, *, task: str, top: int = 10) -> Explanation:
-    """The same of a *collection*, whose scores are what was said of its documents."""
+def explain_in(
+    dataset: Dataset,
+    query_id: str,
+    offsets: Offsets,
+    docs: FloatArray,
+    queries: FloatArray,
+    judgments: Judgments,
+    *,
+    task: str,
+    top: int = 10,
+) -> Explanation:
+    """The same of a *dataset* with the vectors of its *docs* (N, d) and *queries* (M, d), and what was said of them."""
     check_count("top", top)
-    dataset, queries, index = collection.dataset, collection.query_vectors, collection.index
     if query_id not in dataset.queries:
         labelled = " with labels" if dataset.qrels else ""
         raise DataError(f"{dataset.name}: expected a query{labelled}, got {query_id!r}")
-    if offsets.width != queries.shape[1]:
-        raise InputError(f"offsets: expected the width of the vectors, {queries.shape[1]}, got {offsets.width}")
+    if offsets.width != docs.shape[1]:
+        raise InputError(f"offsets: expected the width of the vectors, {docs.shape[1]}, got {offsets.width}")
     offset = _serving(offsets, task, query_id)
     place = list(dataset.queries).index(query_id)
     base = queries[place]
     both = np.stack([base, offsets.apply(base, task=task, query_id=query_id)])
-    text, rewards = dataset.queries[query_id], collection.scores.get(query_id, {})
-    own, rescorer = collection.own[[place, place]], offsets.rescorer(task)
+    index = FaissIndex.from_vectors(docs)
+    text, rewards = dataset.queries[query_id], judgments.get(query_id, {})
+    own, rescorer = dataset.own[[place, place]], offsets.rescorer(task)
     moves = moves_between(dataset.documents, index, both, rewards, top=top, text=text, rescorer=rescorer, own=own)
     return Explanation(query_id, text, offset, moves, _movers(offset, base, dataset.queries, queries))
 

@@ -91,8 +91,10 @@ def water_fill(sizes: Sequence[int], queries: int, *, seed: int | None = 1000) -
     """
     if queries < 0:
         raise InputError(f"queries: expected a number >= 0, got {queries}")
-    turns = in_turns(sizes, seed=seed)[:queries]
-    return [np.array([row for task, row in turns if task == t], dtype=np.intp) for t in range(len(sizes))]
+    rows: list[list[int]] = [[] for _ in sizes]
+    for task, row in in_turns(sizes, seed=seed)[:queries]:
+        rows[task].append(row)
+    return [np.array(of_task, dtype=np.intp) for of_task in rows]
 
 
 def in_turns(sizes: Sequence[int], *, seed: int | None = 1000) -> list[tuple[int, int]]:

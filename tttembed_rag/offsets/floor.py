@@ -39,13 +39,15 @@ class Floor:
         typical: The mean cosine of own queries to it, times its length.
         n: Different own questions behind the certificate.
         lowest: The lowest likelihoods of their best candidates, rising; each by what was learned without the question.
-        alike: By how much the first cosine of a query must be higher that is so much less like own ones than they are.
-        cosines: The lowest cosines of their first candidates, less that, rising; as if learned without each.
+        alike: Cosines to `centre` are worth so much of a candidate's: a query that lies further from it than own ones
+            do needs a candidate that is nearer by as much.
+        cosines: The lowest cosines of their best candidates, rising, that of a question far from `centre` being lowered
+            so; each by what was learned without the question.
         lost: Upper bounds (90 %) of the share of them that is refused below each of these: the exact ones of the
             binomial distribution (Clopper and Pearson 1934).
-        answered: Whether these are the questions that have an answer. With fewer than `FEWEST` such questions they are
-            all, which are refused more often than those that have an answer. Without verdicts, what `relevance` gives
-            sorts lists, but is no probability.
+        answered: Whether only questions that have an answer are counted. Where fewer than `FEWEST` have one, all
+            are, which is the safe side: a question without an answer is refused more often. Without verdicts, what
+            `relevance` gives sorts lists, but is no probability.
     """
 
     weights: tuple[float, ...]

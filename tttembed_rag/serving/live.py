@@ -69,10 +69,7 @@ class LiveOffsets:
         now = self._now  # read once: it may be replaced meanwhile
         if (offsets := now.offsets) is None:
             return now
-        names = []
-        if offsets.has_private and isinstance(query, str) and not current_tenant():
-            names = [name for name in (context_value("query_id"), query) if name]
-        return Lookup(offsets, offsets.find(task, *names))
+        return Lookup(offsets, offsets.find(task, *(names_of(query) if offsets.has_private else ())))
 
     def depth(
         self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS, words: bool = False
@@ -98,6 +95,13 @@ class LiveOffsets:
 
     def __repr__(self) -> str:
         return f"base vectors: {self._now.reason}" if self._now.offsets is None else repr(self._now.offsets)
+
+
+def names_of(query: str) -> list[str]:
+    """How private offsets of no tenant may name *query*, the likeliest first; nothing within a tenant's `context`."""
+    if not isinstance(query, str) or current_tenant():
+        return []
+    return [name for name in (context_value("query_id"), query) if name]
 
 
 def _live(offsets: Offsets | None, reason: str = NOT_PUBLISHED) -> Lookup:

@@ -15,8 +15,8 @@ from tttembed_rag.errors import InputError, VectorError, in_brief
 from tttembed_rag.offsets.rerankskips import Skips
 from tttembed_rag.offsets.rescorer import check_list
 from tttembed_rag.rewards.columns import DEFAULT_TASK
-from tttembed_rag.serving.context import context_value, current_tenant
-from tttembed_rag.serving.live import Lookup
+from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.serving.live import Lookup, names_of
 from tttembed_rag.system import telemetry
 
 _log = logging.getLogger(__name__)
@@ -74,8 +74,7 @@ class Request:
         """
         if self._reason or self._offset is not None or self._offsets is None:
             return self._reason
-        names = [] if self.tenant else [context_value("query_id"), self.query]
-        return self._offsets.why_base(self.task, *(name for name in names if name and isinstance(name, str)))
+        return self._offsets.why_base(self.task, *(() if self.tenant else names_of(self.query)))
 
     def vector(self, base: Any) -> Any:
         """The vector to search with: *base* (d,) with its offset, as a list of Python floats.
@@ -206,11 +205,11 @@ class Request:
 
     def _log_first(self, what: str, task: str | None, line: str, error: Exception | None = None) -> None:
         """Say why something is not done the first time, for an *error* or for the `reason` of the request."""
-        logged = [of_task for kind, of_task in self._logged.copy() if kind == what]
-        if task not in logged and len(logged) < _MOST_LOGGED:
-            self._logged.add((what, task))
-            task, reason = self.task or DEFAULT_TASK, self.reason if error is None else in_brief(error)
-            _log.warning("task %r: %s%s", task, line, reason)
+        if (what, task) in self._logged or sum(kind == what for kind, _ in self._logged.copy()) >= _MOST_LOGGED:
+            return
+        self._logged.add((what, task))
+        task, reason = self.task or DEFAULT_TASK, self.reason if error is None else in_brief(error)
+        _log.warning("task %r: %s%s", task, line, reason)
 
 
 def cosines_of(vector: ArrayLike, document_vectors: ArrayLike) -> list[float]:

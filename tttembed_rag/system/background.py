@@ -61,7 +61,7 @@ class DaemonThreads(ThreadPoolExecutor):
 
 
 class Waiter:
-    """Who waits for a call in a thread: the coroutines of that call run on its *loop*, if it waits on one."""
+    """A caller that waits for a call in a thread. Coroutines of that call run on the caller's *loop*, if it has one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.loop = loop
