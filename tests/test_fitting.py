@@ -137,19 +137,6 @@ class TestRecipe:
         with pytest.raises(InputError, match=f"^{name}: expected {expected}$"):
             Recipe(**{name: value})
 
-    @pytest.mark.parametrize(
-        ("name", "value", "expected"),
-        [
-            ("scope", "user", "one of auto, global, task, local, query, got 'user'"),
-            ("recipe", "exact", "a Recipe, got str"),
-            ("recipe", None, "a Recipe, got NoneType"),
-        ],
-    )
-    def test_fit_names_what_it_does_not_know(self, some_rewards, name, value, expected):
-        """So does `fit`."""
-        with pytest.raises(InputError, match=f"^{name}: expected {expected}$"):
-            plain(some_rewards(2), **{"scope": "global", name: value})
-
     def test_an_objective_of_your_own_is_learned_by(self, some_rewards):
         """It needs the three members of an objective, and its name is kept; no other one stands in for it."""
 

@@ -80,6 +80,7 @@ class TestPublishing:
 
         assert expected == [offset.key for offset in shared]
         assert all(offset.evidence.gain > gain for offset in shared)
+        assert {None} == {offset.evidence.needed for offset in shared}
         assert all(offset.vector.dtype == dtype for offset in shared)
 
     def test_helps_queries_without_rewards(self, planted):
@@ -179,7 +180,7 @@ class TestAbstaining:
         x, ids = rewards.query_vectors, rewards.query_ids.tolist()
 
         assert codes(offsets) == {COMPARE.code}
-        assert {None} == {offset.evidence.gain for offset in offsets.values()}
+        assert {(None, None)} == {(offset.evidence.gain, offset.evidence.needed) for offset in offsets.values()}
         assert not any(offset.vector.any() or offset.alpha or offset.map for offset in offsets.values())
         assert {np.dtype(np.float32)} == {offset.vector.dtype for offset in offsets.values()}
         assert_array_equal(offsets.apply(x, task=rewards.tasks.tolist(), query_id=ids), x, strict=True)
@@ -200,7 +201,7 @@ class TestAbstaining:
         offset = next(iter(fit(planted(1), scope=scope).values()))
         evidence = offset.evidence
 
-        assert (evidence.n, evidence.gain, evidence.interval) == (1, None, None)
+        assert (evidence.n, evidence.gain, evidence.interval, evidence.needed) == (1, None, None, None)
         assert (evidence.verdict, evidence.code) == ("abstained", COMPARE.code)
         assert offset.evidence.reason == "one rewarded query cannot be held out from itself"
 
@@ -293,17 +294,6 @@ class TestNeeded:
 
         assert enough.below(LEVEL) > 0 >= fewer.below(LEVEL)
         assert Gain(mean=1e-5, error=0.02, freedom=8.0).needed(8) is None
-
-    @pytest.mark.parametrize("settled", ["published", "equal", "one query"])
-    def test_nothing_where_nothing_is_open(self, planted, settled):
-        """Where the question is settled, or there is nothing to go by, no number is made up."""
-        rewards = planted(24, strength=0.9)
-        if settled == "equal":
-            rewards = replace(rewards, values=np.full(rewards.budget, 0.5))
-        if settled == "one query":
-            rewards = rewards.take(np.arange(1))
-
-        assert fit(rewards, scope="global")["global"].evidence.needed is None
 
 
 class TestEvidence:
@@ -399,16 +389,29 @@ class TestEvidence:
 class TestDeclared:
     """A judge that somebody vouches for decides from the first verdict on."""
 
-    @pytest.mark.parametrize("n", [1, 2, 4])
-    def test_few_verdicts_are_served(self, planted, n):
-        """What a declared judge says of one query is learned from; the data alone would not vouch for it."""
-        rewards = planted(n, strength=0.9)
-        declared, unknown = fit(rewards, trusted=True), fit(rewards)
+    @pytest.mark.parametrize(
+        ("n", "declared", "trusted", "verdict", "line"),
+        [
+            *((n, {}, True, "published", "vouched for by trusted=True") for n in (1, 2, 4)),
+            *(
+                (n, {}, None, "abstained", f"[{code}]")
+                for n, code in ((1, COMPARE.code), (2, MEANS.code), (4, MEANS.code))
+            ),
+            (3, {"trusted": True}, None, "published", "vouched for by trusted=True"),
+            (4, {"trusted": True, "declared_by": "Tap"}, None, "published", "vouched for by Tap"),
+            (4, {"trusted": True, "declared_by": "Tap"}, True, "published", "vouched for by trusted=True"),
+            (3, {"trusted": True}, False, "abstained", f"nobody vouches for the judge [{MEANS.code}]"),
+            (40, {}, False, "abstained", f"nobody vouches for the judge [{MEANS.code}]"),
+        ],
+    )
+    def test_few_verdicts_are_served_where_somebody_vouches(self, planted, n, declared, trusted, verdict, line):
+        """Whoever calls `fit` may overrule what the rewards say of their judge; with False no data are enough."""
+        rewards = replace(planted(n, strength=0.9), **declared)
+        evidence = fit(rewards, trusted=trusted)["local:default"].evidence
 
-        assert (served(declared), served(unknown)) == (1, 0)
-        assert declared["local:default"].evidence.vouched == "its declaration"
-        assert "vouched for by trusted=True" in str(declared["local:default"].evidence)
-        assert unknown["local:default"].evidence.code in (COMPARE.code, MEANS.code)
+        assert evidence.verdict == verdict
+        assert str(evidence).endswith(line)
+        assert (evidence.vouched == "its declaration") is (verdict == "published")
 
     @pytest.mark.parametrize(
         ("gain", "expected", "proven", "unproven"),
@@ -430,27 +433,6 @@ class TestDeclared:
             verdict = expect(replace(trial, proven=is_proven))
             assert (reason is None) == (verdict is None)
             assert verdict is None or (reason in verdict.reason and verdict.code == FALLS.code)
-
-    def test_the_line_names_what_declared_it(self, planted):
-        """A tap that serves its order; by hand it is the argument that says so."""
-        tapped = replace(planted(4, strength=0.9), trusted=True, declared_by="Tap")
-
-        by_tap, by_hand = (str(fit(tapped, trusted=by)["local:default"].evidence) for by in (None, True))
-
-        assert by_tap.endswith("; vouched for by Tap")
-        assert by_hand.endswith("; vouched for by trusted=True")
-
-    def test_rewards_say_it_themselves(self, planted):
-        """What the log knows of its judge reaches the gate; whoever calls `fit` may say otherwise."""
-        rewards = replace(planted(3, strength=0.9), trusted=True)
-
-        assert (served(fit(rewards)), served(fit(rewards, trusted=False))) == (1, 0)
-
-    def test_nobody_vouches(self, planted):
-        """With False no data are enough: only an audit publishes."""
-        evidence = fit(planted(40, strength=0.9), trusted=False)["local:default"].evidence
-
-        assert (evidence.code, evidence.reason) == (MEANS.code, "nobody vouches for the judge")
 
     def test_what_does_not_help_is_not_served(self):
         """Where the loss of held-out queries is expected to rise nothing is served, whoever vouches."""
@@ -582,54 +564,6 @@ def test_every_question_has_a_code_of_its_own():
     assert all(code.startswith("TTT-G") and code[5:].isdigit() for code in numbers)
 
 
-OTHER = Offsets([], width=16, settings={"embedder": "other"})
-NO_LIST = "your search: expected a list of ids of documents, got"
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"rewards": np.zeros((2, 3))}, r"rewards: expected Rewards \(see Rewards.from_texts\), got ndarray$"),
-        ({"gate": "no"}, "gate: expected True or False, got 'no'$"),
-        ({"trusted": "no"}, "trusted: expected True or False, got 'no'$"),
-        # Without a gate nobody asks who vouches, and without evidence there is nothing to choose by.
-        (
-            {"gate": False, "scope": "task", "trusted": True},
-            "trusted: expected gate=True, which asks who vouches, got True with",
-        ),
-        ({"gate": False, "scope": "auto"}, "gate: expected True with scope='auto' .*, got False$"),
-        ({"audit": {("q", "d"): 1.5}}, r"audit: expected labels in \[0, 1\], got 1.5 for \('q', 'd'\)$"),
-        ({"audit": [1]}, "audit: expected labels by query id and document id, got list$"),
-        ({"audit": {"q": 1.0}}, "audit: expected pairs of a query id and a document id, got 'q'$"),
-        ({"audit": {("q", "d"): "good"}}, r"audit: expected labels in \[0, 1\], got 'good' for \('q', 'd'\)$"),
-        ({"start": {}}, "start: expected Offsets"),
-        ({"start": Offsets([], width=16), "scope": "task"}, "start: .*got another scope, or gate=False"),
-        (
-            {"start": Offsets([], width=16), "scope": "local", "gate": False},
-            "start: .*got another scope, or gate=False",
-        ),
-        ({"start": Offsets([], width=3)}, "start: expected offsets of the same embedding model, width"),
-        ({"start": OTHER}, ".*other"),
-        ({"served": lambda *_: "d1"}, f"{NO_LIST} 'd1'"),
-        ({"served": lambda *_: None}, f"{NO_LIST} None"),
-        ({"served": lambda *_: [1]}, NO_LIST),
-        ({"served": lambda *_: [{"id": "d1"}]}, NO_LIST),
-        ({"served": lambda *_: ["elsewhere"]}, "your search: expected ids such as '.*', got 'elsewhere' and others"),
-        ({"served": lambda *_: 1 // 0}, f"{NO_LIST} ZeroDivisionError"),
-        ({"served": lambda *_: (str(1 // 0) for _ in "a")}, f"{NO_LIST} ZeroDivisionError"),
-        ({"served": lambda *_: repeat("d1")}, f"{NO_LIST} more than 10000"),
-        ({"served": "search"}, "served: expected a function, and gate=True, which asks it, got 'search', gate=True"),
-        ({"served": list, "gate": False, "scope": "task"}, "served: expected a function, and gate=True"),
-        ({"reranked": True}, "reranked: expected served=, whose lists are reranked, got none"),
-        ({"served": list, "reranked": "yes"}, "reranked: expected True or False, got 'yes'"),
-    ],
-)
-def test_what_fit_does_not_take_is_refused_in_one_line(planted, options, line):
-    rewards = replace(planted(40, strength=0.9), embedder="mine")
-    with pytest.raises(InputError, match=f"^{line}"):
-        fit(**{"rewards": rewards} | options)
-
-
 class TestServed:
     """The gain is measured where the user's list is made."""
 
@@ -704,3 +638,54 @@ class TestServed:
             for times in (1, 2)
         )
         assert once["local:default"].evidence.gain == twice["local:default"].evidence.gain
+
+
+OTHER = Offsets([], width=16, settings={"embedder": "other"})
+NO_LIST = "your search: expected a list of ids of documents, got"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"rewards": np.zeros((2, 3))}, r"rewards: expected Rewards \(see Rewards.from_texts\), got ndarray$"),
+        ({"scope": "user"}, "scope: expected one of auto, global, task, local, query, got 'user'$"),
+        ({"recipe": "exact"}, "recipe: expected a Recipe, got str$"),
+        ({"recipe": None}, "recipe: expected a Recipe, got NoneType$"),
+        ({"gate": "no"}, "gate: expected True or False, got 'no'$"),
+        ({"trusted": "no"}, "trusted: expected True or False, got 'no'$"),
+        # Without a gate nobody asks who vouches, and without evidence there is nothing to choose by.
+        (
+            {"gate": False, "scope": "task", "trusted": True},
+            "trusted: expected gate=True, which asks who vouches, got True with",
+        ),
+        ({"gate": False, "scope": "auto"}, "gate: expected True with scope='auto' .*, got False$"),
+        ({"audit": {("q", "d"): 1.5}}, r"audit: expected labels in \[0, 1\], got 1.5 for \('q', 'd'\)$"),
+        ({"audit": [1]}, "audit: expected labels by query id and document id, got list$"),
+        ({"audit": {"q": 1.0}}, "audit: expected pairs of a query id and a document id, got 'q'$"),
+        ({"audit": {("q", "d"): "good"}}, r"audit: expected labels in \[0, 1\], got 'good' for \('q', 'd'\)$"),
+        ({"start": {}}, "start: expected Offsets"),
+        ({"start": Offsets([], width=16), "scope": "task"}, "start: .*got another scope, or gate=False"),
+        (
+            {"start": Offsets([], width=16), "scope": "local", "gate": False},
+            "start: .*got another scope, or gate=False",
+        ),
+        ({"start": Offsets([], width=3)}, "start: expected offsets of the same embedding model, width"),
+        ({"start": OTHER}, ".*other"),
+        ({"served": lambda *_: "d1"}, f"{NO_LIST} 'd1'"),
+        ({"served": lambda *_: None}, f"{NO_LIST} None"),
+        ({"served": lambda *_: [1]}, NO_LIST),
+        ({"served": lambda *_: [{"id": "d1"}]}, NO_LIST),
+        ({"served": lambda *_: ["elsewhere"]}, "your search: expected ids such as '.*', got 'elsewhere' and others"),
+        ({"served": lambda *_: 1 // 0}, f"{NO_LIST} ZeroDivisionError"),
+        ({"served": lambda *_: (str(1 // 0) for _ in "a")}, f"{NO_LIST} ZeroDivisionError"),
+        ({"served": lambda *_: repeat("d1")}, f"{NO_LIST} more than 10000"),
+        ({"served": "search"}, "served: expected a function, and gate=True, which asks it, got 'search', gate=True"),
+        ({"served": list, "gate": False, "scope": "task"}, "served: expected a function, and gate=True"),
+        ({"reranked": True}, "reranked: expected served=, whose lists are reranked, got none"),
+        ({"served": list, "reranked": "yes"}, "reranked: expected True or False, got 'yes'"),
+    ],
+)
+def test_what_fit_does_not_take_is_refused_in_one_line(planted, options, line):
+    rewards = replace(planted(40, strength=0.9), embedder="mine")
+    with pytest.raises(InputError, match=f"^{line}"):
+        fit(**{"rewards": rewards} | options)
