@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import load, save
 
+from tests.test_offsets import HEADER
 from tttembed_rag import InputError, Offsets, Rewards, fit
 from tttembed_rag.errors import OffsetFileError, VectorError
 from tttembed_rag.fitting import local as module
@@ -165,10 +167,10 @@ class TestServing:
         lengths = np.linalg.norm(x, axis=-1, keepdims=True)
         moved = x / lengths + offsets["local:default"].map(x / lengths)
         expected = lengths * moved / np.linalg.norm(moved, axis=-1, keepdims=True)
-        found = offsets.apply(x)
+        served = offsets.apply(x)
 
-        assert (found.dtype, found.shape) == (dtype, x.shape)
-        assert_allclose(found, expected, rtol=2e-5)
+        assert (served.dtype, served.shape) == (dtype, x.shape)
+        assert_allclose(served, expected, rtol=2e-5)
 
     def test_the_served_one_of_a_task_is_found(self):
         """Of a local and a constant offset of a task the published one serves, and private ones come first."""
@@ -205,12 +207,9 @@ class TestServing:
     @pytest.mark.parametrize(
         ("damage", "reason"),
         [
-            ({"bandwidth": 0.0}, "bandwidth: expected a number of at least 0.0001"),
-            ({"bandwidth": 1e-300}, "bandwidth: expected a number of at least 0.0001"),
-            ({"bandwidth": float("nan")}, "bandwidth: expected a number of at least 0.0001"),
+            *(({"bandwidth": h}, "bandwidth: expected a number of at least 0.0001") for h in (0.0, 1e-300, np.nan)),
             ({"landmarks": np.full((1, 2), 1e3)}, "landmarks: expected unit vectors"),
-            ({"weights": np.full((1, 2), np.inf)}, "weights: expected norms of at most 100"),
-            ({"weights": np.full((1, 2), 1e3)}, "weights: expected norms of at most 100"),
+            *(({"weights": np.full((1, 2), w)}, "weights: expected norms of at most 100") for w in (np.inf, 1e3)),
             ({"landmarks": np.zeros((1, 2))}, "zero vector"),
             ({"landmarks": np.eye(3)[:1]}, r"landmarks: expected floating-point numbers of shape \(1, 2\)"),
             ({"weights": np.eye(2)}, r"weights: expected floating-point numbers of shape \(1, 2\)"),
@@ -226,29 +225,23 @@ class TestServing:
         with pytest.raises((InputError, VectorError), match=reason):
             Offsets([offset], width=2)
 
-    def test_rows_that_belong_to_nothing_are_refused(self, some_rewards):
-        """A file has as many rows of maps as its records say."""
-        from safetensors.numpy import load, save
-
-        data = fit(some_rewards(5), scope="local", gate=False).to_bytes()
-        tensors = load(data)
-        tensors["map.landmarks"] = np.concatenate([tensors["map.landmarks"]] * 2)
-        header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
-
-        with pytest.raises(OffsetFileError, match=r"map\.landmarks: expected 5 rows, got 10"):
-            Offsets.from_bytes(save(tensors, metadata=header))
-
-    def test_a_text_longer_than_its_offsets_is_not_parsed(self, some_rewards):
-        """A file from elsewhere takes no more memory than the offsets that it holds."""
-        from safetensors.numpy import load, save
-
+    @pytest.mark.parametrize(
+        ("tensor", "change", "line"),
+        [
+            ("map.landmarks", lambda rows: np.concatenate([rows] * 2), r"map\.landmarks: expected 5 rows, got 10"),
+            (
+                "offsets",
+                lambda text: np.frombuffer(text.tobytes()[:-1] + b",[]" * 200_000 + b"]", np.uint8),
+                "expected at most [0-9]+ bytes about",
+            ),
+        ],
+    )
+    def test_a_file_takes_no_more_memory_than_its_offsets(self, some_rewards, tensor, change, line):
+        """It has as many rows of maps as its records say, and a longer text is not parsed."""
         tensors = load(fit(some_rewards(5), scope="local", gate=False).to_bytes())
-        text = tensors["offsets"].tobytes()[:-1] + b",[]" * 200_000 + b"]"
-        tensors["offsets"] = np.frombuffer(text, dtype=np.uint8)
-        header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
 
-        with pytest.raises(OffsetFileError, match=r"expected at most [0-9]+ bytes about"):
-            Offsets.from_bytes(save(tensors, metadata=header))
+        with pytest.raises(OffsetFileError, match=line):
+            Offsets.from_bytes(save(tensors | {tensor: change(tensors[tensor])}, metadata=HEADER))
 
 
 class TestShares:
@@ -280,16 +273,13 @@ def opposite_kinds(n=60, *, width=24, seed=0):
         kind = np.arange(count) % 2
         meant = 2.0 * centres[kind] / width**0.5 + rng.standard_normal((count, width)) / width**0.5
         meant /= np.linalg.norm(meant, axis=1, keepdims=True)
-        return meant, meant - 0.8 * np.where(kind, 1, -1)[:, None] * wrong
+        queries = meant - 0.8 * np.where(kind, 1, -1)[:, None] * wrong
+        return meant, queries / np.linalg.norm(queries, axis=1, keepdims=True)
 
-    meant, asked = questions(n)
-    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
-    found = np.argsort(-(asked @ documents.T), axis=1)[:, :10]
-    rewards = Rewards.from_indexed(
-        asked, documents, found, 1 / (1 + np.exp(-12 * (np.matvec(documents[found], meant) - 0.3)))
-    )
-    meant, unseen = questions(100)
-    return rewards, unseen / np.linalg.norm(unseen, axis=1, keepdims=True), meant
+    meant, queries = questions(n)
+    lists = np.argsort(-(queries @ documents.T), axis=1)[:, :10]
+    values = 1 / (1 + np.exp(-12 * (np.matvec(documents[lists], meant) - 0.3)))
+    return Rewards.from_indexed(queries, documents, lists, values), *questions(100)[::-1]
 
 
 def cosines(vectors, others):

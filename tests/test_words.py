@@ -18,6 +18,7 @@ from scipy.optimize import check_grad
 from tttembed_store import Candidate, Served, follow, open_store
 from tttembed_store.worker.learning import staying
 
+from tests.test_offsets import HEADER
 from tttembed_rag import InputError, Offset, Offsets, Rewards, Steering, fit
 from tttembed_rag.cli import main
 from tttembed_rag.errors import OffsetFileError
@@ -331,9 +332,8 @@ class TestFile:
         records = json.loads(data["offsets"].tobytes())
         records[0]["rescorer"]["vocabulary"]["length"] = number
         data["offsets"] = np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)
-        header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
         with pytest.raises(OffsetFileError):
-            Offsets.from_bytes(save(data, metadata=header))
+            Offsets.from_bytes(save(data, metadata=HEADER))
 
     @pytest.mark.parametrize(
         ("changed", "said"),
