@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 import pytest
@@ -19,10 +20,10 @@ def world(n=80, *, documents=200, depth=10, width=16, seed=0, shift=0.0):
     rng = np.random.default_rng(seed)
     docs = rng.standard_normal((documents, width))
     meant = docs[rng.integers(documents, size=n)] + 0.5 * rng.standard_normal((n, width))
-    asked = meant + 0.8 * rng.standard_normal((n, width)) + shift * np.random.default_rng(1).standard_normal(width)
-    found = np.argsort(-(asked @ docs.T), axis=1)[:, :depth]
-    values = 1 / (1 + np.exp(-np.matvec(docs[found], meant) / 2 + 3))
-    rewards = Rewards.from_indexed(asked, docs, found, values, doc_ids=[f"d{row}" for row in range(documents)])
+    queries = meant + 0.8 * rng.standard_normal((n, width)) + shift * np.random.default_rng(1).standard_normal(width)
+    lists = np.argsort(-(queries @ docs.T), axis=1)[:, :depth]
+    values = 1 / (1 + np.exp(-np.matvec(docs[lists], meant) / 2 + 3))
+    rewards = Rewards.from_indexed(queries, docs, lists, values, doc_ids=[f"d{row}" for row in range(documents)])
     return rewards, labels_of(rewards)
 
 
@@ -52,21 +53,33 @@ def half_wrong(rewards):
     return good, replace(rewards, values=np.where(rng.random(rewards.budget) < 0.3, 1.0 - good, good))
 
 
+def moves(rewards, seed=1):
+    """Offsets at random."""
+    return 0.3 * np.random.default_rng(seed).standard_normal((len(rewards), rewards.width))
+
+
+def learned(rewards, offsets=None):
+    """The private offsets of all queries, or what some *offsets* add to them."""
+    offsets = offsets or fit(rewards, gate=False, scope="query")
+    x = rewards.queries.unit
+    return offsets.apply(x, task=rewards.tasks.tolist(), query_id=rewards.query_ids.tolist()) - x
+
+
+def audit_of(rewards, labels, offsets=None):
+    """The audit of *offsets* at random, where all queries have a voice."""
+    return audited(rewards, np.ones(len(rewards)), moves(rewards) if offsets is None else offsets, labels)
+
+
 class TestAudited:
     """Prediction-powered inference of the change of DCG."""
 
     def test_labels_of_all_documents_give_their_own_mean(self):
         """Where every document has a label the corrected change is that of the labels, whatever the judge said."""
         rewards, labels = world(20, depth=PAIRS)
-        rng = np.random.default_rng(1)
-        offsets = 0.3 * rng.standard_normal((20, 16))
-        wrong = replace(rewards, values=rng.random(rewards.budget))
-        voices = np.ones(20)
-        scale = audited(wrong, voices, offsets, {}).claimed / raw_change(wrong, offsets)
+        wrong = replace(rewards, values=np.random.default_rng(2).random(rewards.budget))
+        scale = audit_of(wrong, {}).claimed / raw_change(wrong, moves(wrong))
 
-        assert_allclose(
-            audited(wrong, voices, offsets, labels).corrected, scale * raw_change(rewards, offsets), rtol=1e-9
-        )
+        assert_allclose(audit_of(wrong, labels).corrected, scale * raw_change(rewards, moves(rewards)), rtol=1e-9)
 
     @pytest.mark.parametrize("count", [30, 50, 100])
     def test_the_interval_holds_the_change_by_labels(self, count):
@@ -74,58 +87,49 @@ class TestAudited:
         rewards, _ = world(120)
         good, wrong = half_wrong(rewards)
         of_pair = labels_of(replace(rewards, values=good.astype(float)))
-        plain = fit(wrong, gate=False, scope="query")
-        offsets = plain.apply(rewards.queries.unit, query_id=rewards.query_ids.tolist()) - rewards.queries.unit
-        scale = audited(wrong, np.ones(120), offsets, {}).claimed / raw_change(wrong, offsets)
+        offsets = learned(wrong)
+        scale = audit_of(wrong, {}, offsets).claimed / raw_change(wrong, offsets)
         truth = scale * raw_change(replace(rewards, values=good.astype(float)), offsets)
         held = 0
         for seed in range(200):
             mine, labels = redrawn(wrong, of_pair, seed)
-            found = audited(mine, np.ones(120), offsets, some(labels, audit_sample(mine, count)))
-            low, high = found.interval(0.05)
+            audit = audit_of(mine, some(labels, audit_sample(mine, count)), offsets)
+            low, high = audit.interval(0.05)
             held += low <= truth <= high
 
-        assert found.labels == count // PAIRS * PAIRS
+        assert audit.labels == count // PAIRS * PAIRS
         assert 0.85 <= held / 200 <= 0.95
 
     def test_a_change_is_none_that_cannot_be(self):
         """A judge that grades in thousandths has a change in thousandths: of labels in whole, it stays below one."""
         rewards, labels = world(40)
         tiny = replace(rewards, values=rewards.values / 1000)
-        offsets = 0.3 * np.random.default_rng(1).standard_normal((40, 16))
-        found = audited(tiny, np.ones(40), offsets, some(labels, audit_sample(tiny, 30)))
+        audit = audit_of(tiny, some(labels, audit_sample(tiny, 30)))
 
-        assert abs(found.corrected) > 1
-        assert -1 <= found.interval(0.05)[0] <= found.interval(0.05)[1] <= 1
-        assert "say +1.000 [" in str(found) or "say -1.000 [" in str(found)
+        assert abs(audit.corrected) > 1
+        assert -1 <= audit.interval(0.05)[0] <= audit.interval(0.05)[1] <= 1
+        assert "say +1.000 [" in str(audit) or "say -1.000 [" in str(audit)
 
     def test_a_judge_of_another_scale_is_corrected_exactly(self):
         """Where labels are a line of the rewards, a few labels give what all would."""
         rewards, labels = world(20)
-        offsets = 0.3 * np.random.default_rng(1).standard_normal((20, 16))
         stretched = replace(rewards, values=0.3 + 0.5 * rewards.values)
-        found = audited(stretched, np.ones(20), offsets, some(labels, audit_sample(stretched, 30)))
+        audit = audit_of(stretched, some(labels, audit_sample(stretched, 30)))
 
-        assert found.corrected == pytest.approx(2 * found.claimed)
+        assert audit.corrected == pytest.approx(2 * audit.claimed)
 
     @pytest.mark.parametrize("label", [0.0, 0.3, 1.0])
     def test_equal_labels_tell_nothing(self, label):
         """The changes of a query's places sum to zero, and labels that are all good may be so by chance."""
         rewards, labels = world(20)
         for seed in range(20):
-            offsets = 0.3 * np.random.default_rng(seed).standard_normal((20, 16))
-            found = audited(rewards, np.ones(20), offsets, dict.fromkeys(labels, label))
-
-            assert not found.confirms(0.2)
+            assert not audit_of(rewards, dict.fromkeys(labels, label), moves(rewards, seed)).confirms(0.2)
 
     def test_few_labels_confirm_nothing(self):
         """However well those of two queries fit the judge: they may do so by chance."""
         rewards, labels = world(20)
-        plain = fit(rewards, gate=False, scope="query")
-        offsets = plain.apply(rewards.queries.unit, query_id=rewards.query_ids.tolist()) - rewards.queries.unit
-        few, enough = (
-            audited(rewards, np.ones(20), offsets, some(labels, audit_sample(rewards, count))) for count in (6, 40)
-        )
+        offsets = learned(rewards)
+        few, enough = (audit_of(rewards, some(labels, audit_sample(rewards, count)), offsets) for count in (6, 40))
 
         assert (few.labels, few.confirms(0.2)) == (6, False)
         assert "6 trusted labels say too little" in str(few)
@@ -138,13 +142,10 @@ class TestDesign:
     def test_labels_of_other_pairs_are_ignored(self):
         """Labels of the rest of a query change nothing but a line."""
         rewards, labels = world(40)
-        offsets = 0.3 * np.random.default_rng(1).standard_normal((40, 16))
         drawn = audit_sample(rewards, 60)
-        asked = {query for query, _ in drawn}
-        rest = {pair: 1 - labels[pair] for pair in labels.keys() - set(drawn) if pair[0] in asked}
-        few, more = (
-            audited(rewards, np.ones(40), offsets, some(labels, drawn) | some(rest, also)) for also in ([], rest)
-        )
+        queries = {query for query, _ in drawn}
+        rest = {pair: 1 - labels[pair] for pair in labels.keys() - set(drawn) if pair[0] in queries}
+        few, more = (audit_of(rewards, some(labels, drawn) | some(rest, pairs)) for pairs in ([], rest))
 
         assert replace(more, ignored=0) == few
         assert (few.ignored, more.ignored) == (0, len(rest))
@@ -155,33 +156,27 @@ class TestDesign:
     def test_labels_chosen_by_place_or_reward_do_not_count(self, chosen):
         """Next to no query has a label on each document that the hash draws, and no query counts far behind others."""
         rewards, labels = world(200)
-        offsets = 0.3 * np.random.default_rng(1).standard_normal((200, 16))
         documents = rewards.documents.unit[rewards.candidates].reshape(200, 10, -1)
         before, after = (
             np.argsort(np.argsort(-np.matvec(documents, queries), axis=1), axis=1)
-            for queries in (rewards.queries.unit, rewards.queries.unit + offsets)
+            for queries in (rewards.queries.unit, rewards.queries.unit + moves(rewards))
         )
         own = rewards.values.reshape(200, 10)
         liked = own > np.quantile(own, 0.7, axis=1, keepdims=True)
         best = np.tile(own.max(axis=1, keepdims=True) > np.quantile(own.max(axis=1), 0.4), 10)
         wanted = {"first three": before < 3, "risen": after < before, "liked": liked}.get(chosen, best).ravel()
-        pairs = [pair for pair, one in zip(labels, wanted.tolist(), strict=True) if one]
-        found = audited(rewards, np.ones(200), offsets, some(labels, pairs))
+        pairs = list(compress(labels, wanted))
 
-        assert found.labels < LEAST < 500 < len(pairs)
+        assert audit_of(rewards, some(labels, pairs)).labels < LEAST < 500 < len(pairs)
 
     def test_a_few_queries_may_lack_labels(self):
         """As where they were asked after the draw; labels beyond the last four fifths do not count."""
         rewards, labels = world(40)
-        offsets = 0.3 * np.random.default_rng(1).standard_normal((40, 16))
         drawn = np.array(audit_sample(rewards, 120)).reshape(40, PAIRS, 2)
-        counted = []
-        for missing in (range(4, 8), range(4, 9)):
-            kept = np.delete(drawn, missing, axis=0)[:16]
-            pairs = map(tuple, kept.reshape(-1, 2).tolist())
-            counted.append(audited(rewards, np.ones(40), offsets, some(labels, pairs)).labels)
+        kept = [np.delete(drawn, missing, axis=0)[:16].reshape(-1, 2) for missing in (range(4, 8), range(4, 9))]
+        audits = [audit_of(rewards, some(labels, map(tuple, pairs.tolist()))) for pairs in kept]
 
-        assert counted == [PAIRS * 16, PAIRS * 4]
+        assert [audit.labels for audit in audits] == [PAIRS * 16, PAIRS * 4]
 
 
 class TestConfirmedOrder:
@@ -245,10 +240,10 @@ class TestGate:
         """A hundred labels of a true judge change nothing but what the evidence says."""
         rewards, labels = world(shift=0.8)
         plain = fit(rewards)
-        found = fit(rewards, audit=some(labels, audit_sample(rewards, 100)))
+        confirmed = fit(rewards, audit=some(labels, audit_sample(rewards, 100)))
 
-        assert [offset.served for offset in found.values()] == [offset.served for offset in plain.values()]
-        assert any("trusted labels say +" in offset.evidence.details for offset in found.values())
+        assert [offset.served for offset in confirmed.values()] == [offset.served for offset in plain.values()]
+        assert any("trusted labels say +" in offset.evidence.details for offset in confirmed.values())
 
     @pytest.mark.parametrize("scope", ["auto", "query"])
     def test_a_judge_that_is_wrong_is_withheld(self, scope):
@@ -261,11 +256,11 @@ class TestGate:
         )
         wrong = replace(rewards, values=1 / (1 + np.exp(-8 * similar + 4 - 2 * liked)))
         plain = fit(wrong, scope=scope, trusted=True)
-        found = fit(wrong, scope=scope, trusted=True, audit=some(labels, audit_sample(wrong, 200)))
+        refused = fit(wrong, scope=scope, trusted=True, audit=some(labels, audit_sample(wrong, 200)))
 
         assert any(offset.served for offset in plain.values())
-        assert not any(offset.served for offset in found.values())
-        assert {offset.evidence.code for offset in found.values()} == {AUDITED.code}
+        assert not any(offset.served for offset in refused.values())
+        assert {offset.evidence.code for offset in refused.values()} == {AUDITED.code}
 
     def test_the_dose_shrinks_with_what_labels_confirm(self, planted, tmp_path):
         """Every part is that of the judge alone times the factor, which the evidence says and a file keeps."""
@@ -278,11 +273,11 @@ class TestGate:
 
         assert 0.3 < trust < 0.9
         for scope in ("task", "local", "query"):
-            alone, found = (
+            alone, shrunk = (
                 np.array([offsets.find(task, name).dosed(query) for query, name in zip(queries, names, strict=True)])
                 for offsets in (fit(rewards, scope=scope), fit(rewards, scope=scope, audit=labels))
             )
-            assert_allclose(found, trust * alone, atol=1e-5)
+            assert_allclose(shrunk, trust * alone, atol=1e-5)
         offsets = fit(rewards, scope="task", audit=labels)
         offsets.save(tmp_path / "offsets")
         kept = Offsets.load(tmp_path / "offsets")[f"task:{task}"].evidence
@@ -292,10 +287,10 @@ class TestGate:
     def test_a_judge_that_labels_contradict_is_refused(self):
         """Where they confirm none of its order, nothing is learned."""
         rewards, labels = world(shift=0.8)
-        found = fit(rewards, audit={pair: 1 - label for pair, label in labels.items()})
+        refused = fit(rewards, audit={pair: 1 - label for pair, label in labels.items()})
 
-        assert {offset.evidence.code for offset in found.values()} == {AUDITED.code}
-        assert "trusted labels contradict the judge's order" in found["local:default"].evidence.reason
+        assert {offset.evidence.code for offset in refused.values()} == {AUDITED.code}
+        assert "trusted labels contradict the judge's order" in refused["local:default"].evidence.reason
 
 
 def rated_twice(rewards, tasks, names):
@@ -331,20 +326,12 @@ class TestCopies:
         twice = rated_twice(rewards, ["a"] * 20 + ["b"] * 20, [manual, manual])
         offsets = fit(twice, gate=False, scope="query")
         pairs = audit_sample(twice, 100)
-        moves = [
-            audited(
-                mine := Voices.of(of_task(twice, task), 1.0).rewards,
-                np.ones(len(mine)),
-                offsets.apply(mine.queries.unit, task=mine.tasks.tolist(), query_id=mine.query_ids.tolist())
-                - mine.queries.unit,
-                dict.fromkeys(pairs, 0.5),
-            )
-            for task in "ab"
-        ]
+        tasks = [Voices.of(of_task(twice, task), 1.0).rewards for task in "ab"]
+        audits = [audit_of(task, dict.fromkeys(pairs, 0.5), learned(task, offsets)) for task in tasks]
 
         assert set(pairs) <= labels_of(twice).keys()
-        assert [found.ignored for found in moves] == [0, 0]
-        assert sum(found.labels for found in moves) > 90
+        assert [audit.ignored for audit in audits] == [0, 0]
+        assert sum(audit.labels for audit in audits) > 90
 
     def test_a_label_of_a_copy_counts(self):
         """Where one user was shown the copy A and another B, a label of either counts; that of A comes first."""
@@ -368,17 +355,12 @@ class TestCopies:
             np.tile(rewards.values.reshape(20, -1), 2),
             doc_ids=[f"{copy}{row}" for copy in "de" for row in range(200)],
         )
-        offsets = 0.3 * np.random.default_rng(1).standard_normal((20, 16))
-
         drawn = audit_sample(both, 60)
         mixed = [query for query, name in drawn if name.startswith("e")][-1]
-        told = dict.fromkeys(drawn, 0.5) | {(query, f"d{name[1:]}"): 0.5 for query, name in drawn}
+        labels = dict.fromkeys([*drawn, *((query, f"d{name[1:]}") for query, name in drawn)], 0.5)
+        rest = [pair for pair in labels if not (pair in drawn and pair[0] == mixed and pair[1].startswith("e"))]
 
-        found = [
-            audited(both, np.ones(20), offsets, {pair: told[pair] for pair in told if pair not in without})
-            for without in ((), [pair for pair in drawn if pair[0] == mixed and pair[1].startswith("e")])
-        ]
-        assert [one.labels for one in found] == [PAIRS * 20, PAIRS * 19]
+        assert [audit_of(both, some(labels, pairs)).labels for pairs in (labels, rest)] == [PAIRS * 20, PAIRS * 19]
 
 
 class TestSample:

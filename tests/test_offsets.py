@@ -302,7 +302,7 @@ class TestMapping:
     """Offsets by key."""
 
     def test_keys_read_as_scopes(self):
-        """Keys are global, task:NAME, query:TASK/ID, and query:ID of the default task or where one task knows the id."""
+        """Keys are global, task:NAME, query:TASK/ID, and query:ID for the default task or an id of one task alone."""
         offsets = everything()
         expected = [
             "global",
