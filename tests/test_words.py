@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ def corpus(seed: int = 0) -> tuple[np.ndarray, list[str]]:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), own
 
 
-def asked(vectors: np.ndarray, count: int, seed: int = 1) -> tuple[np.ndarray, list[str], np.ndarray]:
+def questions(vectors: np.ndarray, count: int, seed: int = 1) -> tuple[np.ndarray, list[str], np.ndarray]:
     """Queries: vectors of their documents with noise, two of the words of these, and their places."""
     rng = np.random.default_rng(seed)
     wanted = rng.permutation(len(vectors))[:count]
@@ -63,17 +64,23 @@ def asked(vectors: np.ndarray, count: int, seed: int = 1) -> tuple[np.ndarray, l
 def judged(count: int = 48, *, words: bool = True, sources: bool = False) -> Rewards:
     """What a judge says that gives 1 to the wanted document of each query and 0 to the others of its list."""
     vectors, texts = corpus()
-    queries, said, wanted = asked(vectors, count)
+    queries, texts_of_queries, wanted = questions(vectors, count)
     lists = np.argsort(-queries @ vectors.T, axis=1)[:, :8]
     return Rewards.from_indexed(
         queries,
         vectors,
         lists,
         (lists == wanted[:, None]).astype(float),
-        query_texts=said if words else None,
+        query_texts=texts_of_queries if words else None,
         doc_texts=texts if words else None,
         sources=[f"user{row % 6}" for row in range(count)] if sources else None,
     )
+
+
+@cache
+def learned() -> Offsets:
+    """What a declared judge teaches."""
+    return fit(judged(), trusted=True)
 
 
 class TestRescorer:
@@ -83,12 +90,12 @@ class TestRescorer:
 
     def test_bm25_is_okapi_with_the_idf_of_the_judged_documents(self):
         """A word counts by how few of the judged documents have it, saturating, less in long documents."""
-        found, lengths = self.vocabulary.overlap("Red fox!", ["red fox", "red red hen house", "a cow"])
+        bm25, lengths = self.vocabulary.overlap("Red fox!", ["red fox", "red red hen house", "a cow"])
         red, fox = np.log1p(1.5 / 2.5), np.log1p(2.5 / 1.5)
         length = 8 / 3  # "blue_whale" is two words
         first = (red + fox) * 2.2 / (1 + 1.2 * (0.25 + 0.75 * 2 / length))
         second = red * 2 * 2.2 / (2 + 1.2 * (0.25 + 0.75 * 4 / length))
-        np.testing.assert_allclose(found, [first, second, 0.0])
+        np.testing.assert_allclose(bm25, [first, second, 0.0])
         assert lengths.tolist() == [2, 4, 2]
 
     def test_a_word_of_no_judged_document_is_the_rarest(self):
@@ -109,7 +116,7 @@ class TestRescorer:
         texts = ["red hen", "hen", "red fox", "hen"]
         assert rescorer.order("the red fox", texts, [0.9, 0.5, 0.1, 0.5]).tolist() == [2, 0, 1, 3]
         assert rescorer.shared_words("the red fox", "Red fox") == ["fox", "red"]
-        for query, documents, scores, said in (
+        for query, documents, scores, line in (
             ("fox", texts, [0.9, np.nan, 0.1, 0.5], "scores: expected finite numbers, got "),
             ("fox", texts, [0.9, 0.1], "scores: expected 4, one per text, got shape"),
             ("fox", texts, ["a", "b", "c", "d"], "scores: expected numbers"),
@@ -117,8 +124,15 @@ class TestRescorer:
             ("fox", [{"text": "hen"}], [0.9], "texts: expected texts, got dict"),
             (texts, "fox", [0.9, 0.8, 0.7], "query: expected a text, got list"),
         ):
-            with pytest.raises(InputError, match=said):
+            with pytest.raises(InputError, match=line):
                 rescorer.order(query, documents, scores)
+
+
+def inverted() -> Rewards:
+    """A judge that ranks backwards."""
+    rewards = judged()
+    near = rewards.documents.similarities(rewards.queries, rewards.candidates.reshape(len(rewards), -1))
+    return replace(rewards, values=(1 - near.ravel()) / 2)
 
 
 class TestWeighing:
@@ -157,16 +171,16 @@ class TestGate:
 
     def test_what_only_words_tell_is_learned(self):
         """Queries that nobody judged find their document first far more often than by their vectors."""
-        offsets = fit(judged(), trusted=True)
+        offsets = learned()
         rescorer = offsets.rescorer()
         vectors, texts = corpus()
-        queries, said, wanted = asked(vectors, 150, seed=7)
+        queries, wording, wanted = questions(vectors, 150, seed=7)
         moved = offsets.apply(queries)
         scores = (moved / np.linalg.norm(moved, axis=1, keepdims=True)) @ vectors.T
         lists = np.argsort(-scores, axis=1)[:, :20]
         first = [
             rows[rescorer.order(query, [texts[row] for row in rows], scores[q, rows])[0]]
-            for q, (query, rows) in enumerate(zip(said, lists, strict=True))
+            for q, (query, rows) in enumerate(zip(wording, lists, strict=True))
         ]
         assert np.mean(first == wanted) > 0.95
         assert np.mean(lists[:, 0] == wanted) < 0.8
@@ -176,24 +190,24 @@ class TestGate:
         assert evidence.interval[0] > 0
 
     def test_without_texts_nothing_is_learned_and_the_offset_is_the_same(self):
-        with_texts, without = fit(judged(), trusted=True), fit(judged(words=False), trusted=True)
-        assert without["local:default"].rescorer is None
+        without = fit(judged(words=False), trusted=True)
         assert without.rescorer() is None
-        np.testing.assert_array_equal(*(one.apply(judged().query_vectors) for one in (with_texts, without)))
+        np.testing.assert_array_equal(*(offsets.apply(judged().query_vectors) for offsets in (learned(), without)))
 
-    def test_votes_teach_no_words(self):
-        """Whoever writes a document chooses its words: sources are never asked of them."""
-        assert fit(judged(sources=True))["local:default"].rescorer is None
+    @pytest.mark.parametrize("rewards", [judged(words=False), judged(sources=True), inverted()])
+    def test_nothing_is_asked_of_words(self, rewards):
+        """Without texts, of votes, since whoever writes a document chooses its words, and of an inverted judge."""
+        assert fit(rewards, trusted=True)["local:default"].rescorer is None
 
     def test_labels_that_deny_what_words_do_withhold_them(self):
         """The judge likes shared words, and trusted labels say that they mean nothing."""
         rewards = judged()
-        near = rewards.documents.similarities(rewards.queries, rewards.candidates.reshape(len(rewards), -1)).ravel()
+        near = 1 - 2 * inverted().values
         names = [np.repeat(rewards.query_ids, rewards.depths).tolist(), rewards.doc_ids[rewards.candidates].tolist()]
         pairs = audit_sample(rewards, 90)
         for values, code in ((rewards.values, PUBLISHED), (near, AUDITED.code)):
-            said = dict(zip(zip(*names, strict=True), values.tolist(), strict=True))
-            labels = {pair: min(max(said[pair], 0.0), 1.0) for pair in pairs}
+            labels = dict(zip(zip(*names, strict=True), np.clip(values, 0.0, 1.0).tolist(), strict=True))
+            labels = {pair: labels[pair] for pair in pairs}
             case = Case.of(rewards, gated(Recipe(), rewards), Terms(labels=labels))
             optima = private_optima(case.widened, case.recipe)
             local = nothing(
@@ -229,7 +243,7 @@ class TestGate:
     def test_the_data_vouch_for_words_of_a_judge_that_reads_more(self, liked, code):
         """Where BM25 contradicts the similarity, a judge that nobody declares must not lean to words much further."""
         vectors, texts = corpus()
-        queries, _said, _wanted = asked(vectors, 60)
+        queries, _, _ = questions(vectors, 60)
         lists = np.argsort(-queries @ vectors.T, axis=1)[:, :8]
         places = np.tile(np.linspace(0.6, 0.0, 8), (60, 1))  # a judge that mostly repeats the retriever
         far = np.arange(8) == 7
@@ -247,22 +261,13 @@ class TestGate:
         assert ("follows words rather than vectors" in by_data.rescorer.evidence.reason) is (code == MEANS.code)
         assert declared.rescorer.served
 
-    def test_what_speaks_against_any_offset_teaches_no_words(self):
-        """An inverted judge is refused whoever vouches."""
-        rewards = judged()
-        near = rewards.documents.similarities(rewards.queries, rewards.candidates.reshape(len(rewards), -1))
-        inverted = replace(rewards, values=(1 - near.ravel()) / 2)
-        assert fit(inverted, trusted=True)["local:default"].rescorer is None
-
 
 class TestServing:
     """What sorts in a request."""
 
-    offsets = fit(judged(), trusted=True)
-
     def test_a_request_never_fails(self, caplog):
         """Texts that are none, scores that are none: the list stays, and the first time is logged."""
-        steering = Steering(self.offsets)
+        steering = Steering(learned())
         for texts, scores in (
             ([None, "a"], [0.9, 0.8]),
             (["a", "b"], ["high", "low"]),
@@ -277,15 +282,15 @@ class TestServing:
     def test_a_worker_keeps_and_publishes_rescorers(self):
         """One that is published beside a withheld offset counts; labels that deny one take it away."""
         sure, unsure = (Evidence(9, None, None, verdict, "") for verdict in ("published", "abstained"))
-        words = self.offsets["local:default"].rescorer
+        words = learned()["local:default"].rescorer
         zero = np.zeros(WIDTH)
         withheld = Offset("local", zero, 0.0, 9, unsure, task="default")
         by_words = replace(withheld, rescorer=replace(words, evidence=sure))
         served = replace(by_words, evidence=sure, alpha=0.5, vector=zero + 0.1)
         denied = replace(withheld, rescorer=replace(words, evidence=replace(unsure, code=AUDITED.code)))
 
-        def after(found, live):
-            return staying(Offsets([found], width=WIDTH), live and Offsets([live], width=WIDTH))["local:default"]
+        def after(fitted, live):
+            return staying(Offsets([fitted], width=WIDTH), live and Offsets([live], width=WIDTH))["local:default"]
 
         assert by_words.in_use
         assert not withheld.in_use
@@ -298,14 +303,12 @@ class TestServing:
 class TestFile:
     """Saved and read again."""
 
-    offsets = fit(judged(), trusted=True)
-
     def test_a_file_keeps_the_order_and_no_word(self, tmp_path: Path):
         """Words stand there by digests."""
         path = tmp_path / "offsets.safetensors"
-        self.offsets.save(path)
+        learned().save(path)
         read = Offsets.load(path).rescorer()
-        kept = self.offsets.rescorer()
+        kept = learned().rescorer()
         _, texts = corpus()
         scores = np.linspace(1, 0, 30)
         np.testing.assert_array_equal(
@@ -319,7 +322,7 @@ class TestFile:
     def test_show_has_a_line_of_it(self, tmp_path: Path):
         """Of its own, after that of the offset."""
         path = tmp_path / "offsets.safetensors"
-        self.offsets.save(path)
+        learned().save(path)
         for options in ((), ("--all",)):
             _, first, words, *_ = CliRunner().invoke(main, ["show", str(path), *options]).output.splitlines()
             assert first.startswith("local:default: ")
@@ -328,7 +331,7 @@ class TestFile:
     @pytest.mark.parametrize("number", [10**400, "x", None, -1])
     def test_a_file_with_other_numbers_is_no_offsets_file(self, number):
         """Whatever stands in the record of a rescorer, one kind of error says so."""
-        data = load(self.offsets.to_bytes())
+        data = load(learned().to_bytes())
         records = json.loads(data["offsets"].tobytes())
         records[0]["rescorer"]["vocabulary"]["length"] = number
         data["offsets"] = np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)
@@ -336,7 +339,7 @@ class TestFile:
             Offsets.from_bytes(save(data, metadata=HEADER))
 
     @pytest.mark.parametrize(
-        ("changed", "said"),
+        ("changed", "line"),
         [
             ({"weights": np.array([1.0, np.nan, 0, 0])}, "4 finite weights"),
             ({"digests": lambda digests: digests[::-1].copy()}, "rising digests"),
@@ -347,15 +350,13 @@ class TestFile:
             ({"digests": lambda digests: digests[:, None]}, "expected rows of digests"),
         ],
     )
-    def test_a_damaged_one_is_refused(self, changed, said):
-        offset = self.offsets["local:default"]
-        rescorer, ((name, value),) = offset.rescorer, changed.items()
-        if name == "weights":
-            rescorer = replace(rescorer, weights=value)
-        else:
-            value = value(getattr(rescorer.vocabulary, name)) if callable(value) else value
-            rescorer = replace(rescorer, vocabulary=replace(rescorer.vocabulary, **{name: value}))
-        with pytest.raises((InputError, OffsetFileError), match=said):
+    def test_a_damaged_one_is_refused(self, changed, line):
+        offset = learned()["local:default"]
+        known = offset.rescorer.vocabulary
+        new = {name: value(getattr(known, name)) if callable(value) else value for name, value in changed.items()}
+        weights = new.pop("weights", offset.rescorer.weights)
+        rescorer = replace(offset.rescorer, weights=weights, vocabulary=replace(known, **new))
+        with pytest.raises((InputError, OffsetFileError), match=line):
             Offsets([replace(offset, rescorer=rescorer)], width=WIDTH).to_bytes()
 
 
@@ -386,23 +387,22 @@ def test_a_store_that_keeps_texts_publishes_what_it_learned_of_words(tmp_path: P
 def folder(tmp_path: Path) -> Path:
     """A BEIR folder of the planted collection."""
     vectors, texts = corpus()
-    queries, questions, wanted = asked(vectors, 90)
+    queries, wording, wanted = questions(vectors, 90)
     rows = [(f"d{row}", "", text) for row, text in enumerate(texts)]
     qrels = {f"q{query}": {f"d{row}": 1.0} for query, row in enumerate(wanted.tolist())}
-    write_beir(tmp_path, rows, {f"q{query}": text for query, text in enumerate(questions)}, qrels)
+    write_beir(tmp_path, rows, {f"q{query}": text for query, text in enumerate(wording)}, qrels)
     write_vectors(tmp_path, "minilm", load_beir(tmp_path), vectors, queries, fingerprint="minilm")
     return tmp_path
 
 
 def test_explain_names_the_words_that_moved_a_document(folder: Path):
     """Ranks are those of the list that is served, also where no offset is."""
-    offsets = fit(judged(), trusted=True)
-    local = offsets["local:default"]
+    local = learned()["local:default"]
     unserved = Evidence(9, None, None, "abstained", "")
     named = replace(local, task=folder.name, evidence=unserved, alpha=0.0, map=None, vector=np.zeros(WIDTH))
     query = json.loads((folder / "queries.jsonl").read_text().splitlines()[3])
-    found = explain(folder, "q3", Offsets([named], width=WIDTH), vectors="minilm", rewards="qrels")
-    wanted = next(move for move in found.moves if move.reward)
+    explained = explain(folder, "q3", Offsets([named], width=WIDTH), vectors="minilm", rewards="qrels")
+    wanted = next(move for move in explained.moves if move.reward)
     assert wanted.rank == 1
     assert list(wanted.words) == [word for word in query["text"].split() if word in wanted.text.split()][:2]
     (folder / "offsets").mkdir()
