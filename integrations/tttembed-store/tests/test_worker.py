@@ -172,11 +172,10 @@ class TestOneRound:
         lease = store.leases.take("", "test", 60)
         memory = Memory("j", rewards=320, learned=320, changes=320, **kept)
         store.states.set("worker", asdict(memory), lease=lease)
-        store.states.set("drift", [1])
         store.forget(tenant="", query_id="q7", by="test")
 
         assert read_memory(store, "") == Memory(**kept)
-        assert [store.states.get(name) for name in ("learned", "trial", "drift")] == [None] * 3
+        assert [store.states.get(name) for name in ("learned", "trial")] == [None] * 2
         assert store.states.get("probe") is not None
 
     def test_what_another_release_remembered_is_read(self, store):

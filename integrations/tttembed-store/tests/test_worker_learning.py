@@ -52,7 +52,7 @@ def steps(worker):
 
 def actions(worker):
     """What a round did."""
-    return [action for action, _ in steps(worker) if action != "drifted"]
+    return [action for action, _ in steps(worker)]
 
 
 class TestWhoseRewards:

@@ -24,7 +24,7 @@ _LEAST = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A candidate in the list of a query. At dose s it scores `score` + s `lift`: that is all that a ranking needs.
+    """A candidate in the list of a query, which scores `score` + `lift`.
 
     The *score* is its cosine similarity x·z to the base vector, the *lift* what the offset as served adds: alpha v·z.
     The *rank* is that under the base vector, 1 is the best. None of the query is worth more than a *best* one, by that
@@ -61,9 +61,9 @@ class Lists:
         """Whether a judge rewarded any of its candidates."""
         return any(listed.reward is not None for listed in self.candidates)
 
-    def ranked(self, dose: float = 1.0) -> list[Listed]:
-        """The candidates best first at a *dose*: 0 is the base vector, 1 as served."""
-        return sorted(self.candidates, key=lambda listed: (-listed.score - dose * listed.lift, listed.rank))
+    def ranked(self) -> list[Listed]:
+        """The candidates as served, best first."""
+        return sorted(self.candidates, key=lambda listed: (-listed.score - listed.lift, listed.rank))
 
     @property
     def moved(self) -> bool:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import csv
 import multiprocessing
-import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from tttembed_store.shards import fit_sharded
 
-from tttembed_rag import Offsets, Rewards
+from tttembed_rag import Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 
@@ -28,27 +24,13 @@ pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 # Where shards are held
 
 
-def test_threads_and_scratch_files_change_no_bit(folder, vectors):
-    """Nor does the map of an executor."""
+def test_threads_change_no_bit(folder, vectors):
+    """The map of an executor takes the place of a loop."""
     alone = fit_sharded(folder(3), scope="task", gate_queries=200)
     with ThreadPoolExecutor(2) as pool:
-        offsets = fit_sharded(folder(3), scope="task", gate_queries=200, engine=pool.map, scratch=True)
+        offsets = fit_sharded(folder(3), scope="task", gate_queries=200, engine=pool.map)
 
     assert vectors(offsets) == vectors(alone)
-
-
-def test_scratch_query_vectors_lie_in_a_file(folder, tmp_path, monkeypatch):
-    """They are mapped from a file without a name, of which one descriptor stays open."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    part = Rewards.from_parquet(folder(3), part="part-00001.parquet", scratch=True)
-    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{tmp_path}/" in line]
-    opened = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
-
-    assert isinstance(part.query_vectors.base, np.memmap)
-    assert len(mapped) == 1
-    assert mapped[0].endswith("(deleted)")
-    assert sum(f"{tmp_path}/" in name for name in opened) == 1
-    assert np.array_equal(part.query_vectors, Rewards.from_parquet(folder(3), part="part-00001.parquet").query_vectors)
 
 
 @pytest.mark.slow

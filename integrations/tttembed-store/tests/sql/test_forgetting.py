@@ -161,23 +161,23 @@ def test_every_change_leaves_a_line(store):
     """Newest first, with who did it."""
     store.registry.publish(Offsets([], width=8), by="worker", tenant="a", note="why")
     store.registry.halt(by="operator", note="stop")
-    store.changes.note("guard", "drift", "0.3", tenant="a")
+    store.changes.note("guard", "trial", "0.3", tenant="a")
 
     assert [(line.by, line.action, line.detail) for line in store.changes.lines()] == [
-        ("guard", "drift", "0.3"),
+        ("guard", "trial", "0.3"),
         ("operator", "halt", "stop"),
         ("worker", "publish", "version 1 is live: why"),
     ]
-    assert [line.action for line in store.changes.lines(tenant="a")] == ["drift", "halt", "publish"]  # all were halted
+    assert [line.action for line in store.changes.lines(tenant="a")] == ["trial", "halt", "publish"]  # all were halted
     assert [line.action for line in store.changes.lines(tenant="b")] == ["halt"]
 
 
 def test_state_is_kept_by_tenant_and_name(store):
     """The last one stays, whatever JSON can write: also what no database could hold as it is."""
-    store.states.set("drift", {"mean": 0.5}, tenant="a")
-    store.states.set("drift", [1, "a\0\ud800"], tenant="a")
+    store.states.set("trial", {"mean": 0.5}, tenant="a")
+    store.states.set("trial", [1, "a\0\ud800"], tenant="a")
 
-    assert (store.states.get("drift", tenant="a"), store.states.get("drift")) == ([1, "a\0\ud800"], None)
+    assert (store.states.get("trial", tenant="a"), store.states.get("trial")) == ([1, "a\0\ud800"], None)
 
 
 def test_all_of_it_is_there_after_reopening(store, store_url):
