@@ -505,7 +505,10 @@ class TestLife:
 
     @pytest.mark.parametrize(("share", "served"), [(0.0, offsets_of(1).apply(BASE)), (1.0, BASE)])
     def test_a_pickle_follows_by_itself(self, sqlite_url, store, share, served):
-        """Another process that unpickles them follows the same store, and serves as many base vectors."""
+        """Another process that unpickles them follows the same store, and serves as many base vectors.
+
+        The pickle holds the URL whole, as documented: whoever sends it sends the password too.
+        """
         store.registry.publish(offsets_of(1), by="test")
         pickled = pickle.dumps(Steering(follow(sqlite_url, base_share=share)))
         code = (
@@ -516,6 +519,7 @@ class TestLife:
         done = subprocess.run([sys.executable, "-c", code, pickled.hex()], check=True, capture_output=True, text=True)
 
         assert done.stdout.strip() == str(served)
+        assert sqlite_url.encode() in pickled
 
     def test_an_open_store_cannot_be_pickled(self, live):
         """Connections stay in their process, and the error says what to do."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import pickle
 import signal
 import socket
 import subprocess
@@ -278,16 +277,6 @@ class TestTenants:
 
         assert other == [of_task, of_task]
         assert own != of_task
-
-
-def test_a_pickle_of_live_offsets_is_made_of_the_url(sqlite_url):
-    """It holds the URL whole, as documented: whoever sends it sends the password too."""
-    open_store(sqlite_url).close()
-    live = follow(sqlite_url)
-    content = pickle.dumps(live)
-    live.close()
-
-    assert sqlite_url.encode() in content
 
 
 @contextmanager

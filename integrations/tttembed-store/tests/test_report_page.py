@@ -150,12 +150,6 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def press(self, key, code, times=1, **text):
-        for _ in range(times):
-            pressed = {"key": key, "code": key, "windowsVirtualKeyCode": code}
-            self.ask("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **pressed, **text)
-            self.ask("Input.dispatchKeyEvent", type="keyUp", **pressed)
-
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
@@ -188,20 +182,6 @@ def page(planted, tmp_path_factory):
     return path
 
 
-def test_the_lists_open_by_keyboard(browser, page):
-    """Tab reaches the first query, Enter closes and opens it."""
-    browser.look(page)
-    is_open = "document.activeElement.closest('details.query').open"
-
-    browser.press("Tab", 9)
-    states = [browser.run(is_open)]
-    for _ in range(2):
-        browser.press("Enter", 13, text="\r")
-        states.append(browser.run(is_open))
-
-    assert states == [True, False, True]
-
-
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_the_page_can_be_read(browser, page, size, dark):
@@ -227,7 +207,7 @@ def test_hostile_texts_do_nothing(browser, page):
 
 
 def test_the_policy_admits_no_script(browser, page, tmp_path):
-    """A script that got into the page nevertheless would not run."""
+    """One that got into the page nevertheless would not run."""
     broken = tmp_path / "broken.html"
     text = page.read_text(encoding="utf-8").replace("</main>", "<script>document.title = 'run'</script></main>")
     broken.write_text(text, encoding="utf-8")

@@ -124,7 +124,7 @@ def run_tool_demo(
     reasons = list(dict.fromkeys(sample.found.reason for sample in samples))
     for reason in reasons:
         say(f"Why: {reason}")
-    marks = [drawing.Mark(line["change"], filled=line["changed"]) for line in lines]
+    marks = [(line["change"], line["changed"]) for line in lines]
     ends = [f"{line['seen']} requests" for line in (lines[0], lines[-1])]
     html = rendered(
         "tttembed_tools.demo/tools.html.jinja",
