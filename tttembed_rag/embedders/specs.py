@@ -62,7 +62,6 @@ def _service(kind: str, model: str, dimensions: int | None, options: Options) ->
         "url": url,
         "dimensions": dimensions,
         "batch_size": options.whole("batch", 0) or None,
-        "patience": options.patience(),
     }
     if kind == "gemini":
         prefix, key = options.take("query_prefix", QUERY_PREFIX), options.key("GEMINI_API_KEY", url)
