@@ -121,14 +121,14 @@ def imports(module: Path) -> Iterator[tuple[str, list[str]]]:
 
 def own_imports(package: str, module: Path) -> list[tuple[str, str]]:
     """The layer entries a module of a package imports from; a public name comes from `__init__`."""
-    found = []
+    names_of_layers = []
     for name, names in imports(module):
         top, _, below = name.partition(".")
         if top == package and below:
-            found.append(below.partition(".")[0])
+            names_of_layers.append(below.partition(".")[0])
         elif top == package:
-            found += [taken if (package, taken) in LAYER else "__init__" for taken in names] or ["__init__"]
-    return [(package, name) for name in found]
+            names_of_layers += [taken if (package, taken) in LAYER else "__init__" for taken in names] or ["__init__"]
+    return [(package, name) for name in names_of_layers]
 
 
 def tracked_files() -> list[Path]:
@@ -169,14 +169,14 @@ def test_a_package_imports_from_those_before_it_alone() -> None:
     order = list(PACKAGES)
     later = {package: tuple(order[order.index(package) + 1 :]) for package in order}
 
-    found = [
+    imported = [
         (str(module.relative_to(REPO)), name)
         for package, module in MODULES
         for name, _ in imports(module)
         if name.partition(".")[0] in later[package]
     ]
 
-    assert found == []
+    assert imported == []
 
 
 def test_the_package_knows_no_framework() -> None:
@@ -186,7 +186,7 @@ def test_the_package_knows_no_framework() -> None:
     )
     hosts = PACKAGES["tttembed_tools"] / "hosts"
 
-    found = [
+    imported = [
         (module.name, name)
         for _, module in MODULES
         if module.parent != hosts
@@ -194,7 +194,7 @@ def test_the_package_knows_no_framework() -> None:
         if frameworks.match(name)
     ]
 
-    assert found == []
+    assert imported == []
 
 
 def test_adapters_import_public_names_alone() -> None:
@@ -209,7 +209,7 @@ def test_adapters_import_public_names_alone() -> None:
     ]
 
     assert len(taken) >= 2
-    assert [found for found in taken if not set(found[1]) <= set(getattr(import_module(found[0]), "__all__", ()))] == []
+    assert [line for line in taken if not set(line[1]) <= set(getattr(import_module(line[0]), "__all__", ()))] == []
 
 
 def test_importing_loads_the_standard_library_alone() -> None:
@@ -309,7 +309,7 @@ def test_adapters_have_the_version_of_the_package(adapter: Path) -> None:
     pinned = [Requirement(line) for line in project(adapter)["dependencies"] if line.startswith("tttembed-")]
 
     assert project(adapter)["version"] == tttembed_rag.__version__
-    assert {str(one.specifier) for one in pinned} == {f"=={tttembed_rag.__version__}"}
+    assert {str(requirement.specifier) for requirement in pinned} == {f"=={tttembed_rag.__version__}"}
 
 
 def lowest_promised(distribution: Path) -> set[tuple[str, Version]]:
@@ -317,9 +317,9 @@ def lowest_promised(distribution: Path) -> set[tuple[str, Version]]:
     table = project(distribution)
     extras = [lines for name, lines in table.get("optional-dependencies", {}).items() if name not in ("dev", "stores")]
     return {
-        (one.name.lower(), Version(bound.version))
-        for one in map(Requirement, chain(table["dependencies"], *extras))
-        for bound in one.specifier
+        (requirement.name.lower(), Version(bound.version))
+        for requirement in map(Requirement, chain(table["dependencies"], *extras))
+        for bound in requirement.specifier
         if bound.operator == ">="
     }
 
@@ -339,7 +339,7 @@ def test_the_lowest_versions_that_are_promised_are_those_that_are_tested() -> No
 def test_the_lowest_versions_that_adapters_promise_are_those_that_are_tested() -> None:
     """`make test-lowest-hosts` installs that version; of torch, which takes some GB, `make test-lowest` does."""
     promised = set().union(*map(lowest_promised, DISTRIBUTIONS[2:]))
-    torch = {one for one in lowest_tested("constraints-lowest.txt") if one[0] == "torch"}
+    torch = {pin for pin in lowest_tested("constraints-lowest.txt") if pin[0] == "torch"}
 
     assert promised - lowest_tested("constraints-lowest-hosts.txt") == torch
 
@@ -487,12 +487,12 @@ def test_contributors_are_told_where_a_release_fills_in_the_address() -> None:
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS[1:], ids=lambda path: path.name)
 def test_distributions_say_the_same_of_themselves(distribution: Path) -> None:
     """Addresses, classifiers and the oldest Python are those of the package."""
-    said = [
+    metadata = [
         {name: table[name] for name in ("classifiers", "requires-python", "urls", "license")}
         for table in (project(REPO), project(distribution))
     ]
 
-    assert said[0] == said[1]
+    assert metadata[0] == metadata[1]
 
 
 def documented_targets() -> list[tuple[str, str]]:
@@ -511,7 +511,7 @@ def test_documented_targets_exist() -> None:
     documented = documented_targets()
 
     assert "README.md" in {document for document, _ in documented}
-    assert [found for found in documented if found[1] not in targets] == []
+    assert [target for target in documented if target[1] not in targets] == []
 
 
 def test_links_between_files_lead_somewhere() -> None:

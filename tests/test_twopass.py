@@ -194,9 +194,9 @@ async def test_words_sort_the_first_search_before_the_judge_reads(case):
     once = np.argsort(-(documents @ query), kind="stable").tolist()
     odd = sorted(once, key=lambda row: row % 2 == 0)
 
-    found = library.found(depth=5, request=words, sorts=True, second_pass=False)
+    ranked = library.found(depth=5, request=words, sorts=True, second_pass=False)
 
-    assert found == await awaited.afound(depth=5, request=words, sorts=True, second_pass=False)
+    assert ranked == await awaited.afound(depth=5, request=words, sorts=True, second_pass=False)
     assert library.recorded == awaited.recorded == [("q", query.tolist(), odd[:5], rewards[odd[:5]].tolist())]
     assert library.asked == awaited.asked == ["embed", "search", "vectors", "judge"]
     cosines = documents @ query / np.linalg.norm(query) / np.linalg.norm(documents, axis=1)
@@ -207,13 +207,13 @@ def test_words_sort_the_second_search_too(case):
     """Else what they brought up for the judge would stand at its place among vectors again."""
     query, documents, rewards = case
     library, words = Library(case), Odd()
-    found = library.found(depth=3, request=words, sorts=True)
+    ranked = library.found(depth=3, request=words, sorts=True)
     assert library.asked == ["embed", "search", "vectors", "judge", "vectors", "again", "vectors"]
     once = sorted(np.argsort(-(documents @ query), kind="stable").tolist(), key=lambda row: row % 2 == 0)
     first = FirstPass(once, rewards[once][:3], key=int)
     turned = np.array(first.turned(query, documents[once[:3]]))
     again = np.argsort(-(documents @ turned), kind="stable").tolist()
-    assert found == first.merged(sorted(again, key=lambda row: row % 2 == 0))
+    assert ranked == first.merged(sorted(again, key=lambda row: row % 2 == 0))
 
 
 def by_words():
@@ -230,9 +230,9 @@ def by_words():
 def test_where_base_vectors_are_served_no_vector_is_asked_for(case, offsets, questions):
     """A rescorer sorts only the lists of queries that offsets serve."""
     library, plain = Library(case), Library(case).found(depth=5, second_pass=False)
-    found = library.found(depth=5, request=Steering(LiveOffsets(offsets)).request, sorts=True, second_pass=False)
+    ranked = library.found(depth=5, request=Steering(LiveOffsets(offsets)).request, sorts=True, second_pass=False)
 
-    assert (library.asked, offsets is not None or found == plain) == (questions, True)
+    assert (library.asked, offsets is not None or ranked == plain) == (questions, True)
 
 
 @pytest.mark.parametrize(("before", "after"), [(by_words(), None), (None, by_words())])

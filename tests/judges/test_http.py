@@ -73,7 +73,7 @@ def test_decisions_are_asked_one_document_at_a_time(serve, shape, path, field):
     server = serve(answer)
 
     assert judge_at(server, shape, model="m").score("q", DOCUMENTS) == [0.1, 0.9, 0.1]
-    assert [path] * 3 == [asked for asked, _, _ in server.asked]
+    assert [path] * 3 == [requested for requested, _, _ in server.asked]
     assert {"model", field, "questions"} == set(server.asked[0][2])
 
 

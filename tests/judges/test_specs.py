@@ -61,8 +61,8 @@ def test_opens_rerankers_of_vendors(serve, monkeypatch, vendor, path, answer, ad
     at_home = open_judge(f"{vendor}:rerank-1?scale=probability")
 
     assert (judge.score("q", ["document"]), at_home.endpoint.url) == ([0.25], address)
-    ((asked, headers, body),) = server.asked
-    assert (asked, headers["authorization"], body["model"]) == (path, "Bearer k", "rerank-1")
+    ((requested, headers, body),) = server.asked
+    assert (requested, headers["authorization"], body["model"]) == (path, "Bearer k", "rerank-1")
 
 
 @pytest.mark.parametrize(
