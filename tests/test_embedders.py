@@ -268,22 +268,16 @@ class TestCache:
         assert_array_equal(cached, embedder().embed_documents(TEXTS))
 
     def test_asks_for_a_text_once(self, cache):
-        """Known texts and repeated ones are not embedded again; the same text as a query is another vector."""
-        asked = embedder()
-        cached = CachedEmbedder(asked, cache)
+        """Nor a known or repeated one again; as a query, or of another model, it is another vector."""
+        model, other = embedder(), embedder(fingerprint="other")
+        cached = CachedEmbedder(model, cache)
         cached.embed_documents(["a", "b", "a"])
         cached.embed_documents(["b", "c"])
         cached.embed_queries(["a"])
+        CachedEmbedder(other, cache).embed_documents(["a"])
 
-        assert (asked.documents, asked.queries) == (["a", "b", "c"], ["a"])
-
-    def test_tells_embedders_apart(self, cache):
-        """Another fingerprint finds nothing."""
-        first, second = embedder(fingerprint="one"), embedder(fingerprint="two")
-        for model in (first, second):
-            CachedEmbedder(model, cache).embed_documents(["a"])
-
-        assert first.documents == second.documents == ["a"]
+        assert (model.documents, model.queries) == (["a", "b", "c"], ["a"])
+        assert other.documents == ["a"]
 
     def test_a_width_that_changes_is_an_error(self, cache):
         """The model behind a service may become another one in the middle: nothing of that is kept."""

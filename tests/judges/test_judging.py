@@ -219,8 +219,9 @@ class TestOnce:
     """Every pair is paid for once."""
 
     def test_a_second_run_asks_nothing(self, tmp_path):
-        """What is known is not asked, and the result is the same; its price is still told."""
-        plan = Plan(served(), (5,), price=Price(input=1000.0))
+        """What is known is not asked, but by another judge, and the result is the same; its price is still told."""
+        plan, other = Plan(served(), (5,), price=Price(input=1000.0)), Lengths()
+        other.fingerprint = "other"
         first, _ = run(plan, cache=ScoreCache.open(tmp_path / "paid.sqlite"))
         second, asked = run(plan, cache=ScoreCache.open(tmp_path / "paid.sqlite"))
 
@@ -228,6 +229,7 @@ class TestOnce:
         assert first.rewards == second.rewards
         assert [second.progress.cached, second.progress.usage.tokens] == [20, 0]
         assert first.progress.usd == pytest.approx(second.progress.usd)
+        assert len(run(plan, other, ScoreCache.open(tmp_path / "paid.sqlite"))[1]) == 20
 
     @pytest.mark.parametrize("budget", [Budget(pairs=13), Budget(tokens=130)])
     def test_stop_and_continue_equals_never_stopping(self, tmp_path, budget):
@@ -257,14 +259,6 @@ class TestOnce:
         assert first.rewards == {"q": {"b": 0.2}}
         assert first.unjudged == 1
         assert asked == []
-
-    def test_another_judge_is_asked(self):
-        """The cache belongs to a fingerprint."""
-        cache, other = ScoreCache.open(None), Lengths()
-        other.fingerprint = "other"
-        run(Plan(served()), cache=cache)
-
-        assert len(run(Plan(served()), other, cache)[1]) == 20
 
     def test_keys_do_not_run_together(self):
         """Parts are separated by their length; lone surrogates have keys too."""
