@@ -47,16 +47,6 @@ def test_a_late_call_counts_against_a_cap():
     assert verdicts.stopped.startswith("budget")
 
 
-def test_told_to_stop_it_makes_no_further_call():
-    """Calls under way are finished and kept."""
-    stop, judge = threading.Event(), Stuck()
-    verdicts = judge_all(
-        Plan(served(9, 1)), judge, ScoreCache.open(None), concurrency=1, stop=stop, watch=lambda _: stop.set()
-    )
-
-    assert len(verdicts.rewards) == len(judge.asked) == 1
-
-
 def test_a_judge_that_cancels_its_own_call_has_failed():
     """A library of the judge may raise `CancelledError`: the run goes on."""
 

@@ -203,7 +203,7 @@ class TestPlans:
         assert seen[-1] == 50
 
     def test_a_stop_loses_one_pack_at_most(self):
-        """What was answered before the end is kept, and the next run asks about the rest alone."""
+        """No further call is made, what was answered is kept, and the next run asks about the rest alone."""
         cache, stop, plan = ScoreCache.open(None), Event(), Plan(served(10), (5,))
         first, second = Pooling(), Pooling()
         judge_all(plan, first, cache, concurrency=1, stop=stop, watch=lambda _: stop.set())
