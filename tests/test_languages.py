@@ -127,7 +127,7 @@ def test_what_a_detector_mistakes_is_no_language(world):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"doc_languages": ["de"] * 180}, "expected two of 20 documents or more, got"),
         ({"doc_languages": ["de", "en"]}, "doc_languages: expected one for each"),
@@ -135,10 +135,10 @@ def test_what_a_detector_mistakes_is_no_language(world):
         ({"query_vectors": np.zeros((1, 48)), "query_languages": ["de"]}, "query_vectors: expected finite, non-zero"),
     ],
 )
-def test_what_is_no_index_of_several_languages_is_refused(world, change, told):
-    given = {"doc_vectors": world.documents, "doc_languages": world.spoken.tolist()}
-    with pytest.raises(InputError, match=told):
-        language_means(**(given | change))
+def test_what_is_no_index_of_several_languages_is_refused(world, change, message):
+    arguments = {"doc_vectors": world.documents, "doc_languages": world.spoken.tolist()}
+    with pytest.raises(InputError, match=message):
+        language_means(**(arguments | change))
 
 
 ASKED = {
@@ -170,12 +170,12 @@ def test_the_command_writes_offsets_that_verdicts_start_from(shop):
     """Means on day zero, each with a line; then verdicts around them, with the language as the task."""
     run = CliRunner().invoke
     means, learned = shop / "means.safetensors", shop / "learned.safetensors"
-    told = run(main, ["language", str(shop / "shop"), "--vectors", "own", "--out", str(means)])
+    result = run(main, ["language", str(shop / "shop"), "--vectors", "own", "--out", str(means)])
     rewards = ["--vectors", "own", "--rewards", "qrels", "--language", "--trusted"]
     fitted = run(main, ["fit", str(shop / "shop"), *rewards, "--start", str(means), "--out", str(learned)])
 
-    assert (told.exit_code, fitted.exit_code) == (0, 0), told.output + fitted.output
-    assert "task:de: ungated: language means, no verdict asked; of the first" in told.output
+    assert (result.exit_code, fitted.exit_code) == (0, 0), result.output + fitted.output
+    assert "task:de: ungated: language means, no verdict asked; of the first" in result.output
     assert Offsets.load(means).settings == {"source": "language means", "embedder": "own"}
     assert set(Offsets.load(learned)) == {"local:de", "local:en"}
     assert all(offset.served for offset in Offsets.load(learned).values())
@@ -187,7 +187,7 @@ def test_a_folder_of_one_language_is_told_so(shop):
     only = [line for line in written if '"en' in line]
     (shop / "shop" / "corpus.jsonl").write_text("\n".join(only), encoding="utf-8")
     (shop / "shop" / "qrels" / "test.tsv").unlink()
-    told = CliRunner().invoke(main, ["language", str(shop / "shop"), "--vectors", "own", "--out", str(shop / "x")])
+    result = CliRunner().invoke(main, ["language", str(shop / "shop"), "--vectors", "own", "--out", str(shop / "x")])
 
-    assert told.exit_code == 2
-    assert "doc_languages: expected two of 20 documents or more, got ['en']" in told.output
+    assert result.exit_code == 2
+    assert "doc_languages: expected two of 20 documents or more, got ['en']" in result.output

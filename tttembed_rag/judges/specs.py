@@ -93,15 +93,14 @@ def _chat(kind: str, model: str, options: Options) -> LocalChat | Gemini | OpenA
     if kind == "rubric":
         parts = load("AutoModelForCausalLM", model, **options.machine())
         return LocalChat(*parts, name=short_name(model))
-    url, patience = options.take("url", "") or None, options.patience()
+    url = options.take("url", "") or None
     key = options.key(f"{kind.upper()}_API_KEY", url)
     if kind == "gemini":
-        thinking = options.take("thinking", None)
-        return Gemini(model, url=url, key=key, thinking=thinking, patience=patience)
+        return Gemini(model, url=url, key=key, thinking=options.take("thinking", None))
     tokens = options.whole("tokens", OUTPUT_TOKENS)
     temperature = options.number("temperature", nan)
     made = OpenAIChat if kind == "openai" else AnthropicChat
-    return made(model, url=url, key=key, tokens=tokens, temperature=temperature, patience=patience)
+    return made(model, url=url, key=key, tokens=tokens, temperature=temperature)
 
 
 def _http(kind: str, target: str, options: Options) -> Judge:
@@ -126,5 +125,4 @@ def _http(kind: str, target: str, options: Options) -> Judge:
         instruction=options.take("instruction", INSTRUCTION),
         longest_document=options.whole("characters", 32_000),
         batch_size=options.whole("batch", 0) or None,
-        patience=options.patience(),
     )
