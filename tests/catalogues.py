@@ -5,7 +5,6 @@ import itertools
 import pytest
 from tttembed_tools import LearnedToolSearch
 
-from tttembed_rag.judges.examination import answers
 from tttembed_rag.testing import FakeEmbedder
 
 TOPICS = [
@@ -36,12 +35,6 @@ def teach(search, topics, **where):
     for topic in topics:
         search.used(request(topic), f"acme_{topic}", False, **where)
         search.used(request(topic), f"zeta_{topic}", True, **where)
-
-
-def suits(query, text):
-    """Whether a card is that of the topic, in any suite; the examination of judges is passed."""
-    topic = query.removeprefix("please handle my ")
-    return 0.9 if f"_{topic}:" in text or answers().get(query) == text else 0.1
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ LAYERS = {
         ("catalog",),
         ("index", "outcomes"),
         ("learning", "own"),
-        ("asking", "explaining"),
+        ("explaining",),
         ("learner",),
         ("learned",),
         ("recall", "tools"),

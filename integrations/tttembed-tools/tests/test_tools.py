@@ -19,11 +19,11 @@ from tttembed_tools.index import WEIGHT, best, fused
 from tttembed_tools.learning import learn, rewards_of_outcomes, usable
 
 import tttembed_rag
-from tests.catalogues import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, suits, teach
+from tests.catalogues import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
 from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.offsets import Offsets
-from tttembed_rag.testing import FakeEmbedder, FakeJudge
+from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.vectors.bm25 import words
 
 # Searching
@@ -629,19 +629,20 @@ def test_two_processes_lose_no_outcome(tmp_path):
 
 
 @pytest.fixture
-def interrupted(tmp_path):
-    """Gives a taught search over a store; what is *meanwhile* happens once while it learns, by its judge."""
+def interrupted(tmp_path, monkeypatch):
+    """Gives a taught search over a store; what is *meanwhile* happens once while it learns."""
     with open_store(f"sqlite:///{tmp_path}/tools.db") as store, ExitStack() as stack:
 
         def interrupted(meanwhile):
             events = [meanwhile]
 
-            def verdict(query, text):
-                if query in map(request, LEARNED) and events:
+            def slowly(requests, index):
+                if events:
                     events.pop()(store)
-                return suits(query, text)
+                return learn(requests, index)
 
-            search = LearnedToolSearch(CATALOG, FakeEmbedder(), store=store, judge=FakeJudge(verdict))
+            monkeypatch.setattr("tttembed_tools.learner.learn", slowly)
+            search = LearnedToolSearch(CATALOG, FakeEmbedder(), store=store)
             teach(stack.enter_context(search), LEARNED)
             return search, store
 

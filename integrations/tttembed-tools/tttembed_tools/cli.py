@@ -14,15 +14,9 @@ from typing import Any
 import click
 from tttembed_store.cli.group import named
 
-from tttembed_rag.cli.group import Commands, Many, counted, say, text, together, write_json
+from tttembed_rag.cli.group import Commands, Many, counted, say, write_json
 from tttembed_rag.cli.options import rows_written
 
-# The options of a judge that is asked about tools that nobody called.
-judged = together(
-    click.option("--judge", metavar="SPEC", help="Asked about a sample of the tools that were listed and not called."),
-    click.option("--budget", default="pairs=200", metavar="CAPS", help="Of --judge, per day (UTC)."),
-    text("--price", "USD", "As for `tttembed worker`."),
-)
 abstains = click.option("--abstain", is_flag=True, help="Find no tool where none fits a request.")
 
 
@@ -62,25 +56,18 @@ def tools() -> None:
 @click.option("--store", required=True, metavar="URL", help="Where the search keeps what was called.")
 @click.option("--embed", "embedder", default="minilm", metavar="SPEC", help="That of the search.")
 @abstains
-@judged
-def learn(
-    catalog: Path, store: str, embedder: str, *, abstain: bool, judge: str | None, budget: str, price: str
-) -> None:
+def learn(catalog: Path, store: str, embedder: str, *, abstain: bool) -> None:
     """Learn from the calls in a store, for every tenant, as `LearnedToolSearch.learn` does; one pass, for cron.
 
     A tenant is learned for where outcomes that no process has learned from are at least a tenth of the others.
     """
     from tttembed_store.sql import open_store
 
-    from tttembed_rag.judging.spending import Budget, Price
     from tttembed_tools import LearnedToolSearch
 
-    caps, cost = Budget.parse(budget), Price.parse(price)
     with (
         open_store(store, create=False) as opened,
-        LearnedToolSearch(
-            catalog, embedder, store=opened, judge=judge, budget=caps, price=cost, abstain=abstain
-        ) as search,
+        LearnedToolSearch(catalog, embedder, store=opened, abstain=abstain) as search,
     ):
         lessons = search.learn_for_all(grown=None)
         for tenant, lesson in lessons.items():
@@ -115,7 +102,6 @@ def learn(
 @counted("--top", 8, "Tools found at most.")
 @click.option("--report", is_flag=True, help="A third tool, report_outcome, for tools that are called elsewhere.")
 @abstains
-@judged
 def serve(
     catalog: Path,
     store: str | None,
@@ -128,9 +114,6 @@ def serve(
     *,
     report: bool,
     abstain: bool,
-    judge: str | None,
-    budget: str,
-    price: str,
 ) -> None:
     """An MCP server in front of other MCP servers, with two tools: search_tools and call_tool.
 
@@ -141,7 +124,6 @@ def serve(
     import asyncio
 
     from tttembed_rag import context
-    from tttembed_rag.judging import Budget, Price
     from tttembed_tools import LearnedToolSearch
     from tttembed_tools.hosts import mcp as mcp_front
 
@@ -153,8 +135,7 @@ def serve(
         logging.getLogger(ours).addHandler(said)
     logging.getLogger("tttembed_tools").setLevel(logging.INFO)
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)  # it may quote addresses and commands with secrets
-    caps, cost = Budget.parse(budget), Price.parse(price)
-    search = LearnedToolSearch([], embedder, store=store, judge=judge, budget=caps, price=cost, abstain=abstain)
+    search = LearnedToolSearch([], embedder, store=store, abstain=abstain)
 
     def end(*_: object) -> None:
         search.close()

@@ -17,12 +17,10 @@ from tttembed_store.background import checked_interval
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import InputError, check_count, check_text, in_brief
-from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import context, context_value, current_tenant
 from tttembed_rag.serving.log import Known
 from tttembed_rag.vectors.checks import FloatArray
-from tttembed_tools.asking import DAILY, UnusedJudge
 from tttembed_tools.catalog import Card
 from tttembed_tools.explaining import SearchExplanation, explained
 from tttembed_tools.index import Index, Items, best, texts_of
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from tttembed_store.sql import Store
     from tttembed_store.worker import Step, Worker
 
-    from tttembed_rag.judges import Judge
     from tttembed_rag.offsets.offsets import Offsets
 
 _log = logging.getLogger(__name__)
@@ -63,17 +60,12 @@ class LearnedSearch:
         embed: The embedding model: an `Embedder`, an object of LangChain or LlamaIndex, or the text of one as
             `tttembed_rag.embedders.open_embedder` takes it. None is all-MiniLM-L6-v2 (``minilm``).
         store: An open store, or its URL, shared by any number of processes; None learns in this process.
-        judge: Who says, while something is learned, whether some of the items that were listed for a request and that
-            nobody used would have served it: any judge, or the text of one as `tttembed judge` takes it. It needs a
-            store. None asks nobody.
-        budget: Caps on what judges of the store may cost in a day (UTC), over all processes.
-        price: What the judge's usage costs; needed where the budget caps money.
         abstain: Whether nothing is found where nothing fits: below the floor of a task's requests for which an item
             helped, of which at most 5 % are refused (90 %). It begins with 45 requests or named sources.
         last: Requests of a tenant that are learned from at most: the last ones of each source, >= 2.
 
     Raises:
-        InputError: The items, the model or the judge are not what was expected.
+        InputError: The items or the model are not what was expected.
         EmbedderError: The model cannot be loaded, or embeds no items.
         StoreError: The store cannot be opened.
     """
@@ -88,9 +80,6 @@ class LearnedSearch:
         embed: Any = None,
         *,
         store: Store | str | None = None,
-        judge: Judge | str | None = None,
-        budget: Budget = DAILY,
-        price: Price | None = None,
         abstain: bool = False,
         last: int = LAST,
     ) -> None:
@@ -100,13 +89,10 @@ class LearnedSearch:
         self._items = self._nothing
         self._width = 0
         self.add(items)
-        if judge is not None and store is None:
-            raise InputError("judge: expected a store beside it, which keeps its answers and what they cost, got none")
         self._outcomes = Outcomes(store, self._embedder.fingerprint, last)
         self._outcomes.close_with(self)
         self._own = OwnOutcomes(self._outcomes)
-        asked = None if judge is None else UnusedJudge(self._outcomes, judge, budget, price or Price())
-        self._learner = OutcomeLearner(self._outcomes, lambda: self._items, asked, abstain=abstain)
+        self._learner = OutcomeLearner(self._outcomes, lambda: self._items, abstain=abstain)
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         # By tenant, task and text of a request, the names that were listed since an outcome of it was kept.
         self._listed: LRUCache[tuple[str, str, str], dict[str, None]] = LRUCache(_REMEMBERED)

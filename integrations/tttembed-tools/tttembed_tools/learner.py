@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tttembed_store.sql.records import TOOL_CALLS
 
 from tttembed_rag.errors import RewardError
-from tttembed_tools.asking import UnusedJudge
 from tttembed_tools.index import WEIGHT, Items
 from tttembed_tools.learning import KEYWORD_WEIGHT, learn, usable
 from tttembed_tools.outcomes import Outcomes
@@ -27,17 +26,14 @@ class OutcomeLearner:
     Args:
         outcomes: Where outcomes are kept.
         items: Gives the items as they are now.
-        judge: Asked about items that nobody used; None asks nobody.
         abstain: Whether the floor of the search is served.
     """
 
     judge = TOOL_CALLS
 
-    def __init__(
-        self, outcomes: Outcomes, items: Callable[[], Items], judge: UnusedJudge | None, *, abstain: bool
-    ) -> None:
+    def __init__(self, outcomes: Outcomes, items: Callable[[], Items], *, abstain: bool) -> None:
         self.embedder = outcomes.embedder
-        self._outcomes, self._items, self._unused, self._abstain = outcomes, items, judge, abstain
+        self._outcomes, self._items, self._abstain = outcomes, items, abstain
 
     def learn(self, tenant: Tenant) -> Findings:
         """What the outcomes of *tenant* support.
@@ -51,10 +47,9 @@ class OutcomeLearner:
         requests = usable(self._outcomes.requests(tenant.name, index.width), index)
         if len(requests) < 2:
             raise RewardError("expected at least 2 requests for which an item helped")
-        verdicts = None if self._unused is None else self._unused.verdicts(requests, index, tenant)
         if self._outcomes.alone(tenant.name, requests):  # it is believed like a user of his own search
             requests = [replace(request, source="") for request in requests]
-        offsets = learn(requests, index, verdicts)
+        offsets = learn(requests, index)
         moves = any(offset.served for offset in offsets.values())
         weight = offsets.settings[KEYWORD_WEIGHT]
         why = [f"{offset.key} {offset.evidence}" for offset in offsets.values()][:_EXPLAINED]

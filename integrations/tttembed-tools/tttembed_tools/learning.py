@@ -2,12 +2,12 @@
 
 What is known of a request is which items were listed for it, and which of them helped. An item that helped is compared
 with those that were listed and that nobody used: they count as no better, and only while offsets are fitted, as no
-reward of them is kept. What was not listed was not refused. Where a judge was asked about an item, its verdict counts.
+reward of them is kept. What was not listed was not refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -81,17 +81,14 @@ def usable(requests: Sequence[PastRequest], index: Index) -> list[PastRequest]:
     return sorted(helped, key=lambda request: (request.task, request.query, request.source, request.query_id))
 
 
-def learn(
-    requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
-) -> Offsets:
+def learn(requests: Sequence[PastRequest], index: Index) -> Offsets:
     """Offsets for the requests of `usable`, at least two, with the weight of BM25 in their settings.
 
     Both are decided at the end of the whole search: `tune` chooses the weight, then `fit` asks its gate about lists of
     both legs, in which what was listed for a request is ranked: of other items nobody knows whether they would have
     helped. Of a local offset for each task and a constant one, those are taken by which these lists gain more.
-    *verdicts* are rewards of items that nobody used, for each request, by the keys of their cards.
     """
-    rewards = rewards_of_outcomes(requests, index, verdicts)
+    rewards = rewards_of_outcomes(requests, index)
     keyword = {request.query_id: index.keywords.scores(request.query) for request in requests}
     known: dict[str, set[int]] = {}
     for request in requests:
@@ -159,9 +156,7 @@ def _gained(offsets: Offsets) -> float:
     return sum(offset.n * (offset.evidence.gain or 0.0) for offset in own)
 
 
-def rewards_of_outcomes(
-    requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
-) -> Rewards:
+def rewards_of_outcomes(requests: Sequence[PastRequest], index: Index) -> Rewards:
     """The outcomes of each request, beside the items that were listed and that no source used for it."""
     known = [
         {index.keys[key]: reward for key, reward in request.outcomes.items() if key in index.keys}
@@ -172,11 +167,11 @@ def rewards_of_outcomes(
         used.setdefault((request.task, request.query_id), set()).update(request.outcomes)
     candidates: list[IntArray] = []
     values = []
-    for place, (request, own) in enumerate(zip(requests, known, strict=True)):
-        others = [index.keys[key] for key in unused([request], used[request.task, request.query_id], index)]
-        judged = verdicts[place] if verdicts else {}
+    for request, own in zip(requests, known, strict=True):
+        by_any = used[request.task, request.query_id]
+        others = [index.keys[key] for key in request.shown if key in index.keys and key not in by_any]
         candidates.append(np.array([*own, *others], dtype=np.intp))
-        values.append(np.array([*own.values(), *(judged.get(index.cards[row].key, 0.0) for row in others)]))
+        values.append(np.array([*own.values(), *[0.0] * len(others)]))
     listed = dict.fromkeys(np.concatenate(candidates).tolist())  # in the order of their rows
     row_of = {item: row for row, item in enumerate(listed)}
     return Rewards.from_indexed(
@@ -190,9 +185,3 @@ def rewards_of_outcomes(
         sources=_sources(requests),
         doc_ids=[index.cards[item].key for item in listed],
     )
-
-
-def unused(requests: Iterable[PastRequest], used: Collection[str], index: Index) -> list[str]:
-    """The keys of the items that are still there, were listed for *requests*, and were not *used*, in their order."""
-    listed = dict.fromkeys(key for request in requests for key in request.shown)
-    return [key for key in listed if key in index.keys and key not in used]
