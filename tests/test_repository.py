@@ -417,7 +417,6 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
         "tttembed_store/py.typed",
         "tttembed_store/report/report.html.jinja",
         "tttembed_tools/demo/requests.tsv",
-        "tttembed_tools/demo/tools.html.jinja",
         "tttembed_tools/demo/tools.tsv",
         "tttembed_tools/py.typed",
         "langchain_tttembed/py.typed",
@@ -431,7 +430,7 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
     ],
 )
 def test_wheels_hold_more_than_modules(unpacked: Path, part: str) -> None:
-    """Skills, type markers, the demo's tools, its requests and its template are installed too."""
+    """Skills, type markers, the demo's tools and its requests, and templates are installed too."""
     assert (unpacked / part).is_file()
 
 

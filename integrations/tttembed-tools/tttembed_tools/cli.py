@@ -22,9 +22,8 @@ abstains = click.option("--abstain", is_flag=True, help="Find no tool where none
 
 @click.command()
 @click.option("--seeds", default="0,1,2,3,4,5", type=Many(int, "N,..."), help="Splits.")
-@click.option("--out", type=Path, default=Path("tttembed-demo"), help="Report folder.")
 @rows_written
-def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
+def demo(seeds: tuple[int, ...], json_path: Path | None) -> None:
     """Watch an agent's search for tools get better from rewards alone.
 
     The tools are those of a made-up office whose people use one of two servers for each kind of work.
@@ -34,7 +33,7 @@ def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
     quiet = json_path is not None and str(json_path) == "-"
     say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
     began = time.monotonic()
-    rows = run_tool_demo(seeds, out, say)
+    rows = run_tool_demo(seeds, say)
     say(f"It took {time.monotonic() - began:.0f} s.")
     if json_path is not None:
         write_json(json_path, rows)
