@@ -128,7 +128,7 @@ def test_outcomes_of_calls_elsewhere_are_reported():
             await client.call_tool("report_outcome", {"tool": "gone", "succeeded": False})
         return listed
 
-    assert asyncio.run(story()) == ["search_tools", "call_tool", "report_outcome"]
+    assert asyncio.run(story()) == ["report_outcome", "search_tools", "call_tool"]
     assert [dict(one.outcomes) for one in search.requests()] == [{"zeta_redmail": 1.0}]
     assert "report_outcome" not in search.names
 

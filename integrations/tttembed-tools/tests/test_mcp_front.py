@@ -270,21 +270,6 @@ def test_a_server_that_lists_without_end_is_given_up(caplog):
     ]
 
 
-def test_tools_that_no_agent_could_read_are_left_out(caplog):
-    """A megabyte of a name, of a description or of a schema: the other tools of the server are found."""
-    long = [
-        tool("fine"),
-        tool("n" * 2**20),
-        tool("described", description="d" * 2**20),
-        tool("schema", schema={"x": "y" * 2**20}),
-    ]
-
-    found, _ = names_found({"long": listing(long)})
-
-    assert found == [["long_fine"]]
-    assert "server 'long': 3 tools are left out, too long or too many" in caplog.text
-
-
 def test_tools_that_a_server_no_longer_lists_leave_the_search():
     """A server that renames all its tools at each listing costs no more than it lists."""
     pages = [[tool(f"t{page}-{number}") for number in range(30)] for page in range(9)]

@@ -128,10 +128,10 @@ def serve(
 
     servers = mcp_front.read_servers(catalog)
     way = {"transport": "stdio"} if http is None else _address(http)
-    said = logging.StreamHandler(sys.stderr)
-    said.setFormatter(logging.Formatter("%(message)s"))
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(logging.Formatter("%(message)s"))
     for ours in ("tttembed_rag", "tttembed_store", "tttembed_tools"):
-        logging.getLogger(ours).addHandler(said)
+        logging.getLogger(ours).addHandler(lines)
     logging.getLogger("tttembed_tools").setLevel(logging.INFO)
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)  # it may quote addresses and commands with secrets
     search = LearnedToolSearch([], embedder, store=store, abstain=abstain)
@@ -143,9 +143,9 @@ def serve(
     # uvicorn takes a signal first, ends what is under way, and raises it once more.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with search, context(tenant=tenant, source=source):
-        server = mcp_front.front(servers, search, about=mcp_front.described(catalog), k=top, every=every, report=report)
-        asyncio.run(mcp_front.serve(server, search, every=every, **way))
+    server = mcp_front.front(servers, search, about=mcp_front.described(catalog), k=top, every=every, report=report)
+    with search, search.learning(every, tenants=[tenant]), context(tenant=tenant, source=source):
+        asyncio.run(server.run_async(show_banner=False, **way))
 
 
 def _address(text: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware
@@ -25,17 +25,12 @@ class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
     Args:
         search: The search; it is given the tools as they come, so an empty catalogue is enough to begin with.
         k: Tools that are found at most.
-        always: Names of tools that are always visible.
-        task: The task key of all requests; None is the caller's `context`.
     """
 
-    def __init__(
-        self, search: LearnedToolSearch, *, k: int = 8, always: Collection[str] = (), task: str | None = None
-    ) -> None:
+    def __init__(self, search: LearnedToolSearch, *, k: int = 8) -> None:
         super().__init__()
-        self._turns = Turns(search, task)
+        self._turns = Turns(search)
         self._k = k
-        self._always = frozenset(always)
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -82,17 +77,13 @@ class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
         return result
 
     def _searched(self, request: ModelRequest[Any]) -> list[Any]:
-        return [tool for tool in request.tools if not isinstance(tool, dict) and tool.name not in self._always]
+        return [tool for tool in request.tools if not isinstance(tool, dict)]
 
     def _visible(self, request: ModelRequest[Any], found: list[str]) -> list[Any]:
-        """The tools that the model sees: the best first, then those it has called and those that always are."""
+        """The tools that the model sees: the best first, then those it has called and the vendor's."""
         rank = {name: place for place, name in enumerate(found)}
         called = {call["name"] for message in request.messages for call in getattr(message, "tool_calls", ())}
-        shown = [
-            tool
-            for tool in request.tools
-            if isinstance(tool, dict) or tool.name in rank or tool.name in self._always or tool.name in called
-        ]
+        shown = [tool for tool in request.tools if isinstance(tool, dict) or tool.name in rank or tool.name in called]
         return sorted(shown, key=lambda tool: len(rank) if isinstance(tool, dict) else rank.get(tool.name, len(rank)))
 
     def _failed(self, request: ToolCallRequest, error: Exception) -> None:
