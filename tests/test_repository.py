@@ -75,9 +75,8 @@ LAYERS = {
     "tttembed_tools": (
         ("catalog",),
         ("index", "outcomes"),
-        ("learning", "own"),
+        ("learning",),
         ("explaining",),
-        ("learner",),
         ("learned",),
         ("recall", "tools"),
         ("__init__",),

@@ -641,7 +641,7 @@ def interrupted(tmp_path, monkeypatch):
                     events.pop()(store)
                 return learn(requests, index)
 
-            monkeypatch.setattr("tttembed_tools.learner.learn", slowly)
+            monkeypatch.setattr("tttembed_tools.learning.learn", slowly)
             search = LearnedToolSearch(CATALOG, FakeEmbedder(), store=store)
             teach(stack.enter_context(search), LEARNED)
             return search, store

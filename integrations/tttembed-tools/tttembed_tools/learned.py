@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+from weakref import finalize
 
 import numpy as np
 from cachetools import LRUCache
@@ -19,15 +20,12 @@ from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import InputError, check_count, check_text, in_brief
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import context, context_value, current_tenant
-from tttembed_rag.serving.log import Known
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
 from tttembed_tools.explaining import SearchExplanation, explained
 from tttembed_tools.index import Index, Items, best, texts_of
-from tttembed_tools.learner import OutcomeLearner
-from tttembed_tools.learning import FAILED, SUCCEEDED, Lesson, fits, usable, weight_of
+from tttembed_tools.learning import FAILED, SUCCEEDED, Lesson, OutcomeLearner, fits, usable, weight_of
 from tttembed_tools.outcomes import Outcomes, PastRequest
-from tttembed_tools.own import OwnOutcomes
 
 if TYPE_CHECKING:
     from tttembed_store.sql import Store
@@ -90,8 +88,8 @@ class LearnedSearch:
         self._width = 0
         self.add(items)
         self._outcomes = Outcomes(store, self._embedder.fingerprint, last)
-        self._outcomes.close_with(self)
-        self._own = OwnOutcomes(self._outcomes)
+        if store is None:
+            finalize(self, self._outcomes.close)  # nothing of it could be read again
         self._learner = OutcomeLearner(self._outcomes, lambda: self._items, abstain=abstain)
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         # By tenant, task and text of a request, the names that were listed since an outcome of it was kept.
@@ -236,7 +234,7 @@ class LearnedSearch:
     def _own_rows(self, index: Index, query: str, vector: FloatArray | None, task: str | None) -> list[int]:
         """The rows of the items that helped the caller's source with the same request."""
         source = context_value("source") or ""
-        helped = self._own.helped(query, vector, index.middle, task=task or DEFAULT_TASK, source=source)
+        helped = self._outcomes.helped(query, vector, index.middle, task=task or DEFAULT_TASK, source=source)
         return [index.keys[key] for key in helped if key in index.keys]
 
     def used(
@@ -290,10 +288,8 @@ class LearnedSearch:
         with self._remembering:  # a list is kept once
             listed, self._listed[place] = self._listed.get(place, {}), {}
         rows = list(dict.fromkeys([row, *(index.rows[other] for other in listed if other in index.rows)]))[:_LONGEST]
-        cards, rewards = [index.cards[other] for other in rows], [reward if other == row else None for other in rows]
-        known = Known(vector, index.vectors[rows], doc_ids=[card.key for card in cards])
-        self._outcomes.note(query, cards, rewards, known, task=task, source=source, at=at)
-        self._own.note(query, vector, index.cards[row].key, reward, task=task, source=source)
+        cards = [index.cards[other] for other in rows]
+        self._outcomes.note(query, vector, cards, index.vectors[rows], reward, task=task, source=source, at=at)
         return True
 
     def requests(self) -> list[PastRequest]:

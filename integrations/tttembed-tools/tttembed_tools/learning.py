@@ -7,13 +7,15 @@ reward of them is kept. What was not listed was not refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tttembed_store.sql.records import TOOL_CALLS
 
+from tttembed_rag.errors import RewardError
 from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.floors import floor_of
@@ -25,8 +27,11 @@ from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 from tttembed_rag.vectors.rows import Float64
-from tttembed_tools.index import WEIGHT, WEIGHTS, Index, best, fused
-from tttembed_tools.outcomes import PastRequest
+from tttembed_tools.index import WEIGHT, WEIGHTS, Index, Items, best, fused
+from tttembed_tools.outcomes import Outcomes, PastRequest
+
+if TYPE_CHECKING:
+    from tttembed_store.worker import Findings, Tenant
 
 # Rewards of an item that was used and helped, and of one that did not: a tool that failed by its own error.
 SUCCEEDED, FAILED = 1.0, 0.2
@@ -36,6 +41,8 @@ _BACKGROUND = 10
 _SCOPES: tuple[AnyScope, ...] = ("auto", "task")
 # In the settings of offsets, the weight of BM25.
 KEYWORD_WEIGHT = "bm25_weight"
+# Offsets that a verdict explains, at most.
+_EXPLAINED = 3
 # Who uses items without a name: a source of its own for each request, as no judge vouches for what users say.
 _NAMELESS = "(no name)"
 
@@ -185,3 +192,49 @@ def rewards_of_outcomes(requests: Sequence[PastRequest], index: Index) -> Reward
         sources=_sources(requests),
         doc_ids=[index.cards[item].key for item in listed],
     )
+
+
+class OutcomeLearner:
+    """A `tttembed_store.worker.Learner` of what moves the search over some items.
+
+    Args:
+        outcomes: Where outcomes are kept.
+        items: Gives the items as they are now.
+        abstain: Whether the floor of the search is served.
+    """
+
+    judge = TOOL_CALLS
+
+    def __init__(self, outcomes: Outcomes, items: Callable[[], Items], *, abstain: bool) -> None:
+        self.embedder = outcomes.embedder
+        self._outcomes, self._items, self._abstain = outcomes, items, abstain
+
+    def learn(self, tenant: Tenant) -> Findings:
+        """What the outcomes of *tenant* support.
+
+        Raises:
+            RewardError: For fewer than two requests an item helped that is here.
+        """
+        from tttembed_store.worker import Findings
+
+        index = self._items().for_tenant(tenant.name)
+        requests = usable(self._outcomes.requests(tenant.name, index.width), index)
+        if len(requests) < 2:
+            raise RewardError("expected at least 2 requests for which an item helped")
+        if self._outcomes.alone(tenant.name, requests):  # it is believed like a user of his own search
+            requests = [replace(request, source="") for request in requests]
+        offsets = learn(requests, index)
+        moves = any(offset.served for offset in offsets.values())
+        weight = offsets.settings[KEYWORD_WEIGHT]
+        why = [f"{offset.key} {offset.evidence}" for offset in offsets.values()][:_EXPLAINED]
+        if weight != WEIGHT:
+            why.append(f"BM25 weighs {weight:g} instead of {WEIGHT:g}")
+        return Findings(
+            offsets,
+            serves=moves
+            or weight != WEIGHT
+            or (self._abstain and any(offsets.floor(task) is not None for task in offsets.tasks)),
+            queries=len(requests),
+            rewards=sum(len(request.outcomes) for request in requests),
+            why="; ".join(why),
+        )

@@ -41,6 +41,5 @@ class LearnedRecall(LearnedSearch):
         self.remove(names)
         keys = {name: Card(name, "").key for name in names}
         stored = self._outcomes.forget(current_tenant(), keys.values())
-        self._own.forget()
         if unknown := sum(name not in here and key not in stored for name, key in keys.items()):
             _log.warning("%d of %d memories were not there to be forgotten", unknown, len(keys))

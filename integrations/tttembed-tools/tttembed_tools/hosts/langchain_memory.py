@@ -12,6 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable
+from functools import partial
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.store.base import BaseStore, GetOp, Item, Op, PutOp, Result, SearchItem, SearchOp
 
 from tttembed_rag import context
+from tttembed_rag.adapting import adrive, drive
 from tttembed_tools import LearnedRecall
 from tttembed_tools.hosts.langchain_tools import asked_of
 
@@ -78,55 +80,40 @@ class LearnedStore(BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """The results of operations."""
-        steps, done = self._steps(list(ops)), None
-        while True:
-            try:
-                done = self._store.batch(steps.send(done))
-            except StopIteration as end:
-                return list(end.value)
+        return drive(self._steps(list(ops)), ask=self._store.batch, run=_called)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """The same in an event loop, which embedding does not hold up."""
-        steps, done = self._steps(list(ops)), None
-        while True:
-            own, end = await asyncio.to_thread(_next, steps, done)
-            if own is None:
-                return end
-            done = await self._store.abatch(own)
+        return await adrive(self._steps(list(ops)), ask=self._store.abatch, run=asyncio.to_thread)
 
-    def _steps(self, ops: list[Op]) -> Generator[list[Op], Any, list[Result]]:
-        """What the store is asked, step by step; the results of *ops* in the end."""
+    def _steps(self, ops: list[Op]) -> Generator[tuple[str, Any], Any, list[Result]]:
+        """What the store is asked and what is run beside it, step by step; the results of *ops* in the end."""
         queries = {place: op for place, op in enumerate(ops) if isinstance(op, SearchOp) and op.query and op.limit > 0}
         rest = {place: op for place, op in enumerate(ops) if place not in queries}
         puts = [op for op in rest.values() if isinstance(op, PutOp)]
         written = {op.namespace for op in puts}
         self._mark(written)
-        results = dict(zip(rest, (yield list(rest.values())), strict=True))
+        results = dict(zip(rest, (yield "ask", list(rest.values())), strict=True))
         self._mark(written)
         for namespace in written:
             if keys := [op.key for op in puts if op.namespace == namespace and op.value is None]:
-                with context(tenant=_tenant(namespace)):  # that they could not be forgotten is the caller's to know
-                    self._recall.forget(keys)
-        wanted = written | {op.namespace_prefix for op in queries.values()}
-        stale = {namespace: self._writes[namespace] for namespace in wanted if self._is_stale(namespace)}
-        for (namespace, writes), items in zip(stale.items(), (yield list(map(_listing, stale))), strict=True):
-            self._sync(namespace, items, writes)
-        own = {place: op for place, op in queries.items() if self._answers(op.namespace_prefix)}
-        filtered = {place: op for place, op in own.items() if op.filter}
-        allowed = yield [_listing(op.namespace_prefix, op.filter) for op in filtered.values()]
-        among = dict(zip(filtered, allowed, strict=True))
-        gets = [
-            (place, GetOp(op.namespace_prefix, key, op.refresh_ttl))
-            for place, op in own.items()
-            for key in self._keys(op, among.get(place))
-        ]
-        others = {place: op for place, op in queries.items() if place not in own}
-        last = yield [*others.values(), *(get for _, get in gets)]
-        results |= dict(zip(others, last, strict=False)) | {place: [] for place in own}
-        for (place, _), item in zip(gets, last[len(others) :], strict=True):
-            if item is not None:
-                found = SearchItem(item.namespace, item.key, item.value, item.created_at, item.updated_at)
-                results[place].append(found)
+                yield "run", partial(self._forget, namespace, keys)
+        for namespace in written | {op.namespace_prefix for op in queries.values()}:
+            if self._is_stale(namespace):
+                writes = self._writes[namespace]
+                (items,) = yield "ask", [SearchOp(namespace, limit=_MOST, refresh_ttl=False)]
+                yield "run", partial(self._sync, namespace, items, writes)
+        for place, op in queries.items():
+            if not self._answers(op.namespace_prefix):
+                (results[place],) = yield "ask", [op]
+                continue
+            among = None
+            if op.filter:
+                (items,) = yield "ask", [op._replace(query=None, limit=_MOST, offset=0, refresh_ttl=False)]
+                among = [item.key for item in items if item.namespace == op.namespace_prefix]
+            keys = yield "run", partial(self._keys, op, among)
+            items = yield "ask", [GetOp(op.namespace_prefix, key, op.refresh_ttl) for key in keys]
+            results[place] = [_as_found(item) for item in items if item is not None]
         return [results[place] for place in range(len(ops))]
 
     def _mark(self, namespaces: set[_Namespace]) -> None:
@@ -162,24 +149,24 @@ class LearnedStore(BaseStore):
                 self._read.pop(namespace, None)
                 _log.exception("the items of %s were not read: the store answers itself", namespace)
 
-    def _keys(self, op: SearchOp, allowed: list[Item] | None) -> list[str]:
-        """The keys of the items that are found, where these alone are *allowed*."""
-        among = None if allowed is None else [item.key for item in allowed if item.namespace == op.namespace_prefix]
+    def _forget(self, namespace: _Namespace, keys: list[str]) -> None:
+        """Forget what was deleted; that it could not be forgotten is the caller's to know."""
+        with context(tenant=_tenant(namespace)):
+            self._recall.forget(keys)
+
+    def _keys(self, op: SearchOp, among: list[str] | None) -> list[str]:
+        """The keys of the items that are found."""
         with context(tenant=_tenant(op.namespace_prefix)):
             keys: list[str] = self._recall(op.query or "", op.offset + op.limit, among=among)
             return keys[op.offset :]
 
 
-def _listing(namespace: _Namespace, wanted: dict[str, Any] | None = None) -> SearchOp:
-    """What lists the items of a namespace, and of those below it."""
-    return SearchOp(namespace, filter=wanted, limit=_MOST, refresh_ttl=False)
+def _called(call: Callable[[], Any]) -> Any:
+    return call()
 
 
-def _next(steps: Generator[list[Op], Any, list[Result]], done: Any) -> tuple[list[Op] | None, list[Result]]:
-    try:
-        return steps.send(done), []
-    except StopIteration as end:
-        return None, end.value
+def _as_found(item: Item) -> SearchItem:
+    return SearchItem(item.namespace, item.key, item.value, item.created_at, item.updated_at)
 
 
 class RecallMiddleware(AgentMiddleware[Any, Any]):
@@ -203,18 +190,18 @@ class RecallMiddleware(AgentMiddleware[Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Call the model with the memories that are found."""
-        request, names = self._with_memories(request)
-        response = handler(request)
-        self._credit(request, response, names)
-        return response
+        return drive(self._steps(request), call=handler, run=_called)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """The same in an event loop."""
-        request, names = await asyncio.to_thread(self._with_memories, request)
-        response = await handler(request)
-        await asyncio.to_thread(self._credit, request, response, names)
+        return await adrive(self._steps(request), call=handler, run=asyncio.to_thread)
+
+    def _steps(self, request: ModelRequest[Any]) -> Generator[tuple[str, Any], Any, ModelResponse[Any]]:
+        request, names = yield "run", partial(self._with_memories, request)
+        response: ModelResponse[Any] = yield "call", request
+        yield "run", partial(self._credit, request, response, names)
         return response
 
     def _with_memories(self, request: ModelRequest[Any]) -> tuple[ModelRequest[Any], list[str]]:
