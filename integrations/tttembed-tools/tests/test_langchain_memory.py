@@ -141,7 +141,7 @@ def test_namespaces_with_a_slash_are_apart(recall):
         store.put(namespace, f"m{place}", {"content": "a red door"})
 
     assert [searched(store, "sync", namespace, query="door") for namespace in apart] == [["m0"], ["m1"], ["m2"]]
-    assert recall._items.for_tenant("memories/ada%2Fx").rows.keys() == {"m0"}
+    assert recall.index_of("memories/ada%2Fx").rows.keys() == {"m0"}
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
@@ -226,7 +226,7 @@ def test_a_blank_memory_is_searched_as_json(recall, value):
 
     assert set(searched(store, "sync", ADA, query="door")) == {"door", "blank"}
     store.put(ADA, "second", value)
-    assert set(recall._items.for_tenant("memories/ada").rows) == {"door", "blank", "second"}
+    assert set(recall.index_of("memories/ada").rows) == {"door", "blank", "second"}
     assert memory.text_of({"content": " ", "text": "a boat"}) == "a boat"
 
 
@@ -261,7 +261,7 @@ def test_what_is_written_while_a_namespace_is_listed_stays(recall, known):
 
     inner.then = write
     store.search(ADA, query="door")
-    assert set(recall._items.for_tenant("memories/ada").rows) == {"boat"}
+    assert set(recall.index_of("memories/ada").rows) == {"boat"}
     assert searched(store, "sync", ADA, query="door") == ["boat"]
 
 

@@ -23,8 +23,8 @@ from tttembed_rag.serving.context import context, context_value, current_tenant
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
 from tttembed_tools.explaining import SearchExplanation, explained
-from tttembed_tools.index import Index, Items, best, texts_of
-from tttembed_tools.learning import FAILED, SUCCEEDED, Lesson, OutcomeLearner, fits, usable, weight_of
+from tttembed_tools.index import Index, best, texts_of
+from tttembed_tools.learning import FAILED, SUCCEEDED, Lesson, OutcomeLearner, any_served, fits, usable, weight_of
 from tttembed_tools.outcomes import Outcomes, PastRequest
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _REMEMBERED, _LONGEST, _ASSUMED = 5000, 50, 10
 LAST = 2000
 # A text that every model embeds.
 _WORD = "text"
+_EMPTY = Index()
 # Seconds in which the last round of the background ends.
 _LAST_ROUND = 30.0
 
@@ -68,9 +69,9 @@ class LearnedSearch:
         StoreError: The store cannot be opened.
     """
 
-    # What items are called in messages, and the state in which nobody has any.
+    # What items are called in messages, and whether each tenant has its own.
     _kind: ClassVar[str] = "items"
-    _nothing: ClassVar[Items] = Items()
+    _apart: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -84,13 +85,13 @@ class LearnedSearch:
         self._embedder = _embedder(embed)
         self._abstain = abstain
         self._adding = Lock()
-        self._items = self._nothing
+        self._indexes: dict[str, Index] = {}  # by tenant, or that of all
         self._width = 0
         self.add(items)
         self._outcomes = Outcomes(store, self._embedder.fingerprint, last)
         if store is None:
             finalize(self, self._outcomes.close)  # nothing of it could be read again
-        self._learner = OutcomeLearner(self._outcomes, lambda: self._items, abstain=abstain)
+        self._learner = OutcomeLearner(self._outcomes, self.index_of, abstain=abstain)
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         # By tenant, task and text of a request, the names that were listed since an outcome of it was kept.
         self._listed: LRUCache[tuple[str, str, str], dict[str, None]] = LRUCache(_REMEMBERED)
@@ -110,10 +111,17 @@ class LearnedSearch:
         """What is served to the caller's tenant, the learned weight of BM25 in its settings; None before anything."""
         return self._outcomes.live.current
 
+    def index_of(self, tenant: str) -> Index:
+        """The items that a tenant may find."""
+        return self._indexes.get(tenant if self._apart else "", _EMPTY)
+
     @property
     def _index(self) -> Index:
-        """The items that the caller's tenant may find."""
-        return self._items.for_tenant(current_tenant())
+        return self.index_of(current_tenant())
+
+    @_index.setter
+    def _index(self, index: Index) -> None:
+        self._indexes[current_tenant() if self._apart else ""] = index
 
     def _cards(self, items: Any) -> list[Card]:
         """Items as cards, one for each name."""
@@ -139,7 +147,7 @@ class LearnedSearch:
             if fresh:
                 index = self._grown(index, fresh)
                 self._width = index.width or self._width
-                self._items = self._items.having(current_tenant(), index)
+                self._index = index
             return len(set(index.cards).intersection(fresh))
 
     def _grown(self, index: Index, cards: list[Card]) -> Index:
@@ -159,11 +167,9 @@ class LearnedSearch:
         if isinstance(names, str):
             raise InputError(f"names: expected a list of names, got {names!r:.80}")
         with self._adding:
-            self._items = self._items.having(current_tenant(), self._index.without(names))
+            self._index = self._index.without(names)
 
-    def __call__(
-        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
-    ) -> list[str]:
+    def __call__(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
         """Names of the best items for a request, best first.
 
         What helped the source of the caller's `context` comes first where it asks the same again, or nearly the same;
@@ -176,20 +182,18 @@ class LearnedSearch:
         Args:
             query: The request.
             k: Names at most, >= 1.
-            task: The task key whose offset is served, a server or a namespace; None is the caller's `context`.
             among: The names that may be found; None is all.
         """
         _check(query, k)
-        check_text("task", task)
         if not query.strip() or not len(self._index):
             return []
         vector, index = self._vector(query), self._index
         if not len(index):  # the last item went meanwhile
             return []
-        task = context_value("task") if task is None else task
+        task = context_value("task")
         offsets, offset, _ = self._outcomes.live.serving(query, task)
         named = [name for name in index.named(query) if among is None or name in among]
-        own = self._own_rows(index, query, vector, task)
+        own = self._own_rows(index, query, vector)
         if vector is not None and offsets is not None:
             if self._abstain and not own and not fits(offsets, index, vector, task):
                 return named[:k]
@@ -202,9 +206,9 @@ class LearnedSearch:
             order = allowed[best(scores[allowed], k)]
         names = [index.cards[row].name for row in order]
         missed = [name for name in named if name not in names][:k]
-        return self.listed(query, [*names[: k - len(missed)], *missed], task=task)
+        return self.listed(query, [*names[: k - len(missed)], *missed])
 
-    def listed(self, query: str, names: list[str], *, task: str | None = None) -> list[str]:
+    def listed(self, query: str, names: list[str]) -> list[str]:
         """Note that *names* were listed for a request, where another search or process did it, and give them back.
 
         What this search finds is noted already. Of items that were listed and not used it is learned that they were no
@@ -212,29 +216,27 @@ class LearnedSearch:
         process, is taken to be from a list of ten.
         """
         with self._remembering:
-            self._listed.setdefault(_place(query, task), {}).update(dict.fromkeys(names))
+            self._listed.setdefault(_place(query), {}).update(dict.fromkeys(names))
         return names
 
-    async def asearch(
-        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
-    ) -> list[str]:
+    async def asearch(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
         """The same, without holding up the event loop."""
-        return await asyncio.to_thread(self, query, k, task=task, among=among)
+        return await asyncio.to_thread(self, query, k, among=among)
 
-    def explain(self, query: str, k: int = 10, *, task: str | None = None) -> SearchExplanation:
+    def explain(self, query: str, k: int = 10) -> SearchExplanation:
         """Why these items are found: ranks before and after, and the earlier requests that moved them."""
         _check(query, k)
         index, vector = self._index, self._vector(query)
-        task = context_value("task") if task is None else task
         if vector is None or not len(index):
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
-        own = self._own_rows(index, query, vector, task)
+        own, task = self._own_rows(index, query, vector), context_value("task")
         return explained(index, query, vector, self.offsets, self.requests(), own=own, k=k, task=task)
 
-    def _own_rows(self, index: Index, query: str, vector: FloatArray | None, task: str | None) -> list[int]:
+    def _own_rows(self, index: Index, query: str, vector: FloatArray | None) -> list[int]:
         """The rows of the items that helped the caller's source with the same request."""
         source = context_value("source") or ""
-        helped = self._outcomes.helped(query, vector, index.middle, task=task or DEFAULT_TASK, source=source)
+        task = context_value("task") or DEFAULT_TASK
+        helped = self._outcomes.helped(query, vector, index.middle, task=task, source=source)
         return [index.keys[key] for key in helped if key in index.keys]
 
     def used(
@@ -243,7 +245,6 @@ class LearnedSearch:
         name: str,
         succeeded: bool = True,
         *,
-        task: str | None = None,
         source: str | None = None,
         at: float | None = None,
     ) -> bool:
@@ -256,7 +257,6 @@ class LearnedSearch:
             query: The text of the request, as it was searched.
             name: The name of the item.
             succeeded: Whether it did what it was used for.
-            task: As for the search.
             source: Who used it, such as a user or an agent, of whom none counts as more than one voice near a
                 request; None is the source of the caller's `context`. Without any, the request is a voice of its own.
             at: When the request was searched, in Unix seconds: where it was forgotten since, nothing is kept. None is
@@ -267,7 +267,6 @@ class LearnedSearch:
         """
         at = time.time() if at is None else at  # what is forgotten from now on is not brought back
         _check(query, 1)
-        check_text("task", task)
         check_text("source", source)
         if succeeded not in (True, False):  # any other word would count as a success
             raise InputError(f"succeeded: expected True or False, got {succeeded!r:.80}")
@@ -280,16 +279,15 @@ class LearnedSearch:
         vector = self._vector(query)
         if vector is None:
             return False  # logged
-        task = (context_value("task") if task is None else task) or DEFAULT_TASK
         source = context_value("source") or "" if source is None else source
         reward = SUCCEEDED if succeeded else FAILED
-        if (place := _place(query, task)) not in self._listed:
-            self(query, _ASSUMED, task=task)
+        if (place := _place(query)) not in self._listed:
+            self(query, _ASSUMED)
         with self._remembering:  # a list is kept once
             listed, self._listed[place] = self._listed.get(place, {}), {}
         rows = list(dict.fromkeys([row, *(index.rows[other] for other in listed if other in index.rows)]))[:_LONGEST]
         cards = [index.cards[other] for other in rows]
-        self._outcomes.note(query, vector, cards, index.vectors[rows], reward, task=task, source=source, at=at)
+        self._outcomes.note(query, vector, cards, index.vectors[rows], reward, task=place[1], source=source, at=at)
         return True
 
     def requests(self) -> list[PastRequest]:
@@ -350,7 +348,8 @@ class LearnedSearch:
             self._outcomes.look(step.tenant or "")
             requests = usable(self._outcomes.requests(current_tenant(), self._width), self._index)
             reason = step.detail.removeprefix(f"version {step.version}: ")
-            return Lesson.of(len(requests), self.offsets, reason, published=step.version is not None)
+            served = self.offsets
+            return Lesson(len(requests), weight_of(served), any_served(served), step.version is not None, reason)
 
     def _learned(self, step: Step) -> None:
         """Serve and log what the background learned."""
@@ -386,9 +385,9 @@ class LearnedSearch:
         return vector
 
 
-def _place(query: str, task: str | None) -> tuple[str, str, str]:
-    """Where the list of a request stands: that of the caller's tenant, and of the *task* or the caller's."""
-    return current_tenant(), (context_value("task") if task is None else task) or DEFAULT_TASK, query
+def _place(query: str) -> tuple[str, str, str]:
+    """Where the list of a request stands: that of the caller's tenant and task."""
+    return current_tenant(), context_value("task") or DEFAULT_TASK, query
 
 
 def _embedder(embed: Any) -> Embedder:

@@ -27,7 +27,7 @@ from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 from tttembed_rag.vectors.rows import Float64
-from tttembed_tools.index import WEIGHT, WEIGHTS, Index, Items, best, fused
+from tttembed_tools.index import WEIGHT, WEIGHTS, Index, best, fused
 from tttembed_tools.outcomes import Outcomes, PastRequest
 
 if TYPE_CHECKING:
@@ -65,15 +65,14 @@ class Lesson:
     published: bool
     reason: str
 
-    @classmethod
-    def of(cls, requests: int, offsets: Offsets | None, reason: str, *, published: bool = False) -> Lesson:
-        """The lesson of a pass after which *offsets* are served."""
-        moves = offsets is not None and any(offset.served for offset in offsets.values())
-        return cls(requests, weight_of(offsets), moves, published, reason)
-
     def __str__(self) -> str:
         verdict = "published" if self.published else "nothing new"
         return f"{verdict}: {self.requests} requests, weight of BM25 {self.weight:g}; {self.reason}"
+
+
+def any_served(offsets: Offsets | None) -> bool:
+    """Whether any of the *offsets* is served."""
+    return offsets is not None and any(offset.served for offset in offsets.values())
 
 
 def weight_of(offsets: Offsets | None) -> float:
@@ -199,15 +198,15 @@ class OutcomeLearner:
 
     Args:
         outcomes: Where outcomes are kept.
-        items: Gives the items as they are now.
+        index_of: Gives the items of a tenant as they are now.
         abstain: Whether the floor of the search is served.
     """
 
     judge = TOOL_CALLS
 
-    def __init__(self, outcomes: Outcomes, items: Callable[[], Items], *, abstain: bool) -> None:
+    def __init__(self, outcomes: Outcomes, index_of: Callable[[str], Index], *, abstain: bool) -> None:
         self.embedder = outcomes.embedder
-        self._outcomes, self._items, self._abstain = outcomes, items, abstain
+        self._outcomes, self._index_of, self._abstain = outcomes, index_of, abstain
 
     def learn(self, tenant: Tenant) -> Findings:
         """What the outcomes of *tenant* support.
@@ -217,21 +216,20 @@ class OutcomeLearner:
         """
         from tttembed_store.worker import Findings
 
-        index = self._items().for_tenant(tenant.name)
+        index = self._index_of(tenant.name)
         requests = usable(self._outcomes.requests(tenant.name, index.width), index)
         if len(requests) < 2:
             raise RewardError("expected at least 2 requests for which an item helped")
         if self._outcomes.alone(tenant.name, requests):  # it is believed like a user of his own search
             requests = [replace(request, source="") for request in requests]
         offsets = learn(requests, index)
-        moves = any(offset.served for offset in offsets.values())
         weight = offsets.settings[KEYWORD_WEIGHT]
         why = [f"{offset.key} {offset.evidence}" for offset in offsets.values()][:_EXPLAINED]
         if weight != WEIGHT:
             why.append(f"BM25 weighs {weight:g} instead of {WEIGHT:g}")
         return Findings(
             offsets,
-            serves=moves
+            serves=any_served(offsets)
             or weight != WEIGHT
             or (self._abstain and any(offsets.floor(task) is not None for task in offsets.tasks)),
             queries=len(requests),

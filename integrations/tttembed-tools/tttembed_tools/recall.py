@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 from tttembed_rag.serving.context import current_tenant
 from tttembed_tools.catalog import Card
-from tttembed_tools.index import Items
 from tttembed_tools.learned import LearnedSearch
 
 _log = logging.getLogger(__name__)
@@ -21,7 +20,7 @@ class LearnedRecall(LearnedSearch):
     """
 
     _kind = "memories"
-    _nothing = Items(own=True)
+    _apart = True
 
     def texts(self, names: Collection[str]) -> dict[str, str]:
         """The texts of the caller's memories of these *names*, in their order; without those that are not there."""
