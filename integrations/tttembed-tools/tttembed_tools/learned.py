@@ -22,7 +22,7 @@ from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import context, context_value, current_tenant
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
-from tttembed_tools.explaining import SearchExplanation, explained
+from tttembed_tools.explaining import explained
 from tttembed_tools.index import Index, best, texts_of
 from tttembed_tools.learning import FAILED, SUCCEEDED, Lesson, OutcomeLearner, any_served, fits, usable, weight_of
 from tttembed_tools.outcomes import Outcomes, PastRequest
@@ -223,8 +223,8 @@ class LearnedSearch:
         """The same, without holding up the event loop."""
         return await asyncio.to_thread(self, query, k, among=among)
 
-    def explain(self, query: str, k: int = 10) -> SearchExplanation:
-        """Why these items are found: ranks before and after, and the earlier requests that moved them."""
+    def explain(self, query: str, k: int = 10) -> str:
+        """Why these items are found: ranks before and now, and the nearest requests that each has helped."""
         _check(query, k)
         index, vector = self._index, self._vector(query)
         if vector is None or not len(index):

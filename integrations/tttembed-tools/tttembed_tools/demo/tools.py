@@ -143,7 +143,7 @@ def _measured(library: Dataset, index: Index, embedder: Embedder, seed: int) -> 
         ndcg10 = float(measured[-1].mean())
         rows.append(DemoRow(seed, count, first, ndcg10, *parts, lesson.weight, lesson.moves, *nothing))
     most = int(np.argmax(measured[-1] - measured[0]))
-    return rows, str(search.explain(texts[most], 3))
+    return rows, search.explain(texts[most], 3)
 
 
 def _ndcg(names: Sequence[str], grades: Mapping[str, float]) -> float:
