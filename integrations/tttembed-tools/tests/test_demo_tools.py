@@ -4,8 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from tttembed_tools.demo.office import office, unserved
-from tttembed_tools.demo.tools import run_tool_demo
+from tttembed_tools.demo.tools import office, run_tool_demo, unserved
 
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.testing import FakeEmbedder

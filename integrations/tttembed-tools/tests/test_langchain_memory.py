@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-import sqlite3
 import threading
-from contextlib import closing
 
 import pytest
 from langchain.agents import create_agent
@@ -12,7 +10,7 @@ from langchain.agents.middleware.types import ModelRequest, ModelResponse
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langgraph.store.base import GetOp, PutOp, SearchOp
+from langgraph.store.base import GetOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from pydantic import Field
 from tttembed_tools import LearnedRecall
@@ -59,25 +57,6 @@ def test_a_store_is_searched_by_namespace(recall, way):
     assert set(searched(store, way, ADA, query="the keys")) == {"door", "boat"}
     assert len(searched(store, way, ("memories",))) == 3
     assert len(searched(store, way, ("memories",), query="across namespaces")) == 3
-
-
-def test_items_that_are_deleted_together_are_forgotten_together(tmp_path):
-    """By one scrub of the recall's own file; what is put in between is known."""
-    file = tmp_path / "memories.db"
-
-    def writings():
-        """A number that rises by one each time that the file is written anew."""
-        with closing(sqlite3.connect(file)) as connection:
-            return connection.execute("PRAGMA schema_version").fetchone()[0]
-
-    with LearnedRecall({}, FakeEmbedder(), store=f"sqlite:///{file}") as own:
-        store = LearnedStore(InMemoryStore(), own)
-        store.batch([PutOp(ADA, key, {"content": f"the {key} memory"}) for key in "abc"])
-        before = writings()
-        store.batch([PutOp(ADA, "a", None), PutOp(ADA, "b", None), PutOp(ADA, "d", {"content": "the last memory"})])
-
-        assert writings() == before + 1
-        assert set(searched(store, "sync", ADA, query="memory")) == {"c", "d"}
 
 
 def test_what_another_process_did_is_seen(recall):

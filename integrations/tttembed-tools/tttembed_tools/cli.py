@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,7 @@ def demo(seeds: tuple[int, ...], json_path: Path | None) -> None:
 
     quiet = json_path is not None and str(json_path) == "-"
     say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
-    began = time.monotonic()
     rows = run_tool_demo(seeds, say)
-    say(f"It took {time.monotonic() - began:.0f} s.")
     if json_path is not None:
         write_json(json_path, rows)
 

@@ -1,13 +1,16 @@
 """The main job, shown: an agent's search over tools gets better by being told which tools worked.
 
 The tools are those of a made-up office, the requests are in a person's words. Half of the requests are seen, one after
-another: the tool that people finally used is what worked. The other half is only measured.
+another: the tool that people finally used is what worked. The other half is only measured. The office has eight
+servers of tools, two for every kind of work.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,6 @@ from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.rows import Float64
 from tttembed_tools.catalog import Card
-from tttembed_tools.demo.office import office, unserved
 from tttembed_tools.index import WEIGHT, Index, best
 from tttembed_tools.learning import fits, weight_of
 from tttembed_tools.tools import LearnedToolSearch
@@ -176,3 +178,39 @@ def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
         "worst": min(changes),
         "moves": f"{sum(row.moves for row in rows)}/{len(rows)}",
     }
+
+
+def office(seed: int) -> Dataset:
+    """64 tools, 192 requests, and the one tool that works for each, as the habit of this office is.
+
+    Every job can be done with either of two servers that do the same work, such as Gmail and Outlook. The office uses
+    one of the two for all jobs; the *seed* draws which. No request names a server.
+    """
+    tools, requests = _table("tools.tsv"), _table("requests.tsv")
+    servers: dict[str, list[str]] = {}
+    for tool in tools:
+        servers.setdefault(tool["job"], []).append(_server(tool["tool"]))
+    rivals = sorted({tuple(pair) for pair in servers.values()})
+    choices = np.random.default_rng(seed).integers(0, 2, len(rivals)).tolist()
+    used = {pair[choice] for pair, choice in zip(rivals, choices, strict=True)}
+    right = {tool["job"]: tool["tool"] for tool in tools if _server(tool["tool"]) in used}
+    return Dataset(
+        "a made-up office",
+        {tool["tool"]: f"{tool['tool']}: {tool['description']}" for tool in tools},
+        {f"request-{number}": sample["request"] for number, sample in enumerate(requests)},
+        {f"request-{number}": {right[sample["job"]]: 1.0} for number, sample in enumerate(requests)},
+    )
+
+
+def unserved() -> list[str]:
+    """40 everyday requests that no tool of the office serves."""
+    return [sample["request"] for sample in _table("unserved.tsv")]
+
+
+def _server(tool: str) -> str:
+    return tool.partition(".")[0]
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    text = resources.files("tttembed_tools.demo").joinpath(name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
