@@ -92,9 +92,9 @@ class LearnedStore(BaseStore):
         rest = {place: op for place, op in enumerate(ops) if place not in queries}
         puts = [op for op in rest.values() if isinstance(op, PutOp)]
         written = {op.namespace for op in puts}
-        self._mark(written)
+        yield "run", partial(self._mark, written)  # which waits for who reads
         results = dict(zip(rest, (yield "ask", list(rest.values())), strict=True))
-        self._mark(written)
+        yield "run", partial(self._mark, written)
         for namespace in written:
             if keys := [op.key for op in puts if op.namespace == namespace and op.value is None]:
                 yield "run", partial(self._forget, namespace, keys)
