@@ -1,6 +1,5 @@
 """The learned search: what it finds, before and after it was told which tools worked."""
 
-import asyncio
 import logging
 import subprocess
 import sys
@@ -758,19 +757,6 @@ def test_threads_search_add_and_learn_at_once(search):
     assert len(search.names) == len(CATALOG) + 8
     assert len(search.requests()) == len(LEARNED)
     assert first(search, UNSEEN) > 0.6
-
-
-def test_async_twins_do_the_same(search):
-    """A search can be awaited."""
-
-    async def story():
-        turn = search.turn()
-        found = await turn.asearch(request("redmail"), 3)
-        return found, await search.asearch(request("redmail"), 3)
-
-    found, again = asyncio.run(story())
-
-    assert found == again == search(request("redmail"), 3)
 
 
 # What a source found out for itself

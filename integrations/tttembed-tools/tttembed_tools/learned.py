@@ -20,6 +20,7 @@ from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import InputError, check_count, check_text, in_brief
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import context, context_value, current_tenant
+from tttembed_rag.serving.log import Known
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_tools.catalog import Card
 from tttembed_tools.explaining import explained
@@ -287,7 +288,8 @@ class LearnedSearch:
             listed, self._listed[place] = self._listed.get(place, {}), {}
         rows = list(dict.fromkeys([row, *(index.rows[other] for other in listed if other in index.rows)]))[:_LONGEST]
         cards = [index.cards[other] for other in rows]
-        self._outcomes.note(query, vector, cards, index.vectors[rows], reward, task=place[1], source=source, at=at)
+        known = Known(vector, index.vectors[rows], doc_ids=[card.key for card in cards])
+        self._outcomes.note(query, cards, reward, known, task=place[1], source=source, at=at)
         return True
 
     def requests(self) -> list[PastRequest]:

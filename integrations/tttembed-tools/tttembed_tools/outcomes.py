@@ -104,30 +104,20 @@ class Outcomes:
         self._again = 0.0  # when a store that was away is asked again: a search does not wait for it
 
     def note(
-        self,
-        query: str,
-        vector: FloatArray,
-        cards: list[Card],
-        vectors: FloatArray,
-        reward: float,
-        *,
-        task: str,
-        source: str,
-        at: float,
+        self, query: str, cards: list[Card], reward: float, known: Known, task: str, source: str, at: float
     ) -> None:
-        """Keep the *reward* of the first of the *cards* (d,) that were listed for a request; it is written soon.
+        """Keep the *reward* of the first of the *cards* that were listed for a request; it is written soon.
 
         Without a tenant it is the shared one's, unless a store of many processes has tenants: then nobody knows whose
         it is, and it is left out.
         """
         tenant = context_value("tenant") if self.shared else current_tenant()
-        known = Known(vector, vectors, doc_ids=[card.key for card in cards])
         rewards = [reward, *[None] * (len(cards) - 1)]
         texts = [card.text for card in cards]
         self._log.put(query, texts, rewards, known, tenant=tenant, task=task, source=source, at=at)
         own = self._of(source)
         with self._lock:
-            own.setdefault((task, query), (vector, {}))[1][cards[0].key] = reward
+            own.setdefault((task, query), (np.asarray(known.vector), {}))[1][cards[0].key] = reward
         if not self.shared and next(self._new) % _COUNTED == 0:
             self.store.keep_newest(max(_MOST, self.last))
 
