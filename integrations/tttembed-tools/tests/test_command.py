@@ -38,7 +38,7 @@ def test_cron_learns_what_agents_did(tmp_path, store):
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         teach(search, UNSEEN[:1])
         after = first(search, UNSEEN)
-        few = search.learn(grown=0.1)
+        few = search.learn_for_all(growth=0.1)[""]
 
     assert once[0] == again[0] == 0
     assert once[1].startswith(f"the shared tenant: published: {len(LEARNED)} requests")

@@ -325,11 +325,11 @@ def test_learning_goes_on_beyond_the_last_requests():
         teach(search, TOPICS[:20])
         search.learn()
         teach(search, TOPICS[20:21])
-        few = search.learn(grown=0.1)
+        few = search.learn_for_all(growth=0.1)[""]
         teach(search, LEARNED[21:])
 
         assert few.reason == "2 rewards are new, 4 are needed"
-        assert search.learn(grown=0.1).published
+        assert search.learn_for_all(growth=0.1)[""].published
 
 
 def test_the_weight_of_keywords_is_learned():

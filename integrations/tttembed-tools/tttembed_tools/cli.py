@@ -58,6 +58,7 @@ def learn(catalog: Path, store: str, embedder: str, *, abstain: bool) -> None:
     A tenant is learned for where outcomes that no process has learned from are at least a tenth of the others.
     """
     from tttembed_store.sql import open_store
+    from tttembed_store.worker import GROWTH
 
     from tttembed_tools import LearnedToolSearch
 
@@ -65,7 +66,7 @@ def learn(catalog: Path, store: str, embedder: str, *, abstain: bool) -> None:
         open_store(store, create=False) as opened,
         LearnedToolSearch(catalog, embedder, store=opened, abstain=abstain) as search,
     ):
-        lessons = search.learn_for_all(grown=None)
+        lessons = search.learn_for_all(growth=GROWTH)
         for tenant, lesson in lessons.items():
             say(f"{named(tenant)}: {lesson}")
         if not lessons:

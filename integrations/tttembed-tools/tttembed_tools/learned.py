@@ -301,22 +301,23 @@ class LearnedSearch:
         self.flush()
         return self._outcomes.requests(current_tenant(), self._width)
 
-    def learn(self, *, grown: float = 0.0) -> Lesson:
+    def learn(self) -> Lesson:
         """Learn from all uses of the caller's tenant, and serve what they support.
-
-        Args:
-            grown: Learn only where the outcomes that nothing was learned from are this share of the others, >= 0.
 
         Raises:
             StoreUnavailable: The store is away; what was served stays.
         """
         self.flush()  # what is written later is new in the next pass
-        return self._lesson(self._worker(grown).learn(current_tenant())[-1])
+        return self._lesson(self._worker().learn(current_tenant())[-1])
 
-    def learn_for_all(self, *, grown: float | None = 0.0) -> dict[str, Lesson]:
-        """The same for every tenant with something new, by name; None learns where there is a tenth more."""
+    def learn_for_all(self, *, growth: float = 0.0) -> dict[str, Lesson]:
+        """The same for every tenant with something new, by name.
+
+        Args:
+            growth: Learn only where the outcomes that nothing was learned from are this share of the others, >= 0.
+        """
         self.flush()
-        steps = self._worker(grown).round()
+        steps = self._worker(growth).round()
         return {step.tenant: self._lesson(step) for step in steps if step.tenant is not None}
 
     @contextmanager
@@ -327,7 +328,9 @@ class LearnedSearch:
             every: Seconds between two rounds, > 0.
             tenants: The tenants that are learned for; None is all.
         """
-        ended, worker = Event(), self._worker(None, tenants)
+        from tttembed_store.worker import GROWTH
+
+        ended, worker = Event(), self._worker(GROWTH, tenants)
         options = {"every": checked_interval("every", every), "stop": ended, "watch": self._learned}
         thread = Thread(target=worker.run, kwargs=options, name="tttembed-search", daemon=True)
         thread.start()
@@ -337,11 +340,10 @@ class LearnedSearch:
             ended.set()
             thread.join(_LAST_ROUND)
 
-    def _worker(self, growth: float | None, tenants: Sequence[str] | None = None) -> Worker:
-        """A worker of the store that learns from outcomes, by its own growth rule where that is None."""
-        from tttembed_store.worker import GROWTH, Worker
+    def _worker(self, growth: float = 0.0, tenants: Sequence[str] | None = None) -> Worker:
+        """A worker of the store that learns from outcomes."""
+        from tttembed_store.worker import Worker
 
-        growth = GROWTH if growth is None else growth
         return Worker(self._outcomes.store, learner=self._learner, tenants=tenants, min_new=1, growth=growth)
 
     def _lesson(self, step: Step) -> Lesson:
