@@ -675,17 +675,16 @@ def test_explain_says_why_nothing_serves(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_demo_json_on_stdout_is_pure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Demo with --json - prints the rows and none of its story, and still writes the report."""
+def test_demo_json_on_stdout_is_pure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Demo with --json - prints the rows and none of its story."""
     names = [f"tool {number}" for number in range(12)]
     requests = {f"r{number}": f"use {name}" for number, name in enumerate(names)}
     library = Dataset("few", {name: name for name in names}, requests, {f"r{i}": {n: 1.0} for i, n in enumerate(names)})
     monkeypatch.setattr(tools, "office", lambda _: library)
 
-    rows = json.loads(tttembed("demo", "--seeds", "0", "--out", tmp_path / "out", "--json", "-").stdout)
+    rows = json.loads(tttembed("demo", "--seeds", "0", "--json", "-").stdout)
 
     assert {row["seen"] for row in rows} == {0, 6}
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
 
 
 # Refusals
@@ -731,7 +730,6 @@ WRONG = {
     "top": ("explain small q3 {learned} --top 0", "top: expected at least 1, got 0"),
     "another width": ("explain small q3 {saved}", "offsets: expected the width of the vectors, 8, got 2"),
     "no seeds": ("demo --seeds ,", "seeds: expected "),
-    "report over a file": ("demo --out small/corpus.jsonl", "small/corpus.jsonl"),
     **{
         f"{command} {option} {value}": (
             f"{command} {option} {value} nowhere",

@@ -75,9 +75,8 @@ LAYERS = {
     "tttembed_tools": (
         ("catalog",),
         ("index", "outcomes"),
-        ("learning", "own"),
-        ("asking", "explaining"),
-        ("learner",),
+        ("learning",),
+        ("explaining",),
         ("learned",),
         ("recall", "tools"),
         ("__init__",),
