@@ -296,7 +296,7 @@ class TestRanker:
         ranker = TTTRanker(store=store, task="legal", tenant="acme", ranker=Vowels(), judge="vowels")
         documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
         ranker.run("zzz", documents)
-        ranker._cascade._verdicts.close()
+        ranker._sorter.cascade._verdicts.close()
 
         with open_store(store) as opened:
             kept = {tenant: opened.counts(tenant=tenant).rewards for tenant in ("acme", "")}
