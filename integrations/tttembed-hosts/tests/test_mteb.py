@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 from tttembed_hosts.catalogue import PAPER_TASKS, from_task, load_collection, load_skillret
-from tttembed_hosts.mteb import offsets_digest, two_pass, with_offsets
+from tttembed_hosts.mteb import OffsetEncoder, TwoPassSearch, offsets_digest
 
 from tttembed_rag import Evidence, InputError, JudgeError, Offset, Offsets
 from tttembed_rag.cli import main
@@ -150,21 +150,21 @@ def encoded(model, task, role, texts):
 
 
 class TestOffsets:
-    """`with_offsets` under `mteb.evaluate`."""
+    """`OffsetEncoder` under `mteb.evaluate`."""
 
     @pytest.mark.parametrize(
         ("name", "alpha", "same"), [("LocalTask", 0.0, True), ("Other", 0.9, True), ("LocalTask", 0.9, False)]
     )
     def test_scores_change_by_an_offset_of_the_tasks_own_name(self, encoder, task, name, alpha, same):
         """Without a dose, or with another task's, every score is the bare model's."""
-        steered = with_offsets(encoder, offsets_for(name, alpha=alpha))
+        steered = OffsetEncoder(encoder, offsets_for(name, alpha=alpha))
 
         assert (evaluated(encoder, task) == evaluated(steered, task)) is same
 
     def test_queries_are_what_offsets_give(self, encoder, task):
         """A steered query is the formula's, in the encoder's type and precision."""
         bare, offsets = encoded(encoder, task, "query", QUERIES.values()), offsets_for()
-        steered = encoded(with_offsets(encoder, offsets), task, "query", QUERIES.values())
+        steered = encoded(OffsetEncoder(encoder, offsets), task, "query", QUERIES.values())
 
         assert (type(steered), steered.dtype) == (type(bare), bare.dtype)
         assert_array_equal(np.asarray(steered), offsets.apply(np.asarray(bare), task="LocalTask"))
@@ -172,14 +172,14 @@ class TestOffsets:
     def test_documents_are_untouched(self, encoder, task):
         """Documents keep their vectors, bit for bit."""
         texts = [text for _, text in DOCUMENTS.values()]
-        steered = encoded(with_offsets(encoder, offsets_for()), task, "document", texts)
+        steered = encoded(OffsetEncoder(encoder, offsets_for()), task, "document", texts)
 
         assert_array_equal(np.asarray(encoded(encoder, task, "document", texts)), np.asarray(steered))
 
     def test_a_private_offset_reaches_its_query_alone(self, encoder, task):
         """A query is known by its id."""
         bare = np.asarray(encoded(encoder, task, "query", QUERIES.values()))
-        model = with_offsets(encoder, offsets_for(query_id="q2"))
+        model = OffsetEncoder(encoder, offsets_for(query_id="q2"))
         moved = (np.asarray(encoded(model, task, "query", QUERIES.values())) != bare).any(axis=1)
 
         assert moved.tolist() == [query == "q2" for query in QUERIES]
@@ -199,7 +199,7 @@ class TestOffsets:
                 """The encoder's vectors in half the bits."""
                 return torch.as_tensor(np.asarray(encoder.encode(inputs, **options))).bfloat16()
 
-        steered = encoded(with_offsets(Half(), offsets_for()), task, "query", QUERIES.values())
+        steered = encoded(OffsetEncoder(Half(), offsets_for()), task, "query", QUERIES.values())
 
         assert steered.dtype == torch.bfloat16
         assert not torch.equal(steered, encoded(Half(), task, "query", QUERIES.values()))
@@ -209,7 +209,7 @@ class TestOffsets:
         import mteb
 
         cache = mteb.ResultCache(tmp_path)
-        models = [encoder, *(with_offsets(encoder, offsets_for(seed=seed)) for seed in (1, 2))]
+        models = [encoder, *(OffsetEncoder(encoder, offsets_for(seed=seed)) for seed in (1, 2))]
         scores = [
             mteb.evaluate(model, task, cache=cache, show_progress_bar=False, co2_tracker=False).task_results[0].scores
             for model in models
@@ -223,7 +223,7 @@ class TestOffsets:
         from mteb.models.cache_wrappers import CachedEmbeddingWrapper
 
         for seed in (1, 2):
-            model = with_offsets(encoder, offsets_for(seed=seed))
+            model = OffsetEncoder(encoder, offsets_for(seed=seed))
             cached = CachedEmbeddingWrapper(model, tmp_path)
             through = encoded(cached, task, "query", QUERIES.values())
             cached.close()
@@ -241,16 +241,16 @@ class TestOffsets:
 
     def test_a_sentence_transformer_is_wrapped(self, encoder, task):
         """What `mteb.evaluate` takes bare is taken here too."""
-        model = with_offsets(encoder.model, offsets_for())
+        model = OffsetEncoder(encoder.model, offsets_for())
 
         assert (
-            evaluated(with_offsets(encoder, offsets_for()), task)["ndcg_at_10"] == evaluated(model, task)["ndcg_at_10"]
+            evaluated(OffsetEncoder(encoder, offsets_for()), task)["ndcg_at_10"] == evaluated(model, task)["ndcg_at_10"]
         )
 
     def test_anything_else_is_refused(self):
         """A model without the protocol is named."""
         with pytest.raises(InputError, match=r"model: expected an encoder of mteb .* got str"):
-            with_offsets("all-MiniLM-L6-v2", offsets_for())
+            OffsetEncoder("all-MiniLM-L6-v2", offsets_for())
 
 
 def labels(**settings):
@@ -264,40 +264,43 @@ def labels(**settings):
 
 
 class TestTwoPass:
-    """`two_pass` under `mteb.evaluate`."""
+    """`TwoPassSearch` under `mteb.evaluate`."""
 
     def test_a_good_judge_helps(self, encoder, task):
         """Two searches with a judge between them find at least what one does, and here more."""
         assert (
-            evaluated(two_pass(encoder, labels(), depth=5), task)["ndcg_at_10"] > evaluated(encoder, task)["ndcg_at_10"]
+            evaluated(TwoPassSearch(encoder, labels(), depth=5), task)["ndcg_at_10"]
+            > evaluated(encoder, task)["ndcg_at_10"]
         )
 
     def test_judges_the_first_candidates(self, encoder, task):
         """Every labelled query is judged to the depth, no pair twice."""
         judge = labels()
-        evaluated(two_pass(encoder, judge, depth=2), task)
+        evaluated(TwoPassSearch(encoder, judge, depth=2), task)
 
         assert len(judge.asked) == len(set(judge.asked)) == 2 * len(QRELS)
 
     def test_keeps_the_offsets_it_learned(self, encoder, task):
         """They are private to each query, and named by task and id."""
-        search = two_pass(encoder, labels(), depth=4)
+        search = TwoPassSearch(encoder, labels(), depth=4)
         evaluated(search, task)
 
         assert {f"query:LocalTask/{query}" for query in QRELS} >= set(search.offsets) > set()
 
     def test_reordering_puts_the_best_judged_first(self, encoder, task):
         """With every document judged, the order of rewards is the order of the result."""
-        assert evaluated(two_pass(encoder, labels(), depth=5, reorder=True), task)["ndcg_at_10"] == 1.0
+        assert evaluated(TwoPassSearch(encoder, labels(), depth=5, reorder=True), task)["ndcg_at_10"] == 1.0
 
     def test_a_broken_judge_is_an_error(self, encoder, task):
         """Scores of half a judgement are not reported as a result."""
         with pytest.raises(JudgeError, match="labels: expected to judge every candidate"):
-            evaluated(two_pass(encoder, labels(error=JudgeError("gone"))), task)
+            evaluated(TwoPassSearch(encoder, labels(error=JudgeError("gone"))), task)
 
     def test_settings_are_told_apart(self, encoder):
         """Depth and order are part of the revision under which results are kept."""
-        made = [two_pass(encoder, labels(), depth=depth, reorder=order) for depth in (2, 4) for order in (False, True)]
+        made = [
+            TwoPassSearch(encoder, labels(), depth=depth, reorder=order) for depth in (2, 4) for order in (False, True)
+        ]
 
         assert len({search.mteb_model_meta.revision for search in made}) == 4
 
