@@ -1,6 +1,5 @@
 """What LangChain alone asks of retrievers and compressors; the laws of all stand in tests/adapters."""
 
-
 import numpy as np
 import pytest
 from langchain_core.callbacks import CallbackManager
@@ -41,7 +40,7 @@ def make(judge=None, *, offsets=(), **settings):
 
 def texts(documents):
     """What was found."""
-    return [one.page_content for one in documents]
+    return [document.page_content for document in documents]
 
 
 class TestStandardSuite(RetrieversIntegrationTests):
@@ -84,7 +83,7 @@ async def test_metadata_names_the_task():
 
 def test_a_filter_holds_in_both_searches():
     allowed = set(TEXTS[:30])
-    retriever = make(k=10, search_kwargs={"filter": lambda one: one.page_content in allowed})
+    retriever = make(k=10, search_kwargs={"filter": lambda document: document.page_content in allowed})
 
     assert set(texts(retriever.invoke("q"))) <= allowed
 
@@ -148,7 +147,7 @@ class TestRescoringCompressor:
         assert compressor.compress_documents(unknown, "find 17") == unknown
         assert await compressor.acompress_documents(unknown, "find 17") == unknown
         assert compressor.compress_documents(found[::-1], "find 17") == found[::-1]
-        said = [one.message for one in caplog.records if one.levelname == "ERROR"]
+        said = [record.message for record in caplog.records if record.levelname == "ERROR"]
         assert [one.startswith("61 documents stand as they came: KeyError") for one in said] == [True]
 
 
@@ -190,8 +189,8 @@ class TestRescoringRetriever:
     def test_another_task_keeps_the_order_of_the_store(self):
         """Words are learned by task; the call's metadata names it."""
         retriever = self.retriever(task="numbers", k=60)
-        plain = [one.page_content for one in retriever.invoke("find 17")]
-        expected = [one.page_content for one in retriever.vectorstore.similarity_search("find 17", k=60)]
+        plain = [document.page_content for document in retriever.invoke("find 17")]
+        expected = [document.page_content for document in retriever.vectorstore.similarity_search("find 17", k=60)]
         named = retriever.invoke("find 17", config={"metadata": {"tttembed_task": "numbers"}})
         assert plain == expected
         assert named[0].page_content == "passage 17"
@@ -207,8 +206,8 @@ class TestRescoringRetriever:
         retriever = self.retriever(k=60)
         store = Distances.from_texts(TEXTS, retriever.embeddings)
         plain = RescoringRetriever(vectorstore=store, embeddings=retriever.embeddings, depth=60, k=60)
-        found = [[one.page_content for one in plain.invoke("find 17")] for _ in range(2)]
-        assert found == [[one.page_content for one in store.similarity_search("find 17", k=60)]] * 2
+        found = [[document.page_content for document in plain.invoke("find 17")] for _ in range(2)]
+        assert found == [[document.page_content for document in store.similarity_search("find 17", k=60)]] * 2
         assert [record.message for record in caplog.records if "cosine" in record.message] == [
             caplog.records[0].message
         ]
