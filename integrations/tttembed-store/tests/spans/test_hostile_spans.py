@@ -59,7 +59,7 @@ def test_a_project_of_more_spans_than_the_limit_is_told(caplog, limit, cut):
 def test_spans_that_are_none_are_one_error(span):
     """Whatever stands in the list of a project, its command ends with one line."""
     client = SimpleNamespace(get_spans=lambda **_: [span])
-    with pytest.raises(DataError, match="project 'mine': expected spans of Phoenix"):
+    with pytest.raises(DataError, match="project 'mine': expected an answer of Phoenix"):
         PhoenixProject(SimpleNamespace(spans=client), "mine").spans()
 
 
