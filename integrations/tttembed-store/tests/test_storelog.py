@@ -81,7 +81,7 @@ class TestWriting:
 
         [one] = store.judge_queue.waiting("later", tenant="")
         assert (one.query, [shown.text for shown in one.candidates], one.task) == ("q", ["b", "a"], "billing")
-        assert log.counts == Captured(written=3, queued=0, dropped=0, sampled_out=0, failed=0)
+        assert log.counts == Captured(written=3, queued=0, dropped=0, failed=0)
 
     def test_a_judge_brings_its_fingerprint_and_scale(self, store):
         """A log made for a judge is checked against it."""
@@ -133,7 +133,7 @@ class TestWriting:
         log.flush()
 
         assert (store.counts().pairs, store.counts().rewards) == (640, 640)
-        assert log.counts == Captured(written=640, queued=0, dropped=0, sampled_out=0, failed=0)
+        assert log.counts == Captured(written=640, queued=0, dropped=0, failed=0)
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ class TestHarm:
             forgotten.set()
             log.flush()
 
-            assert log.counts == Captured(written=4, queued=0, dropped=0, sampled_out=0, failed=0, forgotten=2)
+            assert log.counts == Captured(written=4, queued=0, dropped=0, failed=0, forgotten=2)
 
     def test_a_query_that_the_database_refuses_holds_nothing_up(self, sqlite_url, store):
         """It costs itself, and no other."""
@@ -434,7 +434,7 @@ class TestHarm:
         log.close(0.2)
         log.observe("late", ["a"])
 
-        assert log.counts == Captured(written=0, queued=0, dropped=1, sampled_out=0, failed=1)
+        assert log.counts == Captured(written=0, queued=0, dropped=1, failed=1)
         assert "1 served queries were not written: " in caplog.text
 
     def test_requests_that_still_come_cost_nothing_that_waits(self, store):
@@ -507,7 +507,7 @@ class TestHarm:
             log.record(f"q{number}", [f"{number} a", f"{number} b"], [1, 0])
         log._end(math.inf, patience=2.0)
 
-        assert log.counts == Captured(written=40, queued=0, dropped=0, sampled_out=0, failed=0)
+        assert log.counts == Captured(written=40, queued=0, dropped=0, failed=0)
         assert store.counts().queries == 40
 
     def test_closing_at_once_leaves_no_thread_behind(self, store, caplog):
@@ -530,35 +530,19 @@ class TestHarm:
         assert f"{log.counts.failed} served queries were not written: the time was over" in caplog.messages
 
 
-class TestSampling:
-    """Less than everything."""
-
-    def test_a_share_of_queries_is_kept(self, store):
-        """Half of the queries, the same half for every tap."""
-        with StoreLog(store, "judge", share=0.5) as first, StoreLog(store, "judge", share=0.5) as second:
-            for number in range(400):
-                first.observe(f"q{number}", ["a"])
-                second.record(f"q{number}", ["a"], [0.5])
-
-        assert 140 < first.counts.written < 260
-        assert first.counts.written + first.counts.sampled_out == 400
-        assert first.counts == second.counts
-        assert store.counts().queries == first.counts.written
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"share": 0.0}, r"^share: expected a share in \(0, 1\], got 0$"),
-            ({"capacity": 0}, r"^capacity: expected at least 1, got 0$"),
-            ({"max_bytes": 0}, r"^max_bytes: expected at least 1, got 0$"),
-            ({"tenant": 3}, r"^tenant: expected a text or None, got int$"),
-            ({"scale": "stars"}, r"^scale"),
-        ],
-    )
-    def test_wrong_options_are_refused(self, store, options, message):
-        """Options are checked where they are written."""
-        with pytest.raises(InputError, match=message):
-            StoreLog(store, "judge", **options)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capacity": 0}, r"^capacity: expected at least 1, got 0$"),
+        ({"max_bytes": 0}, r"^max_bytes: expected at least 1, got 0$"),
+        ({"tenant": 3}, r"^tenant: expected a text or None, got int$"),
+        ({"scale": "stars"}, r"^scale"),
+    ],
+)
+def test_wrong_options_are_refused(store, options, message):
+    """Options are checked where they are written."""
+    with pytest.raises(InputError, match=message):
+        StoreLog(store, "judge", **options)
 
 
 class TestProcesses:
