@@ -79,8 +79,8 @@ class TestWriting:
             log.observe("q", ["b", "a", " "], task="billing")
         log.flush()
 
-        [one] = store.judge_queue.waiting("later", tenant="")
-        assert (one.query, [shown.text for shown in one.candidates], one.task) == ("q", ["b", "a"], "billing")
+        [query] = store.judge_queue.waiting("later", tenant="")
+        assert (query.query, [shown.text for shown in query.candidates], query.task) == ("q", ["b", "a"], "billing")
         assert log.counts == Captured(written=3, queued=0, dropped=0, failed=0)
 
     def test_a_judge_brings_its_fingerprint_and_scale(self, store):
@@ -107,17 +107,17 @@ class TestWriting:
     def test_what_the_caller_knows_is_not_looked_for(self, store):
         """Given vectors and ids are taken as they are."""
         known = Known(vector=[1.0] * 8, document_vectors=[[2.0] * 8, None], query_id="id", doc_ids=["one", "two"])
-        asked = []
+        embedded = []
 
         def embed(texts):
-            asked.extend(texts)
+            embedded.extend(texts)
             return vectors(texts)
 
         with StoreLog(store, "judge", embed_query=vector, embed_documents=embed) as log:
             log.record("q", ["a", "b"], [0.1, 0.2], known=known)
 
         rewards = store.rewards("judge")
-        assert asked == ["b"]
+        assert embedded == ["b"]
         assert (rewards.query_ids.tolist(), rewards.query_vectors.tolist()) == (["id"], [[1.0] * 8])
         assert sorted(vectors_of(rewards)) == sorted([tuple([2.0] * 8), name("b")])
 
@@ -260,9 +260,7 @@ class TestHarm:
 
         assert {tenant: store.counts(tenant).queries for tenant in store.tenants()} == {"": 2, "acme": 1}
         assert (log.counts.written, log.counts.without_tenant) == (2, 3)
-        assert [one.message for one in caplog.records if "without a tenant" in one.message] == [
-            caplog.records[0].message
-        ]
+        assert [line for line in caplog.messages if "without a tenant" in line] == caplog.messages[:1]
 
     def test_a_tenant_may_be_required(self, store):
         """Also in a store that has none yet; in a plain thread, where no context is known, nothing is recorded."""
@@ -417,7 +415,7 @@ class TestHarm:
             assert not flushed
             assert log.flush(60)
             assert store.counts().queries == 2
-        assert [one.levelno for one in caplog.records] == [logging.WARNING] * 2
+        assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
 
     def test_numbers_beyond_the_precision_of_the_store_are_counted(self, store):
         """Without a warning where the query is answered."""
