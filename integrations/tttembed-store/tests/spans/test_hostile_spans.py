@@ -96,6 +96,14 @@ def test_a_hostile_span_costs_itself_alone(tmp_path, sqlite_url, hostile):
     assert ("tea", ["kettle"], None) in [(query.query, texts(query), query.vector) for _, query in read]
 
 
+@pytest.mark.parametrize("metadata", [DEEP, '{"tttembed_task": "bil'], ids=["deep", "cut"])
+def test_metadata_that_cannot_be_read_costs_the_task_alone(metadata):
+    """The query of the span is read without it."""
+    ((_, served),) = served_in([Span("1", "t", None, FINE | {"metadata": metadata})], Reader())
+
+    assert (served.query, texts(served), served.task) == ("tea", ["kettle"], "default")
+
+
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), 10**400, "high", None])
 def test_a_score_that_is_no_number_costs_its_document_alone(score):
     """The other documents of the reranker keep theirs."""
