@@ -265,31 +265,3 @@ def test_feedback_in_a_file_is_enough(tmp_path):
     assert written.exit_code == 0, written.output
     assert json.loads(Bridge.load(tmp_path / "b.safetensors").probe)["name"] == ""
     assert open_embedder(f"{fake}?bridge={tmp_path / 'b.safetensors'}").embed_queries(["topic1"]).shape == (1, 64)
-
-
-def test_two_models_are_compared_query_by_query(folder):
-    """`eval` says whether the other model is better, and how many of its documents nobody judged."""
-    arguments = ["eval", str(folder), "--vectors", "old", "--vectors", "new"]
-    result = CliRunner().invoke(main, arguments)
-    rows = json.loads(CliRunner().invoke(main, [*arguments, "--json", "-"]).output)
-
-    assert result.exit_code == 0, result.output
-    assert [row["embedder"] for row in rows] == ["old", "new"]
-    assert [row["queries"] for row in rows] == [120, 120]
-    assert rows[1]["ci_low"] <= rows[1]["delta"] <= rows[1]["ci_high"]
-    assert rows[1]["delta"] == pytest.approx(rows[1]["ndcg10"] - rows[0]["ndcg10"])
-    verdict = "better" if rows[1]["ci_low"] > 0 else "worse" if rows[1]["ci_high"] < 0 else "not proven to differ"
-    assert f"new: {rows[1]['delta']:+.3f}" in result.output
-    assert verdict in result.output
-
-
-def test_models_of_a_file_are_compared(tmp_path):
-    rows = ["query,document,thumb"]
-    for number in range(30):
-        rows += [f"about topic{number},manual on topic{number},1", f"about topic{number},notes on topic9,-1"]
-    (votes := tmp_path / "votes.csv").write_text("\n".join(rows), encoding="utf-8")
-    fake = "python:tttembed_rag.testing:FakeEmbedder"
-    result = CliRunner().invoke(main, ["eval", str(votes), "--embed", fake, "--embed", f"{fake}?dimensions=4"])
-
-    assert result.exit_code == 0, result.output
-    assert f"{fake}?dimensions=4: -" in result.output

@@ -172,38 +172,6 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def test_figures_of_written_questions_are_those_that_the_benchmark_wrote() -> None:
-    """`python benchmarks/written.py --judge SPEC --json benchmarks/results/written.json` takes minutes."""
-    found = json.loads((RESULTS / "written.json").read_text(encoding="utf-8"))
-
-    def spread(of: Mapping[str, Any]) -> str:
-        return f"{digits(of['mean'])} [{digits(of['low'])}, {digits(of['high'])}]"
-
-    def told(of: Mapping[str, Any]) -> str:
-        return spread(of) if of["verdict"] == "published" else "not served"
-
-    rows = []
-    for one in found:
-        pairs = [
-            of for judge in ("own answer", "judged") for of in (told(one["told"][judge]), spread(one["true"][judge]))
-        ]
-        rows.append([one["set"], one["questions"], digits(one["own answer first"], ".2f"), *pairs])
-    first = [row for one in found for row in one["first"]]
-    for count in sorted({row["verdicts"] for row in first}):
-        mine = [row for row in first if row["verdicts"] == count]
-        starts = [row[judge][way] for judge in ("own answer", "judged") for way in ("on top", "chosen") for row in mine]
-        ways = [starts[at : at + len(mine)] for at in range(0, len(starts), len(mine))]
-        means = [sum(way) / len(mine) for way in ([row["without"] for row in mine], *ways)]
-        rows.append([str(count), *map(digits, means)])
-
-    printed, true = (
-        " and ".join(digits(sum(one[of][judge]["mean"] for one in found) / len(found)) for judge in found[0][of])
-        for of in ("told", "true")
-    )
-    assert [row for row in rows if f"| {' | '.join(row)} |" not in NUMBERS] == []
-    assert f"Printed figures are {printed} on the mean of six, true ones {true};" in NUMBERS
-
-
 def test_figures_of_memory_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/memory.py --json benchmarks/results/memory.json` takes two minutes."""
     found = json.loads((RESULTS / "memory.json").read_text(encoding="utf-8"))

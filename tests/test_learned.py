@@ -14,13 +14,11 @@ from click.testing import CliRunner
 from tttembed_rag import InputError, Learned, context
 from tttembed_rag.cli import main
 from tttembed_rag.errors import RewardError
-from tttembed_rag.learned.writing import written_questions
 from tttembed_rag.testing import FakeEmbedder, FakeJudge, word_overlap
 
 TOPICS = [f"{noun} {where}" for noun in ("refunds", "invoices", "backups", "payments") for where in "abcdefghij"]
 PAGES = [f"{kind} on {topic}" for topic in [*TOPICS, "taxes"] for kind in ("manual", "guide with examples")]
 QUESTIONS = [f"how do {topic} work" for topic in TOPICS]
-TITLED = [f"How {topic} work\n{kind} on {topic}" for topic in TOPICS for kind in ("manual", "guide with examples")]
 TAXES = "how do taxes work"
 
 
@@ -166,56 +164,6 @@ class TestAsking:
     def test_what_is_no_search_is_refused(self):
         with pytest.raises(InputError, match=r"^search: expected a function from a question to documents, got list$"):
             made().ask(QUESTIONS, PAGES)
-
-
-class TestWrittenQuestions:
-    """Questions that nobody asked."""
-
-    def test_they_are_served_by_an_explicit_word_alone(self):
-        ttt = made(lambda _, texts: [0.9 if "guide" in text else 0.1 for text in texts])
-        ttt.ask_documents(TITLED, n=40)
-        withheld, before = ttt.learn(), ttt.live.current
-        served = ttt.learn(written=True)
-
-        assert (withheld.decision, before, served.decision) == ("not yet", None, "served")
-        assert str(withheld).startswith("not yet: nobody asked these questions; learn(written=True) serves them")
-        assert str(served).endswith("; from written questions; rerank 5 instead of 6")
-
-    def test_sixteen_questions_that_were_asked_drop_them(self, learned):
-        conclusion = learned.learn()
-        learned.ask_documents(TITLED)
-
-        assert learned.learn(written=True) == conclusion
-
-    @pytest.mark.parametrize(
-        ("text", "question"),
-        [
-            ("# Refunds\nA refund takes a week.", "Refunds"),
-            (
-                "A refund takes a week. " + "It is paid back to the card with which you paid. " * 3,
-                "A refund takes a week.",
-            ),
-        ],
-    )
-    def test_without_a_writer_they_are_titles_and_headings(self, text, question):
-        assert written_questions([text], 1, None) == [question]
-
-    def test_a_writer_must_not_use_the_rarest_words_of_the_text(self):
-        """It is told so, and an answer that does is left out."""
-        prompts = []
-
-        def writer(prompt):
-            prompts.append(prompt)
-            return "When is money returned?" if "refund" in prompt else "What about invoices?"
-
-        texts = ["A refund takes a week.", "invoices arrive monthly"]
-
-        assert written_questions(texts, 2, writer) == ["When is money returned?"]
-        assert "Do not use any of these words: refund, takes, week." in prompts[0]
-
-    def test_texts_that_give_no_question_are_refused(self):
-        with pytest.raises(InputError, match=r"^texts: expected some that give questions, got none of 1$"):
-            written_questions(["week"], 1, lambda _: "week")
 
 
 @pytest.mark.parametrize(
