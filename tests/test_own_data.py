@@ -132,7 +132,9 @@ NO_VOTES = {
     "query,document,rating\nq,d,90%\n": "votes.csv:2: rating: expected a number, got '90%'",
     "query;document;reward\nq;d;1,000\n": "reward: expected a number, got '1,000', whose comma may divide",
     **{
-        f"query,document,grade\nq,a,{low}\nq,b,{high}\n": f", got whole numbers from {low} to {high}: name their --scale"
+        f"query,document,grade\nq,a,{low}\nq,b,{high}\n": (
+            f"3, 5, 10 or 100, got whole numbers from {low} to {high}: name their --scale"
+        )
         for low, high in ((0, 2), (0, 4), (1, 20), (0, 230))
     },
     "query,text,score,label\nq,d,.8,0\n": "click, success, got score, label",
