@@ -157,25 +157,17 @@ def test_a_log_has_no_vectors_of_its_queries(tmp_path):
     assert embedded.exit_code == 0, embedded.output
 
 
-def test_a_cap_on_money_is_told(folder, cohere, spec):
-    """The run ends cleanly, says why, and what was judged is written."""
-    options = ("--depth", "5", "--budget", "usd=13.5", "--price", "request=0.5")
+@pytest.mark.parametrize(("cap", "queries"), [(13.5, 3), (11.9, 0)])
+def test_a_cap_on_money_is_told(folder, cohere, spec, cap, queries):
+    """What was judged is written; where the examination alone would use up the money, not even that is asked."""
+    options = ("--depth", "5", "--budget", f"usd={cap}", "--price", "request=0.5")
     result = tttembed("judge", folder, "--judge", spec, *options)
 
     assert result.exit_code == 0
     assert "stopped: budget: the next answer could exceed a cap; raise it and run again to continue" in result.stdout
     (written,) = (folder / "scores").glob("*.tsv")
-    assert len(rows(written)) == 15
-    assert len(cohere.asked) == 24 + 3  # the examination and three queries: 13.5 dollars
-
-
-def test_a_cap_that_leaves_no_room_asks_nothing(folder, cohere, spec):
-    """Where the examination alone would use up the money, not even that is asked."""
-    result = tttembed("judge", folder, "--judge", spec, "--budget", "usd=11.9", "--price", "request=0.5")
-
-    assert result.exit_code == 0
-    assert "stopped: budget" in result.stdout
-    assert cohere.asked == []
+    assert len(rows(written)) == 5 * queries
+    assert len(cohere.asked) == (24 + queries) * bool(queries)
 
 
 def test_a_free_judge_needs_no_price(folder):
