@@ -146,14 +146,14 @@ def test_the_top_has_sixteen_commands_at_most() -> None:
 
 def commands_of(group: click.Group = main, before: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
     """All commands by what is typed after `tttembed`, those of other distributions too."""
-    found = {}
+    commands = {}
     for name in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), name)
         if isinstance(command, click.Group):
-            found |= commands_of(command, (*before, name))
+            commands |= commands_of(command, (*before, name))
         else:
-            found[*before, name] = command
-    return found
+            commands[*before, name] = command
+    return commands
 
 
 COMMANDS = commands_of()
@@ -223,18 +223,18 @@ def test_the_table_has_a_line_per_outcome(folder: Path) -> None:
 
 def test_the_table_counts_the_queries_that_were_rewarded(folder: Path) -> None:
     """Of thirty queries, nine held out, 21 are rewarded at most, however many are asked for; they stand there once."""
-    said = tttembed("eval", folder, *SMALL, "--scopes", "auto", "--rewarded", "4,64,500").stdout
+    printed = tttembed("eval", folder, *SMALL, "--scopes", "auto", "--rewarded", "4,64,500").stdout
 
-    assert [line[2] for line in table_of(said)] == ["4", "4", "21", "21"] * 2
-    assert "small: with 21 judged queries, auto" in said
+    assert [line[2] for line in table_of(printed)] == ["4", "4", "21", "21"] * 2
+    assert "small: with 21 judged queries, auto" in printed
 
 
 def test_the_table_ends_with_a_sentence(folder: Path) -> None:
     """Below it stands what the columns mean, and what `auto` did to queries that nobody judged."""
     *_, conclusion = tttembed("eval", folder, *SMALL).stdout.splitlines()
 
-    said = r"small: with 4 judged queries, auto serves nothing, and nothing changes \(TTT-G\d\d(, TTT-G\d\d)*\)\."
-    assert re.fullmatch(said, conclusion)
+    sentence = r"small: with 4 judged queries, auto serves nothing, and nothing changes \(TTT-G\d\d(, TTT-G\d\d)*\)\."
+    assert re.fullmatch(sentence, conclusion)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_the_sentence_says_what_is_certain(low: float, high: float, word: str) -
     """Whether the interval lies above zero, holds it, or lies below it; of the most judged queries."""
     row = {"ci_low": low, "delta": (low + high) / 2, "ci_high": high, "published": True, "rerank_delta": 0.1}
     row |= {"raw_ndcg10": 0.5, "ndcg10": 0.5 + (low + high) / 2, "harmed_fraction": 0.1, "left_out": 3}
-    cells = {("wings", "heldout", asked, "auto"): [row | {"rewarded_queries": asked}] for asked in (16, 64)}
+    cells = {("wings", "heldout", judged, "auto"): [row | {"rewarded_queries": judged}] for judged in (16, 64)}
 
     (line,) = conclusions(cells)
 
@@ -401,10 +401,10 @@ def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
     offset = Offset("task", np.ones(2, np.float32), 0.9, 99, evidence, task="billing", skips=skips, floor=floor)
     Offsets([offset], width=2).save(path := tmp_path / "offsets.safetensors")
 
-    told = tttembed("show", path).stdout.splitlines()
+    lines = tttembed("show", path).stdout.splitlines()
     record = json.loads(tttembed("show", path, "--json").stdout)
 
-    assert told[1:] == [
+    assert lines[1:] == [
         "  rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs",
         "  a cascade skips the reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)",
         f"  {floor.told()}",
@@ -511,12 +511,12 @@ def test_explain_tells_ranks_and_scores(folder: Path, learned: Path, query: str)
     }
 
     record = explained(folder, query, learned, "--top", "5")
-    told = [
+    moves = [
         (m["document"], m["rank_before"], m["rank"], f"{m['score_before']:.4f}", f"{m['score']:.4f}")
         for m in record["rose"] + record["fell"]
     ]
 
-    assert (expected, len(expected)) == (set(told), len(told))
+    assert (expected, len(expected)) == (set(moves), len(moves))
     assert all(move["rank"] < move["rank_before"] for move in record["rose"])
     assert all(move["rank"] > move["rank_before"] for move in record["fell"])
 

@@ -106,11 +106,11 @@ class TestServing:
     def test_queries_find_what_the_reranker_prefers(self, learned):
         """Nobody asked about taxes; before, vectors are those of the model, bit for bit."""
         before = learned.embeddings([TAXES])
-        found = first(learned, TAXES)
+        page = first(learned, TAXES)
         learned.learn()
 
         assert before.tolist() == embed([TAXES]).tolist()
-        assert (found, first(learned, TAXES)) == ("manual on taxes", "guide with examples on taxes")
+        assert (page, first(learned, TAXES)) == ("manual on taxes", "guide with examples on taxes")
 
     def test_what_is_reranked_is_learned_from(self):
         """Scores come as they are."""
@@ -219,17 +219,17 @@ class TestCommand:
         labels = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{2 * i + 1}\t1" for i in range(len(QUESTIONS)))]
         (tmp_path / "qrels" / "test.tsv").write_text("\n".join(labels), encoding="utf-8")
         page = tmp_path / "page.html"
-        printed, code, told = tried(tmp_path, "--judge", "python:mine:judge", "--budget", "pairs=90", "--html", page)
+        printed, code, errors = tried(tmp_path, "--judge", "python:mine:judge", "--budget", "pairs=90", "--html", page)
 
-        assert (code, printed[:6] in ("served", "not ye", "nothin")) == (0, True), told
-        assert "judged: 90 of 90 pairs" in told
+        assert (code, printed[:6] in ("served", "not ye", "nothin")) == (0, True), errors
+        assert "judged: 90 of 90 pairs" in errors
         assert "<html" in page.read_text(encoding="utf-8")
 
     def test_votes_need_no_judge(self, tried, tmp_path):
         file = tmp_path / "votes.csv"
         file.write_text("query,document,thumb\nq,a,1\nq,b,-1\n", encoding="utf-8")
-        _, code, told = tried(file, "--judge", "python:mine:judge")
+        _, code, errors = tried(file, "--judge", "python:mine:judge")
 
         assert code == 2
-        assert "--judge: expected a log or a folder, got" in told
+        assert "--judge: expected a log or a folder, got" in errors
         assert tried(file)[0].startswith("not yet: it takes more questions")

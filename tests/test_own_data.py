@@ -492,11 +492,11 @@ class TestMeasured:
             )
         )
 
-        one, two = first.dataset, second.dataset
-        assert (one.name, two.name) == ("one", "two")
-        assert list(one.documents) == list(two.documents) == ["a", "b", "c"]
+        of_first, of_second = first.dataset, second.dataset
+        assert (of_first.name, of_second.name) == ("one", "two")
+        assert list(of_first.documents) == list(of_second.documents) == ["a", "b", "c"]
         assert (first.scores, second.scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
-        assert (one.qrels, two.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
+        assert (of_first.qrels, of_second.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
         assert first.sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
 
     def test_a_judged_log_is_measured(self, here: Path) -> None:
@@ -695,12 +695,12 @@ class TestStore:
         """What was embedded before a failure is kept, and is not embedded again."""
         write_log(here / "log.jsonl")
         import_file("log.jsonl")
-        asked: list[int] = []
+        batches: list[int] = []
 
         class Failing(FakeEmbedder):
             def embed_documents(self, texts: Any) -> Any:
-                asked.append(len(texts))
-                if len(asked) == 2:
+                batches.append(len(texts))
+                if len(batches) == 2:
                     raise TimeoutError
                 return super().embed_documents(texts)
 
@@ -886,11 +886,11 @@ def test_a_judge_that_does_not_read_is_told(here: Path, rows: Callable[[], Itera
     (here / "votes.csv").write_text("\n".join(["query,document,reward", *rows()]), encoding="utf-8")
 
     fitted = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
-    told = run("show", "o.safetensors")
+    again = run("show", "o.safetensors")
 
     assert fitted.exit_code == 0, fitted.output
     assert warning in fitted.output
-    assert warning in told.output
+    assert warning in again.output
 
 
 class TestPlaces:
