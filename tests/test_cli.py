@@ -651,80 +651,49 @@ def test_demo_json_on_stdout_is_pure(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # Refusals
 
 WRONG = {
-    "no folder": ("eval", "Missing argument 'DIR|FILE...'."),
-    "a folder twice": ("eval small small {small}", "data sets: expected different names, got small, small"),
-    "a broken line": (
-        "eval broken {small}",
-        "broken/qrels/test.tsv:2: expected query-id, corpus-id, score by tabs, got",
-    ),
-    "rewards": (
-        "eval small {small} --rewards gpt",
-        "scores/gpt.tsv: expected stored scores, found none (here: grades,",
-    ),
-    "vectors": ("eval small --vectors ada", "vectors/ada.npz: expected stored vectors, found none (here: tiny)"),
-    "off the scale": (
-        "eval small {small} --rewards grades",
-        "rewards: expected scale probability in [0, 1], got values",
-    ),
-    "words": ("eval small --rewarded many", "Invalid value for '--rewarded': expected values separated by commas, got"),
-    "scale": (
-        "eval small --scale stars",
-        "scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got 'stars'",
-    ),
-    "upside down": ("eval small --scale rubric:3,0", "scale: expected low < high, got 3 and 0"),
-    "gate": ("eval small --gate ajar", "Invalid value for '--gate': 'ajar' is not one of"),
-    "option": ("eval small --temperature 1", "No such option '--temperature'."),
-    "json in no folder": ("eval small --json no/rows.json", "no/rows.json: expected a file in an existing folder"),
-    "offsets absent": ("show absent", "absent: expected an offsets file, found none"),
-    "offsets a folder": ("show small", "small: expected an offsets file, found none"),
-    "offsets a text": ("show small/corpus.jsonl", "expected an offsets file, got a damaged or foreign one"),
-    "query": ("explain small q99 {learned}", "small: expected a query with labels, got 'q99'"),
-    "task": (
-        "explain small q3 {learned} --task legal",
-        "one that serves query 'q3' of task 'legal', got none of its task",
-    ),
-    "explained rewards": (
-        "explain small q3 {learned} --rewards no",
-        "scores/no.tsv: expected stored scores, found none",
-    ),
-    "top": ("explain small q3 {learned} --top 0", "top: expected at least 1, got 0"),
-    "another width": ("explain small q3 {saved}", "offsets: expected the width of the vectors, 8, got 2"),
-    "no seeds": ("demo --seeds ,", "seeds: expected "),
-    "report over a file": ("demo --out small/corpus.jsonl", "small/corpus.jsonl"),
-    **{
-        options: (f"eval small {options}", reason)
-        for options, reason in {
-            "--depth 0": "depth: expected numbers >= 1, got (0,)",
-            "--holdout 0.0": "holdout: expected a share between 0 and 1, got 0.0",
-            "--holdout 1.0": "holdout: expected a share between 0 and 1, got 1.0",
-            "--rewarded ,": "rewarded: expected numbers >= 1, got ()",
-            "--rewarded 4,0": "rewarded: expected numbers >= 1, got (4, 0)",
-            "--scopes task,team": "scopes: expected auto, global, task, local, query, words, got team",
-            "--baselines bm25": "baselines: expected raw, rerank, fused, hybrid, got bm25",
-            "--scopes , --baselines ,": "scopes: expected at least one scope or baseline, got none",
-            "--seeds ,": "seeds: expected numbers >= 0, got ()",
-            "--seeds 0,-1": "seeds: expected numbers >= 0, got (0, -1)",
-        }.items()
-    },
-    **{
-        f"{command} {option} {value}": (
-            f"{command} {option} {value} nowhere",
-            f"'{option}': {value} is not in the range x>=",
-        )
-        for command, option, value in (
-            ("fit", "--depth", -1),
-            ("fit", "--last", 0),
-            ("store versions", "--limit", 0),
-            ("store changes", "--limit", -1),
-            ("judge", "--concurrency", 0),
-            ("judge", "--seed", -1),
-            ("worker", "--concurrency", 0),
-        )
-    },
+    "eval": "Missing argument 'DIR|FILE...'.",
+    "eval small small {small}": "data sets: expected different names, got small, small",
+    "eval broken {small}": "broken/qrels/test.tsv:2: expected query-id, corpus-id, score by tabs, got",
+    "eval small {small} --rewards gpt": "scores/gpt.tsv: expected stored scores, found none (here: grades,",
+    "eval small {small} --rewards grades": "rewards: expected scale probability in [0, 1], got values",
+    "eval small --vectors ada": "vectors/ada.npz: expected stored vectors, found none (here: tiny)",
+    "eval small --rewarded many": "Invalid value for '--rewarded': expected values separated by commas, got",
+    "eval small --rewarded ,": "rewarded: expected numbers >= 1, got ()",
+    "eval small --rewarded 4,0": "rewarded: expected numbers >= 1, got (4, 0)",
+    "eval small --depth 0": "depth: expected numbers >= 1, got (0,)",
+    "eval small --holdout 0.0": "holdout: expected a share between 0 and 1, got 0.0",
+    "eval small --holdout 1.0": "holdout: expected a share between 0 and 1, got 1.0",
+    "eval small --scopes task,team": "scopes: expected auto, global, task, local, query, words, got team",
+    "eval small --baselines bm25": "baselines: expected raw, rerank, fused, hybrid, got bm25",
+    "eval small --scopes , --baselines ,": "scopes: expected at least one scope or baseline, got none",
+    "eval small --seeds ,": "seeds: expected numbers >= 0, got ()",
+    "eval small --seeds 0,-1": "seeds: expected numbers >= 0, got (0, -1)",
+    "eval small --scale stars": "scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got 'stars'",
+    "eval small --scale rubric:3,0": "scale: expected low < high, got 3 and 0",
+    "eval small --gate ajar": "Invalid value for '--gate': 'ajar' is not one of",
+    "eval small --temperature 1": "No such option '--temperature'.",
+    "eval small --json no/rows.json": "no/rows.json: expected a file in an existing folder",
+    "show absent": "absent: expected an offsets file, found none",
+    "show small": "small: expected an offsets file, found none",
+    "show small/corpus.jsonl": "expected an offsets file, got a damaged or foreign one (it does not begin with",
+    "explain small q99 {learned}": "small: expected a query with labels, got 'q99'",
+    "explain small q3 {learned} --task legal": "one that serves query 'q3' of task 'legal', got none of its task",
+    "explain small q3 {learned} --rewards no": "scores/no.tsv: expected stored scores, found none",
+    "explain small q3 {learned} --top 0": "top: expected at least 1, got 0",
+    "explain small q3 {saved}": "offsets: expected the width of the vectors, 8, got 2",
+    "demo --seeds ,": "seeds: expected ",
+    "demo --out small/corpus.jsonl": "small/corpus.jsonl",
+    "fit nowhere --depth -1": "'--depth': -1 is not in the range x>=",
+    "fit nowhere --last 0": "'--last': 0 is not in the range x>=",
+    "store versions nowhere --limit 0": "'--limit': 0 is not in the range x>=",
+    "store changes nowhere --limit -1": "'--limit': -1 is not in the range x>=",
+    "judge nowhere --concurrency 0": "'--concurrency': 0 is not in the range x>=",
+    "judge nowhere --seed -1": "'--seed': -1 is not in the range x>=",
+    "worker nowhere --concurrency 0": "'--concurrency': 0 is not in the range x>=",
 }
 
 
-@pytest.mark.parametrize(("arguments", "reason"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("arguments", "reason"), WRONG.items())
 def test_what_is_wrong_is_one_line(
     folder: Path, learned: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, reason: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -780,78 +781,62 @@ def data(here: Path) -> Path:
     return here
 
 
-OF_VOTES = {
-    "fit": ("fit", "votes.csv", "--embed", EMBED, "--out", "new"),
-    "eval": ("eval", "votes.csv", "--embed", EMBED),
-    "explain": ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", EMBED),
+FIT = f"fit votes.csv --embed {EMBED} --out new"
+EVAL = f"eval votes.csv --embed {EMBED}"
+EXPLAIN = f"explain votes.csv '{ROWS[0][0]}' --offsets o --embed"
+FEW = "--embed python:mine:none"
+OF_VOTES = (FIT, EVAL, f"{EXPLAIN} {EMBED}")
+MISTAKES = {
+    f"fit none.csv {FEW} --out new": "none.csv: expected a file with query, document (or text), and one",
+    f"fit none {FEW} --out new": "none: expected a file with query, document (or text), and one of",
+    f"fit . {FEW} --out new": "expected a file of rows or a BEIR folder, found a folder without corpus",
+    f"{FIT} --scale logit": "votes.csv: expected rewards for scale logit, got a column thumb",
+    f"fit broken.jsonl {FEW} --out new": "broken.jsonl:1: expected one JSON object a line",
+    "fit votes.csv --embed python:mine --out new": "expected python:MODULE:NAME, got 'python:",
+    f"judge votes.csv --judge {JUDGE}": "votes need no judge: tttembed fit votes.csv",
+    f"fit log.jsonl {FEW} --out new": "`tttembed judge log.jsonl ...` writes it",
+    # what a command needs besides
+    "fit votes.csv --out new": "--embed: expected the embedding model that your index was built with",
+    "eval votes.csv": "--embed: expected the embedding model that your index was built with",
+    "explain votes.csv q0 --offsets o": "--embed: expected the embedding model",
+    f"explain votes.csv q0 --offsets o --embed {EMBED}": "expected the text of a query of",
+    f"{EXPLAIN} python:other:model": "expected the model of the offsets, fake, got other",
+    f"eval all-bad.csv --embed {EMBED}": "expected rewards that differ in at least half of the queries",
+    f"eval none.json --embed {EMBED}": "none.json: expected a file of rows or a BEIR folder",
+    f"eval {STORE} --embed {EMBED}": "expected a folder or a file, got a URL: stores are not taken",
+    f"explain none.json q0 --offsets o --embed {EMBED}": "none.json: expected a file of rows or a BEIR folder",
+    f"explain {STORE} q0 --offsets o --embed {EMBED}": "expected a folder or a file, got a URL: stores are not taken",
+    # options that say nothing of votes: none is taken and ignored
+    **{f"{command} --vectors 3": "Error: --vectors: expected a BEIR folder, got votes.csv\n" for command in OF_VOTES},
+    **{
+        f"{command} --rewards 3": "Error: --rewards: expected a BEIR folder or a judged log, got votes.csv\n"
+        for command in OF_VOTES
+    },
+    f"{FIT} --depth 3": "Error: --depth: expected a BEIR folder, got votes.csv\n",
+    **{
+        f"{FIT} {option} 3": f"Error: {option}: expected a store, got votes.csv\n"
+        for option in ("--judge", "--tenant", "--last")
+    },
+    # where results go
+    f"eval votes.csv {FEW} --scopes task --html p": "Error: --html: expected auto among --scopes, got task\n",
+    f"eval votes.csv {FEW} --html none/p": "Error: none/p: expected a file in an existing folder\n",
+    f"fit votes.csv --embed {EMBED} --out -": "-: expected a file",
+    f"fit votes.csv --embed {EMBED} --out .": ".: expected a file in an existing folder",
+    f"{EVAL} --html -": "-: expected a file",
+    f"audit draw votes.csv --embed {EMBED} --out -": "-: expected a file",
+    f"judge log.jsonl --judge {JUDGE} --out -": "-: expected a file",
+    # labels
+    f"{FIT} --audit columns.csv": "columns.csv: expected columns query_id, doc_id, label, found no",
+    f"{FIT} --audit words.csv": "words.csv:2: expected a label from 0 to 1, got 'good'",
+    f"{FIT} --audit others.csv": "others.csv: expected labels of queries of votes.csv, as '",
 }
-FEW = ("--embed", "python:mine:none")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (
-            ("fit", "none.csv", *FEW, "--out", "new"),
-            "none.csv: expected a file with query, document (or text), and one",
-        ),
-        (("fit", "none", *FEW, "--out", "new"), "none: expected a file with query, document (or text), and one of"),
-        (("fit", ".", *FEW, "--out", "new"), "expected a file of rows or a BEIR folder, found a folder without corpus"),
-        ((*OF_VOTES["fit"], "--scale", "logit"), "votes.csv: expected rewards for scale logit, got a column thumb"),
-        (("fit", "broken.jsonl", *FEW, "--out", "new"), "broken.jsonl:1: expected one JSON object a line"),
-        (("fit", "votes.csv", "--embed", "python:mine", "--out", "new"), "expected python:MODULE:NAME, got 'python:"),
-        (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
-        (("fit", "log.jsonl", *FEW, "--out", "new"), "`tttembed judge log.jsonl ...` writes it"),
-        # what a command needs besides
-        (("fit", "votes.csv", "--out", "new"), "--embed: expected the embedding model that your index was built with"),
-        (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
-        (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
-        (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
-        ((*OF_VOTES["explain"][:-1], "python:other:model"), "expected the model of the offsets, fake, got other"),
-        (("eval", "all-bad.csv", "--embed", EMBED), "expected rewards that differ in at least half of the queries"),
-        *(
-            ((command, source, *rest, "--embed", EMBED), reason)
-            for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
-            for source, reason in (
-                ("none.json", "none.json: expected a file of rows or a BEIR folder"),
-                (STORE, "expected a folder or a file, got a URL: stores are not taken"),
-            )
-        ),
-        # options that say nothing of votes: none is taken and ignored
-        *(
-            ((*OF_VOTES[command], option, 3), f"Error: {option}: expected {expected}, got votes.csv\n")
-            for option, expected, commands in (
-                ("--vectors", "a BEIR folder", OF_VOTES),
-                ("--depth", "a BEIR folder", ["fit"]),
-                *((option, "a store", ["fit"]) for option in ("--judge", "--tenant", "--last")),
-                ("--rewards", "a BEIR folder or a judged log", OF_VOTES),
-            )
-            for command in commands
-        ),
-        # where results go
-        (
-            ("eval", "votes.csv", *FEW, "--scopes", "task", "--html", "p"),
-            "Error: --html: expected auto among --scopes, got task\n",
-        ),
-        (("eval", "votes.csv", *FEW, "--html", "none/p"), "Error: none/p: expected a file in an existing folder\n"),
-        ((*OF_VOTES["fit"][:-1], "-"), "-: expected a file"),
-        ((*OF_VOTES["fit"][:-1], "."), ".: expected a file in an existing folder"),
-        ((*OF_VOTES["eval"], "--html", "-"), "-: expected a file"),
-        (("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "-"), "-: expected a file"),
-        (("judge", "log.jsonl", "--judge", JUDGE, "--out", "-"), "-: expected a file"),
-        # labels
-        (
-            (*OF_VOTES["fit"], "--audit", "columns.csv"),
-            "columns.csv: expected columns query_id, doc_id, label, found no",
-        ),
-        ((*OF_VOTES["fit"], "--audit", "words.csv"), "words.csv:2: expected a label from 0 to 1, got 'good'"),
-        ((*OF_VOTES["fit"], "--audit", "others.csv"), "others.csv: expected labels of queries of votes.csv, as '"),
-    ],
-)
-def test_a_mistake_is_one_line(data: Path, arguments: tuple[Any, ...], reason: str) -> None:
+@pytest.mark.parametrize(("command", "reason"), MISTAKES.items())
+def test_a_mistake_is_one_line(data: Path, command: str, reason: str) -> None:
     """With exit code 2, it says what would have been right; nothing is written."""
     before = {path.name for path in data.iterdir()}
-    result = run(*arguments)
+    result = run(*shlex.split(command))
 
     assert result.exit_code == 2
     assert reason in result.output
