@@ -21,6 +21,7 @@ import tttembed_rag
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import Dataset
+from tttembed_rag.evaluate.files import load_beir, write_beir, write_scores, write_vectors
 from tttembed_rag.evaluate.summary import conclusions
 from tttembed_rag.offsets.floor import Floor
 from tttembed_rag.offsets.kernel import KernelMap
@@ -37,21 +38,14 @@ def folder(tmp_path: Path) -> Path:
     rng = np.random.default_rng(5)
     docs, path = rng.standard_normal((60, 8)), tmp_path / "small"
     queries = docs[:30] + rng.standard_normal((30, 8))
-    for part in ("qrels", "scores", "vectors"):
-        (path / part).mkdir(parents=True)
-    for name, count, letter in (("corpus", 60, "d"), ("queries", 30, "q")):
-        lines = [json.dumps({"_id": f"{letter}{i}", "text": f"{name} {i}"}) for i in range(count)]
-        (path / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     scores = rng.random((30, 60)).round(3)
-    tables = {
-        "qrels/test.tsv": [f"q{q}\td{q}\t1" for q in range(30)],
-        "scores/judge.tsv": [f"q{q}\td{d}\t{scores[q, d]}" for q in range(30) for d in range(60)],
-        "scores/grades.tsv": [f"q{q}\td{d}\t{round(3 * scores[q, d])}" for q in range(30) for d in range(60)],
-    }
-    for part, lines in tables.items():
-        (path / part).write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n", encoding="utf-8")
-    ids = {"doc_ids": [f"d{d}" for d in range(60)], "query_ids": [f"q{q}" for q in range(30)]}
-    np.savez(path / "vectors" / "tiny.npz", docs=docs, queries=queries, **ids)
+    corpus = [(f"d{d}", "", f"corpus {d}") for d in range(60)]
+    texts = {f"q{q}": f"queries {q}" for q in range(30)}
+    write_beir(path, corpus, texts, {f"q{q}": {f"d{q}": 1.0} for q in range(30)})
+    for judge, values in {"judge": scores, "grades": (3 * scores).round()}.items():
+        rewards = {f"q{q}": {f"d{d}": values[q, d] for d in range(60)} for q in range(30)}
+        write_scores(path / "scores" / f"{judge}.tsv", rewards)
+    write_vectors(path, "tiny", load_beir(path), docs, queries, fingerprint="tiny")
     return path
 
 

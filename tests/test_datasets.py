@@ -16,7 +16,7 @@ from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.explaining import explain
-from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
+from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors, write_beir, write_vectors
 
 CORPUS = """\
 {"_id": "d1", "title": "Boundary layers", "text": "Flow near a wall."}
@@ -303,25 +303,12 @@ class TestOwn:
         """Each of 120 claims is a query too, under its id; its own document is nearest, then the one against it."""
         folder, count = tmp_path / "claims", 120
         claims, against = [f"p{i}" for i in range(count)], [f"c{i}" for i in range(count)]
-        (folder / "qrels").mkdir(parents=True)
-        (folder / "vectors").mkdir()
-        lines = [f'{{"_id": "{name}", "title": "On", "text": "claim {name}"}}\n' for name in [*claims, *against]]
-        (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
-        lines = [f'{{"_id": "{name}", "text": "claim {name}"}}\n' for name in claims]
-        (folder / "queries.jsonl").write_text("".join(lines), encoding="utf-8")
-        labels = "".join(f"p{i}\tc{i}\t1\n" for i in range(count))
-        (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{labels}", encoding="utf-8")
-        vectors = (
-            np.eye(2 * count, dtype=np.float32)[:, :count] + np.eye(2 * count, k=-count, dtype=np.float32)[:, :count]
-        )
+        corpus = [(name, "On", f"claim {name}") for name in [*claims, *against]]
+        write_beir(folder, corpus, {p: f"claim {p}" for p in claims}, {f"p{i}": {f"c{i}": 1.0} for i in range(count)})
+        own, nearest = (np.eye(2 * count, k=-k, dtype=np.float32)[:, :count] for k in (0, count))
+        vectors = own + nearest
         vectors[count:] += 0.01
-        np.savez(
-            folder / "vectors" / "v.npz",
-            doc_ids=[*claims, *against],
-            docs=vectors,
-            query_ids=claims,
-            queries=vectors[:count],
-        )
+        write_vectors(folder, "v", load_beir(folder), vectors, vectors[:count], fingerprint="v")
         return folder
 
     def test_is_not_found(self, claims: Path) -> None:

@@ -20,7 +20,7 @@ from tttembed_rag.adapting import in_reward_order
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection, open_collection, pooled_rewards, reordered, split
 from tttembed_rag.evaluate.experiment import ExperimentPlan, Row, run
-from tttembed_rag.evaluate.files import load_beir, load_scores
+from tttembed_rag.evaluate.files import load_beir, load_scores, write_beir, write_scores, write_vectors
 from tttembed_rag.judging.plan import water_fill
 from tttembed_rag.offsets.orders import in_fused_order
 
@@ -66,33 +66,18 @@ def write_planted(folder: Path, *, seed: int = 0, lean: float = 1.0, width: int 
     queries[:, 0] += lean
 
     first = np.argsort(-queries @ docs.T, axis=1)[:, :SCORED]
-    header = "query-id\tcorpus-id\tscore\n"
-    lines: dict[str, list[str]] = {"oracle": [], "noise": []}
+    scores: dict[str, dict[str, dict[str, float]]] = {"oracle": {}, "noise": {}}
     for q in range(QUERIES):
         for d in sorted({*first[q][rng.random(SCORED) < 2 / 3].tolist(), int(relevant[q])}):
             knows = 0.9 + 0.1 * rng.random() if d == relevant[q] else 0.2 * rng.random()
-            lines["oracle"].append(f"q{q}\td{d}\t{knows:.4f}\n")
-            lines["noise"].append(f"q{q}\td{d}\t{rng.random():.4f}\n")
-    for part in ("qrels", "scores", "vectors"):
-        (folder / part).mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text(
-        "".join(json.dumps({"_id": f"d{d}", "title": f"Document {d}", "text": ""}) + "\n" for d in range(DOCUMENTS)),
-        encoding="utf-8",
-    )
-    (folder / "queries.jsonl").write_text(
-        "".join(json.dumps({"_id": f"q{q}", "text": f"Query {q}"}) + "\n" for q in range(QUERIES)), encoding="utf-8"
-    )
-    labels = "".join(f"q{q}\td{d}\t1\n" for q, d in enumerate(relevant))
-    (folder / "qrels" / "test.tsv").write_text(header + labels, encoding="utf-8")
-    for judge, scores in lines.items():
-        (folder / "scores" / f"{judge}.tsv").write_text(header + "".join(scores), encoding="utf-8")
-    np.savez(
-        folder / "vectors" / "tiny.npz",
-        doc_ids=[f"d{d}" for d in range(DOCUMENTS)],
-        docs=docs,
-        query_ids=[f"q{q}" for q in range(QUERIES)],
-        queries=queries,
-    )
+            scores["oracle"].setdefault(f"q{q}", {})[f"d{d}"] = round(knows, 4)
+            scores["noise"].setdefault(f"q{q}", {})[f"d{d}"] = round(rng.random(), 4)
+    corpus = [(f"d{d}", f"Document {d}", "") for d in range(DOCUMENTS)]
+    qrels = {f"q{q}": {f"d{d}": 1.0} for q, d in enumerate(relevant)}
+    write_beir(folder, corpus, {f"q{q}": f"Query {q}" for q in range(QUERIES)}, qrels)
+    for judge, of_judge in scores.items():
+        write_scores(folder / "scores" / f"{judge}.tsv", of_judge)
+    write_vectors(folder, "tiny", load_beir(folder), docs, queries, fingerprint="tiny")
     return folder
 
 

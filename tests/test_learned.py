@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from tttembed_rag import InputError, Learned, context
 from tttembed_rag.cli import main
 from tttembed_rag.errors import RewardError
+from tttembed_rag.evaluate.files import write_beir
 from tttembed_rag.testing import FakeEmbedder, FakeJudge, word_overlap
 
 TOPICS = [f"{noun} {where}" for noun in ("refunds", "invoices", "backups", "payments") for where in "abcdefghij"]
@@ -211,13 +212,9 @@ class TestCommand:
 
     def test_a_folder_is_searched_and_judged_under_a_budget(self, tried, tmp_path):
         """Its page is that of `tttembed eval`."""
-        corpus = [{"_id": f"d{i}", "text": page} for i, page in enumerate(PAGES)]
-        queries = [{"_id": f"q{i}", "text": question} for i, question in enumerate(QUESTIONS)]
-        for name, rows in (("corpus", corpus), ("queries", queries)):
-            (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-        (tmp_path / "qrels").mkdir()
-        labels = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{2 * i + 1}\t1" for i in range(len(QUESTIONS)))]
-        (tmp_path / "qrels" / "test.tsv").write_text("\n".join(labels), encoding="utf-8")
+        corpus = [(f"d{i}", "", page) for i, page in enumerate(PAGES)]
+        queries = {f"q{i}": question for i, question in enumerate(QUESTIONS)}
+        write_beir(tmp_path, corpus, queries, {f"q{i}": {f"d{2 * i + 1}": 1.0} for i in range(len(QUESTIONS))})
         page = tmp_path / "page.html"
         printed, code, errors = tried(tmp_path, "--judge", "python:mine:judge", "--budget", "pairs=90", "--html", page)
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.collection import open_collection
+from tttembed_rag.evaluate.files import load_beir, write_beir, write_vectors
 from tttembed_rag.judging import ScoreCache
 from tttembed_rag.judging.covering import in_covering_order
 from tttembed_rag.rewards.events import SIGNALS
@@ -25,22 +26,12 @@ def tttembed(*arguments):
 @pytest.fixture
 def folder(tmp_path):
     """A BEIR folder: 12 queries of two words, 30 documents of which two each share a word."""
-    rng = np.random.default_rng(3)
-    words = [f"word{i}" for i in range(15)]
-    docs = {f"d{i}": f"{words[i // 2]} filler{i}" for i in range(30)}
-    queries = {f"q{i}": f"{words[i]} {words[i + 1]}" for i in range(12)}
-    path = tmp_path / "set"
-    (path / "qrels").mkdir(parents=True)
-    (path / "vectors").mkdir()
-    for name, texts in (("corpus", docs), ("queries", queries)):
-        lines = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
-        (path / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    labels = [f"q{i}\td{2 * i}\t1" for i in range(12)]
-    (path / "qrels" / "test.tsv").write_text(
-        "\n".join(["query-id\tcorpus-id\tscore", *labels]) + "\n", encoding="utf-8"
-    )
-    vectors = {"docs": rng.standard_normal((30, 16)), "queries": rng.standard_normal((12, 16))}
-    np.savez(path / "vectors" / "minilm.npz", doc_ids=list(docs), query_ids=list(queries), **vectors)
+    rng, path = np.random.default_rng(3), tmp_path / "set"
+    corpus = [(f"d{i}", "", f"word{i // 2} filler{i}") for i in range(30)]
+    queries = {f"q{i}": f"word{i} word{i + 1}" for i in range(12)}
+    write_beir(path, corpus, queries, {f"q{i}": {f"d{2 * i}": 1.0} for i in range(12)})
+    vectors = rng.standard_normal((30, 16)), rng.standard_normal((12, 16))
+    write_vectors(path, "minilm", load_beir(path), *vectors, fingerprint="minilm")
     return path
 
 
