@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -21,6 +22,7 @@ from tttembed_rag import Evidence, Offset, Offsets, Rewards, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.rows import collections_of
+from tttembed_rag.evaluate.files import write_beir
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.testing import FakeEmbedder
 
@@ -583,12 +585,10 @@ class TestLog:
     def test_a_folder_without_vectors_is_judged_and_learned_from(self, here: Path) -> None:
         """Two commands from texts alone to offsets that name the model; a log needs no vectors to be judged."""
         folder = here / "docs"
-        folder.mkdir()
-        texts = {f"d{i}": text for i, text in enumerate(dict.fromkeys(text for _, text, _ in ROWS))}
+        corpus = [(f"d{i}", "", text) for i, text in enumerate(dict.fromkeys(text for _, text, _ in ROWS))]
         queries = {f"q{i}": query for i, query in enumerate(dict.fromkeys(query for query, _, _ in ROWS))}
-        for part, rows in (("corpus", texts), ("queries", queries)):
-            lines = [json.dumps({"_id": name, "text": text}) for name, text in rows.items()]
-            (folder / f"{part}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_beir(folder, corpus, queries, {})
+        shutil.rmtree(folder / "qrels")
 
         judged = run(
             "judge", folder, "--judge", JUDGE, "--embed", EMBED, "--vectors", "mine", "--out", folder / "scores/j.tsv"
