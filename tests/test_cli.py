@@ -292,42 +292,30 @@ def test_the_table_says_who_judged(folder: Path, rewards: tuple[str, ...], title
     assert title == tttembed("eval", folder, *SMALL, *rewards).stdout.splitlines()[0]
 
 
-def test_lists_may_have_spaces(folder: Path) -> None:
-    """Values separated by commas may have spaces around them."""
-    arguments = ("--vectors", "tiny", "--rewarded", "2, 4", "--seeds", " 0 ,1", "--scopes", "task")
-
-    rows = json.loads(tttembed("eval", folder, *arguments, "--json", "-").stdout)
-
-    assert {(row["rewarded"], row["seed"]) for row in rows} == {(2, 0), (2, 1), (4, 0), (4, 1)}
-
-
-@pytest.mark.parametrize(("gate", "expected"), [("on", {True}), ("off", {False}), ("both", {True, False})])
-def test_the_gate_can_be_left_out(folder: Path, gate: str, expected: set[bool]) -> None:
-    """--gate decides whether scopes are fitted with the gate, without, or both."""
-    arguments = ("--scopes", "global", "--baselines", "", "--gate", gate)
-
-    rows = json.loads(tttembed("eval", folder, *SMALL, *arguments, "--json", "-").stdout)
-
-    assert expected == {row["gated"] for row in rows}
-
-
 @pytest.mark.parametrize(
-    ("option", "value", "field"),
+    ("options", "field", "values"),
     [
-        ("--objective", "reverse_kl", "objective"),
-        ("--objective", "softmax_grpo", "objective"),
-        ("--solver", "adam", "solver"),
+        (("--gate", "both"), "gated", {True, False}),
+        (("--gate", "on"), "gated", {True}),
+        (("--gate", "off"), "gated", {False}),
+        ((), "objective", {"kd"}),
+        (("--objective", "reverse_kl"), "objective", {"reverse_kl"}),
+        (("--objective", "softmax_grpo"), "objective", {"softmax_grpo"}),
+        ((), "solver", {"exact"}),
+        (("--solver", "adam"), "solver", {"adam"}),
+        (("--rewards", "grades", "--scale", "rubric:0,3"), "rewards", {"grades"}),
+        # values separated by commas may have spaces around them
+        (("--rewarded", "2, 4"), "rewarded", {2, 4}),
+        (("--seeds", " 0 ,1"), "seed", {0, 1}),
     ],
 )
-def test_the_fit_follows_its_options(folder: Path, option: str, value: str, field: str) -> None:
-    """Objective and solver are those asked for, in the rows and in what is measured."""
-    fixed = ("eval", folder, *SMALL, "--scopes", "query", "--baselines", "", "--gate", "off", "--json", "-")
-    usual = json.loads(tttembed(*fixed).stdout)
+def test_rows_follow_the_options(folder: Path, options: tuple[str, ...], field: str, values: set[object]) -> None:
+    """What is asked for is what rows say of themselves."""
+    few = (*SMALL, "--scopes", "global", "--baselines", "", "--json", "-")
 
-    rows = json.loads(tttembed(*fixed, option, value).stdout)
+    rows = json.loads(tttembed("eval", folder, *few, *options).stdout)
 
-    assert {row[field] for row in rows} == {value}
-    assert {row[field] for row in usual} == {"exact" if field == "solver" else "kd"}
+    assert {row[field] for row in rows} == values
 
 
 @pytest.mark.parametrize(
@@ -345,13 +333,6 @@ def test_scores_of_a_folder_are_doubted_on_a_rubric_up_to_more(
     warned = [line for line in result.stderr.splitlines() if line.startswith(f"warning: {folder}: on scale rubric:0,5")]
     assert result.exit_code == 0
     assert len(warned) == doubted
-
-
-def test_grades_need_their_rubric(folder: Path) -> None:
-    """Grades from 0 to 3 are accepted on the scale rubric:0,3."""
-    result = tttembed("eval", folder, *SMALL, "--rewards", "grades", "--scale", "rubric:0,3", "--json", "-")
-
-    assert {row["rewards"] for row in json.loads(result.stdout)} == {"grades"}
 
 
 def test_a_refused_plan_writes_no_rows(folder: Path, tmp_path: Path) -> None:

@@ -114,6 +114,11 @@ def finds_official_pages(offsets: Offsets, task: str | None = None) -> float:
     return float(firsts[0] - firsts[1])
 
 
+# Words for yes and no.
+WORDS = (
+    *("up down", "UP Down", "true false", "yes no", "Y N", "+ -", "like dislike", "good bad", "positive negative"),
+    *("thumbs_up thumbs_down", "\U0001f44d \U0001f44e", "helpful unhelpful", "liked disliked"),
+)
 # What is no file of votes, and what is said of it.
 NO_VOTES = {
     "": "votes.csv: expected at least one row with query, document (or text), and one of reward, thumb, click",
@@ -233,22 +238,28 @@ class TestVotes:
         assert [(shown.text, shown.reward) for shown in vote.candidates] == [("d, e", 0.75)]
 
     @pytest.mark.parametrize(
-        "words",
+        ("columns", "votes", "rewards"),
         [
-            *("up down", "UP Down", "true false", "yes no", "Y N", "+ -", "+1 -1", "1.0 -1.0", "1,0 -1,0"),
-            *("like dislike", "good bad", "positive negative", "thumbs_up thumbs_down", "\U0001f44d \U0001f44e"),
-            *("helpful unhelpful", "liked disliked"),
+            *((("thumb", "success"), votes, [0.75, 0.25]) for votes in WORDS),
+            *((("thumb",), votes, [0.75, 0.25]) for votes in ("+1 -1", "1.0 -1.0", "1,0 -1,0")),
+            *((("success",), votes, [0.75, 0.25]) for votes in ("+1 0", "1.0 0", "1,0 0")),
+            # Where a column's name asks for yes or no, and none is below zero, zero is no; else it is taken back.
+            (("liked", "Helpful"), "0 1 0", [0.25, 0.75, 0.25]),
+            (("feedback",), "0 1 -1", [0.5, 0.75, 0.25]),
+            (("vote",), "0 1 1", [0.5, 0.75, 0.75]),
         ],
     )
-    @pytest.mark.parametrize("column", ["thumb", "success"])
-    def test_a_vote_may_be_a_word(self, tmp_path: Path, words: str, column: str) -> None:
+    def test_a_vote_may_be_a_word(
+        self, tmp_path: Path, columns: tuple[str, ...], votes: str, rewards: list[float]
+    ) -> None:
         """Of thumbs, and of all that is or is not."""
-        up, down = (re.sub("-1.*", "0", words) if column == "success" else words).split()
-        (tmp_path / "votes.csv").write_text(f"query;text;{column}\nq;a;{up}\nq;b;{down}\n", encoding="utf-8")
+        for column in columns:
+            lines = [f"q;{place};{vote}" for place, vote in enumerate(votes.split())]
+            (tmp_path / "votes.csv").write_text("\n".join([f"query;text;{column}", *lines]), encoding="utf-8")
 
-        (vote,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
+            (served,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
 
-        assert [shown.reward for shown in vote.candidates] == [0.75, 0.25]
+            assert [shown.reward for shown in served.candidates] == rewards
 
     @pytest.mark.parametrize(
         ("grades", "scale", "rewards"),
@@ -275,26 +286,6 @@ class TestVotes:
 
         assert [shown.reward for shown in vote.candidates] == pytest.approx(rewards)
         assert [f"on scale {scale}, unless" in line for line in caplog.messages] == ([True] if scale else [])
-
-    @pytest.mark.parametrize(
-        ("column", "votes", "rewards"),
-        [
-            ("liked", "0 1 0", [0.25, 0.75, 0.25]),
-            ("Helpful", "1 0 1", [0.75, 0.25, 0.75]),
-            ("feedback", "0 1 -1", [0.5, 0.75, 0.25]),
-            ("vote", "0 1 1", [0.5, 0.75, 0.75]),
-        ],
-    )
-    def test_a_zero_is_a_thumb_down_where_none_is_below(
-        self, tmp_path: Path, column: str, votes: str, rewards: list[float]
-    ) -> None:
-        """In a column whose name asks for yes or no; else it is a thumb taken back."""
-        lines = [f"q,{place},{vote}" for place, vote in enumerate(votes.split())]
-        (tmp_path / "votes.csv").write_text("\n".join([f"query,text,{column}", *lines]), encoding="utf-8")
-
-        (served,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
-
-        assert [shown.reward for shown in served.candidates] == rewards
 
     def test_columns_may_stand_in_later_lines_alone(self, tmp_path: Path) -> None:
         """What is left out, or empty, is not there; a place counts for clicks, and may be anything beside rewards."""
