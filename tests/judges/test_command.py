@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.collection import open_collection
+from tttembed_rag.evaluate.files import load_beir, write_beir, write_vectors
 from tttembed_rag.judging import ScoreCache
 from tttembed_rag.judging.covering import in_covering_order
 from tttembed_rag.rewards.events import SIGNALS
@@ -30,22 +31,12 @@ def tttembed(*arguments):
 @pytest.fixture
 def folder(tmp_path):
     """A BEIR folder: 12 queries of two words, 30 documents of which two each share a word."""
-    rng = np.random.default_rng(3)
-    words = [f"word{i}" for i in range(15)]
-    docs = {f"d{i}": f"{words[i // 2]} filler{i}" for i in range(30)}
-    queries = {f"q{i}": f"{words[i]} {words[i + 1]}" for i in range(12)}
-    path = tmp_path / "set"
-    (path / "qrels").mkdir(parents=True)
-    (path / "vectors").mkdir()
-    for name, texts in (("corpus", docs), ("queries", queries)):
-        lines = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
-        (path / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    labels = [f"q{i}\td{2 * i}\t1" for i in range(12)]
-    (path / "qrels" / "test.tsv").write_text(
-        "\n".join(["query-id\tcorpus-id\tscore", *labels]) + "\n", encoding="utf-8"
-    )
-    vectors = {"docs": rng.standard_normal((30, 16)), "queries": rng.standard_normal((12, 16))}
-    np.savez(path / "vectors" / "minilm.npz", doc_ids=list(docs), query_ids=list(queries), **vectors)
+    rng, path = np.random.default_rng(3), tmp_path / "set"
+    corpus = [(f"d{i}", "", f"word{i // 2} filler{i}") for i in range(30)]
+    queries = {f"q{i}": f"word{i} word{i + 1}" for i in range(12)}
+    write_beir(path, corpus, queries, {f"q{i}": {f"d{2 * i}": 1.0} for i in range(12)})
+    vectors = rng.standard_normal((30, 16)), rng.standard_normal((12, 16))
+    write_vectors(path, "minilm", load_beir(path), *vectors, fingerprint="minilm")
     return path
 
 
@@ -154,24 +145,17 @@ def test_a_log_has_no_vectors_of_its_queries(tmp_path):
     assert embedded.exit_code == 0, embedded.output
 
 
-def test_a_cap_on_money_is_told(folder, cohere, spec):
-    """The run ends cleanly, says why, and what was judged is written."""
-    result = judge(folder, spec, "--depth", "5", "--budget", "usd=13.5", "--price", "request=0.5")
+@pytest.mark.parametrize(("cap", "queries"), [(13.5, 3), (11.9, 0)])
+def test_a_cap_on_money_is_told(folder, cohere, spec, cap, queries):
+    """What was judged is written; where the examination alone would use up the money, not even that is asked."""
+    options = ("--depth", "5", "--budget", f"usd={cap}", "--price", "request=0.5")
+    result = tttembed("judge", folder, "--judge", spec, *options)
 
     assert result.exit_code == 0
     assert "stopped: budget: the next answer could exceed a cap; raise it and run again to continue" in result.stdout
     (written,) = (folder / "scores").glob("*.tsv")
-    assert len(rows(written)) == 15
-    assert len(cohere.asked) == 24 + 3  # the examination and three queries: 13.5 dollars
-
-
-def test_a_cap_that_leaves_no_room_asks_nothing(folder, cohere, spec):
-    """Where the examination alone would use up the money, not even that is asked."""
-    result = judge(folder, spec, "--budget", "usd=11.9", "--price", "request=0.5")
-
-    assert result.exit_code == 0
-    assert "stopped: budget" in result.stdout
-    assert cohere.asked == []
+    assert len(rows(written)) == 5 * queries
+    assert len(cohere.asked) == (24 + queries) * bool(queries)
 
 
 def test_votes_need_no_price_and_no_labels(folder):

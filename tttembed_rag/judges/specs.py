@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from inspect import isfunction
 from math import nan
 from typing import Any
@@ -44,20 +43,6 @@ def open_judge(spec: str) -> Judge:
     judge = _open(options)
     options.check_all_used()
     return judge
-
-
-def open_chat(spec: str) -> Callable[[str], str | None]:
-    """The chat model that *spec* names, from prompt to answer: `rubric:MODEL` here, `openai:MODEL` or another there.
-
-    Raises:
-        InputError: No such kind or option.
-    """
-    options = Options("writer", spec)
-    if options.kind not in ("rubric", "gemini", "openai", "anthropic"):
-        raise InputError(f"writer: expected rubric, openai, anthropic or gemini:MODEL, got {options.spec!r}")
-    chat = _chat(options.kind, options.target, options)
-    options.check_all_used()
-    return chat
 
 
 def _open(options: Options) -> Judge:

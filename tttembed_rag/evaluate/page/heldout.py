@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tttembed_rag.evaluate.measures import mean_interval
+from tttembed_rag.evaluate.measures import LEAST_GAIN, mean_interval
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -18,8 +18,6 @@ SHOWN = 10
 WORST, BEST = 10, 5
 # Share of the documents that are called the busiest.
 _BUSIEST = 0.01
-# Gain of direct rerank below which a share of it is a ratio of noise.
-_LEAST = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ class HeldOut:
     def share(self) -> float | None:
         """The gain over that of direct rerank; None where direct rerank gains next to nothing."""
         most = self.rerank - self.raw
-        return self.gain / most if most >= _LEAST else None
+        return self.gain / most if most >= LEAST_GAIN else None
 
     @property
     def moved(self) -> bool:
