@@ -23,7 +23,7 @@ TIGHT = Recipe(tolerance=1e-8)
 plain = partial(fit, gate=False)
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 # Softmax-GRPO is left out where offsets of two solves are compared: its loss has corners and several
-# minima, so rounding may decide which one is found. Its problem is compared in test_solver.py.
+# minima, so rounding may decide which one is found. test_solver.py compares its problem with Eq. 6.
 smooth = pytest.mark.parametrize("objective", [KD(), ReverseKL()])
 every_scope = pytest.mark.parametrize("scope", ["global", "task", "query"])
 
@@ -112,19 +112,6 @@ class TestScopeWeights:
 class TestRecipe:
     """How an offset is learned."""
 
-    def test_defaults_are_the_paper_s(self):
-        """Distillation, ridge 0.3, temperatures 0.02 and 0.05, kappa 1."""
-        recipe = Recipe()
-        expected = KD(), 0.3, 0.02, 0.05, 1.0
-
-        assert expected == (
-            recipe.objective,
-            recipe.ridge,
-            recipe.teacher_temperature,
-            recipe.student_temperature,
-            recipe.kappa,
-        )
-
     @pytest.mark.parametrize(
         ("kappa", "n", "expected"), [(1, 1, 1 / 2), (1, 4, 4 / 5), (3, 1, 1 / 4), (0, 2, 1.0), (1, 0, 0.0), (0, 0, 0.0)]
     )
@@ -208,23 +195,33 @@ class TestFitScope:
 
         assert expected == {key: (offset.n, offset.alpha) for key, offset in offsets.items()}
 
-    def test_records_how_it_was_learned(self, some_rewards):
+    @pytest.mark.parametrize(
+        ("recipe", "changed"),
+        [
+            (Recipe(), {}),
+            (
+                Recipe(objective=ReverseKL(), ridge=0.5, kappa=2.0),
+                {"objective": "reverse_kl", "ridge": 0.5, "kappa": 2.0},
+            ),
+        ],
+        ids=["the paper's", "another"],
+    )
+    def test_records_how_it_was_learned(self, some_rewards, recipe, changed):
         """The offsets know their scope, judge and every setting."""
-        offsets = plain(some_rewards(), scope="task", recipe=Recipe(objective=ReverseKL(), ridge=0.5, kappa=2.0))
         expected = {
             "scope": "task",
             "judge": "unnamed",
-            "objective": "reverse_kl",
+            "objective": "kd",
             "solver": "exact",
-            "ridge": 0.5,
+            "ridge": 0.3,
             "teacher_temperature": 0.02,
             "student_temperature": 0.05,
             "spread": 1.0,
-            "kappa": 2.0,
+            "kappa": 1.0,
             "tolerance": 1e-4,
         }
 
-        assert expected == offsets.settings
+        assert expected | changed == plain(some_rewards(), scope="task", recipe=recipe).settings
 
     @every_scope
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -244,20 +241,12 @@ class TestFitScope:
             alone = plain(of_task(rewards, task), scope="global")["global"]
             assert_array_equal(offsets[f"task:{task}"].vector, alone.vector)
 
-    @settings(max_examples=25, deadline=None, derandomize=True)
-    @given(depths=st.lists(st.integers(1, 9), min_size=1, max_size=12))
-    def test_batches_hold_every_query_once(self, some_rewards, depths):
-        """Private offsets are learned in batches that together are all queries."""
-        rows = np.concatenate(list(batches(some_rewards(len(depths), depths=depths, width=4))))
-
-        assert_array_equal(np.sort(rows), np.arange(len(depths)))
-
 
 class TestCertificate:
     """What the certificate says of an offset is what Eq. 6 says of it."""
 
     @every_scope
-    @pytest.mark.parametrize("objective", [KD(), ReverseKL()])
+    @smooth
     @pytest.mark.parametrize("solver", ["exact", "adam"])
     @pytest.mark.parametrize(("dtype", "atol"), [(np.float64, 2e-5), (np.float32, 1e-4)])
     def test_is_honest(self, some_rewards, reference, scope, objective, solver, dtype, atol):
@@ -265,12 +254,13 @@ class TestCertificate:
         rewards = some_rewards(6, depths=[8, 3, 5, 8, 1, 6], tasks=list("aababb"), dtype=dtype)
         recipe = Recipe(objective=objective, solver=solver)
         for offset in plain(rewards, scope=scope, recipe=recipe).values():
-            learned_from = {
-                "global": slice(None),
+            every = np.ones(len(rewards), bool)
+            rows = {
+                "global": every,
                 "task": rewards.tasks == offset.task,
                 "query": rewards.query_ids == offset.query_id,
-            }[scope]
-            mine = rewards.take(np.arange(len(rewards))[learned_from])
+            }
+            mine = rewards.take(np.flatnonzero(rows[scope]))
             v = offset.vector.astype(np.float64)
             value, gradient = reference(v, mine, scope_weights(mine), recipe)
 
@@ -311,17 +301,6 @@ class TestCertificate:
 
             assert -1e-6 <= above <= ROUNDING / 4 + 1e-6, key
 
-    @every_scope
-    @every_objective
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_exact_converges(self, some_rewards, scope, objective, dtype):
-        """On candidates around their query every offset reaches the tolerance, in either precision."""
-        rewards = some_rewards(8, depths=[8, 3, 5, 8, 1, 6, 2, 8], width=48, tasks=list("aababbab"), dtype=dtype)
-        certificates = [o.certificate for o in plain(rewards, scope=scope, recipe=Recipe(objective=objective)).values()]
-
-        assert all(certificate.converged for certificate in certificates)
-        assert all(certificate.gradient_norm <= 1e-4 for certificate in certificates)
-
     @pytest.mark.parametrize("seed", [14, 18])
     def test_exact_starts_afresh_where_it_is_stuck(self, some_rewards, seed):
         """At the corners of Softmax-GRPO curvature learned elsewhere misleads; the solver forgets it and converges."""
@@ -335,31 +314,35 @@ class TestSolvers:
 
     @every_scope
     @every_objective
-    @pytest.mark.parametrize("seed", [0, 1])
-    def test_exact_is_at_least_as_good_as_adam(self, some_rewards, scope, objective, seed):
+    @pytest.mark.parametrize(("seed", "dtype"), [(0, np.float64), (0, np.float32), (1, np.float64)])
+    def test_exact_converges_to_what_is_at_least_as_good_as_adams(self, some_rewards, scope, objective, seed, dtype):
         """No offset of the exact solver has a higher objective than the paper's recipe finds."""
-        rewards = some_rewards(8, depths=[8, 3, 5, 8, 1, 6, 2, 8], width=48, tasks=list("aababbab"), seed=seed)
+        rewards = some_rewards(
+            8, depths=[8, 3, 5, 8, 1, 6, 2, 8], width=48, tasks=list("aababbab"), seed=seed, dtype=dtype
+        )
         recipe = Recipe(objective=objective)
         exact, adam = (
             plain(rewards, scope=scope, recipe=replace(recipe, solver=solver)) for solver in ("exact", "adam")
         )
 
-        for key, offset in adam.items():
-            assert exact[key].certificate.objective <= offset.certificate.objective + 1e-6, key
+        for key, offset in exact.items():
+            assert offset.certificate.converged, key
+            assert offset.certificate.gradient_norm <= 1e-4, key
+            assert offset.certificate.objective <= adam[key].certificate.objective + 1e-6, key
 
     def test_exact_finds_good_minima_of_reverse_kl(self, some_rewards):
         """Of the many minima of reverse KL the exact solver finds better ones than descent from zero, on average."""
         recipe = Recipe(objective=ReverseKL())
-        found, from_zero = [], []
+        from_both, from_zero = [], []
         for seed in range(8):
             rewards = some_rewards(seed=seed)
             problem = SharedProblem.of(
                 rewards, Loss.of(Grid.of(rewards), recipe), scope_weights(rewards)[None], recipe.ridge
             )
-            found.append(plain(rewards, scope="global", recipe=recipe)["global"].certificate.objective)
+            from_both.append(plain(rewards, scope="global", recipe=recipe)["global"].certificate.objective)
             from_zero.append(exact(problem, np.zeros((1, 24))).objective[0])
 
-        assert np.mean(found) < np.mean(from_zero) - 0.1
+        assert np.mean(from_both) < np.mean(from_zero) - 0.1
 
 
 def test_adam_walks_in_full_width(some_rewards):
@@ -428,15 +411,6 @@ class TestPrivateOffsets:
         for q in (0, 1, 13, 51):
             alone = plain(rewards.take(np.array([q])), scope="query")
             assert_allclose(offsets[f"query:{q}"].vector, alone[f"query:{q}"].vector, atol=1e-5)
-
-    def test_do_not_leave_the_span_of_query_and_candidates(self, some_rewards):
-        """What neither the query nor its candidates touch, the offset does not touch."""
-        rewards = some_rewards(4, depths=5, width=24)
-        for q, offset in enumerate(plain(rewards, scope="query", recipe=TIGHT).values()):
-            span = np.vstack([rewards.query_vectors[q], blocks(rewards)[0][q]])
-            coefficients = np.linalg.lstsq(span.T, offset.vector)[0]
-
-            assert_allclose(span.T @ coefficients, offset.vector, atol=1e-9)
 
 
 def rebuilt(rewards, *, queries=None, documents=None, values=None):

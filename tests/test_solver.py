@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.test_objectives import central_differences, every_objective
 from tttembed_rag.fitting.grid import Grid, Loss
-from tttembed_rag.fitting.objectives import KD, OBJECTIVES, ReverseKL
+from tttembed_rag.fitting.objectives import KD, ReverseKL
 from tttembed_rag.fitting.optima import scope_weights
 from tttembed_rag.fitting.private import _REACH, PrivateProblems
 from tttembed_rag.fitting.recipe import Recipe
@@ -15,7 +16,6 @@ from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import Evaluation, adam, exact
 
 RAGGED = (7, 1, 4, 7, 2)
-every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 
 
 def shared(rewards, recipe):
@@ -26,18 +26,6 @@ def shared(rewards, recipe):
 def private(rewards, recipe):
     """The problems of one offset per query."""
     return PrivateProblems.of(rewards, Loss.of(Grid.of(rewards), recipe), recipe.ridge)
-
-
-def central_differences(problem, at, step=1e-6):
-    """Gradients (G, p) of the objectives (G,): coordinate i of all problems moves at once."""
-    gradients = np.zeros_like(at)
-    for i in range(at.shape[1]):
-        ahead, behind = at.copy(), at.copy()
-        ahead[:, i] += step
-        behind[:, i] -= step
-        difference = problem.evaluate(ahead).value - problem.evaluate(behind).value
-        gradients[:, i] = difference / (2 * step)
-    return gradients
 
 
 @dataclass(frozen=True)
@@ -66,7 +54,7 @@ class Bowls:
 
     def take(self, rows):
         """Some of the bowls."""
-        return Bowls(self.matrices[rows], self.centres[rows])
+        return replace(self, matrices=self.matrices[rows], centres=self.centres[rows])
 
 
 class OpenBowls(Bowls):
@@ -76,22 +64,13 @@ class OpenBowls(Bowls):
         """The step to the centre."""
         return self.centres - offsets
 
-    def take(self, rows):
-        """Some of the bowls."""
-        return OpenBowls(self.matrices[rows], self.centres[rows])
 
-
-@dataclass(frozen=True)
 class LostBowls(Bowls):
     """Bowls whose steps are no numbers."""
 
     def newton_step(self, offsets, at):
         """Nowhere."""
         return np.full_like(offsets, np.nan)
-
-    def take(self, rows):
-        """Some of the bowls."""
-        return LostBowls(self.matrices[rows], self.centres[rows])
 
 
 class Valleys:
@@ -120,41 +99,9 @@ def test_gradient_is_that_of_the_objective(some_rewards, objective, depths, prob
     problem = problem_of(some_rewards(5, depths=depths, width=24, tasks=list("aabbb")), Recipe(objective=objective))
     shape = (1, 24) if problem_of is shared else problem.coordinates.shape[:2]
     at = np.random.default_rng(1).normal(size=shape) / 8
+    expected = central_differences(lambda vectors: problem.evaluate(vectors).value, at)
 
-    assert_allclose(problem.evaluate(at).gradient, central_differences(problem, at), rtol=1e-5, atol=1e-6)
-
-
-class TestSharedProblem:
-    """One offset for all queries."""
-
-    @every_objective
-    @pytest.mark.parametrize("length", [0.0, 0.3, 1.5])
-    def test_is_eq_6(self, some_rewards, reference, objective, length):
-        """Objective and gradient are those of Eq. 6 written out query by query."""
-        rewards = some_rewards(5, depths=RAGGED, width=6, tasks=list("aabbb"))
-        recipe = Recipe(objective=objective)
-        v = np.random.default_rng(2).normal(size=6)
-        v *= length / np.linalg.norm(v)
-        value, gradient, _ = shared(rewards, recipe).evaluate(v[None])
-        expected_value, expected_gradient = reference(v, rewards, scope_weights(rewards), recipe)
-
-        assert_allclose(value, [expected_value], rtol=1e-9, atol=1e-12)
-        assert_allclose(gradient, [expected_gradient], rtol=1e-9, atol=1e-9)
-
-    @every_objective
-    def test_does_not_know_the_order_of_candidates(self, some_rewards, objective):
-        """Candidates in another order have the same objective and gradient."""
-        rewards = some_rewards(5, depths=RAGGED)
-        order = np.concatenate(
-            [np.random.default_rng(q).permutation(np.arange(*rewards.starts[q : q + 2])) for q in range(5)]
-        )
-        shuffled = replace(rewards, candidates=rewards.candidates[order], values=rewards.values[order])
-        v = np.random.default_rng(1).normal(size=(1, 24)) / 10
-        value, gradient, _ = shared(rewards, Recipe(objective=objective)).evaluate(v)
-        same_value, same_gradient, _ = shared(shuffled, Recipe(objective=objective)).evaluate(v)
-
-        assert_allclose(same_value, value, rtol=1e-12)
-        assert_allclose(same_gradient, gradient, rtol=1e-9, atol=1e-12)
+    assert_allclose(problem.evaluate(at).gradient, expected, rtol=1e-5, atol=1e-6)
 
 
 class TestSideBySide:
@@ -162,33 +109,43 @@ class TestSideBySide:
 
     @staticmethod
     def problems(rewards, recipe):
-        """Three problems, of which each leaves out queries of its own."""
-        learning = np.array([[1, 1, 0, 1, 1], [0, 1, 1, 0, 1], [1, 0, 1, 1, 0]], dtype=bool)
+        """Four problems: one of all queries, and three of which each leaves out queries of its own."""
+        learning = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 1, 1], [0, 1, 1, 0, 1], [1, 0, 1, 1, 0]], dtype=bool)
         weights = np.array([scope_weights(rewards, seen) for seen in learning])
         return SharedProblem.of(rewards, Loss.of(Grid.of(rewards), recipe), weights, recipe.ridge)
 
     @every_objective
-    @pytest.mark.parametrize("numbers", [1, 1 << 20], ids=["one at a time", "all at once"])
-    def test_each_is_eq_6_of_its_own_queries(self, some_rewards, reference, monkeypatch, objective, numbers):
-        """Objective and gradient of each are those of Eq. 6 under its weights, however many are taken at a time."""
-        monkeypatch.setattr("tttembed_rag.fitting.shared._GRID_NUMBERS", numbers)
+    @pytest.mark.parametrize("length", [0.0, 0.3, 1.5])
+    @pytest.mark.parametrize(
+        ("limit", "number", "blocks"),
+        [("_GRID_NUMBERS", 1 << 20, 1), ("_GRID_NUMBERS", 1, 1), ("_BLOCK_BYTES", 6 * 6 * 8, 4)],
+        ids=["all at once", "problem by problem", "a few queries at a time"],
+    )
+    def test_each_is_eq_6_of_its_own_queries(
+        self, some_rewards, reference, monkeypatch, objective, length, limit, number, blocks
+    ):
+        """Objective and gradient are those written out query by query, however many are taken at a time."""
+        monkeypatch.setattr(f"tttembed_rag.fitting.shared.{limit}", number)
         rewards, recipe = some_rewards(5, depths=RAGGED, width=6, tasks=list("aabbb")), Recipe(objective=objective)
         problems = self.problems(rewards, recipe)
-        offsets = np.random.default_rng(2).normal(size=(3, 6)) / 8
-        expected = [
-            reference(v, rewards, weights, recipe)
-            for v, weights in zip(offsets, problems.blocks[0].weights, strict=True)
-        ]
+        offsets = np.random.default_rng(2).normal(size=(4, 6))
+        offsets *= length / np.linalg.norm(offsets, axis=1, keepdims=True)
+        weights = np.concatenate([block.weights for block in problems.blocks], axis=1)
+        values, gradients = zip(
+            *(reference(v, rewards, own, recipe) for v, own in zip(offsets, weights, strict=True)), strict=True
+        )
         value, gradient, _ = problems.evaluate(offsets)
 
-        assert_allclose(value, [of_one[0] for of_one in expected], rtol=1e-9)
-        assert_allclose(gradient, [of_one[1] for of_one in expected], rtol=1e-9, atol=1e-9)
+        assert len(problems.blocks) == blocks
+        assert_allclose(value, values, rtol=1e-9, atol=1e-12)
+        assert_allclose(gradient, gradients, rtol=1e-9, atol=1e-9)
 
     def test_a_query_left_out_may_vanish(self, some_rewards):
         """Where the vector of a query that weighs nothing vanishes, the others are learned from all the same."""
         rewards = some_rewards(5, depths=RAGGED)
         problems = self.problems(rewards, Recipe())
         offsets = -rewards.queries.unit[[2, 0, 1]]
+        problems = problems.take(np.arange(1, 4))
         value, gradient, _ = problems.evaluate(offsets)
 
         assert (value < 100).all()
@@ -199,13 +156,13 @@ class TestSideBySide:
     def test_each_is_solved_as_it_is_alone(self, some_rewards, objective):
         """Together the problems end where each ends alone, after as many evaluations."""
         recipe = Recipe(objective=objective)
-        problems, start = self.problems(some_rewards(5, depths=RAGGED), recipe), np.zeros((3, 24))
+        problems, start = self.problems(some_rewards(5, depths=RAGGED), recipe), np.zeros((4, 24))
         together = exact(problems, start)
-        alone = [exact(problems.take(np.array([g])), start[:1]) for g in range(3)]
+        alone = [exact(problems.take(np.array([g])), start[:1]) for g in range(4)]
 
         assert together.converged.all()
-        assert_array_equal(together.evaluations, [one.evaluations[0] for one in alone])
-        assert_allclose(together.offsets, [one.offsets[0] for one in alone], atol=1e-6)
+        assert_array_equal(together.evaluations, [solution.evaluations[0] for solution in alone])
+        assert_allclose(together.offsets, [solution.offsets[0] for solution in alone], atol=1e-6)
 
 
 class TestPrivateProblems:
@@ -271,29 +228,20 @@ class TestExact:
 
         assert solution.converged.all()
 
-    def test_takes_the_newton_steps_it_is_offered(self):
-        """Problems that know their curvature are solved in one step and two evaluations."""
-        bowls = OpenBowls(**vars(Bowls.of(5, 8, condition=1e6)))
-        solution = exact(bowls, np.zeros((5, 8)))
+    @pytest.mark.parametrize(
+        ("bowls", "start", "curvature", "evaluations"),
+        [
+            (OpenBowls.of(5, 8, condition=1e6), 0.0, 1.0, 2),
+            (Bowls(8.0 * np.eye(5)[None], np.full((1, 5), 0.05)), 0.0, 8.0, 2),
+            (Bowls.of(2, 3), 1.0, 1.0, 1),
+        ],
+        ids=["a Newton step", "a step by the given curvature", "a start at the minimiser"],
+    )
+    def test_takes_no_step_more_than_needed(self, bowls, start, curvature, evaluations):
+        solution = exact(bowls, start * bowls.centres, curvature=curvature)
 
-        assert_array_equal(solution.offsets, bowls.centres)
-        assert_array_equal(solution.evaluations, 2)
-
-    def test_takes_its_first_step_by_the_curvature_it_is_told(self):
-        """A round bowl whose curvature is known is solved in one step without Newton's."""
-        bowls = Bowls(8.0 * np.eye(5)[None], np.full((1, 5), 0.05))
-        told, untold = (exact(bowls, np.zeros((1, 5)), curvature=c) for c in (8.0, 1.0))
-
-        assert_array_equal(told.evaluations, 2)
-        assert untold.evaluations > 2
-
-    def test_stops_at_once_where_nothing_is_to_be_done(self):
-        """A start at the minimiser costs one evaluation and is returned."""
-        bowls = Bowls.of(2, 3)
-        solution = exact(bowls, bowls.centres)
-
-        assert_array_equal(solution.offsets, bowls.centres)
-        assert_array_equal(solution.evaluations, [1, 1])
+        assert_allclose(solution.offsets, bowls.centres, rtol=1e-15)
+        assert_array_equal(solution.evaluations, evaluations)
 
     def test_says_so_when_it_is_stopped_early(self):
         """Out of evaluations a problem is not converged, and its certificate holds for where it stopped."""

@@ -4,10 +4,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag.fitting.grid import Grid, Loss
-from tttembed_rag.fitting.optima import scope_weights
-from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.vectors.checks import norms
 from tttembed_rag.vectors.copies import same_text
 from tttembed_rag.vectors.rows import UnitRows
@@ -93,23 +89,3 @@ class TestGathering:
 
         assert_allclose(rows.similarities(queries, slots), expected, rtol=1e-5, atol=1e-6)
         assert_allclose(rows.similarities(queries, slots[:, ::-1]), expected[:, ::-1], rtol=1e-5, atol=1e-6)
-
-
-class TestBlocks:
-    """A shared problem takes queries with documents of their own a few at a time."""
-
-    @pytest.mark.parametrize("depths", [(4,) * 9, (5, 3, 6, 2, 5, 5, 1, 4, 6), (1, 40, 1, 1, 2, 1, 1, 1, 1)])
-    def test_blocks_add_up(self, some_rewards, monkeypatch, depths):
-        """Objective and gradient do not depend on how many queries are taken at a time."""
-        rewards = some_rewards(9, depths=depths)
-        weights, loss = scope_weights(rewards)[None], Loss.of(Grid.of(rewards), Recipe())
-        v = np.random.default_rng(0).normal(size=(1, rewards.width)) / 8
-        whole = SharedProblem.of(rewards, loss, weights, 0.3)
-        monkeypatch.setattr(
-            "tttembed_rag.fitting.shared._BLOCK_BYTES", 6 * rewards.width * rewards.doc_vectors.itemsize
-        )
-        parts = SharedProblem.of(rewards, loss, weights, 0.3)
-
-        assert len(parts.blocks) > len(whole.blocks) == 1
-        assert_allclose(parts.evaluate(v).value, whole.evaluate(v).value, rtol=1e-6)
-        assert_allclose(parts.evaluate(v).gradient, whole.evaluate(v).gradient, rtol=1e-4, atol=1e-6)
