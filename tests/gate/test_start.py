@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tests.speakers import Speakers
-from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag import Offsets, fit
 from tttembed_rag.offsets.codes import FALLS, NOTHING_TO_GAIN
 from tttembed_rag.offsets.offset import Offset
 
@@ -148,28 +148,6 @@ def test_a_start_that_was_dropped_leaves_base_vectors_where_nothing_is_learned()
     assert all(offset.evidence.against for offset in dropped)
     assert all(offset.evidence.code in (FALLS.code, "TTT-G01") for offset in dropped)
     assert all(not np.allclose(offset.vector, start[f"task:{offset.task}"].vector) for offset in learned.values())
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"start": {}}, "start: expected Offsets"),
-        ({"scope": "task"}, "got another scope, or gate=False"),
-        ({"scope": "local", "gate": False}, "got another scope, or gate=False"),
-        ({"start": Offsets([], width=3)}, "start: expected offsets of the same embedding model, width"),
-    ],
-)
-def test_a_start_that_nothing_asks_about_is_refused(world, options, told):
-    start = world.means()
-    with pytest.raises(InputError, match=told):
-        fit(world.rewards(None, range(4)), **({"start": start} | options))
-
-
-def test_offsets_of_another_model_are_no_start(world):
-    start = Offsets([], width=world.width, settings={"embedder": "other"})
-    rewards: Rewards = replace(world.rewards(None, range(4)), embedder="mine")
-    with pytest.raises(InputError, match="other"):
-        fit(rewards, start=start)
 
 
 def test_a_language_without_verdicts_gets_the_global_offset_and_then_its_own(planted):
