@@ -382,5 +382,5 @@ def test_the_rewards_of_a_store_are_exported(filled, tmp_path):
 
     assert [result.exit_code for result in results] == [0, 0, 0], [result.output for result in results]
     assert results[0].stdout == f"{tmp_path / 'a'}: 5 queries, 15 rewards of new\n"
-    assert [len(one) for one in read] == [5, 3, 2]
-    assert [one.judge for one in read] == ["new", "old", "new"]
+    assert [len(rewards) for rewards in read] == [5, 3, 2]
+    assert [rewards.judge for rewards in read] == ["new", "old", "new"]

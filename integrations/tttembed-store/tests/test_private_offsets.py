@@ -38,7 +38,7 @@ def private(offsets):
 def offsets_of(*ids, task="default", shared=True):
     """A private offset drawn for each id, and the task's."""
     draw = np.random.default_rng(0)
-    own = [Offset("query", draw.normal(size=WIDTH), 0.5, 1, UNGATED, None, task, one) for one in ids]
+    own = [Offset("query", draw.normal(size=WIDTH), 0.5, 1, UNGATED, None, task, query_id) for query_id in ids]
     of_task = [Offset("task", draw.normal(size=WIDTH), 0.8, 4, UNGATED, task=task)] if shared else []
     return Offsets([*own, *of_task], width=WIDTH)
 
@@ -67,7 +67,7 @@ class TestEndToEnd:
 
         assert set(private(offsets)) == set(ids.values())
         assert served == {
-            **{text: offsets.apply(BASE, query_id=one) for text, one in ids.items()},
+            **{text: offsets.apply(BASE, query_id=query_id) for text, query_id in ids.items()},
             "another question": offsets.apply(BASE),
         }
         assert len({tuple(vector) for vector in served.values()}) == len(ids) + 1
@@ -155,17 +155,15 @@ class TestLookup:
         """The caller's id, the text's id in the store, the text itself; each where the task has its offset."""
         ids = {"own": "mine", "text": "ID", "itself": "text"}
 
-        def found(*kept, task="default"):
-            offsets = offsets_of(*(ids[one] for one in kept))
+        def query_found(*kept, task="default"):
+            offsets = offsets_of(*(ids[name] for name in kept))
             with context(query_id="mine"):
-                one = live_of(offsets, lambda _: "ID").serving("text", task).offset
-            return one and one.query_id
+                offset = live_of(offsets, lambda _: "ID").serving("text", task).offset
+            return offset and offset.query_id
 
-        assert [found("itself", "text", "own"), found("itself", "text"), found("itself"), found()] == [
-            *ids.values(),
-            None,
-        ]
-        assert found("own", task="another") is None
+        names = (["itself", "text", "own"], ["itself", "text"], ["itself"], [])
+        assert [query_found(*kept) for kept in names] == [*ids.values(), None]
+        assert query_found("own", task="another") is None
 
     def test_a_query_without_a_task(self):
         """Its text finds it where one task alone knows it, as its id does."""
@@ -198,9 +196,9 @@ class TestLookup:
             raise AssertionError(text)
 
         for offsets in (offsets_of(), Offsets([kept], width=WIDTH)):
-            found = live_of(offsets, asked).serving("text", None).offset
+            offset = live_of(offsets, asked).serving("text", None).offset
 
-            assert found is None or found.query_id is None
+            assert offset is None or offset.query_id is None
 
     def test_a_served_query_is_looked_up_once(self):
         """The id of its text is worked out once for its vector."""

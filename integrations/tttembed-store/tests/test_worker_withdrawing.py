@@ -48,10 +48,10 @@ class TestWithdrawing:
         """Where sources say the opposite, what is live stays: its trial on fresh queries decides."""
         rewards = planted(40, strength=0.9)
         live, users = fit(rewards), np.array([f"user {row}" for row in range(40)])
-        found = fit(replace(rewards, values=1 - rewards.values, sources=users))
+        learned = fit(replace(rewards, values=1 - rewards.values, sources=users))
 
-        assert not found["local:default"].served
-        assert staying(found, live)["local:default"] is live["local:default"]
+        assert not learned["local:default"].served
+        assert staying(learned, live)["local:default"] is live["local:default"]
 
     def test_one_task_goes_and_another_stays(self, planted):
         """Each offset is decided by its own evidence."""
@@ -234,7 +234,7 @@ class TestProbe:
         store.registry.rollback(by="anna", to=learned.version.number)
 
         assert learned.halted is None
-        assert [one[0] for one in seen] == ["halted", "learned nothing", "halted"]
+        assert [actions[0] for actions in seen] == ["halted", "learned nothing", "halted"]
         assert steered.round()[0] == "resumed"
 
     @pytest.mark.parametrize("names", ["ABA", "ABCA"])

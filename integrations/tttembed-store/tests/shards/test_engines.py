@@ -61,17 +61,17 @@ def test_the_command_fits_a_folder(folder, tmp_path, vectors):
 def test_an_audit_of_a_folder_is_drawn(rewards, folder, tmp_path, labels_of):
     """Pairs to label come from the files; options of other sources are refused here too."""
     audit = tmp_path / "audit.csv"
-    asked = ["audit", "draw", str(folder(3)), "--out", str(audit), "--count", "40"]
-    done = CliRunner().invoke(main, asked)
+    command = ["audit", "draw", str(folder(3)), "--out", str(audit), "--count", "40"]
+    done = CliRunner().invoke(main, command)
 
     assert done.exit_code == 0, done.output
     with audit.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
-    said = labels_of(rewards, range(600))
+    labels = labels_of(rewards, range(600))
     assert len(rows) == 39
-    assert all((row["query_id"], row["doc_id"]) in said for row in rows)
+    assert all((row["query_id"], row["doc_id"]) in labels for row in rows)
 
-    refused = CliRunner().invoke(main, [*asked, "--last", "3"])
+    refused = CliRunner().invoke(main, [*command, "--last", "3"])
     assert refused.exit_code == 2
     assert "--last: expected a store, a file or a BEIR folder" in refused.output
 
@@ -103,17 +103,17 @@ def test_options_of_other_sources_are_refused(folder, tmp_path, option):
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as connection:
+        connection.bind(("127.0.0.1", 0))
+        return connection.getsockname()[1]
 
 
 def wait_for_port(port):
     """Until a server listens there, or a minute has passed."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        with socket.socket() as one:
-            if not one.connect_ex(("127.0.0.1", port)):
+        with socket.socket() as connection:
+            if not connection.connect_ex(("127.0.0.1", port)):
                 return
         time.sleep(0.1)
 
@@ -135,15 +135,15 @@ def test_the_command_connects_to_a_cluster(cluster, folder, tmp_path, vectors):
     # One server process: Ray's proxy would start another one for every client, which may fail on a busy machine.
     served = [sys.executable, "-m", "ray.util.client.server", "--host=127.0.0.1", f"--port={port}", "--mode=legacy"]
     command = [sys.executable, "-m", "tttembed_rag", "fit", folder(5), "--out", out, "--scope", "task", "--no-gate"]
-    with (tmp_path / "server.txt").open("wb+") as said:
-        with subprocess.Popen([*served, f"--address={cluster.address}"], stdout=said, stderr=said) as server:
+    with (tmp_path / "server.txt").open("wb+") as output:
+        with subprocess.Popen([*served, f"--address={cluster.address}"], stdout=output, stderr=output) as server:
             wait_for_port(port)
             done = subprocess.run(
                 [*command, "--engine", f"ray://127.0.0.1:{port}"], check=False, capture_output=True, text=True
             )
             server.terminate()
-        said.seek(0)
-        assert done.returncode == 0, f"{done.stderr}\n{said.read().decode()}"
+        output.seek(0)
+        assert done.returncode == 0, f"{done.stderr}\n{output.read().decode()}"
 
     assert vectors(Offsets.load(out)) == vectors(fit_sharded(folder(5), scope="task", gate=False))
 
