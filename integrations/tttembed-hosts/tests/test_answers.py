@@ -253,7 +253,7 @@ def test_feedback_of_langsmith_is_a_weak_vote(langsmith, sqlite_url):
     ("path", "message"),
     [
         ("/nobody", " 'nobody': expected an answer of LangSmith (LangSmithNotFoundError: Project nobody not found"),
-        ("", ": expected langsmith+https://HOST/PROJECT, got 'langsmith+http"),
+        ("", ": expected langsmith+http://HOST/PROJECT, or https, got 'langsmith+http"),
     ],
 )
 def test_a_project_that_is_not_there_is_one_line(langsmith, sqlite_url, path, message):

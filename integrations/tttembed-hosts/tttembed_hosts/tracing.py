@@ -36,7 +36,7 @@ def address_of(url: str, kind: str, key: str, *, path: str = "") -> tuple[str, s
         raise InputError(f"project: expected no login in the address; a key is in {key}")
     base, _, name = parts.path.strip("/").rpartition("/")
     if parts.scheme not in (f"{kind}+http", f"{kind}+https") or not parts.hostname or (path and not name):
-        raise InputError(f"project: expected {kind}+https://HOST{path}, got {without_secrets(url)!r}")
+        raise InputError(f"project: expected {kind}+http://HOST{path}, or https, got {without_secrets(url)!r}")
     return f"{parts.scheme.partition('+')[2]}://{parts.netloc}/{base}".rstrip("/"), unquote(name)
 
 
