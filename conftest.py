@@ -169,8 +169,8 @@ def serve():
                 with lock:
                     endpoint.asked.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
                     number = len(endpoint.asked)
-                status, headers, said = answer(self.path, body, number)
-                data = said if isinstance(said, bytes) else json.dumps(said).encode()
+                status, headers, reply = answer(self.path, body, number)
+                data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
                 self.send_response(status)
                 for name, value in {"content-type": "application/json", **headers}.items():
                     self.send_header(name, value)
@@ -426,10 +426,10 @@ def reranker(world, serve):
     def start(answer=None):
         def respond(_, body, number):
             scores = world.judged(body["query"], body["documents"])
-            said = answer(scores, number) if answer else scores
-            if isinstance(said, int):
-                return said, {}, b"{}"
-            return 200, {}, said if isinstance(said, bytes) else world.reply(said)
+            outcome = answer(scores, number) if answer else scores
+            if isinstance(outcome, int):
+                return outcome, {}, b"{}"
+            return 200, {}, outcome if isinstance(outcome, bytes) else world.reply(outcome)
 
         endpoint = serve(respond)
         return endpoint.url.removeprefix("http://"), endpoint.asked

@@ -204,7 +204,7 @@ def lived(users: list[User], half: Half) -> tuple[LearnedRecall, dict[str, Told]
 
 def lists(recall: LearnedRecall, kept: Told, user: str, text: str, vector: np.ndarray, served: Served) -> Scores:
     """The scores of a user's memories for a request by all rivals with all constants, and with what is *served*."""
-    index, x = recall._items.for_tenant(user), unit(vector)  # noqa: SLF001 - rivals search the same memories
+    index, x = recall.index_of(user), unit(vector)
     dense, both = index.vectors @ x, index.scores(text, x, WEIGHT)
     scores: Scores = {("similarity", 0.0): dense, ("similarity and BM25", 0.0): both}
     for (name, rival), factor in product(RIVALS.items(), FACTORS):
@@ -221,7 +221,7 @@ def measured(recall: LearnedRecall, told: dict[str, Told], users: list[User], se
     found = []
     for one in users:
         kept, each = told[one.name], defaultdict(list)
-        rows = recall._items.for_tenant(one.name).rows  # noqa: SLF001 - likewise
+        rows = recall.index_of(one.name).rows
         for text, vector, right in one.held:
             places = [rows[name] for name in right if name in rows]
             known = bool(kept.helped[places].any())

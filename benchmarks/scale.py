@@ -1,14 +1,12 @@
 """One fit over shards: here, through Ray, and as one fit of all; how long, in how much memory.
 
     python benchmarks/scale.py [--queries 1000000] [--documents 100000] [--shards 2] [--ways whole,local,ray]
-    python benchmarks/scale.py --queries 10000000
 
 Synthetic: unit documents of width 384 that queries share, ten judged of each query, rewards with a preference that
 all queries share; written in shards to a temporary folder, removed afterwards. Every way runs in a process of its
 own, which reads the files and learns one ungated offset on both cores. Times are those of reading and of learning,
 for Ray on a cluster that runs already. CPU is the processor time of the process and of Ray's, GB their peak of
-resident memory without pages of files, which the system may take back. From five million queries on only Ray is asked,
-and query vectors lie in temporary files: ten million take 35 GB of disk.
+resident memory without pages of files, which the system may take back. From five million queries on only Ray is asked.
 """
 
 from __future__ import annotations
@@ -114,7 +112,7 @@ def processor(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
+def learn(folder: Path, way: str) -> dict[str, object]:
     """One ungated offset of all rewards, one way; seconds and bytes."""
     peak, spent, done = [0], dict[int, float](), threading.Event()
 
@@ -143,7 +141,7 @@ def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
         read = time.perf_counter()
         offset = fit(rewards, scope="global", gate=False)["global"]
     else:
-        offset = fit_sharded(folder, scope="global", gate=False, engine=way, scratch=scratch)["global"]
+        offset = fit_sharded(folder, scope="global", gate=False, engine=way)["global"]
         read = began
     ended = time.perf_counter()
     done.set()
@@ -182,7 +180,6 @@ def measure(options: argparse.Namespace) -> None:
             command = [sys.executable, __file__, "--one", way, "--within", str(folder)]
             # The whole and the local way have both cores by threads, Ray by two actors.
             environment = os.environ | {"OMP_NUM_THREADS": "1" if way == "ray" else str(os.cpu_count())}
-            command += ["--scratch"] if options.scratch else []
             found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)  # noqa: S603 (ourselves)
             row = json.loads(found.stdout.splitlines()[-1])
             read = f"{row['read']:.1f}" if row["read"] else ""
@@ -199,16 +196,14 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--ways", help="whole,local,ray, if not given; ray from five million queries on")
-    parser.add_argument("--scratch", action="store_true", help="query vectors of shards in temporary files")
     parser.add_argument("--within", type=Path, help="where the temporary folder is made")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     many = options.queries >= MANY
     options.documents = options.documents or options.queries // 10
     options.ways = options.ways or ("ray" if many else "whole,local,ray")
-    options.scratch |= many
     if options.one:
-        print(json.dumps(learn(options.within, options.one, scratch=options.scratch)))
+        print(json.dumps(learn(options.within, options.one)))
     else:
         measure(options)
 

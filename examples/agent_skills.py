@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tttembed_tools import LearnedToolSearch, cards_of
 
+from tttembed_rag import context
+
 HERE = Path(__file__).resolve().parent / "agent"  # a folder of SKILL.md cards, a file of tool schemas, and tasks
 AGENTS = ("northwind", "acme")  # the first works in Microsoft 365, the second in Google Workspace
 # Tasks, each with the skill or tool that does it in either suite.
@@ -18,22 +20,21 @@ TRIED, UNSEEN = REQUESTS[:30], REQUESTS[30:]
 search = LearnedToolSearch(cards_of(HERE / "skills") + cards_of(HERE / "tools.json"))
 
 
-def report(when: str) -> None:
-    """Print how often each agent finds a skill that works in its suite."""
-    for suite, agent in enumerate(AGENTS):
-        found = [search(request, k=1, task=agent)[0] for request, _ in UNSEEN]
-        right = sum(TASKS[task][suite] == skill for skill, (_, task) in zip(found, UNSEEN, strict=True))
-        print(f"{when}, {agent}: the first skill works for {right} of {len(UNSEEN)} new requests")
+def hits(suite: int) -> str:
+    """How often the first skill that is found works in a suite."""
+    found = [search(request, k=1)[0] for request, _ in UNSEEN]
+    right = sum(TASKS[task][suite] == skill for skill, (_, task) in zip(found, UNSEEN, strict=True))
+    return f"the first skill works for {right} of {len(UNSEEN)} new requests"
 
 
-report("before")
 for suite, agent in enumerate(AGENTS):
-    for request, task in TRIED:
-        for skill in search(request, k=8, task=agent):
-            if skill in TASKS[task]:  # the agent calls what fits its task, until one works
-                search.used(request, skill, works := skill == TASKS[task][suite], task=agent)
+    with context(task=agent):
+        print(f"before, {agent}: {hits(suite)}")
+        for request, task in TRIED:
+            for skill in filter(TASKS[task].__contains__, search(request, k=8)):  # what fits its task, until one works
+                search.used(request, skill, works := skill == TASKS[task][suite])
                 if works:
                     break
-print(search.learn())
-report("after")
-print(search.explain(UNSEEN[3][0], k=2, task="acme"))
+        print(search.learn())
+        print(f"after, {agent}: {hits(suite)}")
+        print(search.explain(UNSEEN[3][0], k=2))

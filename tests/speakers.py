@@ -46,19 +46,19 @@ class Speakers:
         """Of the questions."""
         return len(self.documents) // len(self.languages)
 
-    def means(self, asked: Iterable[int] | None = None) -> Offsets:
-        """Offsets of the languages' means, by the queries *asked*, or by documents alone."""
-        if asked is None:
+    def means(self, questions: Iterable[int] | None = None) -> Offsets:
+        """Offsets of the languages' means, by the queries of these *questions*, or by documents alone."""
+        if questions is None:
             return language_means(self.documents, self.spoken.tolist())
-        rows = list(asked)
+        rows = list(questions)
         queries = np.concatenate([self.queries[name][rows] for name in self.languages])
         return language_means(
             self.documents, self.spoken.tolist(), queries, np.repeat(self.languages, len(rows)).tolist()
         )
 
-    def found(self, offsets: Offsets | None, asked: Iterable[int]) -> dict[str, np.ndarray]:
-        """By language the lists (n, 10) of the questions *asked*, under *offsets*."""
-        rows, lists = list(asked), {}
+    def found(self, offsets: Offsets | None, questions: Iterable[int]) -> dict[str, np.ndarray]:
+        """By language the lists (n, 10) of the *questions*, under *offsets*."""
+        rows, lists = list(questions), {}
         for name in self.languages:
             vectors = self.queries[name][rows]
             vectors = vectors if offsets is None else offsets.apply(vectors, task=name)
@@ -67,22 +67,22 @@ class Speakers:
 
     def own(self, lists: Mapping[str, np.ndarray]) -> float:
         """The part of *lists* that has the language of the question."""
-        return float(np.mean([(self.spoken[found] == name).mean() for name, found in lists.items()]))
+        return float(np.mean([(self.spoken[listed] == name).mean() for name, listed in lists.items()]))
 
-    def recall(self, lists: Mapping[str, np.ndarray], asked: Iterable[int]) -> float:
-        """The part of the answers that is in the *lists* of the questions *asked*."""
-        answers = np.array(list(asked))[:, None]
+    def recall(self, lists: Mapping[str, np.ndarray], questions: Iterable[int]) -> float:
+        """The part of the answers that is in the *lists* of the *questions*."""
+        answers = np.array(list(questions))[:, None]
         return float(
-            np.mean([(found % self.count == answers).sum(axis=1) / len(self.languages) for found in lists.values()])
+            np.mean([(listed % self.count == answers).sum(axis=1) / len(self.languages) for listed in lists.values()])
         )
 
-    def rewards(self, offsets: Offsets | None, asked: Iterable[int], *, own: bool | None = None) -> Rewards:
+    def rewards(self, offsets: Offsets | None, questions: Iterable[int], *, own: bool | None = None) -> Rewards:
         """What users say of the lists under *offsets*: what answers is good, in their *own* language or in others."""
-        rows, columns = list(asked), []
+        rows, columns = list(questions), []
         for name, lists in self.found(offsets, rows).items():
-            for row, found in zip(rows, lists, strict=True):
-                good = (found % self.count == row) & (own is None or (self.spoken[found] == name) == own)
-                partly = 0.0 if own is None else 0.3 * ((self.spoken[found] == name) == own)
-                columns.append((name, f"{name}:{row}", self.queries[name][row], found, np.maximum(good, partly)))
+            for row, listed in zip(rows, lists, strict=True):
+                good = (listed % self.count == row) & (own is None or (self.spoken[listed] == name) == own)
+                partly = 0.0 if own is None else 0.3 * ((self.spoken[listed] == name) == own)
+                columns.append((name, f"{name}:{row}", self.queries[name][row], listed, np.maximum(good, partly)))
         tasks, ids, queries, candidates, values = zip(*columns, strict=True)
         return Rewards.from_indexed(np.array(queries), self.documents, candidates, values, tasks, ids, judge="users")

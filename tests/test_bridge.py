@@ -11,14 +11,13 @@ from click.testing import CliRunner
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import save
 
-from tttembed_rag import InputError, Offsets
+from tttembed_rag import InputError, Offsets, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.embedders import Bridge, Bridged, open_embedder
 from tttembed_rag.embedders.specs import name_of
 from tttembed_rag.errors import DataError, VectorError
 from tttembed_rag.evaluate.bridging import Kept, kept_by
-from tttembed_rag.evaluate.collection import Collection
-from tttembed_rag.evaluate.datasets import Dataset
+from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.files import load_beir, load_vectors, write_beir, write_vectors
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.vectors.probe import Probe
@@ -188,13 +187,10 @@ def test_another_model_is_refused(learned):
         Bridged(FakeEmbedder(width=7), path)
 
 
-def test_verdicts_say_what_is_kept(world):
+def test_verdicts_say_what_is_kept(world, folder):
     """The gate lets a bridge through that keeps what was asked for, and none whose lists are by chance."""
-    (old_docs, new_docs), (old, new) = world
-    names = [f"d{row}" for row in range(300)], [f"q{row}" for row in range(120)]
-    qrels = {f"q{q}": {f"d{d}": 1.0 for d in range(q % TOPICS, 300, TOPICS)} for q in range(120)}
-    dataset = Dataset("world", *(dict(zip(of, of, strict=True)) for of in names), qrels)
-    collection = Collection.of(dataset, old_docs, old, embedder="old")
+    (old_docs, new_docs), (_, new) = world
+    collection = open_collection(folder, vectors="old", rewards="qrels", scale=Scale())
     blind = unit(np.random.default_rng(3).standard_normal(new_docs.shape))
     good, bad = (
         kept_by(Bridge.learn(docs, old_docs), collection, new, np.arange(120), trusted=True)
@@ -265,31 +261,3 @@ def test_feedback_in_a_file_is_enough(tmp_path):
     assert written.exit_code == 0, written.output
     assert json.loads(Bridge.load(tmp_path / "b.safetensors").probe)["name"] == ""
     assert open_embedder(f"{fake}?bridge={tmp_path / 'b.safetensors'}").embed_queries(["topic1"]).shape == (1, 64)
-
-
-def test_two_models_are_compared_query_by_query(folder):
-    """`eval` says whether the other model is better, and how many of its documents nobody judged."""
-    arguments = ["eval", str(folder), "--vectors", "old", "--vectors", "new"]
-    result = CliRunner().invoke(main, arguments)
-    rows = json.loads(CliRunner().invoke(main, [*arguments, "--json", "-"]).output)
-
-    assert result.exit_code == 0, result.output
-    assert [row["embedder"] for row in rows] == ["old", "new"]
-    assert [row["queries"] for row in rows] == [120, 120]
-    assert rows[1]["ci_low"] <= rows[1]["delta"] <= rows[1]["ci_high"]
-    assert rows[1]["delta"] == pytest.approx(rows[1]["ndcg10"] - rows[0]["ndcg10"])
-    verdict = "better" if rows[1]["ci_low"] > 0 else "worse" if rows[1]["ci_high"] < 0 else "not proven to differ"
-    assert f"new: {rows[1]['delta']:+.3f}" in result.output
-    assert verdict in result.output
-
-
-def test_models_of_a_file_are_compared(tmp_path):
-    rows = ["query,document,thumb"]
-    for number in range(30):
-        rows += [f"about topic{number},manual on topic{number},1", f"about topic{number},notes on topic9,-1"]
-    (votes := tmp_path / "votes.csv").write_text("\n".join(rows), encoding="utf-8")
-    fake = "python:tttembed_rag.testing:FakeEmbedder"
-    result = CliRunner().invoke(main, ["eval", str(votes), "--embed", fake, "--embed", f"{fake}?dimensions=4"])
-
-    assert result.exit_code == 0, result.output
-    assert f"{fake}?dimensions=4: -" in result.output

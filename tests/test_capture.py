@@ -247,9 +247,9 @@ class TestTextVectors:
         source.note([("stored", "7")])
         source.of(["a"], embed)
 
-        found = source.of(["stored", "a", "b", "a"], embed)
+        matrix = source.of(["stored", "a", "b", "a"], embed)
 
-        assert_array_equal(found, np.float32([[0.5] * 8, vector("a"), vector("b"), vector("a")]))
+        assert_array_equal(matrix, np.float32([[0.5] * 8, vector("a"), vector("b"), vector("a")]))
         assert asked == [["a"], ["b"]]
         assert (source.supplied, source.remembered, source.embedded) == (1, 1, 2)
 
@@ -259,8 +259,8 @@ class TestTextVectors:
         async def embed(texts):
             return vectors(texts)
 
-        found = asyncio.run(TextVectors().aof(["a", "b"], embed))
-        assert_array_equal(found, TextVectors().of(["a", "b"], vectors))
+        matrix = asyncio.run(TextVectors().aof(["a", "b"], embed))
+        assert_array_equal(matrix, TextVectors().of(["a", "b"], vectors))
 
     def test_the_least_used_is_forgotten(self):
         """Memory is bounded in bytes: here to two vectors of 8 numbers in single precision."""

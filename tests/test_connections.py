@@ -12,6 +12,7 @@ import pytest
 SCRIPT = """
 import json, os, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from tests.test_services import WELL
 from tttembed_rag.clients.endpoint import Address
 from tttembed_rag.clients.openaiclient import openai_client
 from tttembed_rag.embedders import open_embedder
@@ -25,14 +26,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers.get("content-length", 0)))
         ports.append(self.client_address[1])
-        chat = {"message": {"content": "Score: 4"}, "finish_reason": "stop"}
-        data = json.dumps({
-            "choices": [chat],
-            "content": [{"type": "text", "text": "Score: 4"}], "usage": {"input_tokens": 1, "output_tokens": 1},
-            "candidates": [{"finishReason": "STOP", "content": {"parts": [{"text": "Score: 4"}]}}],
-            "results": [{"index": 0, "relevance_score": 0.5}], "embeddings": [{"values": [1.0, 2.0]}],
-            "data": [{"index": 0, "embedding": [1.0, 2.0]}],
-        }).encode()
+        data = json.dumps(WELL).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
@@ -54,7 +48,7 @@ files = openai_client(Address.of(f"{url}/v1"))
 asking = {f"judge {name}": lambda judge=judge: judge.score("q", ["d"]) for name, judge in judges.items()}
 asking |= {f"model {name}": lambda model=model: model.embed_queries(["q"]) for name, model in models.items()}
 asking["batches"] = lambda: files.batches.list()
-found = {}
+ports_of = {}
 for name, ask in asking.items():
     del ports[:]
     ask()
@@ -69,8 +63,8 @@ for name, ask in asking.items():
             os._exit(failed)
     status = os.waitpid(child, 0)[1]
     ask()
-    found[name] = [status, *ports]
-print(json.dumps(found))
+    ports_of[name] = [status, *ports]
+print(json.dumps(ports_of))
 """
 
 
@@ -78,10 +72,10 @@ print(json.dumps(found))
 def test_a_forked_worker_has_connections_of_its_own():
     """No client of ours asks on the connection of its parent, who keeps it."""
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", SCRIPT], capture_output=True, text=True, check=False)
-    found = json.loads(ran.stdout or "null")
+    ports = json.loads(ran.stdout or "null")
 
-    assert found, ran.stderr
-    assert len(found) == 8
-    for name, (status, first, second, child, last) in found.items():
+    assert ports, ran.stderr
+    assert len(ports) == 8
+    for name, (status, first, second, child, last) in ports.items():
         assert (name, status, first, first) == (name, 0, second, last)
         assert child != first, name

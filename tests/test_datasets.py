@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.explaining import explain
-from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
+from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors, write_beir, write_vectors
 
 CORPUS = """\
 {"_id": "d1", "title": "Boundary layers", "text": "Flow near a wall."}
@@ -30,7 +31,7 @@ QUERIES = """\
 {"_id": "q2", "text": "second"}
 {"_id": "q3", "text": "without labels"}
 """
-QRELS = "query-id\tcorpus-id\tscore\nq2\td1\t2\nq2\td3\t0\nq1\td2\t1\n"
+QRELS = "query-id\tcorpus-id\tscore\n\nq2\td1\t2\nq2\td3\t0\nq1\td2\t1\n\n"
 SCORES = "query-id\tcorpus-id\tscore\nq1\td1\t0.25\nq1\td4\t-3\nq2\td5\t1e-3\n"
 ARRAYS = {
     # Another order than the corpus has, and one of each that it lacks.
@@ -55,38 +56,40 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_documents_are_title_and_text(folder: Path) -> None:
-    """A document is its title and its text with one space between, either of which may be absent."""
-    expected = {
-        "d1": "Boundary layers Flow near a wall.",
-        "d2": "No title.",
-        "d3": "Title absent.",
-        "d4": "Only a title",
-        "d5": "",
-    }
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        # Title and text with one space between, either of which may be absent.
+        (
+            lambda folder: load_beir(folder).documents,
+            {
+                "d1": "Boundary layers Flow near a wall.",
+                "d2": "No title.",
+                "d3": "Title absent.",
+                "d4": "Only a title",
+                "d5": "",
+            },
+        ),
+        # Every line below the header is a grade, zero grades included; empty ones are skipped.
+        (lambda folder: load_beir(folder).qrels, {"q2": {"d1": 2.0, "d3": 0.0}, "q1": {"d2": 1.0}}),
+        # A query without labels is left out; the others come in the order of the labels.
+        (lambda folder: list(load_beir(folder).queries.items()), [("q2", "second"), ("q1", "first")]),
+        # Scores keep their scale: negative and tiny ones are no error.
+        (lambda folder: load_scores(folder, "judge"), {"q1": {"d1": 0.25, "d4": -3.0}, "q2": {"d5": 0.001}}),
+    ],
+    ids=["documents", "labels", "queries", "scores"],
+)
+def test_a_folder_is_read(folder: Path, read: Callable[[Path], object], expected: object) -> None:
+    assert read(folder) == expected
 
-    assert expected == load_beir(folder).documents
 
+def test_vectors_come_in_the_order_of_the_ids(folder: Path) -> None:
+    """Stored vectors, also of half precision, are float32 in the order of the documents and of the labelled queries."""
+    documents, queries = load_vectors(folder, "tiny", load_beir(folder))
 
-def test_labels_are_read_below_the_header(folder: Path) -> None:
-    """Every line below the header is a grade, zero grades included."""
-    expected = {"q2": {"d1": 2.0, "d3": 0.0}, "q1": {"d2": 1.0}}
-
-    assert expected == load_beir(folder).qrels
-
-
-def test_blank_lines_are_no_labels(folder: Path) -> None:
-    """Empty lines between and after the labels are skipped."""
-    (folder / "qrels" / "test.tsv").write_text("header\n\nq1\td1\t1\n\n", encoding="utf-8")
-
-    assert load_beir(folder).qrels == {"q1": {"d1": 1.0}}
-
-
-def test_queries_are_those_with_labels(folder: Path) -> None:
-    """A query without labels is left out; the others come in the order of the labels."""
-    expected = [("q2", "second"), ("q1", "first")]
-
-    assert expected == list(load_beir(folder).queries.items())
+    assert documents.tolist() == [[1, 1], [2, 1], [3, 1], [4, 1], [5, 1]]
+    assert queries.tolist() == [[2, 0], [1, 0]]
+    assert (documents.dtype, queries.dtype) == (np.float32, np.float32)
 
 
 def test_the_name_is_the_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,28 +97,6 @@ def test_the_name_is_the_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(folder)
 
     assert load_beir(Path()).name == "wings"
-
-
-def test_vectors_come_in_the_order_of_the_ids(folder: Path) -> None:
-    """Stored vectors are put in the order of the documents and of the labelled queries."""
-    documents, queries = load_vectors(folder, "tiny", load_beir(folder))
-
-    assert documents.tolist() == [[1, 1], [2, 1], [3, 1], [4, 1], [5, 1]]
-    assert queries.tolist() == [[2, 0], [1, 0]]
-
-
-def test_vectors_come_as_float32(folder: Path) -> None:
-    """Vectors stored in half precision are handed out as float32."""
-    documents, queries = load_vectors(folder, "tiny", load_beir(folder))
-
-    assert (documents.dtype, queries.dtype) == (np.float32, np.float32)
-
-
-def test_scores_are_read_as_they_are(folder: Path) -> None:
-    """Scores keep their scale: negative and tiny ones are no error."""
-    expected = {"q1": {"d1": 0.25, "d4": -3.0}, "q2": {"d5": 0.001}}
-
-    assert expected == load_scores(folder, "judge")
 
 
 def test_only_keeps_the_labels_of_the_kept_queries(folder: Path) -> None:
@@ -155,6 +136,11 @@ def without(part: str) -> Callable[[Path], object]:
     return lambda folder: (folder / part).unlink()
 
 
+def renamed(part: str) -> Callable[[Path], object]:
+    """Gives a part of the folder the name b."""
+    return lambda folder: (folder / part).rename((folder / part).with_stem("b"))
+
+
 def arrays(**changed: Any) -> Callable[[Path], object]:
     """Replaces stored arrays, or leaves out those that are None."""
     kept = {name: array for name, array in {**ARRAYS, **changed}.items() if array is not None}
@@ -173,6 +159,7 @@ def cut_short(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+EXPECTED = "expected arrays doc_ids, docs, query_ids, queries"
 SPOILED = {
     "no corpus": (without("corpus.jsonl"), "/corpus.jsonl: expected one JSON object a line, found no file"),
     "no queries": (without("queries.jsonl"), "/queries.jsonl: expected one JSON object a line, found no file"),
@@ -184,6 +171,20 @@ SPOILED = {
     ),
     "bad JSON": (text("corpus.jsonl", CORPUS + "{oops\n"), "/corpus.jsonl:7: expected one JSON object a line"),
     "JSON list": (text("queries.jsonl", "[1]\n"), "/queries.jsonl:1: expected one JSON object a line"),
+    "number as text": (
+        text("queries.jsonl", '{"_id": "q1", "text": 911}'),
+        "/queries.jsonl:1: expected a text as text, got 911",
+    ),
+    "list as title": (
+        text("corpus.jsonl", '{"_id": "d1", "title": ["a"]}'),
+        "/corpus.jsonl:1: expected a text as title, got ['a']",
+    ),
+    "no folder": (shutil.rmtree, ": expected a BEIR folder, found none"),
+    "other vectors": (renamed("vectors/tiny.npz"), "/vectors/tiny.npz: expected stored vectors, found none (here: b)"),
+    "other scores": (
+        renamed("scores/judge.tsv"),
+        "/scores/judge.tsv: expected stored scores, found none (here: b, or qrels as a simulation)",
+    ),
     "number as id": (text("queries.jsonl", '{"_id": 5}\n'), '/queries.jsonl:1: expected an object with a string "_id"'),
     "corpus not UTF-8": (data("corpus.jsonl", '{"_id": "é"}'.encode("latin-1")), "/corpus.jsonl"),
     "no header": (text("qrels/test.tsv", "q1\td1\t1\n"), "/qrels/test.tsv:1: expected a header line, got a judgment"),
@@ -233,7 +234,10 @@ SPOILED = {
         "/vectors/tiny.npz: expected one doc vector per id, got (6, 2) for 1 ids",
     ),
     "one id, no list": (arrays(doc_ids="d1"), "/vectors/tiny.npz"),
-    "pickled ids": (arrays(doc_ids=np.array(["d1", None], object)), "/vectors/tiny.npz: expected arrays doc_ids, docs"),
+    "pickled ids": (
+        arrays(doc_ids=np.array(ARRAYS["doc_ids"], object)),
+        f"/vectors/tiny.npz: {EXPECTED} without Python objects: the ids as np.array(ids, dtype=str)",
+    ),
     "no archive": (data("vectors/tiny.npz", b"not an archive"), "/vectors/tiny.npz: expected arrays doc_ids, docs"),
     "empty archive": (data("vectors/tiny.npz", b""), "/vectors/tiny.npz"),
     "half an archive": (cut_short, "/vectors/tiny.npz"),
@@ -250,25 +254,6 @@ def test_a_bad_part_is_named(folder: Path, spoil: Callable[[Path], object], mess
         read_all(folder)
 
     assert str(caught.value).startswith(f"{folder}{message}")
-
-
-def test_no_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        load_beir(tmp_path / "nowhere")
-
-    assert str(caught.value) == f"{tmp_path / 'nowhere'}: expected a BEIR folder, found none"
-
-
-def test_unknown_vectors_name_the_known(folder: Path) -> None:
-    """Asking for vectors that are not stored lists those that are."""
-    with pytest.raises(DataError, match=r"other\.npz: expected stored vectors, found none \(here: tiny\)$"):
-        load_vectors(folder, "other", load_beir(folder))
-
-
-def test_unknown_scores_name_the_known(folder: Path) -> None:
-    """Asking for scores that are not stored lists those that are, and the simulated judge."""
-    with pytest.raises(DataError, match=r"other\.tsv: .* \(here: judge, or qrels as a simulation\)$"):
-        load_scores(folder, "other")
 
 
 def test_a_collection_has_the_queries_that_were_scored(folder: Path) -> None:
@@ -288,28 +273,6 @@ def test_marks_of_byte_order_are_no_text(folder: Path) -> None:
 
     assert (next(iter(read.documents)), read.queries["q1"], read.qrels["q1"]) == ("d1", "first", {"d2": 1.0})
     assert load_scores(folder, "judge")["q1"] == {"d1": 0.25, "d4": -3.0}
-
-
-@pytest.mark.parametrize(
-    ("name", "line", "message"),
-    [
-        ("queries.jsonl", '{"_id": "q1", "text": 911}', r"queries.jsonl:1: expected a text as text, got 911$"),
-        ("corpus.jsonl", '{"_id": "d1", "title": ["a"]}', r"corpus.jsonl:1: expected a text as title, got \['a'\]$"),
-    ],
-)
-def test_a_text_is_a_text(folder: Path, name: str, line: str, message: str) -> None:
-    (folder / name).write_text(line, encoding="utf-8")
-
-    with pytest.raises(DataError, match=message):
-        load_beir(folder)
-
-
-def test_ids_that_are_objects_are_named(folder: Path) -> None:
-    """As pandas has texts; what they should be is said."""
-    np.savez(folder / "vectors" / "tiny.npz", **ARRAYS | {"doc_ids": np.array(ARRAYS["doc_ids"], dtype=object)})
-
-    with pytest.raises(DataError, match=r"without Python objects: the ids as np.array\(ids, dtype=str\)$"):
-        load_vectors(folder, "tiny", load_beir(folder))
 
 
 @pytest.mark.parametrize("name", ["qrels/test.tsv", "scores/judge.tsv"])
@@ -340,25 +303,12 @@ class TestOwn:
         """Each of 120 claims is a query too, under its id; its own document is nearest, then the one against it."""
         folder, count = tmp_path / "claims", 120
         claims, against = [f"p{i}" for i in range(count)], [f"c{i}" for i in range(count)]
-        (folder / "qrels").mkdir(parents=True)
-        (folder / "vectors").mkdir()
-        lines = [f'{{"_id": "{name}", "title": "On", "text": "claim {name}"}}\n' for name in [*claims, *against]]
-        (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
-        lines = [f'{{"_id": "{name}", "text": "claim {name}"}}\n' for name in claims]
-        (folder / "queries.jsonl").write_text("".join(lines), encoding="utf-8")
-        labels = "".join(f"p{i}\tc{i}\t1\n" for i in range(count))
-        (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{labels}", encoding="utf-8")
-        vectors = (
-            np.eye(2 * count, dtype=np.float32)[:, :count] + np.eye(2 * count, k=-count, dtype=np.float32)[:, :count]
-        )
+        corpus = [(name, "On", f"claim {name}") for name in [*claims, *against]]
+        write_beir(folder, corpus, {p: f"claim {p}" for p in claims}, {f"p{i}": {f"c{i}": 1.0} for i in range(count)})
+        own, nearest = (np.eye(2 * count, k=-k, dtype=np.float32)[:, :count] for k in (0, count))
+        vectors = own + nearest
         vectors[count:] += 0.01
-        np.savez(
-            folder / "vectors" / "v.npz",
-            doc_ids=[*claims, *against],
-            docs=vectors,
-            query_ids=claims,
-            queries=vectors[:count],
-        )
+        write_vectors(folder, "v", load_beir(folder), vectors, vectors[:count], fingerprint="v")
         return folder
 
     def test_is_not_found(self, claims: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.judges.conftest import folder_of
 from tttembed_rag import InputError
 from tttembed_rag.embedders import GeminiEmbedder, open_embedder
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
@@ -66,12 +67,10 @@ def qwen_folder(tmp_path_factory):
     """A tiny Qwen3 as transformers saves it: no word on pooling, padding on the right."""
     from transformers import Qwen3Config, Qwen3Model
 
-    folder = tmp_path_factory.mktemp("models") / "tiny-qwen3"
     tokenizer = tokenizer_of()
     torch.manual_seed(0)
-    for part in (Qwen3Model(Qwen3Config(**sizes(tokenizer))), tokenizer):
-        part.save_pretrained(folder)
-    return folder
+    model = Qwen3Model(Qwen3Config(**sizes(tokenizer)))
+    return folder_of((model, tokenizer), tmp_path_factory.mktemp("models") / "tiny-qwen3")
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +85,7 @@ def gemma_folder(tmp_path_factory):
     tokenizer = tokenizer_of(end="<eos>", template="$A <eos>")
     torch.manual_seed(1)
     config = Gemma3TextConfig(**sizes(tokenizer), use_bidirectional_attention=True, sliding_window=64)
-    for part in (Gemma3TextModel(config), tokenizer):
-        part.save_pretrained(folder / "bare")
+    folder_of((Gemma3TextModel(config), tokenizer), folder / "bare")
     plain = {"bias": False, "activation_function": torch.nn.Identity()}
     parts = [modules.Transformer(str(folder / "bare")), modules.Pooling(16, "mean")]
     parts += [Dense(16, 48, **plain), Dense(48, 16, **plain), modules.Normalize()]
@@ -215,12 +213,10 @@ class TestFingerprint:
         """A folder of the same name with other weights is another embedder."""
         from transformers import AutoModel, AutoTokenizer
 
-        folder = tmp_path / qwen_folder.name
         model = AutoModel.from_pretrained(qwen_folder)
         with torch.no_grad():
             model.norm.weight += 0.5
-        for part in (model, AutoTokenizer.from_pretrained(qwen_folder)):
-            part.save_pretrained(folder)
+        folder = folder_of((model, AutoTokenizer.from_pretrained(qwen_folder)), tmp_path / qwen_folder.name)
 
         assert local_model(str(qwen_folder), "qwen3").fingerprint != local_model(str(folder), "qwen3").fingerprint
 
@@ -272,22 +268,16 @@ class TestCache:
         assert_array_equal(cached, embedder().embed_documents(TEXTS))
 
     def test_asks_for_a_text_once(self, cache):
-        """Known texts and repeated ones are not embedded again; the same text as a query is another vector."""
-        asked = embedder()
-        cached = CachedEmbedder(asked, cache)
+        """Nor a known or repeated one again; as a query, or of another model, it is another vector."""
+        model, other = embedder(), embedder(fingerprint="other")
+        cached = CachedEmbedder(model, cache)
         cached.embed_documents(["a", "b", "a"])
         cached.embed_documents(["b", "c"])
         cached.embed_queries(["a"])
+        CachedEmbedder(other, cache).embed_documents(["a"])
 
-        assert (asked.documents, asked.queries) == (["a", "b", "c"], ["a"])
-
-    def test_tells_embedders_apart(self, cache):
-        """Another fingerprint finds nothing."""
-        first, second = embedder(fingerprint="one"), embedder(fingerprint="two")
-        for model in (first, second):
-            CachedEmbedder(model, cache).embed_documents(["a"])
-
-        assert first.documents == second.documents == ["a"]
+        assert (model.documents, model.queries) == (["a", "b", "c"], ["a"])
+        assert other.documents == ["a"]
 
     def test_a_width_that_changes_is_an_error(self, cache):
         """The model behind a service may become another one in the middle: nothing of that is kept."""

@@ -21,12 +21,38 @@ from tttembed_rag.evaluate.datasets import QRELS
 
 REPO = Path(__file__).resolve().parents[1]
 DATA = REPO.parent / "shared" / "data"
-TEXT = (REPO / "README.md").read_text(encoding="utf-8")
-RERANKING = " ".join((REPO / "docs" / "reference" / "reranking.md").read_text(encoding="utf-8").split())
-FIGURES = " ".join((REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8").split())
-WORDS = " ".join((REPO / "docs" / "reference" / "words.md").read_text(encoding="utf-8").split())
-NUMBERS = " ".join((REPO / "docs" / "reference" / "numbers.md").read_text(encoding="utf-8").split())
-RESULTS = REPO / "benchmarks" / "results"
+
+
+def written(name: str) -> Any:
+    """What a benchmark wrote last."""
+    return json.loads((REPO / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def page_of(path: str) -> str:
+    """A page below docs/ on one line."""
+    return " ".join((REPO / "docs" / path).read_text(encoding="utf-8").split())
+
+
+def digits(value: float, form: str = "+.3f") -> str:
+    """A number as documents print it: no zero before the point."""
+    return f"{value:{form}}".replace("0.", ".", 1)
+
+
+def percent(value: float) -> str:
+    """A share as documents print it."""
+    return f"{100 * value:.0f} %"
+
+
+def hundredths(value: float) -> str:
+    """A change of nDCG@10 x 100, which may be above 10, as documents print it."""
+    return re.sub(r"^([+-])0\.", r"\1.", f"{value:+.2f}")
+
+
+README = page_of("../README.md")
+RERANKING = page_of("reference/reranking.md")
+FIGURES = page_of("reference/figures.md")
+WORDS = page_of("reference/words.md")
+NUMBERS = page_of("reference/numbers.md")
 
 
 @pytest.mark.data
@@ -45,51 +71,44 @@ def test_figures_of_the_readme_are_those_that_the_benchmark_prints(capsys: pytes
         return re.sub(r"^([+-])0\.", r"\1.", re.findall(r"([+-]\S+) \(", printed[row])[column])
 
     gained = change("metatool auto", 1)[1:]
-    assert f"200 judged queries of metatool (requests for tools) gain {gained} with all-MiniLM-L6-v2:" in TEXT
+    assert f"200 judged queries of metatool (requests for tools) gain {gained} with all-MiniLM-L6-v2:" in README
     assert change("cranfield auto", 0) == "+.000"
     lost = change("cranfield plain rule", 0)[1:]
-    told = f"nothing changes. The paper's offset, served without the gate, loses {lost} there."
-    assert told in " ".join(TEXT.split())
-
-
-def digits(value: float, form: str = "+.3f") -> str:
-    """A number as documents print it: no zero before the point."""
-    return f"{value:{form}}".replace("0.", ".", 1)
+    harmless = f"nothing changes. The paper's offset, served without the gate, loses {lost} there."
+    assert harmless in README
 
 
 def test_figures_of_more_judging_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/ahead.py --json benchmarks/results/ahead.json` takes three minutes."""
-    found = json.loads((RESULTS / "ahead.json").read_text(encoding="utf-8"))
+    measured = written("ahead")
     steps, inside, near = (
         (min(some), max(some))
         for some in (
-            [one["later"] - one["now"] for one in found.values()],
-            *([one[name] for one in found.values()] for name in ("inside", "near")),
+            [each["later"] - each["now"] for each in measured.values()],
+            *([each[name] for each in measured.values()] for name in ("inside", "near")),
         )
     )
 
-    assert [*found] == ["32", "64", "100", "200", "300"]
-    assert (
-        f"gained {digits(steps[0], '.3f')} to {digits(steps[1], '.3f')} more at every size from 32 to 300" in RERANKING
-    )
-    page = " ".join((REPO / "docs" / "how-to" / "choose-a-judge.md").read_text(encoding="utf-8").split())
-    assert f"gained {digits(steps[0], '.3f')} to {digits(steps[1], '.3f')} more at every size from 32 to 300" in page
-    assert f"held the gain in {inside[0]:.0%} to {inside[1]:.0%}".replace("%", "", 1).replace("%", " %") in RERANKING
-    assert f"of it in {near[0]:.0%} to {near[1]:.0%}".replace("%", "", 1).replace("%", " %") in RERANKING
+    assert [*measured] == ["32", "64", "100", "200", "300"]
+    more = f"gained {digits(steps[0], '.3f')} to {digits(steps[1], '.3f')} more at every size from 32 to 300"
+    assert more in RERANKING
+    assert more in page_of("how-to/choose-a-judge.md")
+    assert f"held the gain in {100 * inside[0]:.0f} to {percent(inside[1])}" in RERANKING
+    assert f"of it in {100 * near[0]:.0f} to {percent(near[1])}" in RERANKING
 
 
 def test_figures_of_what_lists_bring_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/brought.py --json benchmarks/results/brought.json` takes four minutes."""
-    found = json.loads((RESULTS / "brought.json").read_text(encoding="utf-8"))
-    words, offset = ([digits(of[which]) for of in found.values()] for which in ("words", "offset"))
-    assert [*found] == ["16", "64", "200"]
+    results = written("brought")
+    words, offset = ([digits(of[which]) for of in results.values()] for which in ("words", "offset"))
+    assert [*results] == ["16", "64", "200"]
     assert "makes {}, {} and {} of the ten that it reads so, beside {}, {} and {} of".format(*words, *offset) in WORDS
 
 
 def test_figures_of_judging_on_a_gpu_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/judge.py --device cuda --json benchmarks/results/judge.json` takes seven minutes there."""
-    found = json.loads((RESULTS / "judge.json").read_text(encoding="utf-8"))
-    rate = {(row["work"], row["way"]): f"{row['pairs_s']:,.0f}" for row in found}
+    results = written("judge")
+    rate = {(row["work"], row["way"]): f"{row['pairs_s']:,.0f}" for row in results}
     page = (REPO / "docs" / "reference" / "speed.md").read_text(encoding="utf-8")
     sets = {"metatool": "metatool", "hotpotqa": "hotpotqa-dev500", "scifact": "scifact"}
     ways = ("model card", "pooled, padded", "ours, before it compiles")
@@ -109,36 +128,36 @@ def test_figures_of_judging_on_a_gpu_are_those_that_the_benchmark_wrote() -> Non
 
 def test_figures_of_the_cascade_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/cascade.py --json benchmarks/results/cascade.json` takes a quarter of an hour."""
-    found = json.loads((RESULTS / "cascade.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "how-to" / "rerank-less.md").read_text(encoding="utf-8").split())
-    of = {tuple(one[name] for name in ("source", "judged", "repeats", "policy")): one for one in found}
-    told = {"qrels+.05": "labels", "ce-minilm-multi": "cross-encoder"}
-    for (source, judged, repeats, policy), one in of.items():
+    results = written("cascade")
+    page = page_of("how-to/rerank-less.md")
+    of = {tuple(line[name] for name in ("source", "judged", "repeats", "policy")): line for line in results}
+    printed = {"qrels+.05": "labels", "ce-minilm-multi": "cross-encoder"}
+    for (source, judged, repeats, policy), line in of.items():
         if policy == "cascade":
             rivals = [of[source, judged, repeats, name] for name in ("cache of texts", "cache of vectors, 0.95")]
-            saved = [f"{each['calls']:.0%}".replace("%", " %") for each in (one, *rivals)]
-            lost = [digits(one[name]) for name in ("labels", "judge", "labels_all", "judge_all")]
-            row = " | ".join([told[source], str(judged), f"{repeats:.0%}".replace("%", " %"), *saved, *lost])
+            saved = [percent(each["calls"]) for each in (line, *rivals)]
+            lost = [digits(line[name]) for name in ("labels", "judge", "labels_all", "judge_all")]
+            row = " | ".join([printed[source], str(judged), percent(repeats), *saved, *lost])
             assert f"| {row} |" in RERANKING
-    cascades = [one for key, one in of.items() if key[-1] == "cascade"]
-    cells, broken = (sum(one[name] for one in cascades) for name in ("cells", "labels above"))
-    first = digits(max(one["labels worst"] for one in cascades))
-    assert sum(one["judge above"] for one in cascades) == 0
-    above = sum(one["labels_all above"] for one in cascades)
-    worst = digits(max(one["labels_all worst"] for one in cascades))
+    cascades = [line for key, line in of.items() if key[-1] == "cascade"]
+    cells, broken = (sum(line[name] for line in cascades) for name in ("cells", "labels above"))
+    first = digits(max(line["labels worst"] for line in cascades))
+    assert sum(line["judge above"] for line in cascades) == 0
+    above = sum(line["labels_all above"] for line in cascades)
+    worst = digits(max(line["labels_all worst"] for line in cascades))
     assert f"broken in {broken} of {cells} cells by labels ({first}), and in none by" in RERANKING
     assert f"above .01 in {above} of them, {worst} at worst" in RERANKING
     for repeats, sentence in ((0.0, "saves {} to {} % of the calls where no"), (0.6, "{} to {} % where 60 % do")):
-        calls = [100 * one["calls"] for key, one in of.items() if key[2:] == (repeats, "cascade")]
+        calls = [100 * line["calls"] for key, line in of.items() if key[2:] == (repeats, "cascade")]
         assert sentence.format(round(min(calls)), round(max(calls))) in page
-    texts = [100 * one["calls"] for key, one in of.items() if key[2:] == (0.6, "cache of texts")]
+    texts = [100 * line["calls"] for key, line in of.items() if key[2:] == (0.6, "cache of texts")]
     assert f"a cache of texts saves {round(min(texts))} to {round(max(texts))} % then" in page
 
 
 def test_figures_of_words_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/words.py --json benchmarks/results/words.json` takes minutes; what it wrote is in the tree."""
-    found = json.loads((RESULTS / "words.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "how-to" / "words.md").read_text(encoding="utf-8").split())
+    results = written("words")
+    page = page_of("how-to/words.md")
     columns = ("direct", "rank fusion", "v, data", "words, data", "v, declared", "words, declared")
     for key, title in {
         "minilm, qrels+.05": "MiniLM, labels",
@@ -146,98 +165,54 @@ def test_figures_of_words_are_those_that_the_benchmark_wrote() -> None:
         "static, qrels+.05": "a static model, labels",
         "static, ce-minilm-multi": "a static model, the cross-encoder",
     }.items():
-        for first, (breadth, of) in enumerate(found[key]["judged queries"].items()):
-            told = [digits(of["means"][column]) for column in columns]
-            row = " | ".join(["" if first else title, breadth, *told])
+        for first, (breadth, of) in enumerate(results[key]["judged queries"].items()):
+            printed = [digits(of["means"][column]) for column in columns]
+            row = " | ".join(["" if first else title, breadth, *printed])
             assert f"| {row} |".replace("|  |", "| |") in WORDS
-    worthless = [found[f"minilm, {judge}"] for judge in ("shuffled", "unasked", "inverted")]
-    means = found["minilm, qrels+.05"]["judged queries"]["64"]["means"]
+    worthless = [results[f"minilm, {judge}"] for judge in ("shuffled", "unasked", "inverted")]
+    means = results["minilm, qrels+.05"]["judged queries"]["64"]["means"]
     gained, words, hybrid = (digits(means[column])[1:] for column in ("v, data", "words, data", "rank fusion"))
-    chosen = [found["minilm, qrels+.05"]["judged queries"][count]["means"] for count in ("64", "200")]
+    chosen = [results["minilm, qrels+.05"]["judged queries"][count]["means"] for count in ("64", "200")]
     careful = " and ".join(digits(of["weight, data"]) for of in chosen)
     assert f"the chosen weight gains {careful} at 64 and 200 judged queries" in WORDS
     assert f"nobody chose gains {digits(means['fixed weight'])} on the mean" in WORDS
     link = "[shared words count too](docs/how-to/words.md)"
     readme = f"offsets of 64 judged queries gain {gained}, and {words} where {link}."
-    assert f"{readme} A hybrid search, which needs no verdicts, gains {hybrid}." in " ".join(TEXT.split())
-    told = f"64 judged queries gain {words} nDCG@10 on queries that nobody judged; the offset alone gains {gained}"
-    assert f"{told}, and a hybrid search that asks nobody {hybrid}." in page
-    counted = [(one["published"]["data"], one["cells"]) for one in worthless]
+    assert f"{readme} A hybrid search, which needs no verdicts, gains {hybrid}." in README
+    printed = f"64 judged queries gain {words} nDCG@10 on queries that nobody judged; the offset alone gains {gained}"
+    assert f"{printed}, and a hybrid search that asks nobody {hybrid}." in page
+    counted = [(each["published"]["data"], each["cells"]) for each in worthless]
     published, cells = map(sum, zip(*counted, strict=True))
     assert f"in {published} of {cells} fits of worthless judges" in WORDS
 
 
-def percent(value: float) -> str:
-    """A share as documents print it."""
-    return f"{100 * value:.0f} %"
-
-
-def test_figures_of_written_questions_are_those_that_the_benchmark_wrote() -> None:
-    """`python benchmarks/written.py --judge SPEC --json benchmarks/results/written.json` takes minutes."""
-    found = json.loads((RESULTS / "written.json").read_text(encoding="utf-8"))
-
-    def spread(of: Mapping[str, Any]) -> str:
-        return f"{digits(of['mean'])} [{digits(of['low'])}, {digits(of['high'])}]"
-
-    def told(of: Mapping[str, Any]) -> str:
-        return spread(of) if of["verdict"] == "published" else "not served"
-
-    rows = []
-    for one in found:
-        pairs = [
-            of for judge in ("own answer", "judged") for of in (told(one["told"][judge]), spread(one["true"][judge]))
-        ]
-        rows.append([one["set"], one["questions"], digits(one["own answer first"], ".2f"), *pairs])
-    first = [row for one in found for row in one["first"]]
-    for count in sorted({row["verdicts"] for row in first}):
-        mine = [row for row in first if row["verdicts"] == count]
-        starts = [row[judge][way] for judge in ("own answer", "judged") for way in ("on top", "chosen") for row in mine]
-        ways = [starts[at : at + len(mine)] for at in range(0, len(starts), len(mine))]
-        means = [sum(way) / len(mine) for way in ([row["without"] for row in mine], *ways)]
-        rows.append([str(count), *map(digits, means)])
-
-    printed, true = (
-        " and ".join(digits(sum(one[of][judge]["mean"] for one in found) / len(found)) for judge in found[0][of])
-        for of in ("told", "true")
-    )
-    assert [row for row in rows if f"| {' | '.join(row)} |" not in NUMBERS] == []
-    assert f"Printed figures are {printed} on the mean of six, true ones {true};" in NUMBERS
-
-
 def test_figures_of_memory_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/memory.py --json benchmarks/results/memory.json` takes two minutes."""
-    found = json.loads((RESULTS / "memory.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "memory.md").read_text(encoding="utf-8").split())
+    results = written("memory")
+    page = page_of("memory.md")
     names = {
         "similarity and BM25": "ours, before anything is learned",
         "alone": "**ours**",
     }
-    for one in found:
-        cells = [digits(one[part], form) for part, form in (("all", ".3f"), ("gain", "+.3f"), ("error", ".3f"))]
-        cells += [digits(one[part], ".3f") for part in ("before", "new")]
-        assert f"| {' | '.join([names.get(one['rival'], one['rival']), *cells])} |" in FIGURES
-    told = {one["rival"]: digits(one["all"], ".3f") for one in found}
+    for row in results:
+        cells = [digits(row[part], form) for part, form in (("all", ".3f"), ("gain", "+.3f"), ("error", ".3f"))]
+        cells += [digits(row[part], ".3f") for part in ("before", "new")]
+        assert f"| {' | '.join([names.get(row['rival'], row['rival']), *cells])} |" in FIGURES
+    printed = {row["rival"]: digits(row["all"], ".3f") for row in results}
     tuned = [
-        digits(one["gain"], ".3f") for one in found if one["rival"].endswith(", tuned") and "legs" not in one["rival"]
+        digits(row["gain"], ".3f") for row in results if row["rival"].endswith(", tuned") and "legs" not in row["rival"]
     ]
-    ahead = max(told[name] for name in told if "on our legs" in name)
-    assert f"rises from {told['similarity']} by similarity to {told['alone']}." in page
-    assert f"before anything is learned: {told['similarity and BM25']}." in page
+    ahead = max(printed[name] for name in printed if "on our legs" in name)
+    assert f"rises from {printed['similarity']} by similarity to {printed['alone']}." in page
+    assert f"before anything is learned: {printed['similarity and BM25']}." in page
     assert f"gain {max(tuned)} at most where their constant is tuned." in page
     assert f"On top of our two scores such rules reach {ahead}." in page
 
 
 def test_figures_of_two_embedders_are_those_that_the_benchmarks_wrote() -> None:
     """`cascade.py --embedder e5` and `memory.py --embedders e5`, each with `--json`, beside MiniLM's files."""
-    tables = [
-        (
-            json.loads((RESULTS / f"cascade{of}.json").read_text("utf-8")),
-            json.loads((RESULTS / f"memory{of}.json").read_text("utf-8")),
-        )
-        for of in ("", "-e5")
-    ]
     columns = []
-    for cascades, memories in tables:
+    for cascades, memories in [(written(f"cascade{of}"), written(f"memory{of}")) for of in ("", "-e5")]:
         of = {tuple(row[name] for name in ("source", "judged", "repeats", "policy")): row for row in cascades}
         saved = [
             ", ".join(f"{of[source, 200, repeats, 'cascade']['calls']:.0%}"[:-1] for repeats in (0.0, 0.3, 0.6)) + " %"
@@ -248,25 +223,25 @@ def test_figures_of_two_embedders_are_those_that_the_benchmarks_wrote() -> None:
         lost = f"{digits(sum(row['labels_all'] for row in mine) / len(mine))}, {above} of {cells}"
         cache = of["ce-minilm-multi", 200, 0.0, "cache of vectors, 0.85"]
         recall = {row["rival"]: digits(row["all"], ".3f") for row in memories}
-        answered = f"{cache['calls']:.0%}".replace("%", " %") + f"; {digits(cache['labels'], '.3f')}"
-        found = ", ".join(recall[rival] for rival in ("similarity", "similarity and BM25", "alone"))
-        columns.append([*saved, lost, answered, found])
+        answered = percent(cache["calls"]) + f"; {digits(cache['labels'], '.3f')}"
+        results = ", ".join(recall[rival] for rival in ("similarity", "similarity and BM25", "alone"))
+        columns.append([*saved, lost, answered, results])
 
     assert [row for row in zip(*columns, strict=True) if f"| {' | '.join(row)} |" not in NUMBERS] == []
 
 
 def test_figures_of_agents_that_credit_themselves_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/poison.py selfhelp --json benchmarks/results/selfhelp.json` takes five minutes."""
-    rows = json.loads((RESULTS / "selfhelp.json").read_text(encoding="utf-8"))["selfhelp"]
-    page = " ".join((REPO / "docs" / "memory.md").read_text(encoding="utf-8").split())
-    greedy = [one for one in rows if one["credits itself"]]
+    rows = written("selfhelp")["selfhelp"]
+    page = page_of("memory.md")
+    greedy = [row for row in rows if row["credits itself"]]
     counters, prior, ours, honest = (
-        digits(sum(one[name] for one in mine) / len(mine), ".3f")
+        digits(sum(row[name] for row in mine) / len(mine), ".3f")
         for name, mine in (
             ("counters", greedy),
             ("success prior", greedy),
             ("listed", greedy),
-            ("listed", [one for one in rows if not one["credits itself"]]),
+            ("listed", [row for row in rows if not row["credits itself"]]),
         )
     )
     assert f"of {counters} of the requests that have nothing to do with it, and a success prior of {prior}" in FIGURES
@@ -277,7 +252,7 @@ def test_figures_of_agents_that_credit_themselves_are_those_that_the_benchmark_w
 
 def test_figures_of_callers_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/tools.py --callers --json benchmarks/results/callers.json` takes minutes (without stdlib)."""
-    rows = json.loads((RESULTS / "callers.json").read_text(encoding="utf-8"))
+    rows = written("callers")
 
     def mean(part: str, **of: str) -> float:
         mine = [row[part] for row in rows if of.items() <= row.items()]
@@ -293,25 +268,25 @@ def test_figures_of_callers_are_those_that_the_benchmark_wrote() -> None:
 
 def test_figures_of_the_floor_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/tools.py --floor --json benchmarks/results/floor.json` takes two minutes (without stdlib)."""
-    rows = json.loads((RESULTS / "floor.json").read_text(encoding="utf-8"))
-    on = [one for one in rows if one["certain"]]
+    rows = written("floor")
+    on = [row for row in rows if row["certain"]]
     (texts, most_texts), (tools, most_tools), (own, most_own) = (
-        (min(one[part] for one in on), max(one[part] for one in on)) for part in ("texts", "tools", "own")
+        (min(row[part] for row in on), max(row[part] for row in on)) for part in ("texts", "tools", "own")
     )
     assert f"for {digits(texts, '.2f')} to {digits(most_texts, '.2f')} of the requests of four collections" in FIGURES
     assert f"for {digits(tools, '.2f')} to {digits(most_tools, '.2f')} of those of other tools" in FIGURES
     assert f"for {digits(own, '.3f')} to {digits(most_own, '.3f')} of its own" in FIGURES
-    certain = {one["set"] for one in on}
-    assert certain == {one["set"] for one in rows}
-    assert [one["set"] for one in rows if not one["certain"]] == ["apibench-hf"] * 2
-    means = [digits(sum(one[part] for one in on) / len(on), form) for part, form in (("texts", ".2f"), ("own", ".3f"))]
+    certain = {row["set"] for row in on}
+    assert certain == {row["set"] for row in rows}
+    assert [row["set"] for row in rows if not row["certain"]] == ["apibench-hf"] * 2
+    means = [digits(sum(row[part] for row in on) / len(on), form) for part, form in (("texts", ".2f"), ("own", ".3f"))]
     assert f"({means[0]} on the mean)" in FIGURES
     assert f"that it did not see ({means[1]})" in FIGURES
 
 
 def test_figures_of_nothing_fits_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/nothing.py --json benchmarks/results/nothing.json` takes an hour."""
-    rows = json.loads((RESULTS / "nothing.json").read_text(encoding="utf-8"))
+    rows = written("nothing")
     page = (REPO / "docs" / "how-to" / "nothing-fits.md").read_text(encoding="utf-8")
     lines = {tuple(row[name] for name in ("embedder", "judge", "policy", "judged")): row for row in rows}
     names = {"minilm": "MiniLM", "e5": "e5", "static": "static", "lsa": "LSA"}
@@ -334,7 +309,7 @@ def test_figures_of_nothing_fits_are_those_that_the_benchmark_wrote() -> None:
 
 def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/harm.py --json benchmarks/results/harm.json` takes minutes; what it wrote is in the tree."""
-    parts = json.loads((RESULTS / "harm.json").read_text(encoding="utf-8"))
+    parts = written("harm")
     names = {"four collections": "development", "five others": "confirmation", "nine, pooled": "pooled"}
     first, second, pooled = (parts[name] for name in names.values())
     single = first["cells"] + second["cells"]
@@ -345,12 +320,12 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
     rows = []
     for title, part in zip(names, (first, second, pooled), strict=True):
         for rule, named in (("task", "plain"), ("auto", "`auto`"), ("declared", "declared")):
-            told = [digits(part["mean"][rule]), percent(part["below -.01"][rule]), digits(part["worst"][rule])]
-            told += [
+            printed = [digits(part["mean"][rule]), percent(part["below -.01"][rule]), digits(part["worst"][rule])]
+            printed += [
                 percent(part["of a reranker"][rule][count]) if rule != "task" else "" for count in ("16", "64", "200")
             ]
             head = [title, str(part["cells"])] if rule == "task" else ["", ""]
-            rows.append("|" + "|".join(f" {one} " if one else " " for one in (*head, named, *told)) + "|")
+            rows.append("|" + "|".join(f" {row} " if row else " " for row in (*head, named, *printed)) + "|")
     covered, agreed = (
         " and ".join(
             ", ".join(percent(part["intervals"][rule][name]) for part in (first, second, pooled))
@@ -361,7 +336,7 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
     lies = [
         (part[f"{kind} tasks"], part[f"{kind} published"]) for part in parts.values() for kind in ("blind", "unasked")
     ]
-    said = [
+    sentences = [
         " ".join(rows),
         f"in {lost('auto', first, second)} of {single} single-task cells and in {lost('auto', pooled)} of",
         f"{pooled['cells']} pooled ones; with a declared judge in {lost('declared', first, second)} and "
@@ -371,7 +346,7 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
         f"nothing in {sum(tasks for tasks, _ in lies)} tasks",
     ]
 
-    assert [sentence for sentence in said if sentence not in NUMBERS] == []
+    assert [sentence for sentence in sentences if sentence not in NUMBERS] == []
     assert {published for _, published in lies} == {0.0}
     ungated = [part["below -.01"]["task"] for part in parts.values()]
     harmed = f"{100 * min(ungated):.0f} to {percent(max(ungated))} of"
@@ -382,19 +357,14 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
         f"{lost('auto', pooled)} of {pooled['cells']} with nine (worst {digits(pooled['worst']['auto'])}). Without "
         f"the gate it does so in {harmed} settings:"
     )
-    assert readme in " ".join(TEXT.split())
+    assert readme in README
     page = (REPO / "docs" / "how-it-works.md").read_text(encoding="utf-8")
     assert f"lowers nDCG@10 by more than .01 in {harmed} settings" in " ".join(page.split())
 
 
-def hundredths(value: float) -> str:
-    """A change of nDCG@10 x 100, which may be above 10, as documents print it."""
-    return re.sub(r"^([+-])0\.", r"\1.", f"{value:+.2f}")
-
-
 def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
     """`python -m benchmarks.paper baselines` and `unseen` take minutes; the means that they wrote are in the tree."""
-    found = json.loads((RESULTS / "rivals.json").read_text(encoding="utf-8"))
+    results = written("rivals")
     shares = {"queries without rewards": "share", "other queries": "share, other queries"}
     shares["unseen documents"] = "share, unseen documents"
     names = {"`auto`": "auto", "`auto`, kept verdicts": "auto + judge", "`local`": "local", "`global`": "global"}
@@ -403,11 +373,11 @@ def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
     names |= {"OATS": "OATS (documents)", "NUDGE-N": "NUDGE-N (documents)", "direct rerank": "direct rerank"}
 
     def cell(part: str, method: str, count: str) -> str:
-        value, ours = (round(found[part][one][f"n={count}"], 2) for one in (method, "auto"))
-        told = hundredths(value)
+        value, ours = (round(results[part][each][f"n={count}"], 2) for each in (method, "auto"))
+        printed = hundredths(value)
         if part in shares:
-            told += f" ({round(found[shares[part]][method][f'n={count}'])} %)"
-        return f"**{told}**" if value > ours and not method.startswith("auto") else told
+            printed += f" ({round(results[shares[part]][method][f'n={count}'])} %)"
+        return f"**{printed}**" if value > ours and not method.startswith("auto") else printed
 
     tables = re.split(
         r"\n\n(?=\| \| (?:16|other))", (REPO / "docs" / "reference" / "rivals.md").read_text(encoding="utf-8")
@@ -417,43 +387,41 @@ def test_figures_of_rivals_are_those_that_the_benchmark_wrote() -> None:
         [("queries without rewards", count) for count in ("16", "64", "200")],
         [("other queries", "200"), ("unseen documents", "200")],
     ]
-    for table, asked in zip(tables, columns, strict=True):
+    for table, columns_of in zip(tables, columns, strict=True):
         rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
-        for title, *told in rows:
+        for title, *printed in rows:
             method = names[max((name for name in names if title.startswith(name)), key=len)]
-            assert told == [cell(part, method, count) for part, count in asked]
+            assert printed == [cell(part, method, count) for part, count in columns_of]
     numbers = (REPO / "docs" / "reference" / "numbers.md").read_text(encoding="utf-8")
-    for title, of in found["repeats"].items():
-        told = [hundredths(of[name]) for name in ("local", "auto", "direct rerank")]
+    for title, of in results["repeats"].items():
+        printed = [hundredths(of[name]) for name in ("local", "auto", "direct rerank")]
         local, auto = (f"({of[f'{name}, share in %']:.0f} %)" for name in ("local", "auto"))
         (row,) = re.findall(rf"^\| {title} .*", numbers, re.MULTILINE)
-        assert row.endswith(f"| {told[0]} {local} | {told[1]} {auto} | {told[2]} |")
-    prose = " ".join("".join(tables).split()) + " ".join(
-        (REPO / "docs" / "compare.md").read_text(encoding="utf-8").split()
-    )
+        assert row.endswith(f"| {printed[0]} {local} | {printed[1]} {auto} | {printed[2]} |")
+    prose = " ".join("".join(tables).split()) + page_of("compare.md")
     kept = " and ".join(
-        f"{round(found['share']['auto'][f'n={count}'])} % {rest}"
+        f"{round(results['share']['auto'][f'n={count}'])} % {rest}"
         for count, rest in (
             ("64", "of what a reranker would gain with 64 judged queries of each collection"),
             ("200", "with 200"),
         )
     )
     assert f"nobody judged, offsets gain {kept}." in prose
-    said = (
+    sentences = (
         ("semantic cache, cosine 0.9", "queries without rewards", "200"),
         ("auto", "queries without rewards", "200"),
     )
-    cached, moved = (cell(part, method, count).partition(" ")[0] for method, part, count in said)
+    cached, moved = (cell(part, method, count).partition(" ")[0] for method, part, count in sentences)
     assert f"gains new ones {cached} points of nDCG@10, offsets {moved}." in prose
     assert (
-        f"{round(found['share']['auto']['n=64'])} % at 64 and {round(found['share']['auto']['n=200'])} % at 200"
+        f"{round(results['share']['auto']['n=64'])} % at 64 and {round(results['share']['auto']['n=200'])} % at 200"
         in NUMBERS
     )
 
 
 def test_figures_of_rivals_on_nine_collections_are_those_that_the_benchmark_wrote() -> None:
     """`python -m benchmarks.paper baselines` with two judges takes minutes; its means are in the tree."""
-    judges = json.loads((RESULTS / "rivals.json").read_text(encoding="utf-8"))["nine collections"]
+    judges = written("rivals")["nine collections"]
     names = {"`auto`": "auto", "`auto`, declared": "auto, declared", "`auto`, kept verdicts": "auto + judge"}
     names |= {"`local`": "local", "linear": "linear adapter", "mean difference": "mean difference"}
     names |= {"RAGLite": "RAGLite adapter", "direct rerank of": "direct rerank", "direct rerank, if": "reranked"}
@@ -461,7 +429,7 @@ def test_figures_of_rivals_on_nine_collections_are_those_that_the_benchmark_wrot
     counts = ("4", "16", "64", "200")
 
     def cell(part: Mapping[str, Mapping[str, float]], method: str, count: str) -> str:
-        value, *ours = (round(part[one][count], 2) for one in (method, "auto", "auto, declared"))
+        value, *ours = (round(part[row][count], 2) for row in (method, "auto", "auto, declared"))
         ahead = value > max(ours) and method not in ("auto + judge", "reranked")
         return f"**{hundredths(value)}**" if ahead else hundredths(value)
 
@@ -470,17 +438,17 @@ def test_figures_of_rivals_on_nine_collections_are_those_that_the_benchmark_wrot
     for table, part in zip(tables, ("queries without rewards", "all queries"), strict=True):
         rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
         assert len(rows) > len(counts)
-        for title, *told in rows:
+        for title, *printed in rows:
             method = names[max((name for name in names if title.startswith(name)), key=len)]
-            assert told == [cell(of[part], method, count) for of in judges.values() for count in counts]
+            assert printed == [cell(of[part], method, count) for of in judges.values() for count in counts]
 
 
 def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
     """`tttembed demo --json benchmarks/results/demo.json` takes minutes; what it wrote last is in the tree."""
-    rows = [DemoRow(**row) for row in json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))]
+    rows = [DemoRow(**row) for row in written("demo")]
     counts = sorted({row.seen for row in rows})
     start, *later = (tools_demo._line([row for row in rows if row.seen == count], rows) for count in counts)
-    found, change, worst = (
+    results, change, worst = (
         [digits(line[key], form) for line in later]
         for key, form in (("first", ".3f"), ("change", "+.3f"), ("worst", "+.3f"))
     )
@@ -490,9 +458,9 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
         for name, value in tools_demo._parts([start, *later]).items()
     ]
     (_, _, by_weight), (_, _, by_offsets), (_, _, both) = parts[1:]
-    said = [
+    sentences = [
         f"found first for {digits(start['first'], '.3f')} of them",
-        f"after {' / '.join(map(str, counts[1:]))} other requests were seen for {' / '.join(found)};",
+        f"after {' / '.join(map(str, counts[1:]))} other requests were seen for {' / '.join(results)};",
         f"nDCG@10 rises from {digits(start['ndcg10'], '.3f')} by {' / '.join(change)}",
         f"(worst split {', '.join(worst)})",
         f"served on {', '.join(moved[:-1])} and {moved[-1]} of the six splits",
@@ -504,7 +472,7 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
         f"{percent(later[-1]['first'])} of others, instead of {percent(start['first'])}."
     )
 
-    page = " ".join((REPO / "docs" / "tools.md").read_text(encoding="utf-8").split())
+    page = page_of("tools.md")
     assert table in (REPO / "docs" / "reference" / "figures.md").read_text(encoding="utf-8")
     assert f"rises from {parts[0][1]} to {parts[-1][1]}, all of it by the offsets." in page
     assert by_offsets == both
@@ -512,15 +480,15 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
     assert f"{none} requests that no tool of the office serves, and for {percent(later[-1]['lost'])} of" in page
     assert f"{none} 40 everyday requests" in FIGURES
     assert f"a recipe, and for {percent(later[-1]['lost'])} of those that nobody asked before" in FIGURES
-    assert readme in " ".join(TEXT.split())
-    assert [sentence for sentence in said if sentence not in NUMBERS] == []
+    assert readme in README
+    assert [sentence for sentence in sentences if sentence not in NUMBERS] == []
 
 
 def test_figures_of_languages_are_those_that_the_benchmark_wrote() -> None:
     """`python -m benchmarks.language --json benchmarks/results/language.json` takes minutes."""
-    found = json.loads((RESULTS / "language.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "how-to" / "languages.md").read_text(encoding="utf-8").split())
-    mixed, pairs, words = (found[part] for part in ("mixed", "pairs", "words"))
+    results = written("language")
+    page = page_of("how-to/languages.md")
+    mixed, pairs, words = (results[part] for part in ("mixed", "pairs", "words"))
 
     def cell(name: str) -> str:
         return f"{digits(mixed[name]['mean'], '.3f')} ({percent(mixed[name]['own language'])})"
@@ -550,22 +518,20 @@ def test_figures_of_languages_are_those_that_the_benchmark_wrote() -> None:
     assert f"(English in one pool: {digits(english, '.3f')}), and {min(ahead)} to {max(ahead)} ahead" in WORDS
     assert others < 0.005
     gained = digits(mixed["means"]["mean"] - mixed["raw"]["mean"], ".3f")
-    assert f"[the mean vector of each](docs/how-to/languages.md) gains {gained} before any verdict" in " ".join(
-        TEXT.split()
-    )
-    means, told, harmed, right = (
+    assert f"[the mean vector of each](docs/how-to/languages.md) gains {gained} before any verdict" in README
+    means, printed, harmed, right = (
         digits(mixed[name]["mean"], ".3f") for name in ("means", "a task per language, 150", "own, means", "own, 64")
     )
     start = digits(mixed["raw"]["mean"], ".3f")
     assert f"means alone raise nDCG@10 from {start} to {means} before any verdict" in page
-    assert f"A task per language without means reaches {told} after 150 judged queries" in page
+    assert f"A task per language without means reaches {printed} after 150 judged queries" in page
     assert f"{raw} to {harmed}, until the gate gives them their lists back: {right} after 64" in page
 
 
 def test_figures_of_the_bridge_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/bridge.py --json benchmarks/results/bridge.json` takes minutes."""
-    found = json.loads((RESULTS / "bridge.json").read_text(encoding="utf-8"))
-    page = " ".join((REPO / "docs" / "how-to" / "bridge.md").read_text(encoding="utf-8").split())
+    results = written("bridge")
+    page = page_of("how-to/bridge.md")
     titles = {
         "e5:minilm": "multilingual-e5-small on MiniLM's index",
         "minilm:e5": "MiniLM on multilingual-e5-small's index",
@@ -573,11 +539,11 @@ def test_figures_of_the_bridge_are_those_that_the_benchmark_wrote() -> None:
         "static:minilm": "a static model on MiniLM's index",
     }
     ways = ("rotation", "bridge", "logged", "64", "200", "new, index rebuilt")
-    gate = found["gate"]
+    gate = results["gate"]
 
-    assert {*titles} == {*found["pairs"]}
-    for pair, of in found["pairs"].items():
-        shares = " | ".join(f"{of['share'][way]:.0%}".replace("%", " %") for way in ways)
+    assert {*titles} == {*results["pairs"]}
+    for pair, of in results["pairs"].items():
+        shares = " | ".join(percent(of["share"][way]) for way in ways)
         assert f"| {titles[pair]} | {shares} |" in page
     assert (
         f"In {gate['asked']} cells the gate was asked for nine tenths or all of it. It proved {gate['proven']}" in page

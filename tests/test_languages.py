@@ -73,10 +73,10 @@ def world():
     return Speakers.of(("de", "en", "zh"))
 
 
-@pytest.mark.parametrize("asked", [None, range(10)], ids=["documents alone", "and queries"])
-def test_means_take_the_pull_of_a_language_away(world, asked):
+@pytest.mark.parametrize("queries", [None, range(10)], ids=["documents alone", "and queries"])
+def test_means_take_the_pull_of_a_language_away(world, queries):
     """Lists of other queries are fair, and hold more of what answers."""
-    offsets, held = world.means(asked), range(20, 60)
+    offsets, held = world.means(queries), range(20, 60)
     raw, fair = (world.found(served, held) for served in (None, offsets))
 
     assert world.own(raw) > 0.7
@@ -89,9 +89,9 @@ def test_a_list_holds_a_language_as_often_as_the_index_does():
     world = Speakers.of(("de", "en", "zh"), count=200)
     kept = np.flatnonzero((world.spoken != "zh") | (np.arange(600) % 5 == 0))
     queries = np.concatenate([world.queries[name][:20] for name in world.languages])
-    spoken, asked = world.spoken[kept].tolist(), np.repeat(world.languages, 20).tolist()
-    offsets = language_means(world.documents[kept], spoken, queries, asked)
-    lists = np.argsort(-(offsets.apply(queries, task=asked) @ world.documents[kept].T), axis=1)[:, :10]
+    spoken, of_queries = world.spoken[kept].tolist(), np.repeat(world.languages, 20).tolist()
+    offsets = language_means(world.documents[kept], spoken, queries, of_queries)
+    lists = np.argsort(-(offsets.apply(queries, task=of_queries) @ world.documents[kept].T), axis=1)[:, :10]
     part = float((world.spoken[kept][lists] == "zh").mean())
 
     assert abs(part - 1 / 11) < 0.05
@@ -127,7 +127,7 @@ def test_what_a_detector_mistakes_is_no_language(world):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"doc_languages": ["de"] * 180}, "expected two of 20 documents or more, got"),
         ({"doc_languages": ["de", "en"]}, "doc_languages: expected one for each"),
@@ -135,10 +135,10 @@ def test_what_a_detector_mistakes_is_no_language(world):
         ({"query_vectors": np.zeros((1, 48)), "query_languages": ["de"]}, "query_vectors: expected finite, non-zero"),
     ],
 )
-def test_what_is_no_index_of_several_languages_is_refused(world, change, told):
-    given = {"doc_vectors": world.documents, "doc_languages": world.spoken.tolist()}
-    with pytest.raises(InputError, match=told):
-        language_means(**(given | change))
+def test_what_is_no_index_of_several_languages_is_refused(world, change, message):
+    options = {"doc_vectors": world.documents, "doc_languages": world.spoken.tolist()}
+    with pytest.raises(InputError, match=message):
+        language_means(**(options | change))
 
 
 ASKED = {
@@ -170,12 +170,12 @@ def test_the_command_writes_offsets_that_verdicts_start_from(shop):
     """Means on day zero, each with a line; then verdicts around them, with the language as the task."""
     run = CliRunner().invoke
     means, learned = shop / "means.safetensors", shop / "learned.safetensors"
-    told = run(main, ["language", str(shop / "shop"), "--vectors", "own", "--out", str(means)])
+    started = run(main, ["language", str(shop / "shop"), "--vectors", "own", "--out", str(means)])
     rewards = ["--vectors", "own", "--rewards", "qrels", "--language", "--trusted"]
     fitted = run(main, ["fit", str(shop / "shop"), *rewards, "--start", str(means), "--out", str(learned)])
 
-    assert (told.exit_code, fitted.exit_code) == (0, 0), told.output + fitted.output
-    assert "task:de: ungated: language means, no verdict asked; of the first" in told.output
+    assert (started.exit_code, fitted.exit_code) == (0, 0), started.output + fitted.output
+    assert "task:de: ungated: language means, no verdict asked; of the first" in started.output
     assert Offsets.load(means).settings == {"source": "language means", "embedder": "own"}
     assert set(Offsets.load(learned)) == {"local:de", "local:en"}
     assert all(offset.served for offset in Offsets.load(learned).values())
@@ -187,7 +187,7 @@ def test_a_folder_of_one_language_is_told_so(shop):
     only = [line for line in written if '"en' in line]
     (shop / "shop" / "corpus.jsonl").write_text("\n".join(only), encoding="utf-8")
     (shop / "shop" / "qrels" / "test.tsv").unlink()
-    told = CliRunner().invoke(main, ["language", str(shop / "shop"), "--vectors", "own", "--out", str(shop / "x")])
+    refused = CliRunner().invoke(main, ["language", str(shop / "shop"), "--vectors", "own", "--out", str(shop / "x")])
 
-    assert told.exit_code == 2
-    assert "doc_languages: expected two of 20 documents or more, got ['en']" in told.output
+    assert refused.exit_code == 2
+    assert "doc_languages: expected two of 20 documents or more, got ['en']" in refused.output

@@ -14,13 +14,12 @@ from click.testing import CliRunner
 from tttembed_rag import InputError, Learned, context
 from tttembed_rag.cli import main
 from tttembed_rag.errors import RewardError
-from tttembed_rag.learned.writing import written_questions
+from tttembed_rag.evaluate.files import write_beir
 from tttembed_rag.testing import FakeEmbedder, FakeJudge, word_overlap
 
 TOPICS = [f"{noun} {where}" for noun in ("refunds", "invoices", "backups", "payments") for where in "abcdefghij"]
 PAGES = [f"{kind} on {topic}" for topic in [*TOPICS, "taxes"] for kind in ("manual", "guide with examples")]
 QUESTIONS = [f"how do {topic} work" for topic in TOPICS]
-TITLED = [f"How {topic} work\n{kind} on {topic}" for topic in TOPICS for kind in ("manual", "guide with examples")]
 TAXES = "how do taxes work"
 
 
@@ -108,11 +107,11 @@ class TestServing:
     def test_queries_find_what_the_reranker_prefers(self, learned):
         """Nobody asked about taxes; before, vectors are those of the model, bit for bit."""
         before = learned.embeddings([TAXES])
-        found = first(learned, TAXES)
+        page = first(learned, TAXES)
         learned.learn()
 
         assert before.tolist() == embed([TAXES]).tolist()
-        assert (found, first(learned, TAXES)) == ("manual on taxes", "guide with examples on taxes")
+        assert (page, first(learned, TAXES)) == ("manual on taxes", "guide with examples on taxes")
 
     def test_what_is_reranked_is_learned_from(self):
         """Scores come as they are."""
@@ -168,56 +167,6 @@ class TestAsking:
             made().ask(QUESTIONS, PAGES)
 
 
-class TestWrittenQuestions:
-    """Questions that nobody asked."""
-
-    def test_they_are_served_by_an_explicit_word_alone(self):
-        ttt = made(lambda _, texts: [0.9 if "guide" in text else 0.1 for text in texts])
-        ttt.ask_documents(TITLED, n=40)
-        withheld, before = ttt.learn(), ttt.live.current
-        served = ttt.learn(written=True)
-
-        assert (withheld.decision, before, served.decision) == ("not yet", None, "served")
-        assert str(withheld).startswith("not yet: nobody asked these questions; learn(written=True) serves them")
-        assert str(served).endswith("; from written questions; rerank 5 instead of 6")
-
-    def test_sixteen_questions_that_were_asked_drop_them(self, learned):
-        conclusion = learned.learn()
-        learned.ask_documents(TITLED)
-
-        assert learned.learn(written=True) == conclusion
-
-    @pytest.mark.parametrize(
-        ("text", "question"),
-        [
-            ("# Refunds\nA refund takes a week.", "Refunds"),
-            (
-                "A refund takes a week. " + "It is paid back to the card with which you paid. " * 3,
-                "A refund takes a week.",
-            ),
-        ],
-    )
-    def test_without_a_writer_they_are_titles_and_headings(self, text, question):
-        assert written_questions([text], 1, None) == [question]
-
-    def test_a_writer_must_not_use_the_rarest_words_of_the_text(self):
-        """It is told so, and an answer that does is left out."""
-        prompts = []
-
-        def writer(prompt):
-            prompts.append(prompt)
-            return "When is money returned?" if "refund" in prompt else "What about invoices?"
-
-        texts = ["A refund takes a week.", "invoices arrive monthly"]
-
-        assert written_questions(texts, 2, writer) == ["When is money returned?"]
-        assert "Do not use any of these words: refund, takes, week." in prompts[0]
-
-    def test_texts_that_give_no_question_are_refused(self):
-        with pytest.raises(InputError, match=r"^texts: expected some that give questions, got none of 1$"):
-            written_questions(["week"], 1, lambda _: "week")
-
-
 @pytest.mark.parametrize(
     ("model", "reranker", "line"),
     [
@@ -263,25 +212,21 @@ class TestCommand:
 
     def test_a_folder_is_searched_and_judged_under_a_budget(self, tried, tmp_path):
         """Its page is that of `tttembed eval`."""
-        corpus = [{"_id": f"d{i}", "text": page} for i, page in enumerate(PAGES)]
-        queries = [{"_id": f"q{i}", "text": question} for i, question in enumerate(QUESTIONS)]
-        for name, rows in (("corpus", corpus), ("queries", queries)):
-            (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-        (tmp_path / "qrels").mkdir()
-        labels = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{2 * i + 1}\t1" for i in range(len(QUESTIONS)))]
-        (tmp_path / "qrels" / "test.tsv").write_text("\n".join(labels), encoding="utf-8")
+        corpus = [(f"d{i}", "", page) for i, page in enumerate(PAGES)]
+        queries = {f"q{i}": question for i, question in enumerate(QUESTIONS)}
+        write_beir(tmp_path, corpus, queries, {f"q{i}": {f"d{2 * i + 1}": 1.0} for i in range(len(QUESTIONS))})
         page = tmp_path / "page.html"
-        printed, code, told = tried(tmp_path, "--judge", "python:mine:judge", "--budget", "pairs=90", "--html", page)
+        printed, code, errors = tried(tmp_path, "--judge", "python:mine:judge", "--budget", "pairs=90", "--html", page)
 
-        assert (code, printed[:6] in ("served", "not ye", "nothin")) == (0, True), told
-        assert "judged: 90 of 90 pairs" in told
+        assert (code, printed[:6] in ("served", "not ye", "nothin")) == (0, True), errors
+        assert "judged: 90 of 90 pairs" in errors
         assert "<html" in page.read_text(encoding="utf-8")
 
     def test_votes_need_no_judge(self, tried, tmp_path):
         file = tmp_path / "votes.csv"
         file.write_text("query,document,thumb\nq,a,1\nq,b,-1\n", encoding="utf-8")
-        _, code, told = tried(file, "--judge", "python:mine:judge")
+        _, code, errors = tried(file, "--judge", "python:mine:judge")
 
         assert code == 2
-        assert "--judge: expected a log or a folder, got" in told
+        assert "--judge: expected a log or a folder, got" in errors
         assert tried(file)[0].startswith("not yet: it takes more questions")

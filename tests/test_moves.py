@@ -24,7 +24,7 @@ def turned_to(degrees: float) -> Explanation:
     """The moves of documents `a` to `l`, ten degrees apart, as a query next to `a` turns to another angle."""
     index = FaissIndex.from_vectors(on_circle(*range(0, 120, 10)))
     moves = moves_between(dict.fromkeys(NAMES, ""), index, on_circle(-1, degrees), {"l": 1.0}, top=10)
-    return Explanation("q", "", Offset("global", np.zeros(2), 1.0, 1, Evidence(1, None, None, "ungated", "")), moves)
+    return Explanation("", Offset("global", np.zeros(2), 1.0, 1, Evidence(1, None, None, "ungated", "")), moves)
 
 
 def ranks(moves: Sequence[Move]) -> list[tuple[str, int, int]]:

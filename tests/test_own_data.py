@@ -5,7 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
+import shutil
 import sys
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from tttembed_rag import Evidence, Offset, Offsets, Rewards, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.rows import collections_of
+from tttembed_rag.evaluate.files import write_beir
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.testing import FakeEmbedder
 
@@ -109,6 +114,77 @@ def finds_official_pages(offsets: Offsets, task: str | None = None) -> float:
     return float(firsts[0] - firsts[1])
 
 
+# Words for yes and no.
+WORDS = (
+    *("up down", "UP Down", "true false", "yes no", "Y N", "+ -", "like dislike", "good bad", "positive negative"),
+    *("thumbs_up thumbs_down", "\U0001f44d \U0001f44e", "helpful unhelpful", "liked disliked"),
+)
+# What is no file of votes, and what is said of it.
+NO_VOTES = {
+    "": "votes.csv: expected at least one row with query, document (or text), and one of reward, thumb, click",
+    "query,document,thumb\n": "votes.csv: expected at least one row below the titles, found none",
+    "query,thumb\nq,1\n": "votes.csv:1: expected query, document (or text), and one of reward, thumb, click",
+    "how to pay,a page,1\n": "and one of reward, thumb, click, success; task, source where several, got how",
+    "<html><body>sign in</body></html>": "task, source where several, got <html><body>sign in</body></html>",
+    "query,document,thumb,click\nq,d,1,1\n": "votes.csv:1: expected one column of reward, thumb, click, success",
+    "query,query,document,thumb\nq,q,d,1\n": "votes.csv:1: expected different columns, got query twice",
+    "query,document,thumb\nq,,1\n": "votes.csv:2: document: expected a text, got ''",
+    "query,document,thumb\nq,well, d,1\n": "votes.csv:2: expected 3 fields, got 4: a text with ',' in it",
+    'query,document,thumb\nq,d,1\nq,"e,1\nq,f,1\n': "votes.csv:3: expected comma-separated values (unexpected",
+    "query,document,thumb\nq,d\n": "votes.csv:2: thumb: expected up, down, 1 or -1, got nothing",
+    "query,document,thumb\nq,d,maybe\n": "votes.csv:2: thumb: expected up, down, 1 or -1, got 'maybe'",
+    "query,document,thumb\nq,d,5\n": "votes.csv:2: value: expected for thumb 1 up, -1 down, 0 taken back, got 5",
+    "query,document,thumb\nq,a,1\nq,b,0\nq,c,0\n": "votes.csv: value: 2 of 3 thumbs are 0",
+    "query,document,click,position\nq,d,1,2.5\n": "votes.csv:2: position: expected a whole number, got 2.5",
+    "query,document,click,position\nq,d,1,0\n": "votes.csv:2: position: expected 1 or more, got 0",
+    "query,document,rating\nq,d,90%\n": "votes.csv:2: rating: expected a number, got '90%'",
+    "query;document;reward\nq;d;1,000\n": "reward: expected a number, got '1,000', whose comma may divide",
+    **{
+        f"query,document,grade\nq,a,{low}\nq,b,{high}\n": (
+            f"3, 5, 10 or 100, got whole numbers from {low} to {high}: name their --scale"
+        )
+        for low, high in ((0, 2), (0, 4), (1, 20), (0, 230))
+    },
+    "query,text,score,label\nq,d,.8,0\n": "click, success, got score, label",
+    "query,text,score,vote\nq,d,.8,1\n": "click, success, got score, vote",
+    f'{{"query": "q", "document": "d", "reward": 1{"0" * 400}}}': "votes.csv:1: reward: expected a number, got 1000",
+    "query,document,rating\nq,d,up\n": "votes.csv:2: rating: expected a number, got 'up'",
+    "query,document,reward\nq,d,nan\n": "votes.csv:2: reward: expected a number, got 'nan'",
+    "query,document,reward\nq,d,1e999\n": "votes.csv:2: reward: expected a number, got '1e999'",
+    "query,document,reward\nq,a,.5\nq,d,4\n": "votes.csv:3: rewards: expected scale probability in [0, 1], got 4",
+    "query,document,reward\nq,a,4.2\nq,d,-3.1\n": "rubric:0,100, of any real numbers logit)",
+    "query,document,thumb\nq,d,1\ncaf\udce9,d,1\n": "votes.csv:3: expected UTF-8 text, got other bytes: save",
+    "\x1f\udc8b\udcff": "votes.csv:1: expected UTF-8 text, got a file compressed by gzip: unpack it",
+    "PK\x03\x04\udcff": "got a spreadsheet or another zip file: save it as CSV",
+    "PAR1\udcff": "got Parquet: write it as CSV or JSON lines",
+    '{"query": "q", "docu': "votes.csv:1: expected one JSON object a line, got text that is no JSON",
+    '[{"query": "q"': "votes.csv: expected JSON lines or a JSON list, got text that is no JSON",
+    '["q", "d", 1]': "votes.csv:1: expected one JSON object a line, got str",
+    '{"query": "q", "document": "d"}\n': "votes.csv:1: expected query, document (or text), and one of reward",
+    '{"query": 5, "document": "d", "thumb": 1}\n': "votes.csv:1: query: expected a text, got 5",
+}
+
+
+# Code of no embedding function, and what is said of it.
+NO_EMBEDDER = {
+    "def embed(a, b): ...": "python:mine:embed: expected vectors (60, d) for a list of 60 texts, got TypeError: ",
+    "def embed(texts): raise ValueError('no key')": "got ValueError (HERE/mine.py:1): no key",
+    "def embed(texts): return ['a' for _ in texts]": "(60, d) for a list of 60 texts, got dtype <U1",
+    "def embed(texts): return [1.0, 2.0]": "(60, d) for a list of 60 texts, got shape (2,)",
+    "def embed(texts): return [[1.0, 2.0]]": "(60, d) for a list of 60 texts, got shape (1, 2)",
+    "def embed(texts): return None": "(60, d) for a list of 60 texts, got None",
+    "def embed(texts): return [[1.0] * (1 + i % 2) for i, _ in enumerate(texts)]": "rows of different lengths",
+    "async def embed(texts): return [[1.0]]": "got a coroutine",
+    "class embed:\n def embed_query(self, text): return 'a'\n def embed_documents(self, texts): ...": (
+        "embed.embed_query: expected one vector (d,) for a text, got a text"
+    ),
+    "class embed:\n fingerprint = ''\n embed_documents = len\n def embed_queries(self, t): return [[1.0]]": (
+        "embed.embed_queries: expected vectors (60, d) for a list of 60 texts, got shape (1, 1)"
+    ),
+    "embed = 1 / 0": "expected an importable MODULE:NAME in 'python:mine:embed' (ZeroDivisionError: ",
+}
+
+
 class TestVotes:
     """`tttembed fit votes.csv --embed SPEC --out offsets.safetensors`."""
 
@@ -162,22 +238,28 @@ class TestVotes:
         assert [(shown.text, shown.reward) for shown in vote.candidates] == [("d, e", 0.75)]
 
     @pytest.mark.parametrize(
-        "words",
+        ("columns", "votes", "rewards"),
         [
-            *("up down", "UP Down", "true false", "yes no", "Y N", "+ -", "+1 -1", "1.0 -1.0", "1,0 -1,0"),
-            *("like dislike", "good bad", "positive negative", "thumbs_up thumbs_down", "\U0001f44d \U0001f44e"),
-            *("helpful unhelpful", "liked disliked"),
+            *((("thumb", "success"), votes, [0.75, 0.25]) for votes in WORDS),
+            *((("thumb",), votes, [0.75, 0.25]) for votes in ("+1 -1", "1.0 -1.0", "1,0 -1,0")),
+            *((("success",), votes, [0.75, 0.25]) for votes in ("+1 0", "1.0 0", "1,0 0")),
+            # Where a column's name asks for yes or no, and none is below zero, zero is no; else it is taken back.
+            (("liked", "Helpful"), "0 1 0", [0.25, 0.75, 0.25]),
+            (("feedback",), "0 1 -1", [0.5, 0.75, 0.25]),
+            (("vote",), "0 1 1", [0.5, 0.75, 0.75]),
         ],
     )
-    @pytest.mark.parametrize("column", ["thumb", "success"])
-    def test_a_vote_may_be_a_word(self, tmp_path: Path, words: str, column: str) -> None:
+    def test_a_vote_may_be_a_word(
+        self, tmp_path: Path, columns: tuple[str, ...], votes: str, rewards: list[float]
+    ) -> None:
         """Of thumbs, and of all that is or is not."""
-        up, down = (re.sub("-1.*", "0", words) if column == "success" else words).split()
-        (tmp_path / "votes.csv").write_text(f"query;text;{column}\nq;a;{up}\nq;b;{down}\n", encoding="utf-8")
+        for column in columns:
+            lines = [f"q;{place};{vote}" for place, vote in enumerate(votes.split())]
+            (tmp_path / "votes.csv").write_text("\n".join([f"query;text;{column}", *lines]), encoding="utf-8")
 
-        (vote,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
+            (served,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
 
-        assert [shown.reward for shown in vote.candidates] == [0.75, 0.25]
+            assert [shown.reward for shown in served.candidates] == rewards
 
     @pytest.mark.parametrize(
         ("grades", "scale", "rewards"),
@@ -205,36 +287,19 @@ class TestVotes:
         assert [shown.reward for shown in vote.candidates] == pytest.approx(rewards)
         assert [f"on scale {scale}, unless" in line for line in caplog.messages] == ([True] if scale else [])
 
-    @pytest.mark.parametrize(
-        ("column", "votes", "rewards"),
-        [
-            ("liked", "0 1 0", [0.25, 0.75, 0.25]),
-            ("Helpful", "1 0 1", [0.75, 0.25, 0.75]),
-            ("feedback", "0 1 -1", [0.5, 0.75, 0.25]),
-            ("vote", "0 1 1", [0.5, 0.75, 0.75]),
-        ],
-    )
-    def test_a_zero_is_a_thumb_down_where_none_is_below(
-        self, tmp_path: Path, column: str, votes: str, rewards: list[float]
-    ) -> None:
-        """In a column whose name asks for yes or no; else it is a thumb taken back."""
-        lines = [f"q,{place},{vote}" for place, vote in enumerate(votes.split())]
-        (tmp_path / "votes.csv").write_text("\n".join([f"query,text,{column}", *lines]), encoding="utf-8")
-
-        (served,) = read_votes(tmp_path / "votes.csv", scale=None, task="t")
-
-        assert [shown.reward for shown in served.candidates] == rewards
-
     def test_columns_may_stand_in_later_lines_alone(self, tmp_path: Path) -> None:
-        """JSON leaves out what is not there; a place counts for clicks, and may be anything beside rewards."""
+        """What is left out, or empty, is not there; a place counts for clicks, and may be anything beside rewards."""
         first, later = {"query": "q", "document": "a", "click": 1}, {"query": "q", "document": "b", "click": 0}
         lines = [first, later | {"position": 2, "task": "legal", "source": "ann"}]
         (tmp_path / "clicks.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-        (tmp_path / "rewards.csv").write_text("query,text,reward,rank\nq,a,1,0\nq,b,0,second\n", encoding="utf-8")
+        (tmp_path / "rewards.csv").write_text(
+            "query,text,reward,rank,task\nq,a,1,0,\nq,b,0,second,\nr,a,0,1,legal\n", encoding="utf-8"
+        )
 
         votes = read_votes(tmp_path / "clicks.jsonl", scale=None, task="rest")
-        (served,) = read_votes(tmp_path / "rewards.csv", scale=None, task="rest")
+        served, other = read_votes(tmp_path / "rewards.csv", scale=None, task="rest")
 
+        assert (served.task, other.task) == ("rest", "legal")
         assert [(vote.task, vote.source, vote.candidates[0].reward) for vote in votes] == [
             ("rest", "", 0.75),
             ("legal", "ann", pytest.approx(1 / 3)),
@@ -276,94 +341,7 @@ class TestVotes:
         assert result.exit_code == 0, result.output
         assert Offsets.load("o.safetensors")["local:default"].evidence.code == code
 
-    def test_votes_of_several_tasks(self, here: Path) -> None:
-        """A column names them; rows without one are of the task that the command names."""
-        lines = ["query,text,click,task", "a,x,1,one", "a,y,0,one", "b,x,0,", "b,y,1,"]
-        (here / "clicks.csv").write_text("\n".join(lines), encoding="utf-8")
-
-        votes = read_votes(here / "clicks.csv", scale=Scale(), task="rest")
-
-        assert [(served.query, served.task) for served in votes] == [("a", "one"), ("b", "rest")]
-        assert [[shown.reward for shown in served.candidates] for served in votes] == [[0.75, 0.25], [0.25, 0.75]]
-
-    def test_no_text_is_embedded_twice(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A second fit of the same file takes vectors that are known, beside the offsets."""
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-        asked = []
-        embed = FakeEmbedder.embed_documents
-        monkeypatch.setattr(FakeEmbedder, "embed_documents", lambda self, texts: asked.append(1) or embed(self, texts))
-        for _ in range(2):
-            run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors", "--scope", "task")
-            asked.append(0)
-
-        assert asked[-2:] == [0, 0]
-        assert sum(asked) > 0
-
-    @pytest.mark.parametrize(
-        ("content", "reason"),
-        [
-            (
-                "",
-                "votes.csv: expected at least one row with query, document (or text), and one of reward, thumb, click",
-            ),
-            ("query,document,thumb\n", "votes.csv: expected at least one row below the titles, found none"),
-            ("query,thumb\nq,1\n", "votes.csv:1: expected query, document (or text), and one of reward, thumb, click"),
-            ("how to pay,a page,1\n", "and one of reward, thumb, click, success; task, source where several, got how"),
-            ("<html><body>sign in</body></html>", "task, source where several, got <html><body>sign in</body></html>"),
-            (
-                "query,document,thumb,click\nq,d,1,1\n",
-                "votes.csv:1: expected one column of reward, thumb, click, success",
-            ),
-            ("query,query,document,thumb\nq,q,d,1\n", "votes.csv:1: expected different columns, got query twice"),
-            ("query,document,thumb\nq,,1\n", "votes.csv:2: document: expected a text, got ''"),
-            ("query,document,thumb\nq,well, d,1\n", "votes.csv:2: expected 3 fields, got 4: a text with ',' in it"),
-            (
-                'query,document,thumb\nq,d,1\nq,"e,1\nq,f,1\n',
-                "votes.csv:3: expected comma-separated values (unexpected",
-            ),
-            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got nothing"),
-            ("query,document,thumb\nq,d,maybe\n", "votes.csv:2: thumb: expected up, down, 1 or -1, got 'maybe'"),
-            (
-                "query,document,thumb\nq,d,5\n",
-                "votes.csv:2: value: expected for thumb 1 up, -1 down, 0 taken back, got 5",
-            ),
-            ("query,document,thumb\nq,a,1\nq,b,0\nq,c,0\n", "votes.csv: value: 2 of 3 thumbs are 0"),
-            ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
-            ("query,document,click,position\nq,d,1,0\n", "votes.csv:2: position: expected 1 or more, got 0"),
-            ("query,document,rating\nq,d,90%\n", "votes.csv:2: rating: expected a number, got '90%'"),
-            ("query;document;reward\nq;d;1,000\n", "reward: expected a number, got '1,000', whose comma may divide"),
-            *(
-                (
-                    "\n".join(["query,document,grade", *(f"q,{grade},{grade}" for grade in grades)]),
-                    f"3, 5, 10 or 100, got whole numbers from {grades[0]} to {grades[1]}: name their --scale",
-                )
-                for grades in ((0, 2), (0, 4), (1, 20), (0, 230))
-            ),
-            ("query,text,score,label\nq,d,.8,0\n", "click, success, got score, label"),
-            ("query,text,score,vote\nq,d,.8,1\n", "click, success, got score, vote"),
-            (
-                f'{{"query": "q", "document": "d", "reward": 1{"0" * 400}}}',
-                "votes.csv:1: reward: expected a number, got 1000",
-            ),
-            ("query,document,rating\nq,d,up\n", "votes.csv:2: rating: expected a number, got 'up'"),
-            ("query,document,reward\nq,d,nan\n", "votes.csv:2: reward: expected a number, got 'nan'"),
-            ("query,document,reward\nq,d,1e999\n", "votes.csv:2: reward: expected a number, got '1e999'"),
-            (
-                "query,document,reward\nq,a,.5\nq,d,4\n",
-                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4",
-            ),
-            ("query,document,reward\nq,a,4.2\nq,d,-3.1\n", "rubric:0,100, of any real numbers logit)"),
-            ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
-            ("\x1f\udc8b\udcff", "votes.csv:1: expected UTF-8 text, got a file compressed by gzip: unpack it"),
-            ("PK\x03\x04\udcff", "got a spreadsheet or another zip file: save it as CSV"),
-            ("PAR1\udcff", "got Parquet: write it as CSV or JSON lines"),
-            ('{"query": "q", "docu', "votes.csv:1: expected one JSON object a line, got text that is no JSON"),
-            ('[{"query": "q"', "votes.csv: expected JSON lines or a JSON list, got text that is no JSON"),
-            ('["q", "d", 1]', "votes.csv:1: expected one JSON object a line, got str"),
-            ('{"query": "q", "document": "d"}\n', "votes.csv:1: expected query, document (or text), and one of reward"),
-            ('{"query": 5, "document": "d", "thumb": 1}\n', "votes.csv:1: query: expected a text, got 5"),
-        ],
-    )
+    @pytest.mark.parametrize(("content", "reason"), NO_VOTES.items())
     def test_what_is_no_file_of_votes_is_one_line(self, here: Path, content: str, reason: str) -> None:
         """With exit code 2, what was expected and what came; nothing is embedded."""
         (here / "votes.csv").write_text(content, encoding="utf-8", errors="surrogateescape")
@@ -374,34 +352,7 @@ class TestVotes:
         assert reason in result.output
         assert not (here / "o.safetensors").exists()
 
-    @pytest.mark.parametrize(
-        ("code", "reason"),
-        [
-            (
-                "def embed(a, b): ...",
-                "python:mine:embed: expected vectors (60, d) for a list of 60 texts, got TypeError: ",
-            ),
-            ("def embed(texts): raise ValueError('no key')", "got ValueError (HERE/mine.py:1): no key"),
-            ("def embed(texts): return ['a' for _ in texts]", "(60, d) for a list of 60 texts, got dtype <U1"),
-            ("def embed(texts): return [1.0, 2.0]", "(60, d) for a list of 60 texts, got shape (2,)"),
-            ("def embed(texts): return [[1.0, 2.0]]", "(60, d) for a list of 60 texts, got shape (1, 2)"),
-            ("def embed(texts): return None", "(60, d) for a list of 60 texts, got None"),
-            (
-                "def embed(texts): return [[1.0] * (1 + i % 2) for i, _ in enumerate(texts)]",
-                "rows of different lengths",
-            ),
-            ("async def embed(texts): return [[1.0]]", "got a coroutine"),
-            (
-                "class embed:\n def embed_query(self, text): return 'a'\n def embed_documents(self, texts): ...",
-                "embed.embed_query: expected one vector (d,) for a text, got a text",
-            ),
-            (
-                "class embed:\n fingerprint = ''\n embed_documents = len\n def embed_queries(self, t): return [[1.0]]",
-                "embed.embed_queries: expected vectors (60, d) for a list of 60 texts, got shape (1, 1)",
-            ),
-            ("embed = 1 / 0", "expected an importable MODULE:NAME in 'python:mine:embed' (ZeroDivisionError: "),
-        ],
-    )
+    @pytest.mark.parametrize(("code", "reason"), NO_EMBEDDER.items())
     def test_an_embedding_function_that_is_wrong_is_one_line(
         self, here: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
     ) -> None:
@@ -535,11 +486,11 @@ class TestMeasured:
             )
         )
 
-        one, two = first.dataset, second.dataset
-        assert (one.name, two.name) == ("one", "two")
-        assert list(one.documents) == list(two.documents) == ["a", "b", "c"]
+        of_first, of_second = first.dataset, second.dataset
+        assert (of_first.name, of_second.name) == ("one", "two")
+        assert list(of_first.documents) == list(of_second.documents) == ["a", "b", "c"]
         assert (first.scores, second.scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
-        assert (one.qrels, two.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
+        assert (of_first.qrels, of_second.qrels) == ({"q": {"a": 0.25, "b": 0.0}}, {"q": {"a": 0.0, "c": 1.0}})
         assert first.sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
 
     def test_a_judged_log_is_measured(self, here: Path) -> None:
@@ -625,12 +576,10 @@ class TestLog:
     def test_a_folder_without_vectors_is_judged_and_learned_from(self, here: Path) -> None:
         """Two commands from texts alone to offsets that name the model; a log needs no vectors to be judged."""
         folder = here / "docs"
-        folder.mkdir()
-        texts = {f"d{i}": text for i, text in enumerate(dict.fromkeys(text for _, text, _ in ROWS))}
+        corpus = [(f"d{i}", "", text) for i, text in enumerate(dict.fromkeys(text for _, text, _ in ROWS))]
         queries = {f"q{i}": query for i, query in enumerate(dict.fromkeys(query for query, _, _ in ROWS))}
-        for part, rows in (("corpus", texts), ("queries", queries)):
-            lines = [json.dumps({"_id": name, "text": text}) for name, text in rows.items()]
-            (folder / f"{part}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_beir(folder, corpus, queries, {})
+        shutil.rmtree(folder / "qrels")
 
         judged = run(
             "judge", folder, "--judge", JUDGE, "--embed", EMBED, "--vectors", "mine", "--out", folder / "scores/j.tsv"
@@ -678,14 +627,13 @@ class TestStore:
         assert live.embedder == "fake"
         assert finds_official_pages(live.offsets, "docs") > 0.3
 
-    @pytest.mark.parametrize("name", ["votes.csv", "votes.jsonl"])
-    def test_votes_are_rewards_that_a_worker_learns_from(self, here: Path, name: str) -> None:
+    def test_votes_are_rewards_that_a_worker_learns_from(self, here: Path) -> None:
         """A file as `fit` takes it, by users: their votes are published from, and each is one voice."""
-        write_votes(here / name, "thumb", 1, -1)
-        imported = import_file(name, "--embed", EMBED)
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        imported = import_file("votes.csv", "--embed", EMBED)
         worked = run("worker", STORE, "--once")
 
-        assert imported.output == f"60 queries with {len(ROWS)} votes of {name}\n"
+        assert imported.output == f"60 queries with {len(ROWS)} votes of votes.csv\n"
         assert worked.exit_code == 0, worked.output
         with open_store(STORE) as store:
             live = store.serving().version
@@ -739,12 +687,12 @@ class TestStore:
         """What was embedded before a failure is kept, and is not embedded again."""
         write_log(here / "log.jsonl")
         import_file("log.jsonl")
-        asked: list[int] = []
+        batches: list[int] = []
 
         class Failing(FakeEmbedder):
             def embed_documents(self, texts: Any) -> Any:
-                asked.append(len(texts))
-                if len(asked) == 2:
+                batches.append(len(texts))
+                if len(batches) == 2:
                     raise TimeoutError
                 return super().embed_documents(texts)
 
@@ -796,6 +744,8 @@ class TestAudit:
             assert made.exit_code == 0, made.output
 
         assert drawn.output == "pairs.csv: 60 pairs to label\n"
+        # A spreadsheet takes it for UTF-8 where a mark of byte order stands before it.
+        assert (here / "pairs.csv").read_bytes().startswith(b"\xef\xbb\xbfquery_id,doc_id,label")
         assert (len(pairs), {pair["label"] for pair in pairs}) == (60, {""})
         assert served["right"] > 0
         assert served["wrong"] == 0
@@ -803,9 +753,10 @@ class TestAudit:
 
 @pytest.fixture
 def data(here: Path) -> Path:
-    """A folder with votes, a log, offsets and models, and with files that lack something."""
+    """A folder with votes, a log that begins with a mark, offsets and models, and with files that lack something."""
     write_votes(here / "votes.csv", "thumb", 1, -1)
     write_log(here / "log.jsonl")
+    (here / "log.jsonl").write_bytes(b"\xef\xbb\xbf" + (here / "log.jsonl").read_bytes())
     for name, text in {
         "broken.jsonl": '{"query": "q", ',
         "all-bad.csv": "query,document,thumb\nq,a,-1\nq,b,-1\n",
@@ -821,133 +772,101 @@ def data(here: Path) -> Path:
     return here
 
 
-OF_VOTES = {
-    "fit": ("fit", "votes.csv", "--embed", EMBED, "--out", "new"),
-    "eval": ("eval", "votes.csv", "--embed", EMBED),
-    "explain": ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", EMBED),
+FIT = f"fit votes.csv --embed {EMBED} --out new"
+EVAL = f"eval votes.csv --embed {EMBED}"
+EXPLAIN = f"explain votes.csv '{ROWS[0][0]}' --offsets o --embed"
+FEW = "--embed python:mine:none"
+OF_VOTES = (FIT, EVAL, f"{EXPLAIN} {EMBED}")
+MISTAKES = {
+    f"fit none.csv {FEW} --out new": "none.csv: expected a file with query, document (or text), and one",
+    f"fit none {FEW} --out new": "none: expected a file with query, document (or text), and one of",
+    f"fit . {FEW} --out new": "expected a file of rows or a BEIR folder, found a folder without corpus",
+    f"{FIT} --scale logit": "votes.csv: expected rewards for scale logit, got a column thumb",
+    f"fit broken.jsonl {FEW} --out new": "broken.jsonl:1: expected one JSON object a line",
+    "fit votes.csv --embed python:mine --out new": "expected python:MODULE:NAME, got 'python:",
+    f"judge votes.csv --judge {JUDGE}": "votes need no judge: tttembed fit votes.csv",
+    f"fit log.jsonl {FEW} --out new": "`tttembed judge log.jsonl ...` writes it",
+    # what a command needs besides
+    "fit votes.csv --out new": "--embed: expected the embedding model that your index was built with",
+    "eval votes.csv": "--embed: expected the embedding model that your index was built with",
+    "explain votes.csv q0 --offsets o": "--embed: expected the embedding model",
+    f"explain votes.csv q0 --offsets o --embed {EMBED}": "expected the text of a query of",
+    f"{EXPLAIN} python:other:model": "expected the model of the offsets, fake, got other",
+    f"eval all-bad.csv --embed {EMBED}": "expected rewards that differ in at least half of the queries",
+    f"eval none.json --embed {EMBED}": "none.json: expected a file of rows or a BEIR folder",
+    f"eval {STORE} --embed {EMBED}": "expected a folder or a file, got a URL: stores are not taken",
+    f"explain none.json q0 --offsets o --embed {EMBED}": "none.json: expected a file of rows or a BEIR folder",
+    f"explain {STORE} q0 --offsets o --embed {EMBED}": "expected a folder or a file, got a URL: stores are not taken",
+    # options that say nothing of votes: none is taken and ignored
+    **{f"{command} --vectors 3": "Error: --vectors: expected a BEIR folder, got votes.csv\n" for command in OF_VOTES},
+    **{
+        f"{command} --rewards 3": "Error: --rewards: expected a BEIR folder or a judged log, got votes.csv\n"
+        for command in OF_VOTES
+    },
+    f"{FIT} --depth 3": "Error: --depth: expected a BEIR folder, got votes.csv\n",
+    **{
+        f"{FIT} {option} 3": f"Error: {option}: expected a store, got votes.csv\n"
+        for option in ("--judge", "--tenant", "--last")
+    },
+    # where results go
+    f"eval votes.csv {FEW} --scopes task --html p": "Error: --html: expected auto among --scopes, got task\n",
+    f"eval votes.csv {FEW} --html none/p": "Error: none/p: expected a file in an existing folder\n",
+    f"fit votes.csv --embed {EMBED} --out -": "-: expected a file",
+    f"fit votes.csv --embed {EMBED} --out .": ".: expected a file in an existing folder",
+    f"{EVAL} --html -": "-: expected a file",
+    f"audit draw votes.csv --embed {EMBED} --out -": "-: expected a file",
+    f"judge log.jsonl --judge {JUDGE} --out -": "-: expected a file",
+    # labels
+    f"{FIT} --audit columns.csv": "columns.csv: expected columns query_id, doc_id, label, found no",
+    f"{FIT} --audit words.csv": "words.csv:2: expected a label from 0 to 1, got 'good'",
+    f"{FIT} --audit others.csv": "others.csv: expected labels of queries of votes.csv, as '",
 }
-FEW = ("--embed", "python:mine:none")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (
-            ("fit", "none.csv", *FEW, "--out", "new"),
-            "none.csv: expected a file with query, document (or text), and one",
-        ),
-        (("fit", "none", *FEW, "--out", "new"), "none: expected a file with query, document (or text), and one of"),
-        (("fit", ".", *FEW, "--out", "new"), "expected a file of rows or a BEIR folder, found a folder without corpus"),
-        (("eval", "none", *FEW), "none: expected a file of rows or a BEIR folder, found no such file or folder"),
-        ((*OF_VOTES["fit"], "--scale", "stars"), "scale: expected probability, logit, unbounded or rubric:LOW,HIGH"),
-        ((*OF_VOTES["fit"], "--scale", "rubric:5,1"), "scale: expected low < high, got 5 and 1"),
-        ((*OF_VOTES["fit"], "--scale", "logit"), "votes.csv: expected rewards for scale logit, got a column thumb"),
-        (("fit", "broken.jsonl", *FEW, "--out", "new"), "broken.jsonl:1: expected one JSON object a line"),
-        (("fit", "votes.csv", "--embed", "python:mine", "--out", "new"), "expected python:MODULE:NAME, got 'python:"),
-        (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
-        (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
-        (("fit", "log.jsonl", *FEW, "--out", "new"), "`tttembed judge log.jsonl ...` writes it"),
-        # what a command needs besides
-        (("fit", "votes.csv", "--out", "new"), "--embed: expected the embedding model that your index was built with"),
-        (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
-        (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
-        (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
-        ((*OF_VOTES["explain"][:-1], "python:other:model"), "expected the model of the offsets, fake, got other"),
-        (("eval", "all-bad.csv", "--embed", EMBED), "expected rewards that differ in at least half of the queries"),
-        (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
-        *(
-            ((command, source, *rest, "--embed", EMBED), reason)
-            for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
-            for source, reason in (
-                ("none.json", "none.json: expected a file of rows or a BEIR folder"),
-                (STORE, "expected a folder or a file, got a URL: stores are not taken"),
-            )
-        ),
-        # options that say nothing of votes: none is taken and ignored
-        *(
-            ((*OF_VOTES[command], option, 3), f"Error: {option}: expected {expected}, got votes.csv\n")
-            for option, expected, commands in (
-                ("--vectors", "a BEIR folder", OF_VOTES),
-                ("--depth", "a BEIR folder", ["fit"]),
-                *((option, "a store", ["fit"]) for option in ("--judge", "--tenant", "--last")),
-                ("--rewards", "a BEIR folder or a judged log", OF_VOTES),
-            )
-            for command in commands
-        ),
-        # where results go
-        (
-            ("eval", "votes.csv", *FEW, "--scopes", "task", "--html", "p"),
-            "Error: --html: expected auto among --scopes, got task\n",
-        ),
-        (("eval", "votes.csv", *FEW, "--html", "none/p"), "Error: none/p: expected a file in an existing folder\n"),
-        ((*OF_VOTES["fit"][:-1], "-"), "-: expected a file"),
-        ((*OF_VOTES["fit"][:-1], "."), ".: expected a file in an existing folder"),
-        ((*OF_VOTES["eval"], "--html", "-"), "-: expected a file"),
-        (("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "-"), "-: expected a file"),
-        (("judge", "log.jsonl", "--judge", JUDGE, "--out", "-"), "-: expected a file"),
-        # labels
-        (
-            (*OF_VOTES["fit"], "--audit", "columns.csv"),
-            "columns.csv: expected columns query_id, doc_id, label, found no",
-        ),
-        ((*OF_VOTES["fit"], "--audit", "words.csv"), "words.csv:2: expected a label from 0 to 1, got 'good'"),
-        ((*OF_VOTES["fit"], "--audit", "others.csv"), "others.csv: expected labels of queries of votes.csv, as '"),
-    ],
-)
-def test_a_mistake_is_one_line(data: Path, arguments: tuple[Any, ...], reason: str) -> None:
+@pytest.mark.parametrize(("command", "reason"), MISTAKES.items())
+def test_a_mistake_is_one_line(data: Path, command: str, reason: str) -> None:
     """With exit code 2, it says what would have been right; nothing is written."""
     before = {path.name for path in data.iterdir()}
-    result = run(*arguments)
+    result = run(*shlex.split(command))
 
     assert result.exit_code == 2
     assert reason in result.output
     assert {path.name for path in data.iterdir() if not path.name.startswith((".known", "__"))} <= before
 
 
-def test_one_query_is_told_to_be_too_few(here: Path) -> None:
-    """Also where its votes are the opposite of what the embedding model finds: one question says little of a judge."""
-    documents = ["how does this work", "how does this", "how does", "unlike", "other words", "elsewhere"]
-    rows = [f"how does this work,{text},{1 if place > 2 else -1}" for place, text in enumerate(documents)]
-    (here / "votes.csv").write_text("\n".join(["query,document,thumb", *rows]), encoding="utf-8")
-
-    fitted = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
-
-    assert "abstained: one rewarded query cannot be held out from itself [TTT-G01]" in fitted.output
-
-
-def test_rewards_that_repeat_shared_words_are_told(here: Path) -> None:
-    """`fit` prints a warning where a judge does no more than count the words that documents share with queries."""
-    rows = []
+def of_shared_words() -> Iterator[str]:
+    """Votes that count the words which a document shares with its query."""
     for number in range(12):
         words = [f"word{number}x{place}" for place in range(5)]
         for shared in range(5):
-            document = " ".join([*words[:shared], *["other"] * (5 - shared)])
-            rows.append(f"{' '.join(words)},{document},{shared / 5}")
-    (here / "votes.csv").write_text("\n".join(["query,document,reward", *rows]), encoding="utf-8")
-
-    fitted = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
-
-    assert fitted.exit_code == 0, fitted.output
-    assert "warning: rewards repeat how many words documents share with their query" in fitted.output
+            yield f"{' '.join(words)},{' '.join([*words[:shared], *['other'] * (5 - shared)])},{shared / 5}"
 
 
-def test_rewards_that_follow_the_length_of_documents_are_told(here: Path) -> None:
-    """`fit` prints a warning, and `show` repeats it; what is learned stays learned."""
+def of_lengths() -> Iterator[str]:
+    """Votes for long documents."""
     rng = np.random.default_rng(0)
-    rows = []
-    for number in range(30):
-        for words in (2, 20, 60, 120):
-            text = " ".join(f"word{word}" for word in rng.integers(0, 500, words).tolist())
-            rows.append(f"question {number} about word{number},{text},{words / 120}")
-    (here / "votes.csv").write_text("\n".join(["query,document,reward", *rows]), encoding="utf-8")
+    for number, words in product(range(30), (2, 20, 60, 120)):
+        text = " ".join(f"word{word}" for word in rng.integers(0, 500, words).tolist())
+        yield f"question {number} about word{number},{text},{words / 120}"
+
+
+@pytest.mark.parametrize(
+    ("rows", "warning"),
+    [
+        (of_shared_words, "warning: rewards repeat how many words documents share with their query"),
+        (of_lengths, "warning: rewards follow the length of documents, longer is better"),
+    ],
+)
+def test_a_judge_that_does_not_read_is_told(here: Path, rows: Callable[[], Iterator[str]], warning: str) -> None:
+    """`fit` prints a warning, and `show` repeats it; what is learned stays learned."""
+    (here / "votes.csv").write_text("\n".join(["query,document,reward", *rows()]), encoding="utf-8")
 
     fitted = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
-    shown = run("show", "o.safetensors")
+    again = run("show", "o.safetensors")
 
-    warning = "warning: rewards follow the length of documents, longer is better"
     assert fitted.exit_code == 0, fitted.output
     assert warning in fitted.output
-    assert warning in shown.output
+    assert warning in again.output
 
 
 class TestPlaces:
@@ -967,32 +886,20 @@ class TestPlaces:
             assert result.output.count("warning: vectors are kept for this command alone: ") == 1
 
     def test_commands_share_their_vectors(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """They lie beside the votes, wherever the offsets go: `eval` embeds nothing that `fit` embedded."""
+        """They lie beside the votes, wherever the offsets go: no text is embedded twice."""
         (here / "data").mkdir()
         write_votes(here / "data" / "votes.csv", "thumb", 1, -1)
-        run("fit", "data/votes.csv", "--embed", EMBED, "--out", "o")
-        asked: list[int] = []
+        embedded: list[int] = []
         embed = FakeEmbedder.embed_documents
-        monkeypatch.setattr(FakeEmbedder, "embed_documents", lambda self, texts: asked.append(1) or embed(self, texts))
+        count = lambda self, texts: embedded.append(len(texts)) or embed(self, texts)  # noqa: E731
+        monkeypatch.setattr(FakeEmbedder, "embed_documents", count)
+        run("fit", "data/votes.csv", "--embed", EMBED, "--out", "o")
+        before = sum(embedded)
+        run("fit", "data/votes.csv", "--embed", EMBED, "--out", "p")
         run("eval", "data/votes.csv", "--embed", EMBED, "--rewarded", 9, "--seeds", 0, "--scopes", "auto")
 
-        assert asked == []
+        assert sum(embedded) == before > 0
         assert [path.name for path in here.glob(".known*")] == []
-
-    def test_a_table_for_people_opens_in_a_spreadsheet(self, here: Path) -> None:
-        """Which takes it for UTF-8 where a mark of byte order stands before it."""
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-        run("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "pairs.csv")
-
-        assert (here / "pairs.csv").read_bytes().startswith(b"\xef\xbb\xbfquery_id,doc_id,label")
-
-    def test_a_log_may_begin_with_a_mark(self, here: Path) -> None:
-        write_log(here / "log.jsonl")
-        (here / "log.jsonl").write_bytes(b"\xef\xbb\xbf" + (here / "log.jsonl").read_bytes())
-
-        assert (
-            "`tttembed judge log.jsonl ...` writes it" in run("fit", "log.jsonl", "--embed", EMBED, "--out", "o").output
-        )
 
     def test_labels_come_back_from_a_spreadsheet(self, here: Path) -> None:
         """With semicolons, empty columns and empty rows."""

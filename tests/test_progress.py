@@ -49,13 +49,13 @@ def interrupted(tmp_path: Path, arguments: list[str], module: str, *, enough: in
     while not (asked.exists() and len(asked.read_text().splitlines()) > enough) and time.monotonic() < until:
         time.sleep(0.02)
     os.kill(running.pid, signal.SIGINT)
-    _, told = running.communicate(timeout=60)
+    _, message = running.communicate(timeout=60)
     count = len(asked.read_text().splitlines())
     again = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
 
     assert running.returncode == 130
-    assert "Traceback" not in told
-    return told.strip(), count, again.stdout
+    assert "Traceback" not in message
+    return message.strip(), count, again.stdout
 
 
 @pytest.mark.slow
@@ -66,10 +66,10 @@ def test_embedding_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None
         (tmp_path / f"{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     module = "def embed(texts):\n    note(texts)\n    return [[1.0, float(len(text))] for text in texts]\n"
     arguments = ["data", str(tmp_path), "--embed", "python:slow:embed"]
-    told, count, _ = interrupted(tmp_path, arguments, module, enough=96)
-    kept, asked = int(told.split("the vectors of ")[1].split()[0]), (tmp_path / "asked").read_text().splitlines()
+    message, count, _ = interrupted(tmp_path, arguments, module, enough=96)
+    kept, asked = int(message.split("the vectors of ")[1].split()[0]), (tmp_path / "asked").read_text().splitlines()
 
-    assert told == f"stopped: the vectors of {kept} texts are kept; run it again to go on"
+    assert message == f"stopped: the vectors of {kept} texts are kept; run it again to go on"
     assert 96 <= kept < 200
     assert set(asked) == {f"{part} {i}" for part in ("corpus", "queries") for i in range(100)}
     assert len(asked) - count == 200 - kept
@@ -83,8 +83,8 @@ def test_a_judge_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     module = "def score(query, text):\n    note([text])\n    return 0.5\njudge = FakeJudge(score)\n"
     arguments = ["judge", "log.jsonl", "--judge", "python:slow:judge", "--out", "scores/mine.tsv"]
-    told, _, printed = interrupted(tmp_path, [*arguments, "--no-examination"], module, enough=60)
+    message, _, printed = interrupted(tmp_path, [*arguments, "--no-examination"], module, enough=60)
     known = int(printed.split(" pairs, ")[1].split(" known before")[0])
 
-    assert "are kept; run it again to go on" in told
+    assert "are kept; run it again to go on" in message
     assert 0 < known < 150

@@ -10,6 +10,7 @@ from tttembed_rag.vectors.bm25 import Keywords, script_of, words
 @pytest.mark.parametrize(
     ("text", "cut"),
     [
+        ("readCSVFile read_csv Größe", ["read", "csvfile", "read", "csv", "grösse"]),
         ("Wie hoch ist der Mont-Blanc?", ["wie", "hoch", "ist", "der", "mont", "blanc"]),
         ("¿Cuántos años?", ["cuántos", "años"]),
         ("Сколько лет Москве?", ["сколько", "лет", "москве"]),
@@ -21,7 +22,7 @@ from tttembed_rag.vectors.bm25 import Keywords, script_of, words
         ("naïve nai\u0308ve", ["naïve", "naïve"]),
         ("שָׁלוֹם", ["שלום"]),
     ],
-    ids=["de", "es", "ru", "ar", "hi", "zh", "ja", "tr", "accents", "he"],
+    ids=["names", "de", "es", "ru", "ar", "hi", "zh", "ja", "tr", "accents", "he"],
 )
 def test_words_of_a_script(text, cut):
     assert words(text) == cut

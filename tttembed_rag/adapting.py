@@ -1,6 +1,7 @@
 """For adapters of frameworks: the plumbing that a wrapper, a tap or a retriever is made of.
 
-A wrapper that embeds alone calls `Steering.apply`; one that sorts what was found makes a `Request` first. A tap writes
+A wrapper that embeds alone calls `Steering.apply`; one that sorts what was found makes a `Request`
+first, and has a `Sorter`. A tap writes
 into a `Log`, and logs its own failures in a `FailureLog`.
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tttembed_rag.serving.saved import checked_store as checked_store
     from tttembed_rag.serving.saved import steering_of as steering_of
     from tttembed_rag.serving.saved import url_of as url_of
+    from tttembed_rag.serving.sorter import Sorter as Sorter
     from tttembed_rag.serving.tasks import TaskSource as TaskSource
     from tttembed_rag.serving.tasks import checked_task as checked_task
     from tttembed_rag.serving.tasks import resolve_task as resolve_task
@@ -41,6 +43,7 @@ if not TYPE_CHECKING:
             "tttembed_rag.serving.live": ["OffsetSupplier"],
             "tttembed_rag.serving.request": ["Request"],
             "tttembed_rag.serving.saved": ["checked_store", "steering_of", "url_of"],
+            "tttembed_rag.serving.sorter": ["Sorter"],
             "tttembed_rag.serving.tasks": ["TaskSource", "checked_task", "resolve_task"],
             "tttembed_rag.serving.twopass": ["adrive", "drive"],
             "tttembed_rag.system.facades": ["facade"],

@@ -14,7 +14,7 @@ from benchmarks.paper.tables import Curve, Entry, StudyReport
 from benchmarks.paper.workload import Judged, Workload
 from tttembed_rag import Rewards
 from tttembed_rag.errors import InputError
-from tttembed_rag.evaluate.experiment import LEAST_GAIN
+from tttembed_rag.evaluate.measures import LEAST_GAIN
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.recipe import Recipe, Solver
 from tttembed_rag.gate.deciding import fit

@@ -12,10 +12,10 @@ MODULES = {
 }
 
 
-def driver_of(name, folder):
-    """The driver of an adapter, which keeps its files in *folder*."""
+def driver_of(name, folder, kind="Driver"):
+    """The driver of an adapter, of one *kind* where it has several, which keeps its files in *folder*."""
     try:
-        return import_module(f"tests.adapters.{name}_driver").Driver(folder)
+        return getattr(import_module(f"tests.adapters.{name}_driver"), kind)(folder)
     except ModuleNotFoundError as exc:
         pytest.skip(f"{MODULES[name]} cannot be imported: {exc}")
 
@@ -30,3 +30,10 @@ def embedder(request, tmp_path):
 def adapter(request, tmp_path):
     """An adapter whose wrapper is a model of its framework, which searches, records and judges."""
     return driver_of(request.param, tmp_path)
+
+
+@pytest.fixture(params=[("langchain", "Driver"), ("langchain", "Retrieving"), ("llama_index", "Driver")], ids="-".join)
+def sorting(request, tmp_path):
+    """Each part that sorts what a search found."""
+    name, kind = request.param
+    return driver_of(name, tmp_path, kind)

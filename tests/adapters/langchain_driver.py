@@ -18,6 +18,7 @@ from langchain_tttembed import (
     Learned,
     RecordingCrossEncoder,
     RescoringCompressor,
+    RescoringRetriever,
     RewardCallbackHandler,
     RewardRetriever,
     TTTEmbeddings,
@@ -76,6 +77,10 @@ class Driver:
 
     async def aembed(self, model, text):
         return await model.aembed_query(text)
+
+    def bridged(self, model, bridge):
+        """A new model before the index of an old one."""
+        return langchain_tttembed.BridgedEmbeddings(model, bridge)
 
     def documents(self, model, texts):
         return model.embed_documents(texts)
@@ -192,3 +197,20 @@ class Driver:
 
     async def asort(self, sorter, documents, query):
         return list(await sorter.acompress_documents(documents, query))
+
+
+class Retrieving(Driver):
+    """LangChain's adapter, with a retriever that sorts what it finds itself."""
+
+    def build(self, model, texts, kind="in_memory", postgres=None):
+        self.store = super().build(model, texts, kind, postgres)
+        return self.store
+
+    def sorter(self, model, *, top_n=60, **options):
+        return RescoringRetriever(vectorstore=self.store, embeddings=model, k=top_n, depth=60, **options)
+
+    def sort(self, sorter, documents, query):
+        return sorter.invoke(query)[: len(documents)]
+
+    async def asort(self, sorter, documents, query):
+        return (await sorter.ainvoke(query))[: len(documents)]

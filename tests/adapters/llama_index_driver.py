@@ -77,6 +77,10 @@ class Driver:
     async def aembed(self, model, text):
         return await model.aget_query_embedding(text)
 
+    def bridged(self, model, bridge):
+        """A new model before the index of an old one."""
+        return tttembed.BridgedEmbedding(model, bridge)
+
     def documents(self, model, texts):
         return model.get_text_embedding_batch(texts)
 

@@ -255,60 +255,57 @@ class TestSorters:
     """One search, sorted by what verdicts taught of words."""
 
     @staticmethod
-    def make(adapter, task="default", offsets=None, **options):
+    def make(sorting, task="default", offsets=None, **options):
         """Sixty documents of a search, and what sorts them by the words of a task."""
-        model, store = build(adapter, offsets or Offsets([of_words(task)], width=WIDTH))
-        return adapter.found(store, "find 17", 60), adapter.sorter(model, **options)
+        model, store = build(sorting, offsets or Offsets([of_words(task)], width=WIDTH))
+        return sorting.found(store, "find 17", 60), sorting.sorter(model, **options)
 
-    async def test_documents_that_share_words_come_first(self, adapter):
+    async def test_documents_that_share_words_come_first(self, sorting):
         """As they came; sync and async."""
-        documents, sorter = self.make(adapter, top_n=3)
-        expected = next(document for document in documents if adapter.texts([document]) == ["passage 17"])
-        for kept in (
-            adapter.sort(sorter, documents, "find 17"),
-            await adapter.asort(sorter, documents, "find 17"),
-        ):
+        documents, sorter = self.make(sorting, top_n=3)
+        expected = next(document for document in documents if sorting.texts([document]) == ["passage 17"])
+        for kept in (sorting.sort(sorter, documents, "find 17"), await sorting.asort(sorter, documents, "find 17")):
             assert (len(kept), kept[0]) == (3, expected)
 
-    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self, adapter):
+    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self, sorting):
         """A shared word leads by much, and nobody is asked; without one the judge puts the documents in order."""
         judge = knowing()
         certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60, (digest_of("passage 17"),)))
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
         cascade = Cascade(judge, depth=60, explore=1e-12)
-        documents, sorter = self.make(adapter, offsets=certified, top_n=3, cascade=cascade)
+        documents, sorter = self.make(sorting, offsets=certified, top_n=3, cascade=cascade)
 
         for query, first in (("find 17", "passage 17"), ("anything", max(TEXTS, key=likeness))):
-            for kept in (adapter.sort(sorter, documents, query), await adapter.asort(sorter, documents, query)):
-                assert adapter.texts(kept)[0] == first
+            for kept in (sorting.sort(sorter, documents, query), await sorting.asort(sorter, documents, query)):
+                assert sorting.texts(kept)[0] == first
         assert cascade.counts == {"repeated": 1, "skipped": 2, "reranked": 1, "explored": 0}
 
-    async def test_documents_stand_as_they_came_where_nothing_is_published(self, adapter):
+    async def test_documents_stand_as_they_came_where_nothing_is_published(self, sorting):
         """Until the caller names the task; a list without documents is one."""
-        documents, sorter = self.make(adapter, task="numbers")
-        plain = [adapter.sort(sorter, documents, "find 17"), await adapter.asort(sorter, documents, "find 17")]
+        documents, sorter = self.make(sorting, task="numbers")
+        plain = [sorting.sort(sorter, documents, "find 17"), await sorting.asort(sorter, documents, "find 17")]
         with context(task="numbers"):
-            named = adapter.sort(sorter, documents, "find 17")
+            named = sorting.sort(sorter, documents, "find 17")
 
         assert plain == [documents] * 2
-        assert adapter.texts(named)[0] == "passage 17"
-        assert adapter.sort(sorter, [], "find 17") == []
+        assert sorting.texts(named)[0] == "passage 17"
+        assert sorting.sort(sorter, [], "find 17") == []
 
-    async def test_nothing_is_left_where_nothing_fits(self, adapter):
+    async def test_nothing_is_left_where_nothing_fits(self, sorting):
         """Below the floor the list is empty; above it documents in their order say how likely they are relevant."""
         for cut, kept in ((0.99, 0), (1e-6, 60)):
             floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (cut,), 1.0, (cut,), (0.04,))
             offsets = Offsets([replace(of_words(), floor=floor)], width=WIDTH)
-            documents, sorter = self.make(adapter, offsets=offsets, floor=0.05)
+            documents, sorter = self.make(sorting, offsets=offsets, floor=0.05)
             for found in (
-                adapter.sort(sorter, documents, "find 17"),
-                await adapter.asort(sorter, documents, "find 17"),
+                sorting.sort(sorter, documents, "find 17"),
+                await sorting.asort(sorter, documents, "find 17"),
             ):
                 assert len(found) == kept
-                assert all(0.25 < adapter.likelihood(document) < 0.75 for document in found)
-                assert adapter.texts(found[:1]) == ["passage 17"] * bool(kept)
+                assert all(0.25 < sorting.likelihood(document) < 0.75 for document in found)
+                assert sorting.texts(found[:1]) == ["passage 17"] * bool(kept)
 
-    async def test_a_cascade_asks_about_no_list_that_the_floor_refuses(self, adapter):
+    async def test_a_cascade_asks_about_no_list_that_the_floor_refuses(self, sorting):
         """Once lists are certified to need no judge; before, and of texts that are explored, all lists are judged."""
         judge = knowing()
         floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (0.99,), 1.0, (0.99,), (0.04,))
@@ -318,9 +315,9 @@ class TestSorters:
             version = replace(of_words(), floor=floor, skips=skips)
             offsets = Offsets([version], width=WIDTH, settings={"judge": judge.fingerprint})
             cascade = Cascade(judge, depth=60, explore=explore)
-            documents, sorter = self.make(adapter, offsets=offsets, floor=0.05, cascade=cascade)
-            assert adapter.sort(sorter, documents, "anything") == []
-            assert await adapter.asort(sorter, documents, "something") == []
+            documents, sorter = self.make(sorting, offsets=offsets, floor=0.05, cascade=cascade)
+            assert sorting.sort(sorter, documents, "anything") == []
+            assert await sorting.asort(sorter, documents, "something") == []
             counts.append((cascade.counts["skipped"], cascade.counts["reranked"]))
 
         assert counts == [(2, 0), (0, 2), (0, 2)]

@@ -5,9 +5,11 @@ import pickle
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tests.adapters.worlds import TEXTS, WIDTH, Vectors, drawn, of_task
 from tttembed_rag import InputError, LiveOffsets, Offsets, RewardLog, TextVectors, context
+from tttembed_rag.embedders import Bridge
 
 OFFSETS = Offsets([of_task(f"task{i}", drawn(f"task {i}")) for i in range(32)], width=WIDTH)
 BASE = drawn("query: q")
@@ -182,3 +184,19 @@ def test_a_wrong_argument_is_refused_by_name(adapter, argument, wrong):
 
     with pytest.raises(InputError, match=f"^{name}: expected .*, got {type(wrong).__name__}$"):
         adapter.wrap(**arguments)
+
+
+async def test_a_new_model_searches_and_fills_an_old_index_across_a_bridge(adapter):
+    """It is a model like any other, so that offsets are served above it."""
+    model = adapter.model()
+    new = adapter.documents(model, TEXTS)
+    bridge = Bridge.learn(new, np.random.default_rng(0).normal(size=(len(TEXTS), 8)))
+    bridged = adapter.bridged(model, bridge)
+    vector, documents = adapter.embed(bridged, "q"), adapter.documents(bridged, TEXTS)
+
+    assert vector == await adapter.aembed(bridged, "q") == bridge.apply(adapter.embed(model, "q")).tolist()
+    assert_allclose(documents, bridge.apply(new, documents=True))
+    assert_allclose(await adapter.adocuments(bridged, TEXTS), documents)
+    assert_allclose(adapter.documents(bridged, TEXTS[:1]), documents[:1])
+    assert adapter.documents(bridged, []) == []
+    assert adapter.embed(adapter.wrap(bridged, Offsets([], width=8)), "q") == vector

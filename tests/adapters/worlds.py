@@ -51,12 +51,12 @@ def everywhere(alpha):
     return Offsets([Offset("global", np.array(drawn("offset")), alpha, 4, UNGATED)], width=WIDTH)
 
 
-def of_words(task="default"):
-    """A rescorer that counts shared words ten times as much as similarity, beside no offset."""
+def of_words(task="default", texts=TEXTS, width=WIDTH):
+    """A rescorer for *texts* that counts shared words ten times as much as similarity, beside no offset."""
     evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
-    rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(TEXTS), evidence)
+    rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(texts), evidence)
     unserved = Evidence(9, None, None, "abstained", "")
-    return Offset("local", np.zeros(WIDTH), 0.0, 9, unserved, task=task, rescorer=rescorer)
+    return Offset("local", np.zeros(width), 0.0, 9, unserved, task=task, rescorer=rescorer)
 
 
 def likeness(text):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.testing import word_overlap
 
 # Text to learn pieces from; yes and no are common enough to become tokens of their own.
@@ -64,6 +65,21 @@ def word_piece_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special)
 
 
+def served(queries=4, depth=5, tasks=1):
+    """Queries with candidates of their own, dealt to tasks."""
+    return [
+        Served.of_texts(f"q{q}", f"query {q}", [(f"d{q}-{d}", f"{q} {'x' * d}") for d in range(depth)], f"t{q % tasks}")
+        for q in range(queries)
+    ]
+
+
+def folder_of(parts, folder):
+    """The folder of a model, which transformers loads."""
+    for part in parts:
+        part.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def reranker():
     """A tiny Qwen3 with random weights and its tokenizer; its answers differ from pair to pair."""
@@ -91,11 +107,8 @@ def reranker():
 
 @pytest.fixture(scope="session")
 def reranker_folder(reranker, tmp_path_factory):
-    """The tiny reranker as a folder that transformers loads."""
-    folder = tmp_path_factory.mktemp("models") / "tiny-reranker"
-    for part in reranker:
-        part.save_pretrained(folder)
-    return folder
+    """The tiny reranker as a folder."""
+    return folder_of(reranker, tmp_path_factory.mktemp("models") / "tiny-reranker")
 
 
 @pytest.fixture(scope="session")
@@ -121,11 +134,8 @@ def classifier():
 
 @pytest.fixture(scope="session")
 def classifier_folder(classifier, tmp_path_factory):
-    """The tiny classifier as a folder that transformers and sentence-transformers load."""
-    folder = tmp_path_factory.mktemp("models") / "tiny-classifier"
-    for part in classifier:
-        part.save_pretrained(folder)
-    return folder
+    """The tiny classifier as a folder, which sentence-transformers loads too."""
+    return folder_of(classifier, tmp_path_factory.mktemp("models") / "tiny-classifier")
 
 
 @pytest.fixture

@@ -146,9 +146,6 @@ def test_the_examination_says_why_there_is_no_verdict(serve, caplog, answer, why
     assert "4/5" not in caplog.text
 
 
-EMPTY = {"choices": [], "usage": {}}
-
-
 @pytest.mark.parametrize(
     ("url", "name"),
     [

@@ -10,11 +10,17 @@ from click.testing import CliRunner
 
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.collection import open_collection
+from tttembed_rag.evaluate.files import load_beir, write_beir, write_vectors
 from tttembed_rag.judging import ScoreCache
 from tttembed_rag.judging.covering import in_covering_order
 from tttembed_rag.rewards.events import SIGNALS
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
+
+
+def judge(source, spec, *options):
+    """What `tttembed judge` says of a folder or a log."""
+    return tttembed("judge", source, "--judge", spec, *options)
 
 
 def tttembed(*arguments):
@@ -25,22 +31,12 @@ def tttembed(*arguments):
 @pytest.fixture
 def folder(tmp_path):
     """A BEIR folder: 12 queries of two words, 30 documents of which two each share a word."""
-    rng = np.random.default_rng(3)
-    words = [f"word{i}" for i in range(15)]
-    docs = {f"d{i}": f"{words[i // 2]} filler{i}" for i in range(30)}
-    queries = {f"q{i}": f"{words[i]} {words[i + 1]}" for i in range(12)}
-    path = tmp_path / "set"
-    (path / "qrels").mkdir(parents=True)
-    (path / "vectors").mkdir()
-    for name, texts in (("corpus", docs), ("queries", queries)):
-        lines = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
-        (path / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    labels = [f"q{i}\td{2 * i}\t1" for i in range(12)]
-    (path / "qrels" / "test.tsv").write_text(
-        "\n".join(["query-id\tcorpus-id\tscore", *labels]) + "\n", encoding="utf-8"
-    )
-    vectors = {"docs": rng.standard_normal((30, 16)), "queries": rng.standard_normal((12, 16))}
-    np.savez(path / "vectors" / "minilm.npz", doc_ids=list(docs), query_ids=list(queries), **vectors)
+    rng, path = np.random.default_rng(3), tmp_path / "set"
+    corpus = [(f"d{i}", "", f"word{i // 2} filler{i}") for i in range(30)]
+    queries = {f"q{i}": f"word{i} word{i + 1}" for i in range(12)}
+    write_beir(path, corpus, queries, {f"q{i}": {f"d{2 * i}": 1.0} for i in range(12)})
+    vectors = rng.standard_normal((30, 16)), rng.standard_normal((12, 16))
+    write_vectors(path, "minilm", load_beir(path), *vectors, fingerprint="minilm")
     return path
 
 
@@ -59,7 +55,7 @@ def judged(folder, lines, *options, log="", file="feedback.csv"):
         candidates = [{"id": name, "text": name.upper()} for name in log]
         source.write_text(json.dumps({"query_id": "q", "query": "Q", "candidates": candidates}), encoding="utf-8")
     suffix, *others = options or [""]
-    return tttembed("judge", source, "--judge", f"feedback:{feedback}{suffix}", *others)
+    return judge(source, f"feedback:{feedback}{suffix}", *others)
 
 
 def rows(path):
@@ -71,13 +67,7 @@ def rows(path):
 
 def test_judges_a_folder(folder, cohere, spec):
     """Every query's first candidates get a reward; the line tells what it cost and where it lies."""
-    result = tttembed(
-        "judge",
-        folder,
-        "--judge",
-        f"{spec}?model=m",
-        *["--depth", "5", "--price", "request=0.5", "--budget", "usd=100"],
-    )
+    result = judge(folder, f"{spec}?model=m", "--depth", "5", "--price", "request=0.5", "--budget", "usd=100")
 
     assert result.exit_code == 0, result.output
     (written,) = (folder / "scores").glob("*.tsv")
@@ -91,7 +81,7 @@ def test_judges_a_folder(folder, cohere, spec):
 def test_what_it_writes_is_what_eval_reads(folder, spec):
     """The rewards feed `tttembed eval` without a word about scales."""
     out = folder / "scores" / "overlap.tsv"
-    assert tttembed("judge", folder, "--judge", spec, "--depth", "10", "--out", out).exit_code == 0
+    assert judge(folder, spec, "--depth", "10", "--out", out).exit_code == 0
 
     done = tttembed("eval", folder, "--rewards", "overlap", "--rewarded", "6", "--depth", "5", "--json", "-")
     assert done.exit_code == 0, done.output
@@ -101,8 +91,7 @@ def test_what_it_writes_is_what_eval_reads(folder, spec):
 def test_a_dry_run_asks_nothing_and_writes_nothing(folder, cohere, spec):
     """The forecast is printed from texts alone; not a file is made."""
     before = sorted(folder.rglob("*"))
-    options = ["--depth", "5,10", "--budget", "pairs=70", "--price", "request=0.5", "--dry-run"]
-    result = tttembed("judge", folder, "--judge", spec, *options)
+    result = judge(folder, spec, "--depth", "5,10", "--budget", "pairs=70", "--price", "request=0.5", "--dry-run")
 
     assert result.stdout.startswith("forecast: 70 of 70 pairs, 0 known before, at most ")
     known = "at most $19.0000, with its examination if it has not passed that before; time unknown before"
@@ -113,10 +102,10 @@ def test_a_dry_run_asks_nothing_and_writes_nothing(folder, cohere, spec):
 
 def test_continues_where_the_cap_stopped_it(folder, cohere, spec):
     """A second run with a larger cap pays for the rest only."""
-    command = ("judge", folder, "--judge", spec, "--depth", "5", "--json", "--budget")
-    first = json.loads(tttembed(*command, "pairs=20").stdout)
+    command = (folder, spec, "--depth", "5", "--json", "--budget")
+    first = json.loads(judge(*command, "pairs=20").stdout)
     asked = len(cohere.asked)
-    second = json.loads(tttembed(*command, "pairs=60").stdout)
+    second = json.loads(judge(*command, "pairs=60").stdout)
 
     assert [first["pairs"], first["cached"]] == [20, 0]
     assert [second["pairs"], second["cached"]] == [60, 20]
@@ -132,10 +121,9 @@ def test_queries_that_say_most_are_judged_first(folder, cohere, spec):
         Served.of_texts(name, text, [documents[row] for row in rows], of.dataset.name) for (name, text), rows in lists
     ]
     expected = [observation.query_id for observation in in_covering_order(served, of.query_vectors, key=b"1000")]
-    command = ("judge", folder, "--judge", spec, "--depth", "5", "--order", "cover", "--budget")
     judged = []
     for cap in ("pairs=15", "pairs=30"):
-        tttembed(*command, cap, "--out", folder / "scores.tsv")
+        judge(folder, spec, "--depth", "5", "--order", "cover", "--budget", cap, "--out", folder / "scores.tsv")
         judged.append([query for query, *_ in rows(folder / "scores.tsv")][::5])
 
     assert judged == [expected[:3], expected[:6]]
@@ -148,43 +136,37 @@ def test_a_log_has_no_vectors_of_its_queries(tmp_path):
         {"query_id": f"q{row}", "query": f"word{row % 3}", "candidates": [{"id": "a", "text": "A"}]} for row in range(6)
     ]
     log.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    command = ("judge", log, "--judge", "http+cohere://127.0.0.1:9", "--order", "cover", "--dry-run")
+    command = (log, "http+cohere://127.0.0.1:9", "--order", "cover", "--dry-run")
 
-    without, embedded = tttembed(*command), tttembed(*command, "--embed", "python:tttembed_rag.testing:FakeEmbedder")
+    without, embedded = judge(*command), judge(*command, "--embed", "python:tttembed_rag.testing:FakeEmbedder")
 
     assert without.exit_code == 2
     assert "--order cover: expected --embed SPEC with a log" in without.stderr
     assert embedded.exit_code == 0, embedded.output
 
 
-def test_a_cap_on_money_is_told(folder, cohere, spec):
-    """The run ends cleanly, says why, and what was judged is written."""
-    options = ("--depth", "5", "--budget", "usd=13.5", "--price", "request=0.5")
+@pytest.mark.parametrize(("cap", "queries"), [(13.5, 3), (11.9, 0)])
+def test_a_cap_on_money_is_told(folder, cohere, spec, cap, queries):
+    """What was judged is written; where the examination alone would use up the money, not even that is asked."""
+    options = ("--depth", "5", "--budget", f"usd={cap}", "--price", "request=0.5")
     result = tttembed("judge", folder, "--judge", spec, *options)
 
     assert result.exit_code == 0
     assert "stopped: budget: the next answer could exceed a cap; raise it and run again to continue" in result.stdout
     (written,) = (folder / "scores").glob("*.tsv")
-    assert len(rows(written)) == 15
-    assert len(cohere.asked) == 24 + 3  # the examination and three queries: 13.5 dollars
+    assert len(rows(written)) == 5 * queries
+    assert len(cohere.asked) == (24 + queries) * bool(queries)
 
 
-def test_a_cap_that_leaves_no_room_asks_nothing(folder, cohere, spec):
-    """Where the examination alone would use up the money, not even that is asked."""
-    result = tttembed("judge", folder, "--judge", spec, "--budget", "usd=11.9", "--price", "request=0.5")
-
-    assert result.exit_code == 0
-    assert "stopped: budget" in result.stdout
-    assert cohere.asked == []
-
-
-def test_a_free_judge_needs_no_price(folder):
+def test_votes_need_no_price_and_no_labels(folder):
     """A cap on money holds by itself where nothing costs any."""
+    (folder / "qrels" / "test.tsv").unlink()
     votes = "query_id,doc_id,signal,value\nq1,d1,thumb,1\n"
     result = judged(folder, votes, "", "--depth", "30", "--budget", "usd=1,tokens=0")
 
     assert result.exit_code == 0, result.output
     assert "judged: 360 of 360 pairs, 0 known before, 0 tokens, no price known; 359 without a score" in result.stdout
+    assert rows(folder / "scores" / "feedback.tsv") == [["q1", "d1", "0.75"]]
 
 
 def test_a_judge_that_breaks_down_is_told_to_scripts(folder, serve):
@@ -196,7 +178,7 @@ def test_a_judge_that_breaks_down_is_told_to_scripts(folder, serve):
         return (200, {}, {"results": results}) if n < 4 else (400, {}, {"message": "out of order"})
 
     spec = f"http+cohere:{serve(answer).url.removeprefix('http:')}"
-    done = tttembed("judge", folder, "--judge", f"{spec}", "--no-examination", "--depth", "5", "--concurrency", "1")
+    done = judge(folder, spec, "--no-examination", "--depth", "5", "--concurrency", "1")
 
     assert done.exit_code == 1
     assert "out of order" in done.stdout
@@ -208,7 +190,7 @@ def test_a_judge_that_cannot_judge_is_refused(folder, serve):
     """The examination ends the command before anything is scored, with exit code 2 and one line."""
     results = [{"index": i, "relevance_score": 0.5} for i in range(2)]
     server = serve(lambda *_: (200, {}, {"results": results}))
-    result = tttembed("judge", folder, "--judge", f"http+cohere:{server.url.removeprefix('http:')}")
+    result = judge(folder, f"http+cohere:{server.url.removeprefix('http:')}")
 
     assert result.exit_code == 2
     assert "expected to pass its examination, got 0 of 24 questions right and 0 reversed" in result.stderr
@@ -245,15 +227,6 @@ def test_thumbs_down_written_as_zero_are_refused(folder):
     assert not list((folder / "scores").glob("*.tsv"))
 
 
-def test_feedback_without_labels(folder):
-    """Votes need no labels of the collection."""
-    (folder / "qrels" / "test.tsv").unlink()
-    result = judged(folder, "query_id,doc_id,signal,value\nq1,d1,thumb,1\n", "", "--depth", "30")
-
-    assert result.exit_code == 0, result.output
-    assert rows(folder / "scores" / "feedback.tsv") == [["q1", "d1", "0.75"]]
-
-
 def test_every_signal_is_explained():
     """The help says which signals there are and what their values mean."""
     printed = " ".join(tttembed("judge", "--help").stdout.split())
@@ -263,8 +236,8 @@ def test_every_signal_is_explained():
 
 def test_the_cache_lies_beside_the_scores(folder, spec):
     """Paid scores are kept where the result is, unless told."""
-    tttembed("judge", folder, "--judge", spec, "--depth", "1", "--cache", folder / "elsewhere.sqlite")
-    tttembed("judge", folder, "--judge", spec, "--depth", "1")
+    judge(folder, spec, "--depth", "1", "--cache", folder / "elsewhere.sqlite")
+    judge(folder, spec, "--depth", "1")
 
     assert (folder / "elsewhere.sqlite").is_file()
     assert (folder / "scores" / ".paid-scores.sqlite").is_file()
@@ -284,14 +257,14 @@ def test_the_cache_lies_beside_the_scores(folder, spec):
 )
 def test_bad_input_is_one_line(folder, options, reason):
     """Exit code 2 and the reason."""
-    result = tttembed("judge", folder, "--judge", *options.split())
+    result = judge(folder, *options.split())
 
     assert result.exit_code == 2
     assert reason in result.stderr
 
 
 def test_no_such_source_is_an_error(tmp_path):
-    result = tttembed("judge", tmp_path / "nothing", "--judge", "feedback:x.csv")
+    result = judge(tmp_path / "nothing", "feedback:x.csv")
 
     assert result.exit_code == 2
     assert "nothing: expected a BEIR folder or a log of served queries, found none" in result.stderr

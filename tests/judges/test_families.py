@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from tests.judges.conftest import PROSE
+from tests.judges.conftest import PROSE, folder_of
 from tttembed_rag import JudgeError
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.errors import EmbedderError
@@ -75,13 +75,6 @@ def made(family, extra=(), **options):
     return getattr(transformers, f"{kind}ForSequenceClassification")(settings).eval(), tokenizer
 
 
-def saved(parts, folder):
-    """The folder of a model."""
-    for part in parts:
-        part.save_pretrained(folder)
-    return folder
-
-
 def theirs(folder, documents, **options):
     """The logits of sentence-transformers, one pair after the other."""
     from sentence_transformers import CrossEncoder
@@ -95,7 +88,7 @@ def theirs(folder, documents, **options):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_are_those_of_sentence_transformers(family, tmp_path):
     """Alone and side by side, with a padding token or without one, in folders that name no longest text."""
-    folder = saved(made(family), tmp_path)
+    folder = folder_of(made(family), tmp_path)
     expected = theirs(folder, DOCUMENTS)
 
     assert np.ptp(expected) > 1e-4
@@ -107,7 +100,7 @@ def test_scores_are_those_of_sentence_transformers(family, tmp_path):
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "mpnet", "bert"])
 def test_a_long_document_ends_where_the_places_do(family, tmp_path):
     """Of 130 places of RoBERTa's family two are no token's."""
-    folder = saved(made(family), tmp_path)
+    folder = folder_of(made(family), tmp_path)
     judge = open_judge(f"cross-encoder:{folder}?scale=logit&device=cpu")
 
     long = "The river runs past the city. " * 100
@@ -118,7 +111,7 @@ def test_a_long_document_ends_where_the_places_do(family, tmp_path):
 def test_words_that_were_added_are_the_models_own(family, tmp_path):
     """Domain words, markers and runs of blanks that somebody added and trained are no structure."""
     words = ["covid19", "[MED]", "k8s", "    "]
-    folder = saved(made(family, extra=words, model_max_length=128), tmp_path)
+    folder = folder_of(made(family, extra=words, model_max_length=128), tmp_path)
     documents = ["k8s restarts a pod", "covid19 is [MED]", "if wool:\n    use(soap)", "covid19    k8s[MED]k8s"]
     judge = open_judge(f"cross-encoder:{folder}?scale=logit&device=cpu")
 
@@ -141,7 +134,7 @@ def test_structure_among_them_stays_text(added):
 @pytest.fixture
 def with_code(tmp_path):
     """A folder whose model is of a class that stands beside it."""
-    folder = saved(made("deberta"), tmp_path / "custom")
+    folder = folder_of(made("deberta"), tmp_path / "custom")
     config = json.loads((folder / "config.json").read_text())
     kinds = {
         "AutoConfig": "mine.MyConfig",
@@ -183,7 +176,7 @@ def test_a_local_embedder_has_prefixes(tmp_path, caplog):
     tokenizer = tokenizer_of(BERT, model_max_length=64)
     torch.manual_seed(0)
     settings = transformers.BertConfig(vocab_size=len(tokenizer), **SMALL)
-    folder = saved((transformers.BertModel(settings), tokenizer), tmp_path / "e5-tiny")
+    folder = folder_of((transformers.BertModel(settings), tokenizer), tmp_path / "e5-tiny")
     spec = f"sentence-transformers:{folder}?device=cpu"
     plain = open_embedder(spec)
     warning = "E5 reads 'query: ' and 'passage: '"

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.judges.conftest import served
 from tttembed_rag import InputError, Scale
 from tttembed_rag.clients.fingerprints import pair_key
-from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
+from tttembed_rag.clients.usage import estimated_tokens, report_usage
 from tttembed_rag.errors import DataError, RewardError
 from tttembed_rag.evaluate.files import write_scores
 from tttembed_rag.judges import HttpJudge, Usage
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging import Budget, Paid, Plan, Price, ScoreCache, judge_all
 from tttembed_rag.judging.plan import in_turns, water_fill
-from tttembed_rag.judging.spending import Ledger
 from tttembed_rag.judging.walk import forecast
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.rows import read_log
@@ -35,14 +35,6 @@ class Lengths(FakeJudge):
 
     def __init__(self, score_of=lambda _, text: None if text == "unclear" else 1 / (1 + len(text)), **settings):
         super().__init__(score_of, fingerprint="lengths", documents_per_call=3, **settings)
-
-
-def served(queries=4, depth=5, tasks=1):
-    """Queries with candidates of their own, dealt to tasks."""
-    return [
-        Served.of_texts(f"q{q}", f"query {q}", [(f"d{q}-{d}", f"{q} {'x' * d}") for d in range(depth)], f"t{q % tasks}")
-        for q in range(queries)
-    ]
 
 
 def run(plan, judge=None, cache=None, **options):
@@ -218,25 +210,6 @@ class TestCaps:
         with pytest.raises(InputError, match=r"^(budget|price): expected"):
             parse(text)
 
-    def test_a_ledger_counts_what_is_charged(self):
-        """A charge counts like money until it is settled."""
-        ledger = Ledger(Budget(tokens=10), Price(), ScoreCache.open(None), "judge")
-        charge = ledger.charge([b"pair"], Usage(1, 6))
-        before = ledger.charge([b"another"], Usage(1, 5))
-        ledger.settle(charge, Usage(1, 2), {})
-
-        assert [before, ledger.charge([b"another"], Usage(1, 8)).pairs] == [None, [b"another"]]
-
-    def test_meters_are_fed_by_their_own_block(self):
-        """Usage in one block is no usage of the next."""
-        with metered() as first:
-            report_usage(Usage(1, 5))
-        with metered() as second:
-            report_usage(Usage(1, 7))
-        report_usage(Usage(1, 9))
-
-        assert [first.usage.tokens, second.usage.tokens] == [5, 7]
-
     def test_estimates_count_other_scripts_more(self):
         """Text outside ASCII is estimated by its bytes, digits and signs one by one: from above."""
         assert [estimated_tokens(text) for text in ("abcdef", "水水", "a 1,5", "")] == [2, 6, 4, 0]
@@ -246,8 +219,9 @@ class TestOnce:
     """Every pair is paid for once."""
 
     def test_a_second_run_asks_nothing(self, tmp_path):
-        """What is known is not asked, and the result is the same; its price is still told."""
-        plan = Plan(served(), (5,), price=Price(input=1000.0))
+        """What is known is not asked, but by another judge, and the result is the same; its price is still told."""
+        plan, other = Plan(served(), (5,), price=Price(input=1000.0)), Lengths()
+        other.fingerprint = "other"
         first, _ = run(plan, cache=ScoreCache.open(tmp_path / "paid.sqlite"))
         second, asked = run(plan, cache=ScoreCache.open(tmp_path / "paid.sqlite"))
 
@@ -255,6 +229,7 @@ class TestOnce:
         assert first.rewards == second.rewards
         assert [second.progress.cached, second.progress.usage.tokens] == [20, 0]
         assert first.progress.usd == pytest.approx(second.progress.usd)
+        assert len(run(plan, other, ScoreCache.open(tmp_path / "paid.sqlite"))[1]) == 20
 
     @pytest.mark.parametrize("budget", [Budget(pairs=13), Budget(tokens=130)])
     def test_stop_and_continue_equals_never_stopping(self, tmp_path, budget):
@@ -284,14 +259,6 @@ class TestOnce:
         assert first.rewards == {"q": {"b": 0.2}}
         assert first.unjudged == 1
         assert asked == []
-
-    def test_another_judge_is_asked(self):
-        """The cache belongs to a fingerprint."""
-        cache, other = ScoreCache.open(None), Lengths()
-        other.fingerprint = "other"
-        run(Plan(served()), cache=cache)
-
-        assert len(run(Plan(served()), other, cache)[1]) == 20
 
     def test_keys_do_not_run_together(self):
         """Parts are separated by their length; lone surrogates have keys too."""
@@ -428,32 +395,30 @@ class TestFailure:
         """As many calls are in flight as allowed, no more."""
         running, most, lock = 0, 0, threading.Lock()
 
-        class Slow(Lengths):
-            def score(self, query, documents):
-                nonlocal running, most
-                with lock:
-                    running += 1
-                    most = max(most, running)
-                time.sleep(0.02)
-                with lock:
-                    running -= 1
-                return super().score(query, documents)
+        def slow(_query, _text):
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            time.sleep(0.02)
+            with lock:
+                running -= 1
+            return 0.5
 
-        run(Plan(served(12)), Slow(), concurrency=4)
+        run(Plan(served(12)), Lengths(slow), concurrency=4)
         assert most == 4
 
     def test_no_more_than_128_are_in_flight(self):
         """However many are allowed: calls that never came back must leave room for them."""
         begun, at_an_answer, batch = [], [], threading.Barrier(128)
 
-        class Slow(Lengths):
-            def score(self, query, documents):
-                begun.append(query)
-                batch.wait(60)
-                return super().score(query, documents)
+        def slow(query, _text):
+            begun.append(query)
+            batch.wait(60)
+            return 0.5
 
         verdicts, _ = run(
-            Plan(served(256, 1)), Slow(), concurrency=400, watch=lambda _: at_an_answer.append(len(begun))
+            Plan(served(256, 1)), Lengths(slow), concurrency=400, watch=lambda _: at_an_answer.append(len(begun))
         )
 
         assert len(verdicts.rewards) == 256
@@ -463,14 +428,12 @@ class TestFailure:
         """A slow judge answers all of it within the limit of one call."""
         batch = threading.Barrier(8)
 
-        class Slow(Lengths):
-            def score(self, query, documents):
-                if query not in answers():
-                    return super().score(query, documents)
+        def slow(query, text):
+            if query in answers() and text == answers()[query]:
                 batch.wait(60)
-                return [float(text == answers()[query]) for text in documents]
+            return float(answers().get(query, text) == text)
 
-        verdicts, _ = run(Plan(served(1)), Slow(), examine=True)
+        verdicts, _ = run(Plan(served(1)), Lengths(slow), examine=True)
 
         assert verdicts.rewards.keys() == {"q0"}
 

@@ -10,39 +10,26 @@ import time
 
 import pytest
 
-from tttembed_rag import JudgeError, Scale
+from tests.judges.conftest import served
+from tttembed_rag import JudgeError
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judges.examination import answers, questions
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
-from tttembed_rag.rewards.observations import Served
+from tttembed_rag.testing import FakeJudge
 
 
-class Stuck:
-    """A judge that waits for an event at some queries."""
+class Stuck(FakeJudge):
+    """A judge that waits for an event at some queries, and scores one half, in time or later."""
 
-    scale, fingerprint = Scale("probability"), "stuck@1"
-
-    def __init__(self, stuck):
-        self.free, self.asked = threading.Event(), []
-        self._stuck = stuck
-
-    def score(self, query, documents):
-        """One half, in time or later."""
-        self.asked.append(query)
-        if query in self._stuck:
-            self.free.wait(60)
-        return [0.5] * len(documents)
-
-
-def served(queries):
-    """Queries with one document each."""
-    return [Served.of_texts(f"q{q}", f"query {q}", [("d", "text")]) for q in range(queries)]
+    def __init__(self, *stuck):
+        self.free = threading.Event()
+        super().__init__(lambda query, _: 0.5 * (query not in stuck or self.free.wait(60)), fingerprint="stuck@1")
 
 
 def test_a_late_call_is_left_behind_and_all_others_are_kept():
     """It is one failed call, with its reason."""
-    judge = Stuck({"query 1"})
-    verdicts = judge_all(Plan(served(4)), judge, ScoreCache.open(None), concurrency=1, seconds=0.2)
+    judge = Stuck("query 1")
+    verdicts = judge_all(Plan(served(4, 1)), judge, ScoreCache.open(None), concurrency=1, seconds=0.2)
     judge.free.set()
 
     assert set(verdicts.rewards) == {"q0", "q2", "q3"}
@@ -51,23 +38,13 @@ def test_a_late_call_is_left_behind_and_all_others_are_kept():
 
 def test_a_late_call_counts_against_a_cap():
     """What it costs is not known, so its estimate counts."""
-    plan = Plan(served(4), budget=Budget(tokens=12))
-    judge = Stuck({"query 0"})
+    plan = Plan(served(4, 1), budget=Budget(tokens=25))
+    judge = Stuck("query 0")
     verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=1, seconds=0.2)
     judge.free.set()
 
     assert len(judge.asked) == 2
     assert verdicts.stopped.startswith("budget")
-
-
-def test_told_to_stop_it_makes_no_further_call():
-    """Calls under way are finished and kept."""
-    stop, judge = threading.Event(), Stuck(set())
-    verdicts = judge_all(
-        Plan(served(9)), judge, ScoreCache.open(None), concurrency=1, stop=stop, watch=lambda _: stop.set()
-    )
-
-    assert len(verdicts.rewards) == len(judge.asked) == 1
 
 
 def test_a_judge_that_cancels_its_own_call_has_failed():
@@ -79,10 +56,10 @@ def test_a_judge_that_cancels_its_own_call_has_failed():
                 raise asyncio.CancelledError
             return super().score(query, documents)
 
-    verdicts = judge_all(Plan(served(3)), Cancelling(set()), ScoreCache.open(None), concurrency=1)
+    verdicts = judge_all(Plan(served(3, 1)), Cancelling(), ScoreCache.open(None), concurrency=1)
 
     assert set(verdicts.rewards) == {"q1", "q2"}
-    assert "cancelled" in str(verdicts.failed["q0", "d"])
+    assert "cancelled" in str(verdicts.failed["q0", "d0-0"])
 
 
 @pytest.mark.parametrize("blocks", [True, False])
@@ -102,7 +79,7 @@ def test_a_late_async_call_is_cancelled_and_the_next_one_answered(blocks):
         return "Score: 4"
 
     judge = RubricJudge(complete, model="m")
-    verdicts = judge_all(Plan(served(4)), judge, ScoreCache.open(None), concurrency=1, seconds=1.0)
+    verdicts = judge_all(Plan(served(4, 1)), judge, ScoreCache.open(None), concurrency=1, seconds=1.0)
 
     assert set(verdicts.rewards) == {"q0", "q2", "q3"}
     assert len(set(loops)) == 1 + blocks
@@ -137,7 +114,7 @@ class Refusing(Stuck):
     """A judge that refuses some queries, and the first question of its examination once it is told to."""
 
     def __init__(self, refused, well=True):
-        super().__init__(set())
+        super().__init__()
         self.refused, self.well, self.examined = refused, well, 0
 
     def score(self, query, documents):
@@ -153,8 +130,8 @@ class Refusing(Stuck):
 @pytest.mark.parametrize(("examine", "well", "judged"), [(True, True, 8), (True, False, 0), (False, True, 0)])
 def test_a_judge_that_is_well_goes_on_after_failures_in_a_row(examine, well, judged):
     """Where that is asked for, and its examination shows it."""
-    plan = Plan(served(12))
-    order = [served.query for served, _ in plan.visits()]
+    plan = Plan(served(12, 1))
+    order = [observation.query for observation, _ in plan.visits()]
     judge = Refusing(set(order[:4]), well)
     verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=1, examine=examine)
 
@@ -164,17 +141,18 @@ def test_a_judge_that_is_well_goes_on_after_failures_in_a_row(examine, well, jud
 
 def test_a_judge_that_fails_its_examination_is_asked_nothing_else():
     """What the examination has cost is all that is paid."""
-    judge = Stuck(set())
+    judge = Stuck()
     with pytest.raises(JudgeError, match="expected to pass its examination, got 0 of 24"):
-        judge_all(Plan(served(3)), judge, ScoreCache.open(None), examine=True)
+        judge_all(Plan(served(3, 1)), judge, ScoreCache.open(None), examine=True)
 
-    assert sorted(judge.asked) == sorted(query for query, _ in questions())
+    assert len(judge.asked) == 2 * len(questions())
+    assert {query for query, _ in judge.asked} == {query for query, _ in questions()}
 
 
 def test_a_judge_that_fails_on_and_on_is_given_up():
     """However well it is, ten questions behind its examination are enough; they count against the caps."""
     judge = Refusing({f"query {q}" for q in range(100)})
-    verdicts = judge_all(Plan(served(100)), judge, ScoreCache.open(None), concurrency=1, examine=True)
+    verdicts = judge_all(Plan(served(100, 1)), judge, ScoreCache.open(None), concurrency=1, examine=True)
 
     assert (judge.examined, len(verdicts.failed)) == (24 + 10, 33)
     assert verdicts.progress.usage.tokens > 0

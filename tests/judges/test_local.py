@@ -185,28 +185,20 @@ class TestPlainText:
 class TestBatches:
     """Batches by length, smaller when memory ends."""
 
-    def test_values_come_back_in_order(self):
-        """Rows are run longest first and returned as they came."""
+    @pytest.mark.parametrize(
+        ("tokens", "lengths", "shared", "batches"),
+        [(10, [2, 5, 1, 4, 3], 0, [[1, 3], [4, 0, 2]]), (30, [5] * 6, 10, [[0, 1], [2, 3], [4, 5]])],
+    )
+    def test_values_come_back_in_order(self, tokens, lengths, shared, batches):
+        """Rows are run longest first and returned as they came; what is kept for every row leaves room for fewer."""
         ran = []
 
         def forward(rows):
             ran.append(rows)
             return torch.tensor([float(row) for row in rows])
 
-        values = Batches(10, "cpu").run([2, 5, 1, 4, 3], forward)
-        assert values == [0.0, 1.0, 2.0, 3.0, 4.0]
-        assert ran == [[1, 3], [4, 0, 2]]
-
-    def test_shared_tokens_count_once_per_row(self):
-        """Tokens kept in memory for every row leave room for fewer rows."""
-        sizes = []
-
-        def forward(rows):
-            sizes.append(len(rows))
-            return torch.zeros(len(rows))
-
-        Batches(30, "cpu").run([5] * 6, forward, shared=10)
-        assert sizes == [2, 2, 2]
+        assert Batches(tokens, "cpu").run(lengths, forward, shared=shared) == list(range(len(lengths)))
+        assert ran == batches
 
     def test_backs_off_when_memory_ends(self):
         """Out of memory halves the batch, remembers it, and loses no row."""

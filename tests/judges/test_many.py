@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
+from tests.judges.conftest import served
 from tests.judges.test_local import DOCUMENTS, QUERY, plain_loop
 from tttembed_rag import JudgeError
 from tttembed_rag.clients.retrying import RefusedError, RefusedTextsError
@@ -18,7 +19,6 @@ from tttembed_rag.judges import CrossEncoderJudge, HttpJudge, LocalChat, RubricJ
 from tttembed_rag.judges.contract import scored_many
 from tttembed_rag.judges.packing import SHARED, blocks_of, mask_of, packed, shared_tokens
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
-from tttembed_rag.rewards.observations import Served
 from tttembed_rag.testing import FakeJudge
 
 REQUESTS = [
@@ -42,14 +42,6 @@ class Pooling(FakeJudge):
     def score_many(self, requests):
         self.packs.append(sum(len(texts) for _, texts in requests))
         return [self.score(*request) for request in requests]
-
-
-def served(queries=10, depth=5):
-    """Queries with candidates of their own."""
-    return [
-        Served.of_texts(f"q{q}", f"query {q}", [(f"d{q}-{d}", f"{q} {'x' * d}") for d in range(depth)], "t")
-        for q in range(queries)
-    ]
 
 
 def numbers(answers):
@@ -183,7 +175,7 @@ class TestPlans:
     def test_calls_hold_many_queries_in_the_order_of_the_plan(self):
         """Queries are asked as without packs, as many at once as the judge says."""
         single, many = FakeJudge(lambda _, text: 1 / (1 + len(text))), Pooling()
-        plan = Plan(served(), (5,))
+        plan = Plan(served(10), (5,))
         expected = judge_all(plan, single, ScoreCache.open(None), concurrency=1)
         verdicts = judge_all(plan, many, ScoreCache.open(None), concurrency=1)
 
@@ -195,7 +187,7 @@ class TestPlans:
     @pytest.mark.parametrize("concurrency", [1, 8])
     def test_a_cap_cuts_before_the_call(self, cap, concurrency):
         """What a cap leaves is used up to the query, as without packs, and never exceeded."""
-        plan = Plan(served(), (5,), Budget(tokens=cap))
+        plan = Plan(served(10), (5,), Budget(tokens=cap))
         single = judge_all(plan, FakeJudge(lambda _, text: 1 / (1 + len(text))), ScoreCache.open(None))
         many = judge_all(plan, Pooling(), ScoreCache.open(None), concurrency=concurrency)
 
@@ -205,14 +197,14 @@ class TestPlans:
     def test_progress_counts_pairs_with_an_answer(self):
         """What a call under way asks about is not told as done."""
         seen = []
-        judge_all(Plan(served(), (5,)), Pooling(), ScoreCache.open(None), watch=lambda now: seen.append(now.pairs))
+        judge_all(Plan(served(10), (5,)), Pooling(), ScoreCache.open(None), watch=lambda now: seen.append(now.pairs))
 
         assert {after - before for before, after in zip([0, *seen], seen, strict=False)} == {15, 5}
         assert seen[-1] == 50
 
     def test_a_stop_loses_one_pack_at_most(self):
-        """What was answered before the end is kept, and the next run asks about the rest alone."""
-        cache, stop, plan = ScoreCache.open(None), Event(), Plan(served(), (5,))
+        """No further call is made, what was answered is kept, and the next run asks about the rest alone."""
+        cache, stop, plan = ScoreCache.open(None), Event(), Plan(served(10), (5,))
         first, second = Pooling(), Pooling()
         judge_all(plan, first, cache, concurrency=1, stop=stop, watch=lambda _: stop.set())
         verdicts = judge_all(plan, second, cache, concurrency=1)

@@ -22,6 +22,11 @@ def answering(answer):
     return RubricJudge(lambda _: answer, model="parrot")
 
 
+async def fair(_):
+    """A model that is awaited."""
+    return "Score: 4"
+
+
 def shown(prompt):
     """(query, document) as a rubric prompt fences them."""
     query, document = re.findall(r"<(?:query|document)-[0-9a-f]{24}>\n(.*?)\n</(?:query|document)-", prompt, re.DOTALL)
@@ -110,12 +115,9 @@ async def test_an_async_retrieval_is_answered_on_its_own_loop():
     """There the clients of the application have their connections; an async function may ask another judge plainly."""
     loops = []
 
-    async def other(_):
-        return "Score: 4"
-
     async def complete(_):
         loops.append(asyncio.get_running_loop())
-        return f"Score: {RubricJudge(other, model='other').score('q', ['d'])[0]:g}"
+        return f"Score: {RubricJudge(fair, model='fair').score('q', ['d'])[0]:g}"
 
     assert await ascored(RubricJudge(complete, model="m"), "q", ["a", "b"]) == [4.0, 4.0]
     assert loops == [asyncio.get_running_loop()] * 2
@@ -176,13 +178,10 @@ def test_a_model_that_blocks_its_loop_holds_up_no_other_judge():
         free.wait(60)
         ended.append("blocks")
 
-    async def complete(_):
-        return "Score: 4"
-
     blocked = threading.Thread(target=RubricJudge(blocks, model="blocks").score, args=("q", ["d"]))
     blocked.start()
     begun.wait(60)
-    scores = RubricJudge(complete, model="m").score("q", ["d"])
+    scores = RubricJudge(fair, model="fair").score("q", ["d"])
 
     assert (scores, ended) == ([4.0], [])
     free.set()

@@ -31,7 +31,7 @@ def test_opens_http(cohere, monkeypatch):
     address = cohere.url.removeprefix("http:")
     for spec in (
         f"http+cohere:{address}?model=m&key=HERS",
-        f"http+cohere:{address}/other?key=MINE&per_minute=100&characters=3",
+        f"http+cohere:{address}/other?key=MINE&characters=3",
     ):
         judge = open_judge(spec)
         assert isinstance(judge, HttpJudge)
@@ -61,8 +61,8 @@ def test_opens_rerankers_of_vendors(serve, monkeypatch, vendor, path, answer, ad
     at_home = open_judge(f"{vendor}:rerank-1?scale=probability")
 
     assert (judge.score("q", ["document"]), at_home.endpoint.url) == ([0.25], address)
-    ((asked, headers, body),) = server.asked
-    assert (asked, headers["authorization"], body["model"]) == (path, "Bearer k", "rerank-1")
+    ((requested, headers, body),) = server.asked
+    assert (requested, headers["authorization"], body["model"]) == (path, "Bearer k", "rerank-1")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_missing_extra_has_its_command(monkeypatch, module, spec, command):
         ("yesno:m?tokens=inf", "^judge: expected a whole number for tokens in .*, got inf$"),
         ("yesno:m?batch_tokens=1.5", "^judge: expected a whole number for batch_tokens in .*, got 1.5$"),
         ("http+cohere://127.0.0.1?key=NOT_SET_ANYWHERE", "^judge: expected key=NAME with an environment variable"),
-        ("http+cohere://127.0.0.1?per_minute=x", "^judge: expected a number for per_minute in .*, got 'x'$"),
+        ("http+cohere://127.0.0.1?characters=x", "^judge: expected a number for characters in .*, got 'x'$"),
     ],
 )
 def test_other_specs_are_errors(spec, message):

@@ -26,14 +26,12 @@ _NOTE = "source.json"
 @click.option("--subset", help="Of a task that has several, such as a language.")
 @click.option("--path", metavar="HUB_ID|DIR", help="Another place to read SKILLRET from.")
 @click.option("--revision", help="Of SKILLRET; other tasks pin theirs.")
-@click.option("--cache", "cache_path", type=Path, help="Vectors known.  [default: in the folder's vectors/]")
 @click.option("--json", "as_json", is_flag=True, help="What was written as one JSON object.")
 def data(
     name: str,
     out: Path | None,
     spec: str | None,
     vectors: str | None,
-    cache_path: Path | None,
     *,
     as_json: bool,
     **choices: str | None,
@@ -69,7 +67,7 @@ def data(
         "queries": len(dataset.queries),
     }
     if spec is not None:
-        written, width, fingerprint = embed_folder(folder, dataset, spec, vectors, cache_path)
+        written, width, fingerprint = embed_folder(folder, dataset, spec, vectors)
         record |= {"vectors": str(written), "dimensions": width, "embedder": fingerprint}
     if as_json:
         click.echo(json.dumps(record))

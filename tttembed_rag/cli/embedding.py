@@ -53,19 +53,16 @@ def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
         yield CachedEmbedder(model, known, at_once=getattr(model, "texts_per_call", _AT_ONCE), watch=watch)
 
 
-def embed_folder(
-    folder: Path, dataset: Dataset, spec: str, name: str | None = None, cache: Path | None = None
-) -> tuple[Path, int, str]:
+def embed_folder(folder: Path, dataset: Dataset, spec: str, name: str | None = None) -> tuple[Path, int, str]:
     """Write the vectors of a BEIR folder, each text embedded once; gives the file, their width and the model's name.
 
-    They go to vectors/NAME.npz, by default a name made of *spec*; vectors that are known are in the file *cache*, by
-    default one beside them.
+    They go to vectors/NAME.npz, by default a name made of *spec*; vectors that are known are in a file beside them.
     """
     from tttembed_rag.embedders.specs import name_of
     from tttembed_rag.evaluate.files import write_vectors
 
     length = len(dataset.documents) + len(dataset.queries)
-    with cached_embedder(spec, cache or folder / "vectors" / ".known.sqlite", length) as model:
+    with cached_embedder(spec, folder / "vectors" / ".known.sqlite", length) as model:
         documents = model.embed_documents(list(dataset.documents.values()))
         queries = model.embed_queries(list(dataset.queries.values()))
     named = name or name_of(spec)

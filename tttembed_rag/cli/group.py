@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -147,12 +146,8 @@ def say(line: str) -> None:
 
 
 def write_json(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write *rows* to a file, or to stdout where the path is -; NaN becomes null."""
-    clean = [
-        {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
-        for row in rows
-    ]
-    text = json.dumps(clean, indent=1)
+    """Write *rows* to a file, or to stdout where the path is -."""
+    text = json.dumps(rows, indent=1)
     if str(path) == "-":
         click.echo(text)
     else:

@@ -69,9 +69,6 @@ rewards_options = together(
 @click.option(
     "--engine", metavar="NAME", help="Of a folder of Parquet: local, ray or ray://HOST:PORT.  [default: local]"
 )
-@click.option(
-    "--scratch", is_flag=True, help="Of a folder of Parquet: query vectors in temporary files, not in memory."
-)
 @printed_of_offsets
 def learn(
     source: Path | str,
@@ -81,7 +78,6 @@ def learn(
     audit: Path | None,
     engine: str | None,
     *,
-    scratch: bool,
     no_gate: bool,
     everything: bool,
     verbose: bool,
@@ -109,13 +105,10 @@ def learn(
         refuse_all_but_scale(source)
         fit_folder = of_store("fit-folder", brings="learning from a folder of Parquet files is a part")
         held, scale = engine or "local", options["scale"] or Scale()
-        offsets, learned = fit_folder(
-            source, engine=held, scope=scope, gate=not no_gate, scale=scale, scratch=scratch, audit=labels
-        )
+        offsets, learned = fit_folder(source, engine=held, scope=scope, gate=not no_gate, scale=scale, audit=labels)
         warning = ""
-    elif engine or scratch:
-        option = "engine" if engine else "scratch"
-        raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
+    elif engine:
+        raise click.UsageError(f"--engine: expected a folder of Parquet files, got {source}")
     else:
         known = read_rewards(source, **options)
         rewards = known.rewards

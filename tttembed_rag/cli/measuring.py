@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import numpy as np
 
+from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, main, target, write_json
 from tttembed_rag.cli.options import on_scale, path_alone, rows_written, warn_of_sources, whether_trusted
 from tttembed_rag.cli.rows import check_folder, collections_of, is_file_of_rows, read_embedded, refuse_of_folder
@@ -31,8 +31,8 @@ _OF_FILES = (
 
 @main.command("eval")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR|FILE...", type=path_alone)
-@click.option("--vectors", default=["minilm"], multiple=True, help="Stored vectors of DIR: vectors/NAME.npz.")
-@click.option("--embed", metavar="SPEC", multiple=True, help="Embeds the texts of FILE; SPEC as in `tttembed data`.")
+@click.option("--vectors", default="minilm", help="Stored vectors of DIR: vectors/NAME.npz.")
+@embedded_by("the texts of FILE")
 @click.option("--task", help="Task of rows of FILE that name none.  [default: default; of several FILEs each its name]")
 @click.option("--rewards", default="qrels", help="scores/NAME.tsv, or qrels (simulated judge).")
 @on_scale
@@ -50,8 +50,8 @@ _OF_FILES = (
 @click.option("--html", "page", metavar="PAGE", type=target, help="A page of queries one by one.")
 def evaluate(
     folders: tuple[Path, ...],
-    vectors: tuple[str, ...],
-    embed: tuple[str, ...],
+    vectors: str,
+    embed: str | None,
     task: str | None,
     rewards: str,
     scale: Scale | None,
@@ -74,13 +74,9 @@ def evaluate(
     rewards are the labels too: a document is worth as much as its reward lies above the least one of the query.
     Queries whose rewards do not differ are left out; where most of them are, nothing is measured.
 
-    Several models, as --embed A --embed B of FILE or --vectors A --vectors B of DIR, are compared instead, without
-    offsets: is another one better on these queries?
-
     The page of --html shows what `auto` does with most judged queries: which queries gain and which lose, with their
     lists before and after. It is one file that loads nothing from elsewhere.
     """
-    from tttembed_rag.evaluate.comparing import compared, lines_of
     from tttembed_rag.evaluate.experiment import ExperimentPlan, run
     from tttembed_rag.evaluate.summary import cells_of, conclusions, table
 
@@ -89,16 +85,7 @@ def evaluate(
         raise click.UsageError(f"--html: expected auto among --scopes, got {', '.join(plan['scopes'])}")
     gates = {"both": (True, False), "on": (True,), "off": (False,)}[gate]
     settings = ExperimentPlan(gates=gates, recipe=Recipe(objective=OBJECTIVES[objective], solver=solver), **plan)
-    models = list(dict.fromkeys(product(vectors, embed or (None,))))
-    if len(models) > 1:
-        opened_by = {spec or name: _collections(folders, name, rewards, scale, spec, task) for name, spec in models}
-        comparison = compared(opened_by)
-        if json_path is not None:
-            write_json(json_path, comparison)
-        if str(json_path) != "-":
-            click.echo("\n".join(lines_of(comparison)))
-        return
-    opened = _collections(folders, vectors[0], rewards, scale, embed[0] if embed else None, task)
+    opened = _collections(folders, vectors, rewards, scale, embed, task)
     sources = [name for collection in opened for of_query in collection.sources.values() for name in of_query]
     warn_of_sources(sources, trusted=settings.trusted)
     outcomes = len(settings.contestants) + len(settings.baselines)

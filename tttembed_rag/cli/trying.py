@@ -70,10 +70,8 @@ def attempt(
     known = read_rewards(source, task=DEFAULT_TASK, language=False, judge=None, tenant="", last=None, depth=10, **read)
     conclusion = Conclusion.of(fit(replace(known.rewards, declared_by="your reranker")))
     if page is not None:
-        several = {name: [value] for name in ("embed", "vectors") if (value := read[name]) is not None}
-        measured = {**read, "embed": (), **several, "rewards": rewards or "qrels"}
         with redirect_stdout(io.StringIO()):
-            invoke(evaluate, folders=(source,), page=page, **measured)
+            invoke(evaluate, folders=(source,), page=page, **read | {"rewards": rewards or "qrels"})
     if as_json:
         click.echo(json.dumps(asdict(conclusion)))
     else:

@@ -108,16 +108,11 @@ def http_client(make: Callable[..., Any], patience: Patience, *, without: str = 
     """A client of httpx that *make* makes, by our options and *more*, with connections of its own in a forked child.
 
     No redirects, which could carry a key away, and no proxy to this machine. What stands behind the question mark of an
-    address may be a secret, and is in no log of httpx. Of the *patience* it keeps to the timeout and to the number of
-    requests a minute. It sends no header that is called *without*.
+    address may be a secret, and is in no log of httpx. It sends no header that is called *without*.
     """
 
     def options() -> dict[str, Any]:
-        hooks: list[Callable[[Any], object]] = [_hide_query, lambda request: request.headers.pop(without, None)]
-        if patience.per_minute is not None:
-            pyrate = require("pyrate_limiter", EXTRA)
-            limiter = pyrate.Limiter(pyrate.Rate(patience.per_minute, pyrate.Duration.MINUTE))
-            hooks.append(lambda _: limiter.try_acquire("request", blocking=True))
+        hooks = [_hide_query, lambda request: request.headers.pop(without, None)]
         return {
             "timeout": patience.timeout,
             "follow_redirects": False,

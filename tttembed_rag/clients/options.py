@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from tttembed_rag.clients.endpoint import DOMAINS, is_of
-from tttembed_rag.clients.retrying import Patience
 from tttembed_rag.errors import InputError
 
 __all__ = ["Options", "without_secrets"]
@@ -76,10 +75,6 @@ class Options:
         """The options of a model on this machine."""
         options = {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
         return {**options, "trust_remote_code": self.take("trust_remote_code", "").lower() in ("true", "yes", "1")}
-
-    def patience(self) -> Patience:
-        """The patience with a service."""
-        return Patience(per_minute=self.whole("per_minute", 0) or None)
 
     def check_all_used(self) -> None:
         """Refuse options that were not taken."""

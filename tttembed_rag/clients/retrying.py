@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tttembed_rag.errors import InputError, JudgeError, check_count, require
+from tttembed_rag.errors import JudgeError, check_count, require
 
 ResultT = TypeVar("ResultT")
 
@@ -57,7 +57,6 @@ class Patience:
         attempts: Requests for one answer at most, the first included.
         first_wait: Seconds that bound the first wait; the bound doubles with each attempt.
         longest_wait: Seconds of a wait at most; a service that asks for more is given up.
-        per_minute: Requests a minute at most; None is no limit of ours. Clients keep to it.
         timeout: Seconds that clients wait for the next part of an answer.
         sleep: Waits so many seconds; a test gives that of a clock of its own.
     """
@@ -65,13 +64,11 @@ class Patience:
     attempts: int = 6
     first_wait: float = 1.0
     longest_wait: float = 120.0
-    per_minute: int | None = None
     timeout: float = 120.0
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or (self.per_minute is not None and self.per_minute < 1):
-            raise InputError(f"patience: expected attempts and per_minute >= 1, got {self.attempts}, {self.per_minute}")
+        check_count("attempts", self.attempts)
 
     def caller(self) -> Any:
         """A `tenacity.Retrying` that tries again after a `BusyError`: each wait is at least its `retry_after`."""

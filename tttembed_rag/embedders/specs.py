@@ -57,24 +57,17 @@ def name_of(spec: str) -> str:
 
 
 def _service(kind: str, model: str, dimensions: int | None, options: Options) -> Embedder:
-    url = options.take("url", "") or None
-    more: dict[str, Any] = {
+    url, is_gemini = options.take("url", "") or None, kind == "gemini"
+    settings: dict[str, Any] = {
         "url": url,
+        "key": options.key("GEMINI_API_KEY" if is_gemini else PROTOCOLS[kind].key, url),
         "dimensions": dimensions,
         "batch_size": options.whole("batch", 0) or None,
-        "patience": options.patience(),
     }
-    if kind == "gemini":
-        prefix, key = options.take("query_prefix", QUERY_PREFIX), options.key("GEMINI_API_KEY", url)
-        return GeminiEmbedder(model, key=key, query_prefix=prefix, **more)
-    return EmbeddingService(
-        kind,
-        model,
-        key=options.key(PROTOCOLS[kind].key, url),
-        query_prefix=options.take("query_prefix", ""),
-        document_prefix=options.take("document_prefix", ""),
-        **more,
-    )
+    if is_gemini:
+        return GeminiEmbedder(model, query_prefix=options.take("query_prefix", QUERY_PREFIX), **settings)
+    settings |= {name: options.take(name, "") for name in ("query_prefix", "document_prefix")}
+    return EmbeddingService(kind, model, **settings)
 
 
 def _here(kind: Any, target: str, options: Options) -> Embedder:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.collection import LISTED, Collection, check_workload, pooled_rewards, split
-from tttembed_rag.evaluate.measures import mean_interval
+from tttembed_rag.evaluate.measures import LEAST_GAIN, mean_interval
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.judging.plan import water_fill
@@ -29,8 +29,6 @@ from tttembed_rag.vectors.rows import Float64
 Row: TypeAlias = dict[str, Any]
 # Offsets by scope and whether they passed the gate, and the seconds that the fit took.
 _Fits: TypeAlias = dict[tuple[AnyScope, bool], tuple[Offsets, float]]
-# Least gain of direct rerank in nDCG@10 that has shares: those of less are ratios of noise.
-LEAST_GAIN = 0.005
 Baseline: TypeAlias = Literal["raw", "rerank", "fused", "hybrid"]
 # `words` is `auto`, with what it finds sorted by the task's rescorer.
 Measured: TypeAlias = AnyScope | Literal["words"]

@@ -71,7 +71,6 @@ class Explanation:
         movers: The rewarded queries that moved it, the largest share first; empty unless the offset is local.
     """
 
-    query_id: str
     text: str
     offset: Offset
     moves: tuple[Move, ...]
@@ -146,7 +145,7 @@ def explain_in(
     text, rewards = dataset.queries[query_id], judgments.get(query_id, {})
     own, rescorer = dataset.own[[place, place]], offsets.rescorer(task)
     moves = moves_between(dataset.documents, index, both, rewards, top=top, text=text, rescorer=rescorer, own=own)
-    return Explanation(query_id, text, offset, moves, _movers(offset, base, dataset.queries, queries))
+    return Explanation(text, offset, moves, _movers(offset, base, dataset.queries, queries))
 
 
 def task_of(offsets: Offsets, name: str) -> str:

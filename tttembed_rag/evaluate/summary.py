@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from tttembed_rag.evaluate.experiment import LEAST_GAIN
+from tttembed_rag.evaluate.measures import LEAST_GAIN
 from tttembed_rag.offsets.evidence import without_alike
 
 Rows: TypeAlias = Sequence[dict[str, Any]]

@@ -99,7 +99,7 @@ class OpenAIChat(_ByKey):
         key: Its key; None where it needs none.
         tokens: Tokens that an answer may have.
         temperature: NaN leaves it to the service.
-        patience: How often it is asked, and how often a minute.
+        patience: How often and how fast it is asked.
 
     Attributes:
         client: The `openai.OpenAI`.

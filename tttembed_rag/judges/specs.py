@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from inspect import isfunction
 from math import nan
 from typing import Any
@@ -46,20 +45,6 @@ def open_judge(spec: str) -> Judge:
     return judge
 
 
-def open_chat(spec: str) -> Callable[[str], str | None]:
-    """The chat model that *spec* names, from prompt to answer: `rubric:MODEL` here, `openai:MODEL` or another there.
-
-    Raises:
-        InputError: No such kind or option.
-    """
-    options = Options("writer", spec)
-    if options.kind not in ("rubric", "gemini", "openai", "anthropic"):
-        raise InputError(f"writer: expected rubric, openai, anthropic or gemini:MODEL, got {options.spec!r}")
-    chat = _chat(options.kind, options.target, options)
-    options.check_all_used()
-    return chat
-
-
 def _open(options: Options) -> Judge:
     kind, target = options.kind, options.target
     if kind in ("yesno", "cross-encoder"):
@@ -93,15 +78,14 @@ def _chat(kind: str, model: str, options: Options) -> LocalChat | Gemini | OpenA
     if kind == "rubric":
         parts = load("AutoModelForCausalLM", model, **options.machine())
         return LocalChat(*parts, name=short_name(model))
-    url, patience = options.take("url", "") or None, options.patience()
+    url = options.take("url", "") or None
     key = options.key(f"{kind.upper()}_API_KEY", url)
     if kind == "gemini":
-        thinking = options.take("thinking", None)
-        return Gemini(model, url=url, key=key, thinking=thinking, patience=patience)
+        return Gemini(model, url=url, key=key, thinking=options.take("thinking", None))
     tokens = options.whole("tokens", OUTPUT_TOKENS)
     temperature = options.number("temperature", nan)
     made = OpenAIChat if kind == "openai" else AnthropicChat
-    return made(model, url=url, key=key, tokens=tokens, temperature=temperature, patience=patience)
+    return made(model, url=url, key=key, tokens=tokens, temperature=temperature)
 
 
 def _http(kind: str, target: str, options: Options) -> Judge:
@@ -126,5 +110,4 @@ def _http(kind: str, target: str, options: Options) -> Judge:
         instruction=options.take("instruction", INSTRUCTION),
         longest_document=options.whole("characters", 32_000),
         batch_size=options.whole("batch", 0) or None,
-        patience=options.patience(),
     )

@@ -31,8 +31,6 @@ class Conclusion:
         evidence: What held-out verdicts say of the task with most judged questions.
         depth: How many documents of a list the reranker must still look at; 0 where that was not measured.
         words: What sorting lists by shared words adds to the gain; 0 where that is not served.
-        written: Whether the questions were written for this, and asked by nobody.
-        withheld: Whether it might be served, and is not, as nobody asked them.
         tasks: Tasks with judged questions.
     """
 
@@ -40,24 +38,20 @@ class Conclusion:
     evidence: Evidence
     depth: int
     words: float
-    written: bool
-    withheld: bool
     tasks: int
 
     @classmethod
-    def of(cls, offsets: Offsets, *, written: bool = False, served: bool = True) -> Self:
-        """The conclusion of *offsets* that the gate decided about, and whether they are *served* where it publishes."""
+    def of(cls, offsets: Offsets) -> Self:
+        """The conclusion of *offsets* that the gate decided about."""
         of_tasks = [offset for offset in offsets.values() if offset.query_id is None and offset.task is not None]
         offset = max(of_tasks or offsets.values(), key=lambda offset: (offset.n, offset.served))
         evidence, rescorer = offset.evidence, offsets.rescorer(offset.task)
         against: Decision = "nothing to gain" if evidence.nothing_to_gain else "not yet"
         return cls(
-            "served" if offset.served and served else against,
+            "served" if offset.served else against,
             evidence,
             evidence.depth(len(evidence.lost), CERTIFIED_LOSS),
             0.0 if rescorer is None else rescorer.evidence.gain or 0.0,
-            written,
-            offset.served and not served,
             len(of_tasks),
         )
 
@@ -69,10 +63,7 @@ class Conclusion:
         if self.decision == "served":
             depth = f"rerank {self.depth} instead of {today}" * (self.depth < today)
             words = f"{signed(self.words)} more by shared words" * (self.words >= _SHOWN)
-            written = "from written questions" * self.written
-            return sentence(self.decision, figure, of_tasks, written, depth, evidence.reason, words)
-        if self.withheld:
-            return sentence(self.decision, "nobody asked these questions; learn(written=True) serves them", figure)
+            return sentence(self.decision, figure, of_tasks, depth, evidence.reason, words)
         needed = f"about {evidence.needed} more judged questions would settle it" * bool(evidence.needed)
         change = needed or _CHANGES.get(evidence.code, "")
         return sentence(self.decision, change, of_tasks, evidence.reason, figure, code=evidence.code)

@@ -21,9 +21,7 @@ from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judging.plan import Progress, Verdicts
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.learned.conclusion import Conclusion
-from tttembed_rag.learned.writing import written_questions
 from tttembed_rag.offsets.offsets import Offsets
-from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.serving.live import LiveOffsets, OffsetSupplier
@@ -42,8 +40,6 @@ Scorer: TypeAlias = Callable[[str, list[str]], Sequence[float | None]]
 Search: TypeAlias = Callable[[str], Sequence[str]]
 
 _log = logging.getLogger(__name__)
-# From so many questions that somebody asked on, written ones count no more.
-_ASKED = 16
 # Queries that are embedded at once, as by the command line: in another batch a vector is another one, by 1e-7, and the
 # folds of the gate follow its digits.
 _AT_ONCE = 96
@@ -97,7 +93,7 @@ class Learned:
         self._judge = self._judge_of(reranker, scale)
         self._vectors, self._task, self._k = TextVectors(), checked_task(task), k
         self._failures = FailureLog(_log)
-        self._store, self._written = store, RewardLog.of(self._judge)
+        self._store = store
         self.log: Log = RewardLog.of(self._judge)
         self.live: OffsetSupplier = LiveOffsets(offsets)
         if store is not None:
@@ -133,23 +129,16 @@ class Learned:
         The *search* is a function from a question to documents, or what the adapter of your host takes. A *budget* is
         written as ``pairs=2000,usd=1.50``, the *price* of the reranker as ``request=0.002``.
         """
-        return self._judged(self._own_log, questions, self._searched(search), budget, price)
+        caps, cost, every = Budget.parse(budget), Price.parse(price), list(questions)
+        log, find = self._own_log, self._searched(search)
+        for question in watched(every, len(every), "search"):
+            log.observe(question, list(find(question))[: self._k], task=resolve_task(self._task, question))
+        with working(log.waiting, "judge") as bar:
 
-    def ask_documents(
-        self,
-        texts: Sequence[str],
-        n: int = 100,
-        *,
-        writer: Callable[[str], str | None] | str | None = None,
-        budget: str = "",
-        price: str = "",
-    ) -> Verdicts:
-        """The same with *n* questions made of *texts*, your documents, which are searched: where nobody asks yet.
+            def watch(now: Progress) -> None:
+                bar.update(now.pairs - bar.pos)
 
-        A *writer* is a function from prompt to answer, or the spec of a chat model such as ``openai:MODEL``; without
-        one, titles and headings are the questions. Nothing of them is served before ``learn(written=True)``.
-        """
-        return self._judged(self._written, written_questions(texts, n, writer), self.documents(texts), budget, price)
+            return log.score_waiting(self._judge, budget=caps, price=cost, watch=watch)
 
     def documents(self, texts: Sequence[str]) -> Search:
         """An exact search in *texts* with your model, for `ask`; needs ``tttembed-rag[eval]``."""
@@ -160,21 +149,13 @@ class Learned:
             texts[row] for row in index.search(self._embed_query(question)[None], self._k)[1][0].tolist()
         ]
 
-    def learn(self, *, written: bool = False) -> Conclusion:
+    def learn(self) -> Conclusion:
         """Learn from all verdicts, serve what they support, and say so in one sentence.
-
-        What *written* questions teach may be served too, while fewer than 16 others were judged; from then on they are
-        dropped.
 
         Raises:
             RewardError: Nothing was judged.
         """
-        log, rows, own = self._own_log, self._own_log.rows(), self._written.rows()
-        if of_written := bool(own) and len({(task, query) for query, _, _, task, _ in rows}) < _ASKED:
-            log = RewardLog.of(self._judge)
-            log.declare(_BY)
-            for query, document, reward, task, source in (*own, *rows):
-                log.add(Served("", None, [Candidate("", None, document, reward)], query, task, source=source))
+        log = self._own_log
         vectors, queries = dict[str, FloatArray](), list(dict.fromkeys(query for query, *_ in log.rows()))
         at_once = getattr(self._embedder, "texts_per_call", _AT_ONCE)
         for start in range(0, len(queries), at_once):
@@ -185,10 +166,10 @@ class Learned:
             self._embed_documents,
             embedder=self._embedder.fingerprint,
         )
-        offsets, served = fit(rewards), written or not of_written
-        if served and isinstance(self.live, LiveOffsets):
+        offsets = fit(rewards)
+        if isinstance(self.live, LiveOffsets):
             self.live.publish(offsets)
-        return Conclusion.of(offsets, written=of_written, served=served)
+        return Conclusion.of(offsets)
 
     # What an adapter says of its host's types
 
@@ -236,17 +217,6 @@ class Learned:
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
             self._failures.exception("scored documents were not recorded")
         return scores
-
-    def _judged(self, log: RewardLog, questions: Iterable[str], search: Search, budget: str, price: str) -> Verdicts:
-        caps, cost, every = Budget.parse(budget), Price.parse(price), list(questions)
-        for question in watched(every, len(every), "search"):
-            log.observe(question, list(search(question))[: self._k], task=resolve_task(self._task, question))
-        with working(log.waiting, "judge") as bar:
-
-            def watch(now: Progress) -> None:
-                bar.update(now.pairs - bar.pos)
-
-            return log.score_waiting(self._judge, budget=caps, price=cost, watch=watch)
 
     def _embed_query(self, query: str) -> FloatArray:
         vector: FloatArray = self._embedder.embed_queries([query])[0]

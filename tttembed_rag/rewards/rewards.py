@@ -184,7 +184,6 @@ class Rewards:
         *,
         scale: Scale | str = "probability",
         part: str | None = None,
-        scratch: bool = False,
     ) -> Rewards:
         """Rewards from a folder of Parquet files, written by `to_parquet` or by another engine; needs tttembed-store.
 
@@ -192,13 +191,12 @@ class Rewards:
             folder: Holds ``queries/`` and ``documents/``; `tttembed_store.shards.parquet` lists their columns.
             scale: The scale of their rewards; `to_parquet` writes probabilities.
             part: The name of one file in ``queries/``, which is read alone, with the documents that it names.
-            scratch: Whether query vectors are kept in an unnamed temporary file instead of memory.
 
         Raises:
             DataError: The folder holds something else, or a file is damaged.
         """
         read_folder = of_store("read-folder", brings="reading Parquet is a part")
-        columns = read_folder(folder, part=part, scratch=scratch)
+        columns = read_folder(folder, part=part)
         return cls(**checked_columns(**columns, docs_name="documents", scale=scale, whole=part is None))
 
     def to_parquet(self, folder: str | os.PathLike[str], *, shards: int = 1) -> None:

@@ -161,7 +161,7 @@ class TwoPass(Generic[Document]):
         return [documents[place] for place in request.order(texts, cosines_of(vector, vectors))]
 
 
-def drive(steps: Generator[Question, Any, ResultT], **handlers: Callable[[Any], Any]) -> ResultT:
+def drive(steps: Generator[tuple[str, Any], Any, ResultT], **handlers: Callable[[Any], Any]) -> ResultT:
     """The result of *steps*, each question answered in turn; an answer that fails is thrown into them.
 
     Args:
@@ -179,7 +179,7 @@ def drive(steps: Generator[Question, Any, ResultT], **handlers: Callable[[Any], 
     raise InputError("handlers: expected functions, got a coroutine function")
 
 
-async def adrive(steps: Generator[Question, Any, ResultT], **handlers: Callable[[Any], Any]) -> ResultT:
+async def adrive(steps: Generator[tuple[str, Any], Any, ResultT], **handlers: Callable[[Any], Any]) -> ResultT:
     """`drive` with coroutine functions as handlers."""
     try:
         what, about = next(steps)

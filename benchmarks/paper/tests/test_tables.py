@@ -34,6 +34,7 @@ from benchmarks.paper.workload import Workload
 from tttembed_rag import Scale
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.evaluate.collection import open_collection
+from tttembed_rag.evaluate.files import load_beir, write_beir, write_scores, write_vectors
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 90, 30, 12, 20
 # Near repeats need texts and an embedder: see `test_repeats`.
@@ -50,24 +51,18 @@ def write_planted(folder: Path, seed: int) -> Path:
     queries = docs[relevant] + 0.3 * noise / np.linalg.norm(noise, axis=1, keepdims=True)
     queries[:, 0] += 0.6
     first = np.argsort(-queries @ docs.T, axis=1)[:, :SCORED]
-    lines: dict[str, list[str]] = {"oracle": [], "dice": []}
+    scores: dict[str, dict[str, dict[str, float]]] = {"oracle": {}, "dice": {}}
     for q in range(QUERIES):
         for d in sorted({*first[q].tolist(), int(relevant[q])}):
-            lines["oracle"].append(f"q{q}\td{d}\t{0.9 if d == relevant[q] else 0.1 * rng.random():.4f}")
+            knows = 0.9 if d == relevant[q] else 0.1 * rng.random()
+            scores["oracle"].setdefault(f"q{q}", {})[f"d{d}"] = round(knows, 4)
             if d % 3:
-                lines["dice"].append(f"q{q}\td{d}\t{9 * rng.standard_normal():.4f}")
-    files = {
-        "corpus.jsonl": [json.dumps({"_id": f"d{d}", "text": ""}) for d in range(DOCUMENTS)],
-        "queries.jsonl": [json.dumps({"_id": f"q{q}", "text": ""}) for q in range(QUERIES)],
-        "qrels/test.tsv": ["header", *(f"q{q}\td{d}\t1" for q, d in enumerate(relevant))],
-        **{f"scores/{judge}.tsv": ["header", *scores] for judge, scores in lines.items()},
-    }
-    for part, content in files.items():
-        (folder / part).parent.mkdir(parents=True, exist_ok=True)
-        (folder / part).write_text("\n".join(content) + "\n", encoding="utf-8")
-    (folder / "vectors").mkdir()
-    ids = {"doc_ids": [f"d{d}" for d in range(DOCUMENTS)], "query_ids": [f"q{q}" for q in range(QUERIES)]}
-    np.savez(folder / "vectors" / "tiny.npz", docs=docs, queries=queries, **ids)
+                scores["dice"].setdefault(f"q{q}", {})[f"d{d}"] = round(9 * rng.standard_normal(), 4)
+    qrels = {f"q{q}": {f"d{d}": 1.0} for q, d in enumerate(relevant)}
+    write_beir(folder, [(f"d{d}", "", "") for d in range(DOCUMENTS)], {f"q{q}": "" for q in range(QUERIES)}, qrels)
+    for judge, of_judge in scores.items():
+        write_scores(folder / "scores" / f"{judge}.tsv", of_judge)
+    write_vectors(folder, "tiny", load_beir(folder), docs, queries, fingerprint="tiny")
     return folder
 
 

@@ -22,6 +22,7 @@ from tttembed_rag.adapting import (
     FailureLog,
     Log,
     Request,
+    Sorter,
     adrive,
     ascored,
     checked_judge,
@@ -196,14 +197,9 @@ class RescoringRetriever(BaseRetriever):
             count = max(k or self.k, self.depth)
             with self.embeddings.searching(query) as request:
                 pairs = self.vectorstore.similarity_search_with_score(query, k=count, **self.search_kwargs)
-            texts, scores = _columns(pairs)
-            likely = None if self.floor is None else request.relevance(texts, scores, similarity=self.similarity)
-            refused = request.refuses(likely, self.floor)
-            if self.cascade is None:
-                order = request.order(texts, scores, similarity=self.similarity)
-            else:
-                order = self.cascade.order(request, texts, scores, similarity=self.similarity, refused=refused)
-            return [] if refused else _known([document for document, _ in pairs], order, likely)[: k or self.k]
+            documents, scores = [document for document, _ in pairs], [score for _, score in pairs]
+            order = self._sorter.order(request, _noted(documents, None), scores)
+            return _ordered(documents, order)[: k or self.k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
@@ -212,14 +208,13 @@ class RescoringRetriever(BaseRetriever):
             count = max(k or self.k, self.depth)
             with self.embeddings.searching(query) as request:
                 pairs = await self.vectorstore.asimilarity_search_with_score(query, k=count, **self.search_kwargs)
-            texts, scores = _columns(pairs)
-            likely = None if self.floor is None else request.relevance(texts, scores, similarity=self.similarity)
-            refused = request.refuses(likely, self.floor)
-            if self.cascade is None:
-                order = request.order(texts, scores, similarity=self.similarity)
-            else:
-                order = await self.cascade.aorder(request, texts, scores, similarity=self.similarity, refused=refused)
-            return [] if refused else _known([document for document, _ in pairs], order, likely)[: k or self.k]
+            documents, scores = [document for document, _ in pairs], [score for _, score in pairs]
+            order = await self._sorter.aorder(request, _noted(documents, None), scores)
+            return _ordered(documents, order)[: k or self.k]
+
+    @property
+    def _sorter(self) -> Sorter:
+        return Sorter(self.cascade, self.floor, self.similarity)
 
 
 class RescoringCompressor(BaseDocumentCompressor):
@@ -259,13 +254,7 @@ class RescoringCompressor(BaseDocumentCompressor):
                 if documents and request.needs_scores:
                     request.vector(self.embeddings.embed_query_base(query))
                     scores[:] = request.cosines(self.embeddings.document_vectors(texts, vectors=self.vectors))
-                likely = None if self.floor is None else request.relevance(texts, scores)
-                refused = request.refuses(likely, self.floor)
-                if self.cascade is None:
-                    order = request.order(texts, scores)
-                else:
-                    order = self.cascade.order(request, texts, scores, refused=refused)
-                documents = [] if refused else _known(documents, order, likely)
+                documents = _ordered(documents, Sorter(self.cascade, self.floor).order(request, texts, scores))
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
                 self._failures.exception("%d documents stand as they came", len(documents))
             return documents[: self.top_n]
@@ -282,25 +271,23 @@ class RescoringCompressor(BaseDocumentCompressor):
                 if documents and request.needs_scores:
                     request.vector(await self.embeddings.aembed_query_base(query))
                     scores[:] = request.cosines(await self.embeddings.adocument_vectors(texts, vectors=self.vectors))
-                likely = None if self.floor is None else request.relevance(texts, scores)
-                refused = request.refuses(likely, self.floor)
-                if self.cascade is None:
-                    order = request.order(texts, scores)
-                else:
-                    order = await self.cascade.aorder(request, texts, scores, refused=refused)
-                documents = [] if refused else _known(documents, order, likely)
+                order = await Sorter(self.cascade, self.floor).aorder(request, texts, scores)
+                documents = _ordered(documents, order)
             except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
                 self._failures.exception("%d documents stand as they came", len(documents))
             return documents[: self.top_n]
 
 
-def _known(documents: Sequence[Document], order: list[int], likely: list[float] | None) -> list[Document]:
-    """The *documents* in their *order*, with how *likely* each is relevant where that is known."""
-    if likely is None:
-        return [documents[place] for place in order]
-    metadata = [{**documents[place].metadata, "relevance_score": likely[place]} for place in order]
-    pairs = zip(order, metadata, strict=True)
-    return [documents[place].model_copy(update={"metadata": known}) for place, known in pairs]
+def _ordered(documents: Sequence[Document], order: Sequence[tuple[int, float | None]]) -> list[Document]:
+    """The *documents* in their *order*, with the relevance of each where that is known."""
+    ordered = []
+    for place, relevance in order:
+        document = documents[place]
+        if relevance is not None:
+            metadata = {**document.metadata, "relevance_score": relevance}
+            document = document.model_copy(update={"metadata": metadata})
+        ordered.append(document)
+    return ordered
 
 
 def _noted(documents: Sequence[Document], vectors: TextVectors | None) -> list[str]:
@@ -308,10 +295,6 @@ def _noted(documents: Sequence[Document], vectors: TextVectors | None) -> list[s
     if vectors is not None:
         vectors.note(ids_of(documents))
     return [document.page_content for document in documents]
-
-
-def _columns(pairs: Sequence[tuple[Document, float]]) -> tuple[list[str], list[float]]:
-    return [document.page_content for document, _ in pairs], [score for _, score in pairs]
 
 
 def _context_of(metadata: dict[str, Any]) -> AbstractContextManager[None]:

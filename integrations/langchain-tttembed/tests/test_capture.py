@@ -53,7 +53,7 @@ class Asking(BaseRetriever):
 
     def _get_relevant_documents(self, query, *, run_manager):
         found = self.inner.invoke(query, {"callbacks": run_manager.get_child()})
-        return [Document(f"extract of {one.page_content}") for one in found[:1]]
+        return [Document(f"extract of {document.page_content}") for document in found[:1]]
 
 
 class Broken(BaseRetriever):
@@ -244,7 +244,7 @@ class TestRewardCallbackHandler:
 
         Asking(inner=Asking(inner=retriever)).invoke("q", {"callbacks": [handler]})
 
-        found = [one.page_content for one in retriever.invoke("q")]
+        found = [document.page_content for document in retriever.invoke("q")]
         assert [list(call.documents) for call in log.calls] == [found]
         assert not handler._pending
 
@@ -259,7 +259,7 @@ class TestRewardCallbackHandler:
 
         found = Lazy().invoke("q", {"callbacks": [RewardCallbackHandler(log)]})
 
-        assert [one.page_content for one in found] == TEXTS
+        assert [document.page_content for document in found] == TEXTS
         assert log.calls == []
         assert "retrieved documents were not recorded: InputError: documents: expected a list" in caplog.text
 

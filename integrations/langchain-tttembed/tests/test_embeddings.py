@@ -3,12 +3,11 @@
 import pytest
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.vectorstores import InMemoryVectorStore
-from langchain_tttembed import BridgedEmbeddings, TTTEmbeddings
+from langchain_tttembed import TTTEmbeddings
 
 from tests.adapters.langchain_driver import Model
 from tests.adapters.worlds import TEXTS, WIDTH, Vectors, drawn, of_task
 from tttembed_rag import Offsets, context
-from tttembed_rag.embedders import Bridge
 
 OFFSETS = Offsets([of_task("task3", drawn("task 3"))], width=WIDTH)
 
@@ -86,19 +85,3 @@ def test_the_callers_context_reaches_a_store_in_every_way_to_run_it(model):
     expected = [document.page_content for document in fixed.as_retriever().invoke("q")]
     assert found == [expected] * len(ways)
     assert expected != [document.page_content for document in retriever.invoke("q")]
-
-
-async def test_a_new_model_searches_and_fills_an_old_index_across_a_bridge(model):
-    """It is an `Embeddings` like any other, so that offsets are served above it."""
-    texts = [f"passage {number}" for number in range(60)]
-    new = model.embed_documents(texts)
-    bridge = Bridge.learn(new, drawn("old index", (60, 8)))
-    bridged = BridgedEmbeddings(model, bridge)
-    vector, documents = bridged.embed_query("q"), bridged.embed_documents(texts)
-
-    assert vector == bridge.apply(model.embed_query("q")).tolist()
-    assert await bridged.aembed_query("q") == vector
-    assert documents == bridge.apply(new, documents=True).tolist()
-    assert await bridged.aembed_documents(texts) == documents
-    assert bridged.embed_documents([]) == []
-    assert TTTEmbeddings(bridged, offsets=Offsets([], width=8)).embed_query("q") == vector

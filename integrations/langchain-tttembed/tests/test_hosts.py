@@ -80,7 +80,7 @@ def test_a_host_that_embeds_documents_as_queries_is_named_once(wrapped, caplog):
     store = Offline(wrapped)
     store.add_texts(TASKS[:3])
 
-    [record] = [one for one in caplog.records if one.name == "langchain_tttembed.hosts"]
+    [record] = [record for record in caplog.records if record.name == "langchain_tttembed.hosts"]
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("Rockset embeds documents as queries")
     assert len(store.written) == 3
@@ -88,7 +88,9 @@ def test_a_host_that_embeds_documents_as_queries_is_named_once(wrapped, caplog):
 
 def named(caplog):
     """The hosts that the log names."""
-    return [one.getMessage().partition(" ")[0] for one in caplog.records if one.name == "langchain_tttembed.hosts"]
+    return [
+        record.getMessage().partition(" ")[0] for record in caplog.records if record.name == "langchain_tttembed.hosts"
+    ]
 
 
 async def test_packages_are_known_by_their_name(wrapped, caplog):

@@ -1,8 +1,5 @@
 """What LangChain alone asks of retrievers and compressors; the laws of all stand in tests/adapters."""
 
-import logging
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from langchain_core.callbacks import CallbackManager
@@ -19,9 +16,7 @@ from langchain_tttembed import (
 
 from tests.adapters.langchain_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, drawn, knowing, likeness, of_task, of_words
-from tttembed_rag import Offsets, RewardLog, TextVectors
-from tttembed_rag.offsets.rerankskips import Skips, digest_of
-from tttembed_rag.serving import Cascade
+from tttembed_rag import Offsets, TextVectors
 from tttembed_rag.testing import FakeLog
 
 
@@ -45,7 +40,7 @@ def make(judge=None, *, offsets=(), **settings):
 
 def texts(documents):
     """What was found."""
-    return [one.page_content for one in documents]
+    return [document.page_content for document in documents]
 
 
 class TestStandardSuite(RetrieversIntegrationTests):
@@ -86,18 +81,9 @@ async def test_metadata_names_the_task():
     assert [call.task for call in log.calls] == ["far", "far", None]
 
 
-async def test_a_judge_that_is_away_costs_no_reranking(caplog):
-    """The first search's documents are returned in its order, and the log says why."""
-    retriever = make(knowing(error=TimeoutError()), second_pass=False, k=5)
-    first = texts(retriever.vectorstore.similarity_search("q", k=5))
-
-    assert texts(retriever.invoke("q")) == texts(await retriever.ainvoke("q")) == first
-    assert [(one.name, one.levelno) for one in caplog.records] == [("langchain_tttembed.retrievers", logging.ERROR)]
-
-
 def test_a_filter_holds_in_both_searches():
     allowed = set(TEXTS[:30])
-    retriever = make(k=10, search_kwargs={"filter": lambda one: one.page_content in allowed})
+    retriever = make(k=10, search_kwargs={"filter": lambda document: document.page_content in allowed})
 
     assert set(texts(retriever.invoke("q"))) <= allowed
 
@@ -161,7 +147,7 @@ class TestRescoringCompressor:
         assert compressor.compress_documents(unknown, "find 17") == unknown
         assert await compressor.acompress_documents(unknown, "find 17") == unknown
         assert compressor.compress_documents(found[::-1], "find 17") == found[::-1]
-        said = [one.message for one in caplog.records if one.levelname == "ERROR"]
+        said = [record.message for record in caplog.records if record.levelname == "ERROR"]
         assert [one.startswith("61 documents stand as they came: KeyError") for one in said] == [True]
 
 
@@ -200,22 +186,15 @@ class TestRescoringRetriever:
         store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
         return RescoringRetriever(vectorstore=store, embeddings=embeddings, depth=60, **settings)
 
-    async def test_documents_that_share_words_come_first(self):
-        """The named document is found first, whatever its place was; sync and async."""
-        retriever = self.retriever(k=3)
-        for found in (retriever.invoke("find 17"), await retriever.ainvoke("find 17")):
-            assert len(found) == 3
-            assert found[0].page_content == "passage 17"
-        assert [one.page_content for one in retriever.invoke("find 17", k=1)] == ["passage 17"]
-
     def test_another_task_keeps_the_order_of_the_store(self):
         """Words are learned by task; the call's metadata names it."""
         retriever = self.retriever(task="numbers", k=60)
-        plain = [one.page_content for one in retriever.invoke("find 17")]
-        expected = [one.page_content for one in retriever.vectorstore.similarity_search("find 17", k=60)]
+        plain = [document.page_content for document in retriever.invoke("find 17")]
+        expected = [document.page_content for document in retriever.vectorstore.similarity_search("find 17", k=60)]
         named = retriever.invoke("find 17", config={"metadata": {"tttembed_task": "numbers"}})
         assert plain == expected
         assert named[0].page_content == "passage 17"
+        assert retriever.invoke("find 17", k=1) == retriever.invoke("find 17")[:1]
 
     def test_distances_are_told_apart_and_may_be_converted(self, caplog):
         """Scores that rise, or exceed 1, are no cosines: the documents come as they were, and the log says it once."""
@@ -227,8 +206,8 @@ class TestRescoringRetriever:
         retriever = self.retriever(k=60)
         store = Distances.from_texts(TEXTS, retriever.embeddings)
         plain = RescoringRetriever(vectorstore=store, embeddings=retriever.embeddings, depth=60, k=60)
-        found = [[one.page_content for one in plain.invoke("find 17")] for _ in range(2)]
-        assert found == [[one.page_content for one in store.similarity_search("find 17", k=60)]] * 2
+        found = [[document.page_content for document in plain.invoke("find 17")] for _ in range(2)]
+        assert found == [[document.page_content for document in store.similarity_search("find 17", k=60)]] * 2
         assert [record.message for record in caplog.records if "cosine" in record.message] == [
             caplog.records[0].message
         ]
@@ -247,22 +226,3 @@ class TestRescoringRetriever:
         store = InMemoryVectorStore.from_texts(TEXTS, Model(Vectors(QUERY)))
         with pytest.raises(ValueError, match=r"vectorstore: expected one that embeds queries with \*embeddings\*, got"):
             RescoringRetriever(vectorstore=store, embeddings=wrapped)
-
-    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self):
-        """A shared word leads by much, and nobody is asked; without one the judge puts the list in order."""
-        certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60, (digest_of("passage 17"),)))
-        judge = knowing()
-        certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
-        log = RewardLog.of(judge)
-        cascade = Cascade(judge, log=log, explore=1e-12)
-        retriever = self.retriever(offsets=certified, k=3, cascade=cascade)
-
-        sure = [await retriever.ainvoke("find 17"), retriever.invoke("find 17")]
-        asked = [await retriever.ainvoke("anything"), retriever.invoke("anything at all")]
-
-        assert [found[0].page_content for found in sure] == ["passage 17"] * 2
-        listed = [one.page_content for one in retriever.vectorstore.similarity_search("anything", k=10)]
-        best = sorted(listed, key=likeness, reverse=True)[:3]
-        assert [[one.page_content for one in found] for found in asked] == [best] * 2
-        assert cascade.counts == {"repeated": 0, "skipped": 2, "reranked": 2, "explored": 0}
-        assert len(log) == 0

@@ -22,12 +22,7 @@ from llama_index.retrievers.tttembed import RewardRetriever
 from tests.adapters.llama_index_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, knowing, likeness, of_words
 from tttembed_rag import InputError, Offsets, RewardLog, Scale, context
-from tttembed_rag.testing import FakeJudge, FakeLog
-
-
-def away():
-    """A judge that cannot be reached."""
-    return knowing(error=TimeoutError())
+from tttembed_rag.testing import FakeLog
 
 
 class Grading(MockLLM):
@@ -44,8 +39,8 @@ class Unreadable(TextNode):
         raise OSError
 
 
-def texts(found):
-    return [one.text for one in found]
+def texts(nodes):
+    return [node.text for node in nodes]
 
 
 @pytest.fixture
@@ -88,25 +83,16 @@ class TestRewardPostprocessor:
         assert observer.mode == "observe"
         assert [(len(call.documents), call.scores) for call in log.calls] == [(6, None)] * 2
 
-    async def test_reranking_orders_by_reward(self, log, nodes):
-        """Nodes come in the order of their rewards and carry them, sync and async; the given ones are untouched."""
-        before = [one.score for one in nodes]
-        reranker = RewardPostprocessor(log, knowing())
+    def test_nodes_carry_their_rewards(self, log, nodes):
+        """The ones that were retrieved are untouched; what is cut off was judged and recorded too."""
+        before = [node.score for node in nodes]
 
-        found = reranker.postprocess_nodes(nodes, query_str="q")
+        reranked = RewardPostprocessor(log, knowing(), top_n=4).postprocess_nodes(nodes, query_str="q")
 
-        scores = [one.score for one in found]
+        scores = [node.score for node in reranked]
+        assert (len(scores), judged(log)) == (4, [(None, 6)])
         assert scores == sorted(scores, reverse=True)
-        assert texts(found) == sorted(texts(nodes), key=likeness, reverse=True)
-        assert texts(await reranker.apostprocess_nodes(nodes, query_str="q")) == texts(found)
-        assert [one.score for one in nodes] == before
-
-    def test_all_nodes_are_scored_before_the_cut(self, log, nodes):
-        """What is cut off was judged and recorded too."""
-        found = RewardPostprocessor(log, knowing(), top_n=2).postprocess_nodes(nodes, query_str="q")
-
-        assert len(found) == 2
-        assert judged(log) == [(None, 6)]
+        assert [node.score for node in nodes] == before
 
     def test_the_judge_reads_what_was_embedded(self, log, wrapped):
         """Metadata that was embedded is judged and recorded with the text."""
@@ -128,15 +114,16 @@ class TestRewardPostprocessor:
     @pytest.mark.parametrize("asynchronous", [True, False])
     async def test_a_judge_that_is_away_costs_nothing(self, log, nodes, asynchronous, caplog):
         """Nodes stand as they came, cut to size, and the log says why."""
-        reranker = RewardPostprocessor(log, away(), top_n=4)
-        found = reranker.postprocess_nodes(nodes, query_str="q")
+        reranker = RewardPostprocessor(log, knowing(error=TimeoutError()), top_n=4)
         if asynchronous:
-            found = await reranker.apostprocess_nodes(nodes, query_str="q")
+            kept = await reranker.apostprocess_nodes(nodes, query_str="q")
+        else:
+            kept = reranker.postprocess_nodes(nodes, query_str="q")
 
-        assert found == nodes[:4]
-        assert {(one.name, one.levelno) for one in caplog.records} == {
+        assert kept == nodes[:4]
+        assert [(record.name, record.levelno) for record in caplog.records] == [
             ("llama_index.postprocessor.tttembed.base", logging.ERROR)
-        }
+        ]
 
     def test_without_a_judge_nobody_is_declared(self, log):
         RewardPostprocessor(log)
@@ -289,17 +276,6 @@ class TestRescoringPostprocessor:
             unscored = [NodeWithScore(node=node.node) for node in nodes]
             assert sorted_by.postprocess_nodes(unscored, query_str="find 17") == unscored
 
-    @pytest.mark.parametrize(
-        ("settings", "said"),
-        [
-            ({"embed_model": Model(vectors=Vectors(QUERY))}, "embed_model: expected TTTEmbedding"),
-            ({"top_n": 0}, "top_n: expected at least 1"),
-            ({"top_n": "4"}, "top_n: expected at least 1, got '4'"),
-            ({"cascade": FakeJudge()}, "cascade: expected a Cascade, got FakeJudge"),
-        ],
-    )
-    def test_what_is_none_is_refused(self, settings, said):
-        """One line says what was expected."""
-        model, _ = self.query_engine_parts()
-        with pytest.raises(InputError, match=said):
-            RescoringPostprocessor(**{"embed_model": model, **settings})
+    def test_a_model_without_offsets_is_refused(self):
+        with pytest.raises(InputError, match="embed_model: expected TTTEmbedding, got Model"):
+            RescoringPostprocessor(Model(vectors=Vectors(QUERY)))

@@ -19,7 +19,6 @@ from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa:
 from tttembed_store.sql import open_store  # noqa: E402
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context  # noqa: E402
-from tttembed_rag.embedders import Bridge  # noqa: E402
 from tttembed_rag.errors import StoreError  # noqa: E402
 from tttembed_rag.offsets.floor import Floor  # noqa: E402
 from tttembed_rag.offsets.rerankskips import Skips, digest_of  # noqa: E402
@@ -296,7 +295,7 @@ class TestRanker:
         ranker = TTTRanker(store=store, task="legal", tenant="acme", ranker=Vowels(), judge="vowels")
         documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
         ranker.run("zzz", documents)
-        ranker._cascade._verdicts.close()
+        ranker._sorter.cascade._verdicts.close()
 
         with open_store(store) as opened:
             kept = {tenant: opened.counts(tenant=tenant).rewards for tenant in ("acme", "")}
@@ -344,14 +343,3 @@ class Vowels:
         """The documents with their share of vowels, best first."""
         ranked = [replace(one, score=vowels(one.content)) for one in documents]
         return {"documents": sorted(ranked, key=lambda one: -one.score)[: self.top_k]}
-
-
-def test_a_new_model_searches_an_old_index_across_a_bridge(url, tmp_path):
-    """A pipeline that is saved keeps the name of the bridge's file."""
-    new = [base_of(f"passage {number}") for number in range(60)]
-    bridge = Bridge.learn(new, np.random.default_rng(0).normal(size=(60, WIDTH)))
-    bridge.save(tmp_path / "b.safetensors")
-    embedder = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, bridge=str(tmp_path / "b.safetensors"))
-    again = TTTTextEmbedder.from_dict(embedder.to_dict())
-
-    assert again.run(text="q", task="other")["embedding"] == pytest.approx(bridge.apply(base_of("q")).tolist())

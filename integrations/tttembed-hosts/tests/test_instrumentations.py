@@ -2,12 +2,13 @@
 
 import asyncio
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, Offset, Offsets, RewardLog, context
-from tttembed_rag.testing import FakeEmbedder, FakeLog
+from tttembed_rag.testing import FakeEmbedder, FakeJudge, FakeLog
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")
 
@@ -17,16 +18,25 @@ from tttembed_store.sql import open_store  # noqa: E402 - likewise
 DOCUMENTS = ["wash wool cold", "boil the kettle", "river past the mill", "wool shrinks when hot"]
 
 
-def provided(log):
-    """A processor, and a provider of spans that it sees."""
+@contextmanager
+def instrumented(framework, log):
+    """A block whose spans of a *framework* are told to *log*, by the processor that it gives."""
+    module = f"openinference.instrumentation.{framework.lower()}"
+    instrument = pytest.importorskip(module, reason=f"OpenInference of {framework} is not installed")
     processor, provider = TTTSpanProcessor(log), trace.TracerProvider()
     provider.add_span_processor(processor)
-    return processor, provider
+    instrumentor = getattr(instrument, f"{framework.replace('_', '')}Instrumentor")()
+    instrumentor.instrument(tracer_provider=provider)
+    try:
+        yield processor
+        processor.force_flush()
+    finally:
+        instrumentor.uninstrument()
 
 
 def calls_of(log):
     """What a log was told, without the objects."""
-    return [(one.query, one.documents, one.scores, one.task) for one in log.calls]
+    return [(call.query, call.documents, call.scores, call.task) for call in log.calls]
 
 
 class TestLangChain:
@@ -59,7 +69,7 @@ class TestLangChain:
         stores = [InMemoryVectorStore(words) for _ in range(2)]
         for part, into in enumerate(stores):
             into.add_texts([f"{text} {part}" for text in DOCUMENTS])
-        ensemble = EnsembleRetriever(retrievers=[one.as_retriever(search_kwargs={"k": 2}) for one in stores])
+        ensemble = EnsembleRetriever(retrievers=[store.as_retriever(search_kwargs={"k": 2}) for store in stores])
         compressed = ContextualCompressionRetriever(
             base_compressor=EmbeddingsFilter(embeddings=words, k=2), base_retriever=ensemble
         )
@@ -68,45 +78,25 @@ class TestLangChain:
     @pytest.mark.parametrize("metadata", [{}, {"tttembed_task": "billing"}])
     def test_both_taps_tell_the_same(self, chain, metadata):
         """Queries, documents, order and tasks are those of the native adapter, sync, in batches and with a task."""
-        instrument = pytest.importorskip(
-            "openinference.instrumentation.langchain", reason="OpenInference of LangChain is not installed"
-        )
         from langchain_tttembed import RewardCallbackHandler
 
         native, tapped = FakeLog(), FakeLog()
-        processor, provider = provided(tapped)
-        instrumentor = instrument.LangChainInstrumentor()
-        instrumentor.instrument(tracer_provider=provider)
-        try:
-            config = {"callbacks": [RewardCallbackHandler(native)], "metadata": metadata}
+        config = {"callbacks": [RewardCallbackHandler(native)], "metadata": metadata}
+        with instrumented("LangChain", tapped):
             chain.invoke("Wash wool", config)
             with context(task="sales"):
                 chain.batch(["hot kettle", "mill river"], config)
-            processor.force_flush()
-        finally:
-            instrumentor.uninstrument()
 
         assert len(native.calls) == 6
         assert sorted(calls_of(tapped), key=repr) == sorted(calls_of(native), key=repr)
-        assert {one.task for one in native.calls} == ({"billing"} if metadata else {None, "sales"})
+        assert {call.task for call in native.calls} == ({"billing"} if metadata else {None, "sales"})
 
     def test_what_was_tapped_can_be_judged_and_learned(self, chain):
         """Through a `RewardLog`: observe by spans, judge, and rewards are there for `fit`."""
-        instrument = pytest.importorskip(
-            "openinference.instrumentation.langchain", reason="OpenInference of LangChain is not installed"
-        )
-        from tttembed_rag.testing import FakeJudge
-
         judge, model = FakeJudge(), FakeEmbedder()
         log = RewardLog.of(judge)
-        processor, provider = provided(log)
-        instrumentor = instrument.LangChainInstrumentor()
-        instrumentor.instrument(tracer_provider=provider)
-        try:
+        with instrumented("LangChain", log):
             chain.invoke("Wash wool")
-            processor.force_flush()
-        finally:
-            instrumentor.uninstrument()
         log.score_waiting(judge)
 
         rewards = log.rewards(model.embed_query, model.embed_documents)
@@ -121,9 +111,7 @@ class TestHaystack:
     @pytest.mark.parametrize("embedders", [1, 2])
     def test_a_retriever_asked_by_a_vector(self, embedders, tmp_path, monkeypatch):
         """The query is the one text that was embedded; of several, it is not known which, and none is made up."""
-        instrument = pytest.importorskip(
-            "openinference.instrumentation.haystack", reason="OpenInference of Haystack is not installed"
-        )
+        pytest.importorskip("haystack", reason="Haystack is not installed")
         from haystack import Document, Pipeline, component
         from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
         from haystack.document_stores.in_memory import InMemoryDocumentStore
@@ -148,16 +136,10 @@ class TestHaystack:
         pipeline.add_component("retriever", InMemoryEmbeddingRetriever(store, top_k=4))
         pipeline.connect("text0.embedding", "retriever.query_embedding")
         tapped = FakeLog()
-        processor, provider = provided(tapped)
-        instrumentor = instrument.HaystackInstrumentor()
-        instrumentor.instrument(tracer_provider=provider)
-        try:
+        with instrumented("Haystack", tapped) as processor:
             pipeline.run({f"text{number}": {"text": f"wash {number}"} for number in range(embedders)})
-            processor.force_flush()
-        finally:
-            instrumentor.uninstrument()
 
-        assert [(one.query, set(one.documents)) for one in tapped.calls] == [("wash 0", set(DOCUMENTS))] * (
+        assert [(call.query, set(call.documents)) for call in tapped.calls] == [("wash 0", set(DOCUMENTS))] * (
             2 - embedders
         )
         assert processor.counts.without_query == embedders - 1
@@ -169,9 +151,7 @@ class TestLlamaIndex:
 
     def test_both_taps_tell_the_same(self):
         """Queries, documents and order are those of the native adapter, sync, async and nested; vectors are bare."""
-        instrument = pytest.importorskip(
-            "openinference.instrumentation.llama_index", reason="OpenInference of LlamaIndex is not installed"
-        )
+        pytest.importorskip("llama_index.core", reason="LlamaIndex is not installed")
         from llama_index.core import Document, MockEmbedding, VectorStoreIndex
         from llama_index.core.instrumentation import get_dispatcher
         from llama_index.core.llms import MockLLM
@@ -192,25 +172,21 @@ class TestLlamaIndex:
         fused = QueryFusionRetriever([retriever], llm=model, num_queries=1, similarity_top_k=3, use_async=False)
         engine = RetrieverQueryEngine.from_args(retriever, llm=model)
         native, tapped = FakeLog(), FakeLog()
-        processor, provider = provided(tapped)
         handler, dispatcher = RewardEventHandler(native), get_dispatcher()
         dispatcher.add_event_handler(handler)
-        instrumentor = instrument.LlamaIndexInstrumentor()
-        instrumentor.instrument(tracer_provider=provider)
         try:
-            engine.query("wash wool")
-            with context(task="sales"):
-                asyncio.run(retriever.aretrieve("hot kettle"))
-            fused.retrieve("mill river")
-            processor.force_flush()
+            with instrumented("Llama_Index", tapped):
+                engine.query("wash wool")
+                with context(task="sales"):
+                    asyncio.run(retriever.aretrieve("hot kettle"))
+                fused.retrieve("mill river")
         finally:
-            instrumentor.uninstrument()
             dispatcher.event_handlers.remove(handler)
 
-        assert {one.query: len(one.documents) for one in native.calls} == {
+        assert {call.query: len(call.documents) for call in native.calls} == {
             "wash wool": 3,
             "hot kettle": 3,
             "mill river": 3,
         }
         assert set(map(repr, calls_of(tapped))) == set(map(repr, calls_of(native)))
-        assert [list(one.known.vector) for one in tapped.calls] == 3 * [[0.5, 0.5, 0.5, 0.5]]  # base vectors
+        assert [list(call.known.vector) for call in tapped.calls] == 3 * [[0.5, 0.5, 0.5, 0.5]]  # base vectors

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from tttembed_store.spans import Span, Thumb
 
 from tttembed_hosts.extras import require
-from tttembed_hosts.tracing import address_of, bounded_client, seconds, span_of_retriever
-from tttembed_rag.errors import DataError, InputError
+from tttembed_hosts.tracing import address_of, asking, bounded_client, seconds, span_of_retriever
+from tttembed_rag.errors import InputError
 
 __all__ = ["spans_at", "thumbs_at"]
 
@@ -36,19 +37,11 @@ def spans_at(url: str, *, limit: int) -> list[Span]:
     """
     ask = _client(url).observations.get_many
     spans = []
-    for one in _pages(ask, limit, type="RETRIEVER", fields="core,basic,io,metadata"):
-        span = span_of_retriever(
-            one.id,
-            one.trace_id or one.id,
-            one.parent_observation_id,
-            seconds(one.start_time),
-            asked=one.input,
-            found=one.output,
-            metadata=one.metadata,
-        )
-        spans.append(
-            Span(span.span_id, span.trace_id, span.parent_id, {**span.attributes, _USER: one.user_id}, span.at)
-        )
+    for run in _pages(ask, limit, type="RETRIEVER", fields="core,basic,io,metadata"):
+        fields = {"query": run.input, "documents": run.output, "metadata": run.metadata}
+        trace_id, parent = run.trace_id or run.id, run.parent_observation_id
+        span = span_of_retriever(run.id, trace_id, parent, run.start_time, **fields)
+        spans.append(replace(span, attributes={**span.attributes, _USER: run.user_id}))
     return spans
 
 
@@ -60,16 +53,16 @@ def thumbs_at(url: str, spans: Sequence[Span], *, name: str) -> list[Thumb]:
     Raises:
         DataError: The server cannot be asked.
     """
-    users = {one.trace_id: one.attributes.get(_USER) for one in spans}
-    first = min((one.at for one in spans if one.at is not None), default=0.0)
+    users = {span.trace_id: span.attributes.get(_USER) for span in spans}
+    first = min((span.at for span in spans if span.at is not None), default=0.0)
     since = datetime.fromtimestamp(first, tz=UTC)  # nobody judges an answer before it is asked for
     ask = _client(url).scores.get_many
     thumbs = []
-    for one in _pages(ask, _MOST_SCORES, name=name, fields="subject,annotation", from_timestamp=since):
-        trace = None if one.subject is None else getattr(one.subject, "trace_id", None) or one.subject.id
-        if trace in users and isinstance(one.value, bool | int | float):
-            source = one.author_user_id or users[trace] or "langfuse"
-            thumbs.append(Thumb(trace, one.value, source, seconds(one.timestamp) or 0.0))
+    for score in _pages(ask, _MOST_SCORES, name=name, fields="subject,annotation", from_timestamp=since):
+        trace = None if score.subject is None else getattr(score.subject, "trace_id", None) or score.subject.id
+        if trace in users and isinstance(score.value, bool | int | float):
+            source = score.author_user_id or users[trace] or "langfuse"
+            thumbs.append(Thumb(trace, score.value, source, seconds(score.timestamp) or 0.0))
     return thumbs
 
 
@@ -87,10 +80,7 @@ def _pages(ask: Callable[..., Any], limit: int, **which: Any) -> Iterator[Any]:
     left, cursor, past = limit, None, set[str | None]()
     while left > 0 and cursor not in past:
         past.add(cursor)
-        try:
+        with asking("Langfuse"):
             page = ask(limit=min(_PAGE, left), cursor=cursor, **which)
-        except Exception as exc:  # of the client's HTTP library, which it does not wrap
-            line = next(iter(str(exc).splitlines()), type(exc).__name__)
-            raise DataError(f"project: expected an answer of Langfuse ({type(exc).__name__}: {line:.200})") from exc
         yield from page.data[:left]
         left, cursor = left - len(page.data), page.meta.cursor if page.data else None

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
-from urllib.parse import unquote
 
 from tttembed_store.spans import Span, Thumb
 
 from tttembed_hosts.extras import require
-from tttembed_hosts.tracing import address_of, seconds, span_of_retriever
-from tttembed_rag.errors import DataError, InputError
+from tttembed_hosts.tracing import address_of, asking, seconds, span_of_retriever
 
 __all__ = ["spans_at", "thumbs_at"]
 
@@ -38,19 +35,19 @@ def spans_at(url: str, *, limit: int) -> list[Span]:
         InputError: It is no such address.
     """
     client, project = _client(url)
-    with _asked(project):
+    with asking("LangSmith", project):
         return asyncio.run(_spans(client, str(client.read_project(project_name=project).id), limit))
 
 
 async def _spans(client: Any, project_id: str, limit: int) -> list[Span]:
     query = {"project_ids": [project_id], "run_type": "RETRIEVER", "selects": _FIELDS, "min_start_time": _EVER}
     spans: list[Span] = []
-    async for one in client.runs.query(**query):  # the newest come first
+    async for run in client.runs.query(**query):  # the newest come first
         if len(spans) == limit:
             break
-        above = one.parent_run_ids or [None]
-        at, said = seconds(one.start_time), {"asked": one.inputs, "found": one.outputs, "metadata": one.metadata}
-        spans.append(span_of_retriever(one.id, one.trace_id or one.id, above[-1], at, **said))
+        parent = (run.parent_run_ids or [None])[-1]
+        fields = {"query": run.inputs, "documents": run.outputs, "metadata": run.metadata}
+        spans.append(span_of_retriever(run.id, run.trace_id or run.id, parent, run.start_time, **fields))
     return spans
 
 
@@ -64,36 +61,22 @@ def thumbs_at(url: str, spans: Sequence[Span], *, name: str) -> list[Thumb]:
     """
     client, project = _client(url)
     # Feedback is given to the outermost run of a trace, which has the trace's id, or to a retriever itself.
-    traces = {run: one.trace_id for one in spans for run in (one.trace_id, one.span_id)}
+    traces = {run: span.trace_id for span in spans for run in (span.trace_id, span.span_id)}
     runs, thumbs = list(traces), []
-    with _asked(project):
+    with asking("LangSmith", project):
         for begin in range(0, len(runs), _PART):
             feedback = client.list_feedback(run_ids=runs[begin : begin + _PART], feedback_key=[name])
-            for one in islice(feedback, _MOST):
-                if isinstance(one.score, bool | int | float):
-                    who = one.feedback_source
-                    source = "langsmith" if who is None else str(who.user_id or who.user_name or "langsmith")
-                    at = seconds(one.modified_at or one.created_at) or 0.0
-                    thumbs.append(Thumb(traces[str(one.run_id)], one.score, source, at))
+            for row in islice(feedback, _MOST):
+                if isinstance(row.score, bool | int | float):
+                    user = row.feedback_source
+                    source = "langsmith" if user is None else str(user.user_id or user.user_name or "langsmith")
+                    at = seconds(row.modified_at or row.created_at) or 0.0
+                    thumbs.append(Thumb(traces[str(row.run_id)], row.score, source, at))
     return thumbs
 
 
 def _client(url: str) -> tuple[Any, str]:
-    address, parts = address_of(url, "langsmith", "LANGSMITH_API_KEY")
-    base, _, project = parts.path.strip("/").rpartition("/")
-    if not project:
-        raise InputError("project: expected langsmith+https://HOST/PROJECT, got no name of a project")
+    address, project = address_of(url, "langsmith", "LANGSMITH_API_KEY", path="/PROJECT")
     langsmith = require("langsmith", "langsmith")
-    address = f"{address}/{base}".rstrip("/")
     key = os.environ.get("LANGSMITH_API_KEY")
-    return langsmith.Client(api_url=address, api_key=key, auto_batch_tracing=False), unquote(project)
-
-
-@contextmanager
-def _asked(project: str) -> Iterator[None]:
-    """Around questions: whatever goes wrong is one line."""
-    try:
-        yield
-    except Exception as exc:  # of the client, which has many of its own
-        line = next(iter(str(exc).splitlines()), type(exc).__name__)
-        raise DataError(f"project {project!r}: expected an answer of LangSmith ({line:.200})") from exc
+    return langsmith.Client(api_url=address, api_key=key, auto_batch_tracing=False), project

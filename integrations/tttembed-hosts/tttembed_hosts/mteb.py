@@ -20,63 +20,26 @@ from tttembed_rag.judging import Answers, Plan, ScoreCache, judge_all
 from tttembed_rag.offsets.offset import AnyScope, check_scope
 from tttembed_rag.rewards.observations import Served
 
-__all__ = ["OffsetEncoder", "TwoPassSearch", "two_pass", "with_offsets"]
+__all__ = ["OffsetEncoder", "TwoPassSearch"]
 
 EXTRA = "mteb"
 
 
-def with_offsets(model: Any, offsets: Offsets) -> OffsetEncoder:
+class OffsetEncoder:
     """A model for `mteb.evaluate` that serves *offsets*: queries only, the task's name as task key.
 
+    Where no offset serves a task, and for documents and tasks without queries, its output is the wrapped encoder's own.
     Results and embeddings are cached apart from the bare model's and from those of other offsets.
 
     Args:
         model: Any encoder of mteb, or a `SentenceTransformer`.
         offsets: Offsets learned with this model.
     """
-    return OffsetEncoder(_encoder(model), offsets)
-
-
-def two_pass(
-    model: Any,
-    judge: Judge,
-    *,
-    depth: int = 10,
-    scope: AnyScope = "query",
-    gate: bool = False,
-    reorder: bool = False,
-    answers: Answers | None = None,
-) -> TwoPassSearch:
-    """A search for `mteb.evaluate`: retrieve, judge the first documents, fit offsets, retrieve again.
-
-    Args:
-        model: Any encoder of mteb, or a `SentenceTransformer`.
-        judge: Scores the first candidates of every query.
-        depth: Candidates judged per query.
-        scope: Scope of the offsets; ``query`` is private to each query, the other scopes share within the task.
-        gate: Whether offsets are served on evidence alone; ``auto`` needs it.
-        reorder: Whether judged documents are put in the order of their rewards in the end, among the
-            places that they hold; without, the second search alone decides, as in the paper.
-        answers: Keeps paid answers; None keeps them in memory.
-    """
-    return TwoPassSearch(_encoder(model), judge, depth=depth, scope=scope, gate=gate, reorder=reorder, answers=answers)
-
-
-class OffsetEncoder:
-    """An mteb encoder with offsets added to its query vectors; `with_offsets` makes one.
-
-    Where no offset serves a task, and for documents and tasks without queries, its output is the
-    wrapped encoder's own.
-
-    Args:
-        model: An encoder of mteb.
-        offsets: The offsets to add.
-    """
 
     def __init__(self, model: Any, offsets: Offsets) -> None:
-        self._model = model
+        self._model = _encoder(model)
         self._offsets = offsets
-        self.mteb_model_meta = _renamed(model.mteb_model_meta, "offsets", offsets_digest(offsets))
+        self.mteb_model_meta = _renamed(self._model.mteb_model_meta, "offsets", offsets_digest(offsets))
 
     def encode(
         self,
@@ -126,18 +89,19 @@ class OffsetEncoder:
 
 
 class TwoPassSearch:
-    """Two searches of one index, with a judge and a fit between them; `two_pass` makes one.
+    """A search for `mteb.evaluate`: retrieve, judge the first documents, fit offsets, retrieve again.
 
     Vectors are compared by their cosine. Document vectors stay in memory, encoded once.
 
     Args:
-        model: An encoder of mteb.
-        judge: The judge.
+        model: Any encoder of mteb, or a `SentenceTransformer`.
+        judge: Scores the first candidates of every query.
         depth: Candidates judged per query.
-        scope: Scope of the offsets.
-        gate: Whether offsets are served on evidence alone.
-        reorder: Whether judged documents end in the order of their rewards.
-        answers: Keeps paid answers.
+        scope: Scope of the offsets; ``query`` is private to each query, the other scopes share within the task.
+        gate: Whether offsets are served on evidence alone; ``auto`` needs it.
+        reorder: Whether judged documents are put in the order of their rewards in the end, among the
+            places that they hold; without, the second search alone decides, as in the paper.
+        answers: Keeps paid answers; None keeps them in memory.
 
     Attributes:
         offsets: The offsets of the latest search; None before the first.
@@ -158,7 +122,7 @@ class TwoPassSearch:
         check_scope(scope)
         if scope == "auto" and not gate:
             raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
-        self._model = model
+        self._model = _encoder(model)
         self._judge = judge
         self._depth = depth
         self._scope = scope
@@ -169,7 +133,7 @@ class TwoPassSearch:
         settings = fingerprint_of(
             "twopass", str(scope), judge=judge.fingerprint, depth=depth, gate=gate, reorder=reorder
         )
-        self.mteb_model_meta = _renamed(model.mteb_model_meta, "twopass", settings.rpartition("@")[2])
+        self.mteb_model_meta = _renamed(self._model.mteb_model_meta, "twopass", settings.rpartition("@")[2])
 
     def index(
         self, corpus: Any, *, task_metadata: Any, hf_split: str, hf_subset: str, encode_kwargs: Any, **kwargs: Any

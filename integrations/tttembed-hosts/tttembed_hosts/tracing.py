@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tttembed_store.spans import Span
 
 from tttembed_rag.clients.options import without_secrets
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import DataError, InputError
 
-__all__ = ["address_of", "bounded_client", "seconds", "span_of_retriever"]
+__all__ = ["address_of", "asking", "bounded_client", "seconds", "span_of_retriever"]
 
 # Bytes of an answer that are read at most.
 _MOST_BYTES = 64 * 2**20
@@ -24,18 +24,35 @@ _TEXTS = ("page_content", "content", "text")
 _WITHIN = ("kwargs", "node", "document", "payload", "metadata")
 
 
-def address_of(url: str, kind: str, key: str) -> tuple[str, SplitResult]:
-    """The address of a server in a URL ``KIND+https://HOST/...``, and the URL's parts.
+def address_of(url: str, kind: str, key: str, *, path: str = "") -> tuple[str, str]:
+    """The address of a server in a URL ``KIND+https://HOST/PATH``, and the last part of its path, a project's name.
 
     Raises:
-        InputError: It is no such URL, or holds a login, which belongs into the environment variable *key*.
+        InputError: It is no such URL, lacks the *path* that is expected, or holds a login, which belongs into the
+            environment variable *key*.
     """
     parts = urlsplit(url)
     if "@" in parts.netloc:  # not shown: it may be a password
         raise InputError(f"project: expected no login in the address; a key is in {key}")
-    if parts.scheme not in (f"{kind}+http", f"{kind}+https") or not parts.hostname:
-        raise InputError(f"project: expected {kind}+https://HOST, got {without_secrets(url)!r}")
-    return f"{parts.scheme.partition('+')[2]}://{parts.netloc}", parts
+    base, _, name = parts.path.strip("/").rpartition("/")
+    if parts.scheme not in (f"{kind}+http", f"{kind}+https") or not parts.hostname or (path and not name):
+        raise InputError(f"project: expected {kind}+http://HOST{path}, or https, got {without_secrets(url)!r}")
+    return f"{parts.scheme.partition('+')[2]}://{parts.netloc}/{base}".rstrip("/"), unquote(name)
+
+
+@contextmanager
+def asking(service: str, project: str = "") -> Iterator[None]:
+    """A block that asks a *service* by its own client, of whose many errors each is one line.
+
+    Raises:
+        DataError: Whatever goes wrong.
+    """
+    try:
+        yield
+    except Exception as exc:
+        line = next(iter(str(exc).splitlines()), "")
+        named = f"project {project!r}" if project else "project"
+        raise DataError(f"{named}: expected an answer of {service} ({type(exc).__name__}: {line:.200})") from exc
 
 
 def bounded_client() -> Any:
@@ -57,41 +74,50 @@ def bounded_client() -> Any:
 
 
 def span_of_retriever(
-    span_id: str, trace_id: str, parent_id: str | None, at: float | None, *, asked: Any, found: Any, metadata: Any
+    span_id: str,
+    trace_id: str,
+    parent_id: str | None,
+    at: datetime | None,
+    *,
+    query: Any,
+    documents: Any,
+    metadata: Any,
 ) -> Span:
-    """The span of a run that was *asked* something, and has *found* documents."""
-    asked, found = _parsed(asked), _parsed(found)
-    if isinstance(found, Mapping):
-        found = found.get("documents") or found.get("output") or []
+    """The span of a run that found *documents* for a *query*."""
+    query, documents = _parsed(query), _parsed(documents)
+    if isinstance(documents, Mapping):
+        documents = documents.get("documents") or documents.get("output") or []
     attributes = {
         "openinference.span.kind": "RETRIEVER",
-        "input.value": asked if isinstance(asked, str) else json.dumps(asked),
-        "input.mime_type": "text/plain" if isinstance(asked, str) else "application/json",
-        "retrieval.documents": [{"document": _document(one)} for one in found] if isinstance(found, list) else [],
+        "input.value": query if isinstance(query, str) else json.dumps(query),
+        "input.mime_type": "text/plain" if isinstance(query, str) else "application/json",
+        "retrieval.documents": [{"document": _document(document)} for document in documents]
+        if isinstance(documents, list)
+        else [],
         "metadata": _parsed(metadata),
     }
-    return Span(span_id, trace_id, parent_id, attributes, at)
+    return Span(span_id, trace_id, parent_id, attributes, seconds(at))
 
 
-def _document(found: Any) -> dict[str, Any]:
-    if isinstance(found, list) and len(found) > 1 and isinstance(found[1], int | float):  # beside its score
-        found = found[0]
-    if isinstance(found, str):
-        return {"content": found}
-    if not isinstance(found, Mapping):
+def _document(document: Any) -> dict[str, Any]:
+    if isinstance(document, list) and len(document) > 1 and isinstance(document[1], int | float):  # beside its score
+        document = document[0]
+    if isinstance(document, str):
+        return {"content": document}
+    if not isinstance(document, Mapping):
         return {}
-    parts = [found, *(part for name in _WITHIN if isinstance(part := found.get(name), Mapping))]
+    parts = [document, *(part for name in _WITHIN if isinstance(part := document.get(name), Mapping))]
     text = next((part[name] for part in parts for name in _TEXTS if isinstance(part.get(name), str)), None)
     key = next((part["id"] for part in parts if part.get("id") and isinstance(part["id"], str | int)), None)
     return {"content": text} | ({} if key is None else {"id": str(key)})
 
 
-def _parsed(said: Any) -> Any:
+def _parsed(field: Any) -> Any:
     """What a service has kept as JSON; another text as it is."""
-    if isinstance(said, str) and (said[:1] in "[{" or said == "null"):
+    if isinstance(field, str) and (field[:1] in "[{" or field == "null"):
         with suppress(ValueError, RecursionError):
-            return json.loads(said)
-    return said
+            return json.loads(field)
+    return field
 
 
 def seconds(moment: datetime | None) -> float | None:

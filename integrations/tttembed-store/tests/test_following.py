@@ -120,7 +120,7 @@ class TestWhatIsServed:
         assert served == [BASE] * 3
         assert Steering(right).apply(BASE, "q") == offsets_of(1).apply(BASE)
         assert wrong.status.reason == "learned for minilm@1, not for other@2"
-        assert [one.getMessage() for one in caplog.records] == [
+        assert [record.getMessage() for record in caplog.records] == [
             "version 1: base vectors are served: learned for minilm@1, not for other@2"
         ]
 
@@ -168,14 +168,14 @@ class Counted:
     def generations(self):
         """Those of the store, and 1 for each that has something of its own."""
         self.asked += ("generations",)
-        said = self.store.generations()
-        return replace(said, own=self.own | said.own)
+        answer = self.store.generations()
+        return replace(answer, own=self.own | answer.own)
 
     def serving(self, *, tenant="", own=False):
         """What the store says."""
         self.asked += (tenant,)
-        said = self.store.serving(tenant=tenant, own=own)
-        return replace(said, generation=self.own.get(tenant, said.generation))
+        answer = self.store.serving(tenant=tenant, own=own)
+        return replace(answer, generation=self.own.get(tenant, answer.generation))
 
 
 class TestHowOftenItLooks:
@@ -237,7 +237,7 @@ class TestTenants:
             assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
         with context(tenant=bad[1]):
             assert steering.apply(BASE, "q") == offsets_of(0).apply(BASE)
-        assert {one.levelno for one in caplog.records} <= {logging.WARNING}
+        assert {record.levelno for record in caplog.records} <= {logging.WARNING}
 
     def test_a_tenant_that_is_met_later_is_read_at_once(self, store):
         """Its queries do not wait for the next look at the store."""
@@ -377,7 +377,7 @@ class TestOutages:
         assert during[1].age >= 0.1
         assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(2).apply(BASE))
         assert eventually(lambda: live.status.error is None)  # the follower serves first, then clears its error
-        assert eventually(lambda: [one.levelno for one in caplog.records] == [logging.WARNING] * 2)
+        assert eventually(lambda: [record.levelno for record in caplog.records] == [logging.WARNING] * 2)
 
     def test_a_store_that_is_away_at_the_start_is_met_later(self, tmp_path):
         """A process starts while its database cannot be read, on base vectors, and follows as soon as it can."""
@@ -468,7 +468,7 @@ class TestLife:
 
     def followers(self):
         """Threads that follow a store."""
-        return {one for one in threading.enumerate() if one.name == "tttembed-follow"}
+        return {thread for thread in threading.enumerate() if thread.name == "tttembed-follow"}
 
     def test_one_thread_follows_for_all(self, sqlite_url, store):
         """Any number of live offsets and tenants of one store share a thread, which ends with the last."""
@@ -505,7 +505,10 @@ class TestLife:
 
     @pytest.mark.parametrize(("share", "served"), [(0.0, offsets_of(1).apply(BASE)), (1.0, BASE)])
     def test_a_pickle_follows_by_itself(self, sqlite_url, store, share, served):
-        """Another process that unpickles them follows the same store, and serves as many base vectors."""
+        """Another process that unpickles them follows the same store, and serves as many base vectors.
+
+        The pickle holds the URL whole, as documented: whoever sends it sends the password too.
+        """
         store.registry.publish(offsets_of(1), by="test")
         pickled = pickle.dumps(Steering(follow(sqlite_url, base_share=share)))
         code = (
@@ -516,6 +519,7 @@ class TestLife:
         done = subprocess.run([sys.executable, "-c", code, pickled.hex()], check=True, capture_output=True, text=True)
 
         assert done.stdout.strip() == str(served)
+        assert sqlite_url.encode() in pickled
 
     def test_an_open_store_cannot_be_pickled(self, live):
         """Connections stay in their process, and the error says what to do."""
@@ -525,13 +529,13 @@ class TestLife:
 
 def test_a_file_is_named_from_the_current_folder(tmp_path, monkeypatch):
     """The same relative URL in another folder is another store."""
-    alive, found = [], []
+    alive, vectors = [], []
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         monkeypatch.chdir(tmp_path / folder)
         with open_store("sqlite:///here.db") as store:
             store.registry.publish(offsets_of(len(folder) + ord(folder[0])), by="test", note=folder)
         alive.append(follow("sqlite:///here.db"))
-        found.append(Steering(alive[-1]).apply(np.ones(WIDTH), "asked"))
+        vectors.append(Steering(alive[-1]).apply(np.ones(WIDTH), "asked"))
 
-    assert not np.array_equal(*found)
+    assert not np.array_equal(*vectors)

@@ -1,4 +1,4 @@
-"""Guards: the embedder's identity, drift of queries and rewards, and the trial of a served version."""
+"""Guards: the embedder's identity, and the trial of a served version."""
 
 from dataclasses import replace
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from tttembed_store import Probe
-from tttembed_store.worker.drift import Drift, query_drift, reward_drift
 from tttembed_store.worker.trial import WINDOW, LiveGains, LiveTrial, live_gains, without_risen
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, fit
@@ -114,81 +113,6 @@ class TestProbe:
         )
 
         assert same == (whole.difference(answers) == "")
-
-
-def cloud(n, *, seed, width=32, center=0.0):
-    """Unit-free vectors around *center* times the first axis."""
-    vectors = np.random.default_rng(seed).standard_normal((n, width))
-    vectors[:, 0] += center
-    return vectors
-
-
-class TestQueryDrift:
-    """Whether queries still come from where they came from."""
-
-    def test_p_is_spread_evenly_where_nothing_drifted(self):
-        """Of 200 pairs of samples of the same queries a twentieth has p below a twentieth."""
-        p = np.array([query_drift(cloud(25, seed=2 * i), cloud(15, seed=2 * i + 1), seed=i).p for i in range(200)])
-
-        assert 0.01 <= np.mean(p <= 0.05) <= 0.10
-        assert 0.4 <= p.mean() <= 0.6
-
-    @pytest.mark.parametrize("scale", [1.0, 1e-18, 1e18])
-    def test_sees_queries_that_moved(self, scale):
-        """Vectors around another direction have the least p there is, whatever their norm."""
-        drift = query_drift(cloud(200, seed=0), scale * cloud(200, seed=1, center=3.0))
-
-        assert (drift.p, drift.seen()) == (0.001, True)
-
-    def test_sees_a_new_topic_among_old_ones(self):
-        """A fifth of the traffic about something new is seen though the mean hardly moves."""
-        now = np.concatenate([cloud(240, seed=1), cloud(60, seed=2, center=8.0) * [1, *[0.2] * 31]])
-
-        assert query_drift(cloud(300, seed=0), now).p == 0.001
-
-    def test_effect_grows_with_the_drift(self):
-        """The effect is nearly 0 without drift and rises towards 1."""
-        effects = [query_drift(cloud(400, seed=0), cloud(400, seed=1, center=c)).effect for c in (0, 1, 3, 30)]
-
-        assert sorted(effects) == effects
-        assert effects[0] < 0.02
-        assert effects[-1] > 0.3
-
-    def test_more_vectors_than_the_sample_are_bounded(self):
-        """A hundred thousand vectors cost no more than the sample, and the answer names how many there were."""
-        many = np.tile(cloud(1000, seed=0), (100, 1))
-
-        assert query_drift(many, cloud(50, seed=1)).before == 100_000
-
-
-def verdicts(n, *, seed, mean=0.5, spread=0.2):
-    """Rewards around a mean that are spread within each query."""
-    rng = np.random.default_rng(seed)
-    values = np.clip(mean + 0.05 * rng.standard_normal((n, 1)) + spread * rng.standard_normal((n, 8)), 0, 1)
-    return Rewards.from_arrays(rng.standard_normal((n, 4)), rng.standard_normal((n, 8, 4)), values)
-
-
-class TestRewardDrift:
-    """Whether a judge still judges as it did."""
-
-    def test_is_rarely_seen_where_nothing_changed(self):
-        """Of 200 pairs of samples of one judge about a twentieth at most has p below a twentieth."""
-        p = [reward_drift(verdicts(40, seed=2 * i), verdicts(30, seed=2 * i + 1)).p for i in range(200)]
-
-        assert 0 < np.mean(np.array(p) <= 0.05) <= 0.08
-
-    @pytest.mark.parametrize("change", [{"mean": 0.65}, {"spread": 0.05}], ids=["mean", "spread"])
-    def test_sees_another_mean_and_another_spread(self, change):
-        """A judge that became kinder, or stopped to tell documents apart, is seen."""
-        assert reward_drift(verdicts(60, seed=0), verdicts(60, seed=1, **change)).seen()
-
-    def test_chance_alone_or_size_alone_is_not_seen(self):
-        """A drift needs a small p and an effect that matters."""
-        assert [Drift("x", 9, 9, p, effect).seen() for p, effect in ((0.001, 0.01), (0.2, 0.3), (0.001, 0.3))] == [
-            False,
-            False,
-            True,
-        ]
 
 
 class TestLiveGains:

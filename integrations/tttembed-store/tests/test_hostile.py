@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import pickle
 import signal
 import socket
 import subprocess
@@ -53,7 +52,7 @@ class TestTerminals:
                 Worker(store, scope="task", min_new=1).round()
 
         assert done.exit_code == 0, done.output
-        for line in (*done.output.splitlines(), *(one.getMessage() for one in caplog.records)):
+        for line in (*done.output.splitlines(), *(line.getMessage() for line in caplog.records)):
             assert not any(mark in line for mark in "\x1b\x07\n\u202e\u2066"), repr(line)
         assert not any(line.startswith("03:00:00") for line in done.output.splitlines())
 
@@ -212,24 +211,6 @@ class TestFiles:
         assert done.output.splitlines()[-1].startswith("Error: ")
 
 
-def test_a_span_with_deep_metadata_is_read_without_it(sqlite_url, tmp_path):
-    """An attribute that anybody could send ends neither an import nor a tap."""
-    deep = "[" * 100_000 + "]" * 100_000
-    attributes = {
-        "openinference.span.kind": "RETRIEVER",
-        "input.value": "a question",
-        "retrieval.documents.0.document.content": "a document",
-        "metadata": deep,
-    }
-    path = tmp_path / "spans.jsonl"
-    path.write_text(json.dumps({"context": {"span_id": "a", "trace_id": "b"}, "attributes": attributes}), "utf-8")
-    done = run("store", "import", path, "--store", sqlite_url, "--spans")
-
-    assert done.exit_code == 0, done.output
-    with open_store(sqlite_url) as store:
-        assert store.counts().queries == 1
-
-
 class TestTenants:
     """What one tenant may learn of another."""
 
@@ -253,10 +234,10 @@ class TestTenants:
 
     def test_a_report_names_nothing_of_others(self, shared):
         """Neither tasks nor queries nor judges nor notes of the shared tenant, but for a task that both have."""
-        told = repr(gather(shared, tenant="acme"))
+        report = repr(gather(shared, tenant="acme"))
         shown = [run("show", shared, "--tenant", "acme", *more).output for more in ((), ("--json",))]
 
-        for text in (told, *shown):
+        for text in (report, *shown):
             assert "LAYOFFS" not in text
             assert "judge-of-all" not in text
             assert "common" in text
@@ -278,16 +259,6 @@ class TestTenants:
 
         assert other == [of_task, of_task]
         assert own != of_task
-
-
-def test_a_pickle_of_live_offsets_is_made_of_the_url(sqlite_url):
-    """It holds the URL whole, as documented: whoever sends it sends the password too."""
-    open_store(sqlite_url).close()
-    live = follow(sqlite_url)
-    content = pickle.dumps(live)
-    live.close()
-
-    assert sqlite_url.encode() in content
 
 
 @contextmanager

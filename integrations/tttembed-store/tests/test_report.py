@@ -26,7 +26,6 @@ from tttembed_store.worker.tenant import prevailing_judge, read_memory
 from tttembed_rag import Evidence, InputError, Offset, Offsets, fit
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.page import drawing
-from tttembed_rag.evaluate.page.drawing import Mark
 from tttembed_rag.evaluate.page.heldout import Traffic, traffic_of
 from tttembed_rag.evaluate.page.moving import effect_of, lists_of
 from tttembed_rag.judging import Paid
@@ -101,7 +100,7 @@ def served(rewards, rows, *, at=NOON, name="q", texts=EVIL.format):
 
 @pytest.fixture(scope="module")
 def url(planted, tmp_path_factory):
-    """A store in which a worker has published twice and compared fresh traffic once; every text is hostile."""
+    """A store in which a worker has published twice; every text is hostile."""
     rewards = planted(80, strength=0.9, dtype=np.float32)
     url = f"sqlite:///{tmp_path_factory.mktemp('store') / 'ttt.db'}"
     with open_store(url) as store:
@@ -193,7 +192,6 @@ def test_the_live_version_is_told_with_its_evidence(url, report):
     """Each shared offset with gain, interval, dose, number and reason, and the gain on queries since."""
     with open_store(url) as store:
         (known,) = [offset for offset in store.registry.version().offsets.values() if offset.query_id is None]
-        drift = tuple(store.states.get("drift"))
     version, evidence = report.live.version, known.evidence
     (facts,) = report.live.offsets
 
@@ -210,7 +208,6 @@ def test_the_live_version_is_told_with_its_evidence(url, report):
         (2, 80, 1),
         (1, 40, 1),
     ]
-    assert report.drift == drift
 
 
 def test_the_page_tells_these_facts(report, page, held):
@@ -218,7 +215,6 @@ def test_the_page_tells_these_facts(report, page, held):
     version, (today, *_) = report.live.version, report.days[::-1]
     (offset,) = report.live.offsets
     low, high = offset.interval
-    queries, rewards = (report.drift[0][name] for name in ("queries", "rewards"))
     since = datetime.fromtimestamp(version.at, UTC).strftime("%Y-%m-%d %H:%M")
     gain, lose = (sum(sign * change > 0 for change in held.gains) for sign in (1, -1))
     sentences = [
@@ -230,7 +226,6 @@ def test_the_page_tells_these_facts(report, page, held):
         ("Why", "by worker"),
         ("Why", f"Since then: {report.live.trial}."),
         ("Rewards and spend per day", f"{JUDGE} 640"),
-        ("Drift", f"{queries['effect']:.3f} {queries['p']:.3g} {rewards['effect']:.3f} {rewards['p']:.3g} 40 40"),
         (
             "On queries that were not learned from",
             f"goes from {held.raw:.3f} to {held.served:.3f} ({held.gain:+.3f}, 90 %",
@@ -445,7 +440,6 @@ def test_lists_are_those_of_the_offset(fresh):
         (2, "d1", 0.2, "text 1"),
         (1, "d0", 0.0, "text 0"),
     ]
-    assert [listed.document for listed in lists.ranked(0.0)] == ["d0", "d1", "d2", "d3", "d4", "d5"]
 
 
 def test_a_document_from_far_below_has_its_rank():
@@ -459,7 +453,7 @@ def test_a_document_from_far_below_has_its_rank():
     assert [(listed.document, listed.rank) for listed in lists.ranked()[:2]] == [("d59", 60), ("d58", 59)]
 
 
-def test_a_list_at_dose_1_is_what_is_served(planted):
+def test_a_list_is_what_is_served(planted):
     """Two numbers for each candidate give the order that `apply` gives, local offsets included."""
     rewards = planted(60, strength=0.9)
     offsets = fit(rewards, scope="local", gate=False)
@@ -591,6 +585,7 @@ def test_the_page_can_be_read_by_everybody(page):
     assert len(drawings) >= 4
     assert len(titles) == len(drawings) + 1
     assert {svg["role"] for svg in drawings} == {"img"}
+    assert len(page.all("summary")) == len(page.all("details")) > 1  # which every browser opens by keys
 
 
 def test_the_same_store_gives_the_same_page(url, report):
@@ -629,19 +624,16 @@ def test_the_page_stays_small(fresh):
 # Drawings
 
 
-def test_all_that_is_drawn_is_within_the_axis():
-    """The axis reaches from the least to the greatest of values, ends of intervals and zero."""
-    assert drawing.extent([Mark(0.2, (0.1, 0.3)), Mark(0.4)]) == (0.0, 0.4)
-    assert drawing.extent([Mark(-0.2, (-0.5, 0.1))]) == (-0.5, 0.1)
-    assert drawing.extent([]) == (-1.0, 1.0)
+@pytest.mark.parametrize(
+    ("amounts", "heights", "top"),
+    [([2.0, 0.0, 4.0], [58.0, 116.0], 12.0), ([-3.0, 1.0], [87.0, 29.0], 12.0), ([-2.0, -4.0], [58.0, 116.0], 12.0)],
+)
+def test_bars_are_as_high_as_their_amounts(amounts, heights, top):
+    """Half the amount, half the height; none for nothing; from the least to the greatest the drawing is full."""
+    bars = Page(drawing.bars("amounts", amounts, str, "1 Mar", "3 Mar")).all("rect")
 
-
-def test_bars_are_as_high_as_their_amounts():
-    """Half the amount, half the height; none for nothing."""
-    svg = Page(drawing.bars("amounts", [2.0, 0.0, 4.0], str, "1 Mar", "3 Mar"))
-
-    heights = [float(bar["height"] or 0) for bar in svg.all("rect")]
-    assert [2 * heights[0]] == heights[1:]
+    assert [float(bar["height"]) for bar in bars] == heights
+    assert min(float(bar["y"]) for bar in bars) == top
 
 
 # The command
@@ -653,21 +645,18 @@ def tttembed(*arguments):
 
 
 def test_the_command_writes_the_page_and_prints_the_same_as_json(url, tmp_path):
-    """One line, or one JSON object, with the page or without it; a script is there only where it is asked for."""
-    plain, interactive = tmp_path / "plain.html", tmp_path / "interactive.html"
+    """One line, or one JSON object, with the page or without it."""
+    plain, beside = tmp_path / "plain.html", tmp_path / "beside.html"
 
     line = tttembed("--store", url, "--html", plain)
-    with_page = tttembed("--store", url, "--html", interactive, "--interactive", "--json")
+    with_page = tttembed("--store", url, "--html", beside, "--json")
     alone = tttembed("--store", url, "--json")
 
-    quiet, lively = (Page(file.read_text(encoding="utf-8")) for file in (plain, interactive))
     facts = json.loads(with_page.stdout)
     assert (line.exit_code, line.output) == (0, f"Report: {plain}\n")
     assert (facts["live"]["version"]["number"], facts["judges"], len(facts["days"])) == (2, [[JUDGE, 640]], 30)
     assert json.loads(alone.stdout)["live"] == facts["live"]
-    assert "Version 2 is live" in quiet.sections[""]
-    assert [len(page.all(tag)) for page in (quiet, lively) for tag in ("script", "input")] == [0, 0, 1, 1]
-    assert "script-src 'sha256-" in str(lively.all("meta")[-1]["content"])
+    assert ["Version 2 is live" in Page(file.read_text()).sections[""] for file in (plain, beside)] == [True, True]
 
 
 @pytest.mark.slow
@@ -689,7 +678,6 @@ def test_a_terminal_shows_how_far_the_report_is(url, tmp_path):
     ("arguments", "reason"),
     [
         (["--store", "{url}"], "expected --html OUT.html, --json, or both"),
-        (["--store", "{url}", "--json", "--interactive"], "--interactive: expected --html OUT.html"),
         (["--store", "{url}", "--html", "{folder}/absent/out.html"], "expected a file in an existing folder"),
         (["--store", "{url}", "--tenant", "nobody", "--json"], "got 'nobody'"),
         (["--store", "sqlite:///{folder}/absent.db", "--json"], "found no file"),

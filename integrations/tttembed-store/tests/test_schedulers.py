@@ -112,9 +112,9 @@ def test_celery(sqlite_url, tmp_path, fill):
             time.sleep(0.5)
         print(worker.stats()["total"])
     """
-    said = run(code, tmp_path, sqlite_url, BROKER="memory://")
+    output = run(code, tmp_path, sqlite_url, BROKER="memory://")
 
-    assert "{'learn': 2}" in said
+    assert "{'learn': 2}" in output
     assert versions(sqlite_url) == 1
 
 
@@ -148,7 +148,7 @@ def test_procrastinate(postgres_url, tmp_path, fill):
 
         asyncio.run(work())
     """
-    said = run(code, tmp_path, postgres_url)
+    output = run(code, tmp_path, postgres_url)
 
-    assert "succeeded" in said
+    assert "succeeded" in output
     assert versions(postgres_url) == 1

@@ -168,17 +168,17 @@ class TestCapture:
     def test_outcomes_are_counted(self, read, spans, store):
         """Written, dropped, left out and failed; a span for each batch."""
         before, batches = read("tttembed.capture.queries"), read("tttembed.capture.duration")
-        with StoreLog(store, "judge") as log, StoreLog(store, "judge", share=1e-9) as sampling:
+        with StoreLog(store, "judge") as log, StoreLog(store, "judge", tenant_required=True) as strict:
             log.record("bad", ["a"], [7.0])
             log.record("good", ["a"], [0.5])
-            sampling.record("left out", ["a"], [0.5])
+            strict.record("left out", ["a"], [0.5])
         log.observe("late", ["a"])
         log.close()
 
         assert grown(before, read("tttembed.capture.queries")) == {
             key(outcome="written"): 1,
             key(outcome="failed"): 1,
-            key(outcome="sampled_out"): 1,
+            key(outcome="without_tenant"): 1,
             key(outcome="dropped"): 1,
         }
         assert grown(batches, read("tttembed.capture.duration")) == {(): 1}

@@ -51,7 +51,7 @@ class TestOneRound:
     def test_rewards_that_came_along_need_no_judge(self, world, store):
         """Without a judge, rewards that were observed are learned from."""
         served = world.served(range(40), judged=True, text=False)
-        store.observe((replace(one, embedder="model-7") for one in served), judge="clicks")
+        store.observe((replace(query, embedder="model-7") for query in served), judge="clicks")
 
         assert actions(Worker(store).round()) == ["published"]
         assert "clicks" in store.registry.version().note
@@ -124,11 +124,11 @@ class TestOneRound:
         """A judge that answers after its query is gone is paid, and leaves nothing behind."""
         store.observe(world.served(range(6)))
 
-        def asked(query):
+        def forgetting(query):
             if query == "query 3":
                 store.forget(tenant="", query_id="q3", by="test")
 
-        judge = Knowing(world, asked)
+        judge = Knowing(world, forgetting)
         done = Worker(store, judge, concurrency=1).round()
         Worker(store, judge, concurrency=1).round()  # the deletion has ended the work of the first one
         kept, forgotten = (
@@ -172,11 +172,10 @@ class TestOneRound:
         lease = store.leases.take("", "test", 60)
         memory = Memory("j", rewards=320, learned=320, changes=320, **kept)
         store.states.set("worker", asdict(memory), lease=lease)
-        store.states.set("drift", [1])
         store.forget(tenant="", query_id="q7", by="test")
 
         assert read_memory(store, "") == Memory(**kept)
-        assert [store.states.get(name) for name in ("learned", "trial", "drift")] == [None] * 3
+        assert [store.states.get(name) for name in ("learned", "trial")] == [None] * 2
         assert store.states.get("probe") is not None
 
     def test_what_another_release_remembered_is_read(self, store):
@@ -230,12 +229,12 @@ class TestBudget:
         """Whoever starts again today has what is left of the day, and the examination counts too."""
         host, asked = reranker()
         store.observe(world.served(range(40)))
-        said = [Worker(store, http_judge(host), budget=Budget(pairs=100)).round()[0].detail for _ in range(3)]
+        details = [Worker(store, http_judge(host), budget=Budget(pairs=100)).round()[0].detail for _ in range(3)]
 
         assert store.judge_queue.spent().pairs == 100
         assert sum(len(body["documents"]) for _, _, body in asked) == 100
-        assert said[0] == "52 pairs scored; budget: 100 pairs of today are spent"
-        assert said[1:] == ["0 pairs scored; budget: 100 pairs of today are spent"] * 2
+        assert details[0] == "52 pairs scored; budget: 100 pairs of today are spent"
+        assert details[1:] == ["0 pairs scored; budget: 100 pairs of today are spent"] * 2
 
     def test_money_is_capped_over_restarts(self, world, store, reranker):
         """At a cent a request, 40 cents buy 40 requests (24 for the examination), however often it is started."""

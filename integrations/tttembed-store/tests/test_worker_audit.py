@@ -37,9 +37,9 @@ def judged(planted, store):
 
 def draw(store, sheet, count=100):
     """The pairs of the spreadsheet that `audit draw` writes, and what it says."""
-    said = CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", str(count)])
+    done = CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", str(count)])
     with sheet.open(encoding="utf-8-sig", newline="") as file:
-        return list(csv.DictReader(file)), said.output
+        return list(csv.DictReader(file)), done.output
 
 
 def read(store, sheet, pairs):
@@ -106,7 +106,7 @@ def test_texts_and_ids_are_no_formulas_in_a_spreadsheet(planted, store, tmp_path
     begins = ("=", "+", "-", "@", "\t", "\r", "'=", "'", "")
     queries = served(planted(20, strength=0.9), begins)
     store.observe(
-        (replace(one, query_id=f"={one.query_id}", query=f"@{one.query}") for one in queries), judge="reranker"
+        (replace(query, query_id=f"={query.query_id}", query=f"@{query.query}") for query in queries), judge="reranker"
     )
     pairs, _ = draw(store, tmp_path / "pairs.csv")
     kept = read(store, tmp_path / "pairs.csv", [pair | {"label": 1} for pair in pairs])
@@ -119,7 +119,7 @@ def test_texts_and_ids_are_no_formulas_in_a_spreadsheet(planted, store, tmp_path
 def test_only_what_a_person_can_label_is_drawn(planted, store, tmp_path):
     """Pairs of the tenant itself, each with both texts."""
     queries = enumerate(served(planted(40, strength=0.9)))
-    store.observe((replace(one, tenant="acme" if row % 2 else "") for row, one in queries), judge="reranker")
+    store.observe((replace(query, tenant="acme" if row % 2 else "") for row, query in queries), judge="reranker")
     pairs, _ = draw(store, tmp_path / "pairs.csv")
 
     assert len(store.rewards("reranker")) == 20

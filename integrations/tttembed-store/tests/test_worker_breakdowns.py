@@ -53,7 +53,7 @@ class TestBrokenJudges:
         store.observe(world.served(range(40)))
         steps = Worker(store, judge, concurrency=1).round()
         (_, kept), *_ = store.judges() or [("", 0)]
-        waits = sum(len(one.candidates) for one in store.judge_queue.waiting(judge.fingerprint))
+        waits = sum(len(query.candidates) for query in store.judge_queue.waiting(judge.fingerprint))
 
         assert actions(steps)[0] == "not judged"
         assert kept == (0 if kind == "down" else 3 * 8)
@@ -141,9 +141,9 @@ class TestLease:
         """While one works for the only tenant the other does nothing; then nothing is left to do."""
         store.observe(world.served(range(40), judged=True), judge="j")
         first, second, standing_by = Worker(store), Worker(store), []
-        told = first.round(watch=lambda _: standing_by or standing_by.extend(actions(second.round())))
+        steps = first.round(watch=lambda _: standing_by or standing_by.extend(actions(second.round())))
 
-        assert actions(told) == ["published"]
+        assert actions(steps) == ["published"]
         assert standing_by == ["standby"]
         assert actions(second.round()) == ["learned nothing"]
 
@@ -231,10 +231,10 @@ def embed(texts):
 """
     (tmp_path / "hanging.py").write_text(code)
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    asked = command(sqlite_url, "--every", 0.2, "--embed", "python:hanging:embed")
+    arguments = command(sqlite_url, "--every", 0.2, "--embed", "python:hanging:embed")
     with (
         printed.open("w") as errors,
-        subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
+        subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
         StoreLog(store) as log,
     ):
         process.stdout.readline()
@@ -248,11 +248,11 @@ def embed(texts):
         finally:
             process.kill()
 
-    said = printed.read_text()
+    text = printed.read_text()
     assert code == 0
-    assert "new texts were not embedded" in said
-    assert "private" not in said
-    assert "Traceback" not in said
+    assert "new texts were not embedded" in text
+    assert "private" not in text
+    assert "Traceback" not in text
 
 
 @pytest.mark.slow
@@ -322,17 +322,17 @@ class TestCommand:
 def test_a_database_that_is_gone_is_waited_for(world, server):
     """While the server is down the worker says so and tries again; when it is back it goes on."""
     start, shut_down = server
-    told, stop = [], threading.Event()
-    options = {"every": 0.05, "stop": stop, "watch": told.append}
+    steps, stop = [], threading.Event()
+    options = {"every": 0.05, "stop": stop, "watch": steps.append}
     with open_store(start()) as store:
         thread = threading.Thread(target=Worker(store, lease_seconds=2).run, kwargs=options)
         thread.start()
-        eventually(lambda: told)
+        eventually(lambda: steps)
         shut_down()
-        eventually(lambda: told[-1].action == "failed")
+        eventually(lambda: steps[-1].action == "failed")
         start()
         store.observe(world.served(range(40), judged=True), judge="j")
-        eventually(lambda: "published" in [step.action for step in told])
+        eventually(lambda: "published" in [step.action for step in steps])
         stop.set()
         thread.join(60)
 

@@ -52,7 +52,7 @@ def steps(worker):
 
 def actions(worker):
     """What a round did."""
-    return [action for action, _ in steps(worker) if action != "drifted"]
+    return [action for action, _ in steps(worker)]
 
 
 class TestWhoseRewards:
@@ -151,7 +151,7 @@ class TestWhoseRewards:
         store.observe(traffic.next(40), judge="j")
         Worker(store, scope="task").round()
         good = store.registry.version().offsets
-        bad = type(good)([replace(one, vector=-one.vector) for one in good.values()], width=good.width)
+        bad = type(good)([replace(offset, vector=-offset.vector) for offset in good.values()], width=good.width)
         before = store.registry.publish(good, by="somebody", embedder=of)
         store.registry.publish(bad, by="somebody", embedder="A")
         worker, seen = Worker(store, scope="task", min_new=10**6), []

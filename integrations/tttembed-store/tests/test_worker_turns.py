@@ -68,7 +68,7 @@ def rng():
 
 
 def waits(store, tenant=""):
-    return sum(len(one.candidates) for one in store.judge_queue.waiting(Choosy.fingerprint, tenant=tenant))
+    return sum(len(query.candidates) for query in store.judge_queue.waiting(Choosy.fingerprint, tenant=tenant))
 
 
 TOO_LONG = ValueError("too long")
@@ -105,16 +105,16 @@ class TestRefusedQueries:
         store.observe(served(rng, 20, word="refused"))
         judge = Choosy(refuses("refused"))
         worker = Worker(store, judge)
-        said = [[(step.action, step.detail) for step in worker.round()] for _ in range(2)]
+        rounds = [[(step.action, step.detail) for step in worker.round()] for _ in range(2)]
         Worker(store, judge).round()
         early = judge.about("refused")
         hours_pass(store, 0.1)
         Worker(store, judge).round()
 
-        assert said[0][0][0] == "not judged"
-        assert "pairs without an answer are asked about again later: choosy@1: ValueError:" in said[0][0][1]
-        assert "too long" not in said[0][0][1] + caplog.text
-        assert [action for action, _ in said[1]] == ["learned nothing"]
+        assert rounds[0][0][0] == "not judged"
+        assert "pairs without an answer are asked about again later: choosy@1: ValueError:" in rounds[0][0][1]
+        assert "too long" not in rounds[0][0][1] + caplog.text
+        assert [action for action, _ in rounds[1]] == ["learned nothing"]
         assert (early, judge.about("refused")) == (20, 40)
         assert waits(store) == 20 * 4
         assert store.judge_queue.failures() == [("choosy@1", "choosy@1: ValueError: too long", 20)]
@@ -123,19 +123,19 @@ class TestRefusedQueries:
         """However often the judge fails at them: they are asked about once a day in the end, or at once by a person."""
         store.observe(served(rng, 20, word="refused"))
         judge = Choosy(refuses("refused"))
-        left, asked = [], []
+        left, calls = [], []
         for _ in range(20):
             Worker(store, judge).round()
             left.append(waits(store))
-            asked.append(judge.about("refused") // 20)
+            calls.append(judge.about("refused") // 20)
             hours_pass(store, 6.0)
         taken_back = store.judge_queue.ask_again(judge.fingerprint, by="test")
         judge.fault = lambda _: None
         Worker(store, judge).round()
 
         assert left == [80] * 20
-        assert asked[:7] == [1, 2, 3, 4, 5, 6, 7]
-        assert [asked[place] - asked[place - 4] for place in (15, 19)] == [1, 1]
+        assert calls[:7] == [1, 2, 3, 4, 5, 6, 7]
+        assert [calls[place] - calls[place - 4] for place in (15, 19)] == [1, 1]
         assert (taken_back, store.counts("").rewards) == (0, 20 * 4)
         assert store.judge_queue.failures("") == []
         assert store.changes.lines()[0].action in ("ask again", "publish", "abstained")
@@ -253,14 +253,14 @@ class TestRefusedQueries:
         store.observe(served(rng, 2, word="hang", at=1000))
         now = [0.0]
         worker = Worker(store, Choosy(hangs), judge_seconds=5.0, concurrency=1, clock=lambda: now[0])
-        said = [step.detail for step in worker.round()]
+        details = [step.detail for step in worker.round()]
         for _ in range(2):
             now[0] += 3600.0
-            said += [step.detail for step in worker.round()]
+            details += [step.detail for step in worker.round()]
         rewards = store.counts("").rewards
         free.set()
 
-        assert any("no answer within 5 s" in one for one in said)
+        assert any("no answer within 5 s" in detail for detail in details)
         assert rewards == 20 * 4
 
 
@@ -306,7 +306,7 @@ class TestTroubles:
             now[0] += 61.0
 
         assert store.counts("good").rewards == 30 * 4
-        assert [len(one) for one in failed] == [1, 1, 0, 1]
+        assert [len(steps) for steps in failed] == [1, 1, 0, 1]
         assert failed[0][0].startswith(f"evil: failed: {type(error).__name__}")
         assert ("9 s" if isinstance(error, StoreTooSlow) else __file__) in failed[0][0]
         assert "a question" not in failed[0][0] + caplog.text
@@ -353,13 +353,13 @@ class TestTurns:
     def test_learning_does_not_wait_for_the_backlog(self, store, rng):
         """While one tenant's queries are judged for long, what is new is learned from in between."""
         store.observe(served(rng, 200, tenant="acme"))
-        told, clock = [], partial(next, itertools.count(step=20.0))
+        actions, clock = [], partial(next, itertools.count(step=20.0))
         worker = Worker(store, Choosy(), tenants=["acme"], clock=clock)
-        worker.round(watch=lambda step: told.append(step.action))
-        learned = [place for place, action in enumerate(told) if action != "judged"]
+        worker.round(watch=lambda step: actions.append(step.action))
+        learned = [place for place, action in enumerate(actions) if action != "judged"]
 
         assert store.counts("acme").rewards == 200 * 4
-        assert "judged" in told[learned[0] :]
+        assert "judged" in actions[learned[0] :]
 
     def test_one_round_judges_everything(self, store, rng):
         """Whatever waits is judged, and then learned from, before a round ends."""
@@ -391,8 +391,8 @@ class TestLookingAnew:
 
     def test_two_workers_with_two_judges_come_to_rest(self, store):
         """Each looks at all tenants once; one that comes later, with another judge than the last, does so too."""
-        one = Candidate("d", np.ones(8), "text", 0.5)
-        store.observe([Served("q", np.ones(8), [one], "asked", tenant=tenant) for tenant in "abc"], judge="j")
+        candidate = Candidate("d", np.ones(8), "text", 0.5)
+        store.observe([Served("q", np.ones(8), [candidate], "asked", tenant=tenant) for tenant in "abc"], judge="j")
         first, second = Worker(store, rewards_of="j"), Worker(store, rewards_of="k")
         rounds = [[self.looked_at(worker) for worker in (first, second)] for _ in range(3)]
         later = self.looked_at(Worker(store, rewards_of="j"))
@@ -403,14 +403,16 @@ class TestLookingAnew:
 
     def test_two_workers_with_two_judges_see_what_is_new_of_theirs(self, store_url):
         """Whoever looks first leaves the other one's; what concerns both, a deletion or a label, both look at."""
-        one = Candidate("d", np.ones(8), "text", 0.5)
+        candidate = Candidate("d", np.ones(8), "text", 0.5)
         with open_store(store_url) as store:
             workers = [Worker(store, rewards_of=judge) for judge in "jk"]
 
             rounds = []
             for number, judge in enumerate(("j", "k", "k", "j", AUDIT)):
                 query = f"q{number}"
-                store.observe([Served(query, np.ones(8), [one], query, tenant=name) for name in "ab"], judge=judge)
+                store.observe(
+                    [Served(query, np.ones(8), [candidate], query, tenant=name) for name in "ab"], judge=judge
+                )
                 rounds.append([self.looked_at(worker) for worker in workers])
             store.forget(tenant="a", query_id="q0", by="me")
             rounds.append([self.looked_at(worker) for worker in workers])

@@ -12,12 +12,12 @@ from tttembed_rag.cli import main
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
 
 
-def learn(folder, catalog, *options):
+def learn(folder, catalog):
     """The exit code and output of the command on the store of a folder."""
     (folder / "tools.json").write_text(json.dumps(catalog), encoding="utf-8")
     given = ["--catalog", folder / "tools.json", "--store", f"sqlite:///{folder}/tools.db"]
     embedder = ["--embed", "python:tttembed_rag.testing:FakeEmbedder"]
-    done = CliRunner().invoke(main, ["tools", "learn", *map(str, given), *embedder, *options])
+    done = CliRunner().invoke(main, ["tools", "learn", *map(str, given), *embedder])
     return done.exit_code, done.output
 
 
@@ -30,17 +30,15 @@ def store(tmp_path):
 
 @pytest.mark.slow
 def test_cron_learns_what_agents_did(tmp_path, store):
-    """A pass asks a judge as often as it may, and publishes to other processes; the next pass has nothing new."""
+    """A pass publishes to other processes; the next pass has nothing new."""
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         teach(search, LEARNED)
 
-    # 48 of the pairs are its examination.
-    judge = ("--judge", "python:tttembed_rag.testing:FakeJudge", "--budget", "pairs=55")
-    once, again = learn(tmp_path, CATALOG, *judge), learn(tmp_path, CATALOG)
+    once, again = learn(tmp_path, CATALOG), learn(tmp_path, CATALOG)
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         teach(search, UNSEEN[:1])
         after = first(search, UNSEEN)
-        few = search.learn(grown=0.1)
+        few = search.learn_for_all(growth=0.1)[""]
 
     assert once[0] == again[0] == 0
     assert once[1].startswith(f"the shared tenant: published: {len(LEARNED)} requests")
@@ -48,7 +46,6 @@ def test_cron_learns_what_agents_did(tmp_path, store):
     assert after > 0.6
     assert few.reason == "2 rewards are new, 6 are needed"
     assert len(store.registry.versions()) == 1
-    assert store.judge_queue.spent().pairs == 55
 
 
 @pytest.mark.slow

@@ -16,8 +16,7 @@ from fastmcp.tools import Tool
 from tttembed_tools import LearnedToolSearch
 from tttembed_tools.hosts.fastmcp import learned_search
 
-import tttembed_rag
-from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request
+from tests.catalogues import CATALOG, request
 from tttembed_rag.testing import FakeEmbedder, eventually
 
 
@@ -37,17 +36,6 @@ def server_with(search, **options):
         server.add_tool(Tool.from_function(made(name), name=name, description=text))
     learned_search(server, search, k=4, **options)
     return server
-
-
-async def work(client, topics):
-    """Search each topic, and call what is found, by the proxy or directly."""
-    for number, topic in enumerate(topics):
-        found = (await client.call_tool("search_tools", {"query": request(topic)})).structured_content["result"]
-        for name in (tool["name"] for tool in found):
-            if not name.endswith(f"_{topic}"):
-                continue
-            direct = (name, {}) if number % 2 else ("call_tool", {"name": name})
-            await client.call_tool(*direct, raise_on_error=False)
 
 
 @pytest.mark.parametrize(
@@ -73,31 +61,10 @@ def test_arguments_that_are_no_object_are_refused():
     async def story():
         async with Client(server_with(LearnedToolSearch([], FakeEmbedder()))) as client:
             bad = ["3", "[1]", "to Ada", '{"to": ']
-            called = [{"name": "zeta_redmail", "arguments": text} for text in bad]
-            return [(await client.call_tool("call_tool", one, raise_on_error=False)).is_error for one in called]
+            calls = [{"name": "zeta_redmail", "arguments": text} for text in bad]
+            return [(await client.call_tool("call_tool", call, raise_on_error=False)).is_error for call in calls]
 
     assert asyncio.run(story()) == [True] * 4
-
-
-def test_clients_teach_the_server_by_working():
-    """A client sees two tools; what it calls teaches the search; requests never made find the right suite."""
-    search = LearnedToolSearch([], FakeEmbedder())
-
-    async def story():
-        async with Client(server_with(search)) as client:
-            listed = [tool.name for tool in await client.list_tools()]
-            await work(client, LEARNED)
-        return listed
-
-    listed = asyncio.run(story())
-    before = first(search, UNSEEN)
-    lesson = search.learn()
-
-    assert listed == ["search_tools", "call_tool"]
-    assert lesson.requests == len(LEARNED)
-    assert before < 0.6 < first(search, UNSEEN)
-    told = [outcome for one in search.requests() for outcome in one.outcomes.items()]
-    assert {(name.split("_")[0], value) for name, value in told} == {("acme", 0.2), ("zeta", 1.0)}
 
 
 def test_results_are_those_of_the_server():
@@ -128,8 +95,8 @@ def test_outcomes_of_calls_elsewhere_are_reported():
             await client.call_tool("report_outcome", {"tool": "gone", "succeeded": False})
         return listed
 
-    assert asyncio.run(story()) == ["search_tools", "call_tool", "report_outcome"]
-    assert [dict(one.outcomes) for one in search.requests()] == [{"zeta_redmail": 1.0}]
+    assert asyncio.run(story()) == ["report_outcome", "search_tools", "call_tool"]
+    assert [dict(past.outcomes) for past in search.requests()] == [{"zeta_redmail": 1.0}]
     assert "report_outcome" not in search.names
 
 
@@ -147,20 +114,17 @@ def served(app):
         running.join(10)
 
 
-def test_calls_carry_their_source():
-    """Over HTTP the header of each client names it, and in memory the caller's context."""
+def test_calls_over_http_carry_the_source_of_their_header():
+    """The header of each client names it."""
     search = LearnedToolSearch([], FakeEmbedder())
-    server = server_with(search)
 
     async def story():
-        with served(server.http_app()) as url:
+        with served(server_with(search).http_app()) as url:
             for name in ("ann", "eve"):
                 async with Client(StreamableHttpTransport(url, headers={"X-TTT-Source": name})) as client:
-                    await work(client, LEARNED[:1])
-        with tttembed_rag.context(source="bob"):
-            async with Client(server) as client:
-                await work(client, LEARNED[:1])
+                    await client.call_tool("search_tools", {"query": request("redmail")})
+                    await client.call_tool("call_tool", {"name": "zeta_redmail"})
 
     asyncio.run(story())
 
-    assert {one.source for one in search.requests()} == {"ann", "eve", "bob"}
+    assert {past.source for past in search.requests()} == {"ann", "eve"}

@@ -150,21 +150,6 @@ async def named(url, source, mode):
         yield client
 
 
-def test_clients_over_http_teach_one_search(tmp_path):
-    """Two clients at once, each in its session, teach what both are served."""
-
-    async def story():
-        async with (
-            served(tmp_path) as (_, url),
-            named(url, "", "legacy") as one,
-            named(url, "", "legacy") as other,
-        ):
-            await asyncio.gather(work(one, LEARNED[:15]), work(other, LEARNED[15:]))
-            return await learned(one) and await learned(other)
-
-    assert asyncio.run(story())
-
-
 def test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end(tmp_path):
     """SIGTERM right after calls: a header, else the command line, says their source. Calls of nobody are not kept."""
     url = f"sqlite:///{tmp_path}/tools.db"
@@ -190,12 +175,12 @@ def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path):
     servers = {"gone": {"command": "/no/such/command"}, "office": {"command": sys.executable, "args": [str(BEHIND)]}}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
 
-    async def story(said):
-        async with Client(stdio_client(front(tmp_path), errlog=said)) as client:
+    async def story(log):
+        async with Client(stdio_client(front(tmp_path), errlog=log)) as client:
             return await found(client, LEARNED[0])
 
-    with (tmp_path / "stderr").open("w") as said:
-        names = asyncio.run(story(said))
+    with (tmp_path / "stderr").open("w") as log:
+        names = asyncio.run(story(log))
 
     assert f"office_zeta_{LEARNED[0]}" in names
     assert "server 'gone': FileNotFoundError: No such file or directory" in (tmp_path / "stderr").read_text()
@@ -227,7 +212,7 @@ def names_found(servers, *, searches=1, every=60.0, query="do it"):
         search = LearnedToolSearch([], FakeEmbedder())
         async with FastClient(mcp_front.front(servers, search, every=every)) as client:
             results = [await client.call_tool("search_tools", {"query": query}) for _ in range(searches)]
-        return [[tool["name"] for tool in one.structured_content["result"]] for one in results], search.names
+        return [[tool["name"] for tool in result.structured_content["result"]] for result in results], search.names
 
     return asyncio.run(story())
 
@@ -241,10 +226,10 @@ def behind(list_tools, call_tool=None):
 
 def listing(*pages, endless=False):
     """A server with one of these lists for each time it is asked; endless, each is followed by another page."""
-    asked = itertools.count()
+    calls = itertools.count()
 
     async def list_tools(_ctx, _params):
-        page = next(asked)
+        page = next(calls)
         await anyio.lowlevel.checkpoint()
         tools = pages[min(page, len(pages) - 1)]
         return ListToolsResult(tools=tools, next_cursor=str(page) if endless else None)
@@ -260,31 +245,6 @@ def tool(name, **about):
 FINE = listing([tool("fine")])
 
 
-def test_a_server_that_lists_without_end_is_given_up(caplog):
-    """Its pages are bounded: its name is in the log, and the tools of the other are found."""
-    found, _ = names_found({"endless": listing([tool("t")], endless=True), "good": FINE})
-
-    assert found == [["good_fine"]]
-    assert [one.getMessage().partition(": ")[0] for one in caplog.records if one.name == mcp_front.__name__] == [
-        "server 'endless'"
-    ]
-
-
-def test_tools_that_no_agent_could_read_are_left_out(caplog):
-    """A megabyte of a name, of a description or of a schema: the other tools of the server are found."""
-    long = [
-        tool("fine"),
-        tool("n" * 2**20),
-        tool("described", description="d" * 2**20),
-        tool("schema", schema={"x": "y" * 2**20}),
-    ]
-
-    found, _ = names_found({"long": listing(long)})
-
-    assert found == [["long_fine"]]
-    assert "server 'long': 3 tools are left out, too long or too many" in caplog.text
-
-
 def test_tools_that_a_server_no_longer_lists_leave_the_search():
     """A server that renames all its tools at each listing costs no more than it lists."""
     pages = [[tool(f"t{page}-{number}") for number in range(30)] for page in range(9)]
@@ -296,31 +256,42 @@ def test_tools_that_a_server_no_longer_lists_leave_the_search():
 
 def test_a_server_that_is_away_for_a_while_keeps_its_tools(caplog):
     """What it listed last is found; one line says what is wrong, with no word of the server's."""
-    asked = itertools.count()
+    calls = itertools.count()
 
     async def list_tools(_ctx, _params):
-        if next(asked):
+        if next(calls):
             raise ConnectionError("at http://me:secret@host")
         return ListToolsResult(tools=[tool("fine")])
 
-    found, stay = names_found({"shy": behind(list_tools)}, searches=2, every=0.0)
+    names, stay = names_found({"shy": behind(list_tools)}, searches=2, every=0.0)
 
-    assert (found, stay) == ([["shy_fine"]] * 2, ["shy_fine"])
+    assert (names, stay) == ([["shy_fine"]] * 2, ["shy_fine"])
     assert "server 'shy': MCPError" in caplog.text
-    assert "secret" not in "".join(one.getMessage() for one in caplog.records if one.name == mcp_front.__name__)
+    assert "secret" not in "".join(
+        record.getMessage() for record in caplog.records if record.name == mcp_front.__name__
+    )
 
 
-def test_a_server_that_stays_silent_costs_its_own_tools_alone(monkeypatch, caplog):
-    """It may hang while it lists: that ends in time, with one line."""
-    monkeypatch.setattr(mcp_front, "_PATIENCE", 0.5)
+async def silent(_ctx, _params):
+    """List nothing, ever."""
+    await anyio.sleep_forever()
 
-    async def list_tools(_ctx, _params):
-        await anyio.sleep_forever()
 
-    found, _ = names_found({"silent": behind(list_tools), "good": FINE})
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [(listing([tool("t")], endless=True), ""), (behind(silent), "TimeoutError")],
+    ids=["endless", "silent"],
+)
+def test_a_server_that_lists_without_end_costs_its_own_tools_alone(monkeypatch, bad, why, caplog):
+    """It may hang, or give page after page: that ends in time, with one line that has its name."""
+    if why:
+        monkeypatch.setattr(mcp_front, "_PATIENCE", 0.5)
 
-    assert found == [["good_fine"]]
-    assert "server 'silent': TimeoutError" in caplog.text
+    names, _ = names_found({"bad": bad, "good": FINE})
+    lines = [record.getMessage() for record in caplog.records if record.name == mcp_front.__name__]
+
+    assert names == [["good_fine"]]
+    assert [line.startswith(f"server 'bad': {why}") for line in lines] == [True]
 
 
 def test_a_name_of_two_tools_is_neither_found_nor_called(caplog):
@@ -337,7 +308,7 @@ def test_a_name_of_two_tools_is_neither_found_nor_called(caplog):
     names, *answers = asyncio.run(story())
 
     assert names == ["git_status"]
-    assert all("git_hub_log is a tool of several servers" in one.content[0].text for one in answers)
+    assert all("git_hub_log is a tool of several servers" in answer.content[0].text for answer in answers)
     assert "other servers have tools of these names" in caplog.text
 
 
@@ -360,7 +331,7 @@ def test_a_tool_that_does_not_answer_in_time_is_no_failure(monkeypatch):
             for name in ("behind_slow", "behind_wrong"):
                 answer = await client.call_tool("call_tool", {"name": name}, raise_on_error=False)
                 assert answer.is_error
-        return [outcome for one in search.requests() for outcome in one.outcomes.items()]
+        return [outcome for past in search.requests() for outcome in past.outcomes.items()]
 
     assert asyncio.run(story()) == [("behind_wrong", 0.2)]
 
@@ -391,9 +362,9 @@ def test_files_that_name_no_servers_are_refused(tmp_path, text, capsys):
         main(["tools", "serve", "--catalog", str(path)])
 
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert "servers.json" in said.splitlines()[-1]
-    assert "SECRET" not in said
+    stderr = capsys.readouterr().err
+    assert "servers.json" in stderr.splitlines()[-1]
+    assert "SECRET" not in stderr
 
 
 def servers_of(folder, **entries):

@@ -62,21 +62,6 @@ def test_users_without_number_take_no_memory_without_end(monkeypatch):
     assert (len(kept), store.counts().queries <= 30, len(store.tenants()) <= 31) == (1, True, True)
 
 
-def test_one_memory_more_embeds_one_text():
-    """Adding embeds what is new or changed; removing embeds nothing, and what is removed is not found."""
-    recall = remembering(["ada"])
-    with context(tenant="ada"):
-        recall._embedder.documents.clear()
-        recall.add({"new": "the keys are in the fridge", "acme_redmail": "something else"})
-        recall.remove(["acme_bluefile"])
-        found = recall("where are the keys?", k=1000)
-
-    assert recall._embedder.documents == ["the keys are in the fridge", "something else"]
-    assert found[0] == "new"
-    assert len(found) == len(CATALOG)
-    assert "acme_bluefile" not in found
-
-
 @pytest.mark.parametrize("items", [{"a": ""}, {"": "text"}, {"a": None}, ["text"], [7]])
 def test_memories_have_names_and_texts(items):
     """Anything else is refused in one line."""
@@ -91,15 +76,15 @@ def test_states_of_an_index_do_not_disturb_each_other():
     rng = np.random.default_rng(0)
     cards = [Card(f"c{i}", " ".join(rng.choice(["red", "blue", "door", "boat", "key"], 4))) for i in range(40)]
     vectors = rng.standard_normal((40, 8)).astype(np.float32)
-    first = Index().plus(cards[:20], vectors[:20])
-    one = first.plus(cards[20:30], vectors[20:30])
-    other = first.plus(cards[30:], vectors[30:])
-    less = one.without([card.name for card in cards[5:25]]).plus(cards[7:8], vectors[7:8])
+    base = Index().plus(cards[:20], vectors[:20])
+    left = base.plus(cards[20:30], vectors[20:30])
+    right = base.plus(cards[30:], vectors[30:])
+    less = left.without([card.name for card in cards[5:25]]).plus(cards[7:8], vectors[7:8])
 
     for index, rows in (
-        (first, [*range(20)]),
-        (one, [*range(30)]),
-        (other, [*range(20), *range(30, 40)]),
+        (base, [*range(20)]),
+        (left, [*range(30)]),
+        (right, [*range(20), *range(30, 40)]),
         (less, [*range(5), *range(25, 30), 7]),
     ):
         again = Index().plus([cards[row] for row in rows], vectors[rows])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import logging
 import re
 from collections.abc import Iterable, Mapping
@@ -66,7 +65,7 @@ def cards_of(catalog: Any) -> list[Card]:
 
     Args:
         catalog: OpenAI function schemas, an MCP ``tools/list`` result, tools of MCP, FastMCP, LangChain, LlamaIndex
-            or Pydantic AI, functions, `Card` values, ``{name: description}``, or the path of a JSON file with schemas
+            or Pydantic AI, `Card` values, ``{name: description}``, or the path of a JSON file with schemas
             or of a folder with SKILL.md files. An entry of a dict may have a ``server``, a text or an object with
             ``name`` and ``description``, by which the tool is found too.
 
@@ -100,9 +99,8 @@ def _tools(catalog: Any) -> Iterable[Any]:
     if isinstance(catalog, Mapping):
         if isinstance(catalog.get("mcpServers"), Mapping):
             raise InputError("catalog: expected tools, got mcpServers: `tttembed tools serve` searches their tools")
-        for key in ("result", "tools"):
-            if isinstance(catalog.get(key), Mapping | list):
-                return _tools(catalog[key])
+        if isinstance(catalog.get("tools"), list):
+            return _tools(catalog["tools"])
         if isinstance(catalog.get("function"), Mapping) or {"name", "description"} <= catalog.keys():
             return [catalog]  # a tool alone
         return [_named(name, value) for name, value in catalog.items()]
@@ -124,14 +122,14 @@ def _named(name: Any, about: Any) -> Any:
 
 def _read_json(path: Path) -> Any:
     try:
-        found = parsed_json(path.read_text(encoding="utf-8-sig"))
+        catalog = parsed_json(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a JSON file of tools or a folder with SKILL.md files, got nothing") from exc
     except (ValueError, OSError) as exc:
         raise DataError(f"{path}: expected a JSON file of tools, got {exc}") from exc
-    if not isinstance(found, list | dict):
-        raise DataError(f"{path}: expected a list of tools or an object, got {type(found).__name__}")
-    return found
+    if not isinstance(catalog, list | dict):
+        raise DataError(f"{path}: expected a list of tools or an object, got {type(catalog).__name__}")
+    return catalog
 
 
 def _skills(folder: Path) -> Iterable[Any]:
@@ -199,10 +197,10 @@ def _card(tool: Any, remarks: dict[str, list[str]]) -> Card:
 
 def _server(tool: Any) -> str:
     """Name and description of the server that a tool is of, where its entry or its metadata says so; else empty."""
-    said = tool.get("server") if isinstance(tool, Mapping) else (getattr(tool, "meta", None) or {}).get(SERVER_META)
-    if isinstance(said, Mapping):
-        said = ": ".join(one for key in ("name", "description") if isinstance(one := said.get(key), str))
-    return said if isinstance(said, str) else ""
+    about = tool.get("server") if isinstance(tool, Mapping) else (getattr(tool, "meta", None) or {}).get(SERVER_META)
+    if isinstance(about, Mapping):
+        about = ": ".join(text for key in ("name", "description") if isinstance(text := about.get(key), str))
+    return about if isinstance(about, str) else ""
 
 
 def _parts(tool: Any) -> tuple[Any, Any, Any]:
@@ -213,8 +211,6 @@ def _parts(tool: Any) -> tuple[Any, Any, Any]:
     about: Any = getattr(tool, "metadata", None)
     if hasattr(about, "get_name") and hasattr(about, "description"):  # LlamaIndex
         return about.get_name(), about.description, getattr(about, "fn_schema", None)
-    if inspect.isroutine(tool):
-        return tool.__name__, inspect.getdoc(tool), None
     if not hasattr(tool, "name"):
         raise InputError(f"catalog: expected {_EXPECTED}, got an item of type {type(tool).__name__}")
     # LangChain keeps a class of pydantic, or a schema, in `args_schema`.
@@ -232,8 +228,8 @@ def _parameters(name: str, schema: Any, remarks: dict[str, list[str]]) -> list[s
     try:
         schema = schema.model_json_schema() if hasattr(schema, "model_json_schema") else schema
         about = {
-            key: one.get("description") if isinstance(one, Mapping) else None
-            for key, one in schema.get("properties", {}).items()
+            key: value.get("description") if isinstance(value, Mapping) else None
+            for key, value in schema.get("properties", {}).items()
         }
     except Exception as exc:  # noqa: BLE001 - a schema of the caller's types: anything may be wrong with it
         _log.debug("a schema of parameters was not read: %r", exc)

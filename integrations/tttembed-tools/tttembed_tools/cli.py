@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,23 +13,16 @@ from typing import Any
 import click
 from tttembed_store.cli.group import named
 
-from tttembed_rag.cli.group import Commands, Many, counted, say, text, together, write_json
+from tttembed_rag.cli.group import Commands, Many, counted, say, write_json
 from tttembed_rag.cli.options import rows_written
 
-# The options of a judge that is asked about tools that nobody called.
-judged = together(
-    click.option("--judge", metavar="SPEC", help="Asked about a sample of the tools that were listed and not called."),
-    click.option("--budget", default="pairs=200", metavar="CAPS", help="Of --judge, per day (UTC)."),
-    text("--price", "USD", "As for `tttembed worker`."),
-)
 abstains = click.option("--abstain", is_flag=True, help="Find no tool where none fits a request.")
 
 
 @click.command()
 @click.option("--seeds", default="0,1,2,3,4,5", type=Many(int, "N,..."), help="Splits.")
-@click.option("--out", type=Path, default=Path("tttembed-demo"), help="Report folder.")
 @rows_written
-def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
+def demo(seeds: tuple[int, ...], json_path: Path | None) -> None:
     """Watch an agent's search for tools get better from rewards alone.
 
     The tools are those of a made-up office whose people use one of two servers for each kind of work.
@@ -39,9 +31,7 @@ def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
 
     quiet = json_path is not None and str(json_path) == "-"
     say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
-    began = time.monotonic()
-    rows = run_tool_demo(seeds, out, say)
-    say(f"It took {time.monotonic() - began:.0f} s.")
+    rows = run_tool_demo(seeds, say)
     if json_path is not None:
         write_json(json_path, rows)
 
@@ -62,27 +52,21 @@ def tools() -> None:
 @click.option("--store", required=True, metavar="URL", help="Where the search keeps what was called.")
 @click.option("--embed", "embedder", default="minilm", metavar="SPEC", help="That of the search.")
 @abstains
-@judged
-def learn(
-    catalog: Path, store: str, embedder: str, *, abstain: bool, judge: str | None, budget: str, price: str
-) -> None:
+def learn(catalog: Path, store: str, embedder: str, *, abstain: bool) -> None:
     """Learn from the calls in a store, for every tenant, as `LearnedToolSearch.learn` does; one pass, for cron.
 
     A tenant is learned for where outcomes that no process has learned from are at least a tenth of the others.
     """
     from tttembed_store.sql import open_store
+    from tttembed_store.worker import GROWTH
 
-    from tttembed_rag.judging.spending import Budget, Price
     from tttembed_tools import LearnedToolSearch
 
-    caps, cost = Budget.parse(budget), Price.parse(price)
     with (
         open_store(store, create=False) as opened,
-        LearnedToolSearch(
-            catalog, embedder, store=opened, judge=judge, budget=caps, price=cost, abstain=abstain
-        ) as search,
+        LearnedToolSearch(catalog, embedder, store=opened, abstain=abstain) as search,
     ):
-        lessons = search.learn_for_all(grown=None)
+        lessons = search.learn_for_all(growth=GROWTH)
         for tenant, lesson in lessons.items():
             say(f"{named(tenant)}: {lesson}")
         if not lessons:
@@ -115,7 +99,6 @@ def learn(
 @counted("--top", 8, "Tools found at most.")
 @click.option("--report", is_flag=True, help="A third tool, report_outcome, for tools that are called elsewhere.")
 @abstains
-@judged
 def serve(
     catalog: Path,
     store: str | None,
@@ -128,9 +111,6 @@ def serve(
     *,
     report: bool,
     abstain: bool,
-    judge: str | None,
-    budget: str,
-    price: str,
 ) -> None:
     """An MCP server in front of other MCP servers, with two tools: search_tools and call_tool.
 
@@ -141,20 +121,18 @@ def serve(
     import asyncio
 
     from tttembed_rag import context
-    from tttembed_rag.judging import Budget, Price
     from tttembed_tools import LearnedToolSearch
     from tttembed_tools.hosts import mcp as mcp_front
 
     servers = mcp_front.read_servers(catalog)
     way = {"transport": "stdio"} if http is None else _address(http)
-    said = logging.StreamHandler(sys.stderr)
-    said.setFormatter(logging.Formatter("%(message)s"))
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(logging.Formatter("%(message)s"))
     for ours in ("tttembed_rag", "tttembed_store", "tttembed_tools"):
-        logging.getLogger(ours).addHandler(said)
+        logging.getLogger(ours).addHandler(lines)
     logging.getLogger("tttembed_tools").setLevel(logging.INFO)
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)  # it may quote addresses and commands with secrets
-    caps, cost = Budget.parse(budget), Price.parse(price)
-    search = LearnedToolSearch([], embedder, store=store, judge=judge, budget=caps, price=cost, abstain=abstain)
+    search = LearnedToolSearch([], embedder, store=store, abstain=abstain)
 
     def end(*_: object) -> None:
         search.close()
@@ -163,9 +141,9 @@ def serve(
     # uvicorn takes a signal first, ends what is under way, and raises it once more.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with search, context(tenant=tenant, source=source):
-        server = mcp_front.front(servers, search, about=mcp_front.described(catalog), k=top, every=every, report=report)
-        asyncio.run(mcp_front.serve(server, search, every=every, **way))
+    server = mcp_front.front(servers, search, about=mcp_front.described(catalog), k=top, every=every, report=report)
+    with search, search.learning(every, tenants=[tenant]), context(tenant=tenant, source=source):
+        asyncio.run(server.run_async(show_banner=False, **way))
 
 
 def _address(text: str) -> dict[str, Any]:

@@ -140,22 +140,3 @@ class Index:
         lift = np.zeros_like(scores)
         lift[list(first)] = np.ptp(scores) + 1
         return scores + lift
-
-
-_EMPTY = Index()
-
-
-class Items:
-    """The items that tenants may find: those of all, or each tenant's *own*; it never changes."""
-
-    def __init__(self, *, own: bool = False, indexes: Mapping[str, Index] | None = None) -> None:
-        self.own = own
-        self._indexes = dict(indexes or {})
-
-    def for_tenant(self, tenant: str) -> Index:
-        """The items of a tenant."""
-        return self._indexes.get(tenant if self.own else "", _EMPTY)
-
-    def having(self, tenant: str, index: Index) -> Items:
-        """With other items of a tenant."""
-        return Items(own=self.own, indexes=self._indexes | {tenant if self.own else "": index})

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+from weakref import finalize
 
 import numpy as np
 from cachetools import LRUCache
@@ -17,25 +18,20 @@ from tttembed_store.background import checked_interval
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.wrapped import FrameworkEmbedder
 from tttembed_rag.errors import InputError, check_count, check_text, in_brief
-from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards.columns import DEFAULT_TASK
 from tttembed_rag.serving.context import context, context_value, current_tenant
 from tttembed_rag.serving.log import Known
 from tttembed_rag.vectors.checks import FloatArray
-from tttembed_tools.asking import DAILY, UnusedJudge
 from tttembed_tools.catalog import Card
-from tttembed_tools.explaining import SearchExplanation, explained
-from tttembed_tools.index import Index, Items, best, texts_of
-from tttembed_tools.learner import OutcomeLearner
-from tttembed_tools.learning import FAILED, SUCCEEDED, Lesson, fits, usable, weight_of
+from tttembed_tools.explaining import explained
+from tttembed_tools.index import Index, best, texts_of
+from tttembed_tools.learning import FAILED, SUCCEEDED, Lesson, OutcomeLearner, any_served, fits, usable, weight_of
 from tttembed_tools.outcomes import Outcomes, PastRequest
-from tttembed_tools.own import OwnOutcomes
 
 if TYPE_CHECKING:
     from tttembed_store.sql import Store
     from tttembed_store.worker import Step, Worker
 
-    from tttembed_rag.judges import Judge
     from tttembed_rag.offsets.offsets import Offsets
 
 _log = logging.getLogger(__name__)
@@ -46,6 +42,7 @@ _REMEMBERED, _LONGEST, _ASSUMED = 5000, 50, 10
 LAST = 2000
 # A text that every model embeds.
 _WORD = "text"
+_EMPTY = Index()
 # Seconds in which the last round of the background ends.
 _LAST_ROUND = 30.0
 
@@ -63,24 +60,19 @@ class LearnedSearch:
         embed: The embedding model: an `Embedder`, an object of LangChain or LlamaIndex, or the text of one as
             `tttembed_rag.embedders.open_embedder` takes it. None is all-MiniLM-L6-v2 (``minilm``).
         store: An open store, or its URL, shared by any number of processes; None learns in this process.
-        judge: Who says, while something is learned, whether some of the items that were listed for a request and that
-            nobody used would have served it: any judge, or the text of one as `tttembed judge` takes it. It needs a
-            store. None asks nobody.
-        budget: Caps on what judges of the store may cost in a day (UTC), over all processes.
-        price: What the judge's usage costs; needed where the budget caps money.
         abstain: Whether nothing is found where nothing fits: below the floor of a task's requests for which an item
             helped, of which at most 5 % are refused (90 %). It begins with 45 requests or named sources.
         last: Requests of a tenant that are learned from at most: the last ones of each source, >= 2.
 
     Raises:
-        InputError: The items, the model or the judge are not what was expected.
+        InputError: The items or the model are not what was expected.
         EmbedderError: The model cannot be loaded, or embeds no items.
         StoreError: The store cannot be opened.
     """
 
-    # What items are called in messages, and the state in which nobody has any.
+    # What items are called in messages, and whether each tenant has its own.
     _kind: ClassVar[str] = "items"
-    _nothing: ClassVar[Items] = Items()
+    _apart: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -88,25 +80,19 @@ class LearnedSearch:
         embed: Any = None,
         *,
         store: Store | str | None = None,
-        judge: Judge | str | None = None,
-        budget: Budget = DAILY,
-        price: Price | None = None,
         abstain: bool = False,
         last: int = LAST,
     ) -> None:
         self._embedder = _embedder(embed)
         self._abstain = abstain
         self._adding = Lock()
-        self._items = self._nothing
+        self._indexes: dict[str, Index] = {}  # by tenant, or that of all
         self._width = 0
         self.add(items)
-        if judge is not None and store is None:
-            raise InputError("judge: expected a store beside it, which keeps its answers and what they cost, got none")
         self._outcomes = Outcomes(store, self._embedder.fingerprint, last)
-        self._outcomes.close_with(self)
-        self._own = OwnOutcomes(self._outcomes)
-        asked = None if judge is None else UnusedJudge(self._outcomes, judge, budget, price or Price())
-        self._learner = OutcomeLearner(self._outcomes, lambda: self._items, asked, abstain=abstain)
+        if store is None:
+            finalize(self, self._outcomes.close)  # nothing of it could be read again
+        self._learner = OutcomeLearner(self._outcomes, self.index_of, abstain=abstain)
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         # By tenant, task and text of a request, the names that were listed since an outcome of it was kept.
         self._listed: LRUCache[tuple[str, str, str], dict[str, None]] = LRUCache(_REMEMBERED)
@@ -126,10 +112,17 @@ class LearnedSearch:
         """What is served to the caller's tenant, the learned weight of BM25 in its settings; None before anything."""
         return self._outcomes.live.current
 
+    def index_of(self, tenant: str) -> Index:
+        """The items that a tenant may find."""
+        return self._indexes.get(tenant if self._apart else "", _EMPTY)
+
     @property
     def _index(self) -> Index:
-        """The items that the caller's tenant may find."""
-        return self._items.for_tenant(current_tenant())
+        return self.index_of(current_tenant())
+
+    @_index.setter
+    def _index(self, index: Index) -> None:
+        self._indexes[current_tenant() if self._apart else ""] = index
 
     def _cards(self, items: Any) -> list[Card]:
         """Items as cards, one for each name."""
@@ -155,7 +148,7 @@ class LearnedSearch:
             if fresh:
                 index = self._grown(index, fresh)
                 self._width = index.width or self._width
-                self._items = self._items.having(current_tenant(), index)
+                self._index = index
             return len(set(index.cards).intersection(fresh))
 
     def _grown(self, index: Index, cards: list[Card]) -> Index:
@@ -175,11 +168,9 @@ class LearnedSearch:
         if isinstance(names, str):
             raise InputError(f"names: expected a list of names, got {names!r:.80}")
         with self._adding:
-            self._items = self._items.having(current_tenant(), self._index.without(names))
+            self._index = self._index.without(names)
 
-    def __call__(
-        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
-    ) -> list[str]:
+    def __call__(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
         """Names of the best items for a request, best first.
 
         What helped the source of the caller's `context` comes first where it asks the same again, or nearly the same;
@@ -192,20 +183,18 @@ class LearnedSearch:
         Args:
             query: The request.
             k: Names at most, >= 1.
-            task: The task key whose offset is served, a server or a namespace; None is the caller's `context`.
             among: The names that may be found; None is all.
         """
         _check(query, k)
-        check_text("task", task)
         if not query.strip() or not len(self._index):
             return []
         vector, index = self._vector(query), self._index
         if not len(index):  # the last item went meanwhile
             return []
-        task = context_value("task") if task is None else task
+        task = context_value("task")
         offsets, offset, _ = self._outcomes.live.serving(query, task)
         named = [name for name in index.named(query) if among is None or name in among]
-        own = self._own_rows(index, query, vector, task)
+        own = self._own_rows(index, query, vector)
         if vector is not None and offsets is not None:
             if self._abstain and not own and not fits(offsets, index, vector, task):
                 return named[:k]
@@ -218,9 +207,9 @@ class LearnedSearch:
             order = allowed[best(scores[allowed], k)]
         names = [index.cards[row].name for row in order]
         missed = [name for name in named if name not in names][:k]
-        return self.listed(query, [*names[: k - len(missed)], *missed], task=task)
+        return self.listed(query, [*names[: k - len(missed)], *missed])
 
-    def listed(self, query: str, names: list[str], *, task: str | None = None) -> list[str]:
+    def listed(self, query: str, names: list[str]) -> list[str]:
         """Note that *names* were listed for a request, where another search or process did it, and give them back.
 
         What this search finds is noted already. Of items that were listed and not used it is learned that they were no
@@ -228,29 +217,27 @@ class LearnedSearch:
         process, is taken to be from a list of ten.
         """
         with self._remembering:
-            self._listed.setdefault(_place(query, task), {}).update(dict.fromkeys(names))
+            self._listed.setdefault(_place(query), {}).update(dict.fromkeys(names))
         return names
 
-    async def asearch(
-        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
-    ) -> list[str]:
+    async def asearch(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
         """The same, without holding up the event loop."""
-        return await asyncio.to_thread(self, query, k, task=task, among=among)
+        return await asyncio.to_thread(self, query, k, among=among)
 
-    def explain(self, query: str, k: int = 10, *, task: str | None = None) -> SearchExplanation:
-        """Why these items are found: ranks before and after, and the earlier requests that moved them."""
+    def explain(self, query: str, k: int = 10) -> str:
+        """Why these items are found: ranks before and now, and the nearest requests that each has helped."""
         _check(query, k)
         index, vector = self._index, self._vector(query)
-        task = context_value("task") if task is None else task
         if vector is None or not len(index):
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
-        own = self._own_rows(index, query, vector, task)
+        own, task = self._own_rows(index, query, vector), context_value("task")
         return explained(index, query, vector, self.offsets, self.requests(), own=own, k=k, task=task)
 
-    def _own_rows(self, index: Index, query: str, vector: FloatArray | None, task: str | None) -> list[int]:
+    def _own_rows(self, index: Index, query: str, vector: FloatArray | None) -> list[int]:
         """The rows of the items that helped the caller's source with the same request."""
         source = context_value("source") or ""
-        helped = self._own.helped(query, vector, index.middle, task=task or DEFAULT_TASK, source=source)
+        task = context_value("task") or DEFAULT_TASK
+        helped = self._outcomes.helped(query, vector, index.middle, task=task, source=source)
         return [index.keys[key] for key in helped if key in index.keys]
 
     def used(
@@ -259,7 +246,6 @@ class LearnedSearch:
         name: str,
         succeeded: bool = True,
         *,
-        task: str | None = None,
         source: str | None = None,
         at: float | None = None,
     ) -> bool:
@@ -272,7 +258,6 @@ class LearnedSearch:
             query: The text of the request, as it was searched.
             name: The name of the item.
             succeeded: Whether it did what it was used for.
-            task: As for the search.
             source: Who used it, such as a user or an agent, of whom none counts as more than one voice near a
                 request; None is the source of the caller's `context`. Without any, the request is a voice of its own.
             at: When the request was searched, in Unix seconds: where it was forgotten since, nothing is kept. None is
@@ -283,7 +268,6 @@ class LearnedSearch:
         """
         at = time.time() if at is None else at  # what is forgotten from now on is not brought back
         _check(query, 1)
-        check_text("task", task)
         check_text("source", source)
         if succeeded not in (True, False):  # any other word would count as a success
             raise InputError(f"succeeded: expected True or False, got {succeeded!r:.80}")
@@ -296,18 +280,16 @@ class LearnedSearch:
         vector = self._vector(query)
         if vector is None:
             return False  # logged
-        task = (context_value("task") if task is None else task) or DEFAULT_TASK
         source = context_value("source") or "" if source is None else source
         reward = SUCCEEDED if succeeded else FAILED
-        if (place := _place(query, task)) not in self._listed:
-            self(query, _ASSUMED, task=task)
+        if (place := _place(query)) not in self._listed:
+            self(query, _ASSUMED)
         with self._remembering:  # a list is kept once
             listed, self._listed[place] = self._listed.get(place, {}), {}
         rows = list(dict.fromkeys([row, *(index.rows[other] for other in listed if other in index.rows)]))[:_LONGEST]
-        cards, rewards = [index.cards[other] for other in rows], [reward if other == row else None for other in rows]
+        cards = [index.cards[other] for other in rows]
         known = Known(vector, index.vectors[rows], doc_ids=[card.key for card in cards])
-        self._outcomes.note(query, cards, rewards, known, task=task, source=source, at=at)
-        self._own.note(query, vector, index.cards[row].key, reward, task=task, source=source)
+        self._outcomes.note(query, cards, reward, known, task=place[1], source=source, at=at)
         return True
 
     def requests(self) -> list[PastRequest]:
@@ -319,22 +301,23 @@ class LearnedSearch:
         self.flush()
         return self._outcomes.requests(current_tenant(), self._width)
 
-    def learn(self, *, grown: float = 0.0) -> Lesson:
+    def learn(self) -> Lesson:
         """Learn from all uses of the caller's tenant, and serve what they support.
-
-        Args:
-            grown: Learn only where the outcomes that nothing was learned from are this share of the others, >= 0.
 
         Raises:
             StoreUnavailable: The store is away; what was served stays.
         """
         self.flush()  # what is written later is new in the next pass
-        return self._lesson(self._worker(grown).learn(current_tenant())[-1])
+        return self._lesson(self._worker().learn(current_tenant())[-1])
 
-    def learn_for_all(self, *, grown: float | None = 0.0) -> dict[str, Lesson]:
-        """The same for every tenant with something new, by name; None learns where there is a tenth more."""
+    def learn_for_all(self, *, growth: float = 0.0) -> dict[str, Lesson]:
+        """The same for every tenant with something new, by name.
+
+        Args:
+            growth: Learn only where the outcomes that nothing was learned from are this share of the others, >= 0.
+        """
         self.flush()
-        steps = self._worker(grown).round()
+        steps = self._worker(growth).round()
         return {step.tenant: self._lesson(step) for step in steps if step.tenant is not None}
 
     @contextmanager
@@ -345,7 +328,9 @@ class LearnedSearch:
             every: Seconds between two rounds, > 0.
             tenants: The tenants that are learned for; None is all.
         """
-        ended, worker = Event(), self._worker(None, tenants)
+        from tttembed_store.worker import GROWTH
+
+        ended, worker = Event(), self._worker(GROWTH, tenants)
         options = {"every": checked_interval("every", every), "stop": ended, "watch": self._learned}
         thread = Thread(target=worker.run, kwargs=options, name="tttembed-search", daemon=True)
         thread.start()
@@ -355,11 +340,10 @@ class LearnedSearch:
             ended.set()
             thread.join(_LAST_ROUND)
 
-    def _worker(self, growth: float | None, tenants: Sequence[str] | None = None) -> Worker:
-        """A worker of the store that learns from outcomes, by its own growth rule where that is None."""
-        from tttembed_store.worker import GROWTH, Worker
+    def _worker(self, growth: float = 0.0, tenants: Sequence[str] | None = None) -> Worker:
+        """A worker of the store that learns from outcomes."""
+        from tttembed_store.worker import Worker
 
-        growth = GROWTH if growth is None else growth
         return Worker(self._outcomes.store, learner=self._learner, tenants=tenants, min_new=1, growth=growth)
 
     def _lesson(self, step: Step) -> Lesson:
@@ -368,7 +352,8 @@ class LearnedSearch:
             self._outcomes.look(step.tenant or "")
             requests = usable(self._outcomes.requests(current_tenant(), self._width), self._index)
             reason = step.detail.removeprefix(f"version {step.version}: ")
-            return Lesson.of(len(requests), self.offsets, reason, published=step.version is not None)
+            served = self.offsets
+            return Lesson(len(requests), weight_of(served), any_served(served), step.version is not None, reason)
 
     def _learned(self, step: Step) -> None:
         """Serve and log what the background learned."""
@@ -404,9 +389,9 @@ class LearnedSearch:
         return vector
 
 
-def _place(query: str, task: str | None) -> tuple[str, str, str]:
-    """Where the list of a request stands: that of the caller's tenant, and of the *task* or the caller's."""
-    return current_tenant(), (context_value("task") if task is None else task) or DEFAULT_TASK, query
+def _place(query: str) -> tuple[str, str, str]:
+    """Where the list of a request stands: that of the caller's tenant and task."""
+    return current_tenant(), context_value("task") or DEFAULT_TASK, query
 
 
 def _embedder(embed: Any) -> Embedder:

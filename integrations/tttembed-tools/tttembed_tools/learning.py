@@ -2,18 +2,20 @@
 
 What is known of a request is which items were listed for it, and which of them helped. An item that helped is compared
 with those that were listed and that nobody used: they count as no better, and only while offsets are fitted, as no
-reward of them is kept. What was not listed was not refused. Where a judge was asked about an item, its verdict counts.
+reward of them is kept. What was not listed was not refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tttembed_store.sql.records import TOOL_CALLS
 
+from tttembed_rag.errors import RewardError
 from tttembed_rag.fitting.measures import PLACES
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.floors import floor_of
@@ -26,7 +28,10 @@ from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 from tttembed_rag.vectors.rows import Float64
 from tttembed_tools.index import WEIGHT, WEIGHTS, Index, best, fused
-from tttembed_tools.outcomes import PastRequest
+from tttembed_tools.outcomes import Outcomes, PastRequest
+
+if TYPE_CHECKING:
+    from tttembed_store.worker import Findings, Tenant
 
 # Rewards of an item that was used and helped, and of one that did not: a tool that failed by its own error.
 SUCCEEDED, FAILED = 1.0, 0.2
@@ -36,6 +41,8 @@ _BACKGROUND = 10
 _SCOPES: tuple[AnyScope, ...] = ("auto", "task")
 # In the settings of offsets, the weight of BM25.
 KEYWORD_WEIGHT = "bm25_weight"
+# Offsets that a verdict explains, at most.
+_EXPLAINED = 3
 # Who uses items without a name: a source of its own for each request, as no judge vouches for what users say.
 _NAMELESS = "(no name)"
 
@@ -58,15 +65,14 @@ class Lesson:
     published: bool
     reason: str
 
-    @classmethod
-    def of(cls, requests: int, offsets: Offsets | None, reason: str, *, published: bool = False) -> Lesson:
-        """The lesson of a pass after which *offsets* are served."""
-        moves = offsets is not None and any(offset.served for offset in offsets.values())
-        return cls(requests, weight_of(offsets), moves, published, reason)
-
     def __str__(self) -> str:
         verdict = "published" if self.published else "nothing new"
         return f"{verdict}: {self.requests} requests, weight of BM25 {self.weight:g}; {self.reason}"
+
+
+def any_served(offsets: Offsets | None) -> bool:
+    """Whether any of the *offsets* is served."""
+    return offsets is not None and any(offset.served for offset in offsets.values())
 
 
 def weight_of(offsets: Offsets | None) -> float:
@@ -81,17 +87,14 @@ def usable(requests: Sequence[PastRequest], index: Index) -> list[PastRequest]:
     return sorted(helped, key=lambda request: (request.task, request.query, request.source, request.query_id))
 
 
-def learn(
-    requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
-) -> Offsets:
+def learn(requests: Sequence[PastRequest], index: Index) -> Offsets:
     """Offsets for the requests of `usable`, at least two, with the weight of BM25 in their settings.
 
     Both are decided at the end of the whole search: `tune` chooses the weight, then `fit` asks its gate about lists of
     both legs, in which what was listed for a request is ranked: of other items nobody knows whether they would have
     helped. Of a local offset for each task and a constant one, those are taken by which these lists gain more.
-    *verdicts* are rewards of items that nobody used, for each request, by the keys of their cards.
     """
-    rewards = rewards_of_outcomes(requests, index, verdicts)
+    rewards = rewards_of_outcomes(requests, index)
     keyword = {request.query_id: index.keywords.scores(request.query) for request in requests}
     known: dict[str, set[int]] = {}
     for request in requests:
@@ -159,9 +162,7 @@ def _gained(offsets: Offsets) -> float:
     return sum(offset.n * (offset.evidence.gain or 0.0) for offset in own)
 
 
-def rewards_of_outcomes(
-    requests: Sequence[PastRequest], index: Index, verdicts: Sequence[Mapping[str, float]] | None = None
-) -> Rewards:
+def rewards_of_outcomes(requests: Sequence[PastRequest], index: Index) -> Rewards:
     """The outcomes of each request, beside the items that were listed and that no source used for it."""
     known = [
         {index.keys[key]: reward for key, reward in request.outcomes.items() if key in index.keys}
@@ -172,11 +173,11 @@ def rewards_of_outcomes(
         used.setdefault((request.task, request.query_id), set()).update(request.outcomes)
     candidates: list[IntArray] = []
     values = []
-    for place, (request, own) in enumerate(zip(requests, known, strict=True)):
-        others = [index.keys[key] for key in unused([request], used[request.task, request.query_id], index)]
-        judged = verdicts[place] if verdicts else {}
+    for request, own in zip(requests, known, strict=True):
+        by_any = used[request.task, request.query_id]
+        others = [index.keys[key] for key in request.shown if key in index.keys and key not in by_any]
         candidates.append(np.array([*own, *others], dtype=np.intp))
-        values.append(np.array([*own.values(), *(judged.get(index.cards[row].key, 0.0) for row in others)]))
+        values.append(np.array([*own.values(), *[0.0] * len(others)]))
     listed = dict.fromkeys(np.concatenate(candidates).tolist())  # in the order of their rows
     row_of = {item: row for row, item in enumerate(listed)}
     return Rewards.from_indexed(
@@ -192,7 +193,46 @@ def rewards_of_outcomes(
     )
 
 
-def unused(requests: Iterable[PastRequest], used: Collection[str], index: Index) -> list[str]:
-    """The keys of the items that are still there, were listed for *requests*, and were not *used*, in their order."""
-    listed = dict.fromkeys(key for request in requests for key in request.shown)
-    return [key for key in listed if key in index.keys and key not in used]
+class OutcomeLearner:
+    """A `tttembed_store.worker.Learner` of what moves the search over some items.
+
+    Args:
+        outcomes: Where outcomes are kept.
+        index_of: Gives the items of a tenant as they are now.
+        abstain: Whether the floor of the search is served.
+    """
+
+    judge = TOOL_CALLS
+
+    def __init__(self, outcomes: Outcomes, index_of: Callable[[str], Index], *, abstain: bool) -> None:
+        self.embedder = outcomes.embedder
+        self._outcomes, self._index_of, self._abstain = outcomes, index_of, abstain
+
+    def learn(self, tenant: Tenant) -> Findings:
+        """What the outcomes of *tenant* support.
+
+        Raises:
+            RewardError: For fewer than two requests an item helped that is here.
+        """
+        from tttembed_store.worker import Findings
+
+        index = self._index_of(tenant.name)
+        requests = usable(self._outcomes.requests(tenant.name, index.width), index)
+        if len(requests) < 2:
+            raise RewardError("expected at least 2 requests for which an item helped")
+        if self._outcomes.alone(tenant.name, requests):  # it is believed like a user of his own search
+            requests = [replace(request, source="") for request in requests]
+        offsets = learn(requests, index)
+        weight = offsets.settings[KEYWORD_WEIGHT]
+        why = [f"{offset.key} {offset.evidence}" for offset in offsets.values()][:_EXPLAINED]
+        if weight != WEIGHT:
+            why.append(f"BM25 weighs {weight:g} instead of {WEIGHT:g}")
+        return Findings(
+            offsets,
+            serves=any_served(offsets)
+            or weight != WEIGHT
+            or (self._abstain and any(offsets.floor(task) is not None for task in offsets.tasks)),
+            queries=len(requests),
+            rewards=sum(len(request.outcomes) for request in requests),
+            why="; ".join(why),
+        )

@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 from tttembed_rag.serving.context import current_tenant
 from tttembed_tools.catalog import Card
-from tttembed_tools.index import Items
 from tttembed_tools.learned import LearnedSearch
 
 _log = logging.getLogger(__name__)
@@ -21,7 +20,7 @@ class LearnedRecall(LearnedSearch):
     """
 
     _kind = "memories"
-    _nothing = Items(own=True)
+    _apart = True
 
     def texts(self, names: Collection[str]) -> dict[str, str]:
         """The texts of the caller's memories of these *names*, in their order; without those that are not there."""
@@ -41,6 +40,5 @@ class LearnedRecall(LearnedSearch):
         self.remove(names)
         keys = {name: Card(name, "").key for name in names}
         stored = self._outcomes.forget(current_tenant(), keys.values())
-        self._own.forget()
         if unknown := sum(name not in here and key not in stored for name, key in keys.items()):
             _log.warning("%d of %d memories were not there to be forgotten", unknown, len(keys))

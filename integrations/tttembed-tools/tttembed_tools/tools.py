@@ -32,9 +32,9 @@ class LearnedToolSearch(LearnedSearch):
     def _cards(self, items: Any) -> list[Card]:
         return cards_of(items)
 
-    def turn(self, task: str | None = None) -> Turn:
+    def turn(self) -> Turn:
         """One turn of an agent: searches that repeat a request in other words join it."""
-        return Turn(self, task)
+        return Turn(self)
 
 
 class Turn:
@@ -47,23 +47,21 @@ class Turn:
 
     Args:
         search: The search.
-        task: The task key of its requests; None is the caller's `context`.
     """
 
-    def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
+    def __init__(self, search: LearnedToolSearch) -> None:
         self._search = search
-        self._task = task
         self._request, self._at = "", 0.0  # its first words, and when they were searched last
         self._listed: set[str] = set()
         self._worked: set[str] = set()
 
     def search(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
         """Names of the best tools for *query*, best first."""
-        return self.note(query, self._search(query, k, task=self._task, among=among))
+        return self.note(query, self._search(query, k, among=among))
 
     async def asearch(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
         """The same, without holding up the event loop."""
-        return self.note(query, await self._search.asearch(query, k, task=self._task, among=among))
+        return self.note(query, await self._search.asearch(query, k, among=among))
 
     def note(self, query: str, names: list[str]) -> list[str]:
         """Note that *names* were listed for *query*, and give them back."""
@@ -72,7 +70,7 @@ class Turn:
         if query == self._request:
             self._at = time.time()
         self._listed.update(names)
-        return self._search.listed(self._request, names, task=self._task)
+        return self._search.listed(self._request, names)
 
     def used(self, tool: str, succeeded: bool = True) -> None:
         """Keep that *tool* was called, and whether it worked."""
@@ -80,7 +78,7 @@ class Turn:
             return
         if succeeded:
             self._worked.add(tool)
-        self._search.used(self._request, tool, succeeded, task=self._task, at=self._at)
+        self._search.used(self._request, tool, succeeded, at=self._at)
 
 
 class Turns:
@@ -91,12 +89,10 @@ class Turns:
 
     Args:
         search: The search.
-        task: The task key of all requests; None is the caller's `context`.
     """
 
-    def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
+    def __init__(self, search: LearnedToolSearch) -> None:
         self._search = search
-        self._task = task
         # By tenant, source and key.
         self._turns: LRUCache[tuple[str, str, str], Turn] = LRUCache(_TURNS)
         self._lock = Lock()
@@ -127,9 +123,9 @@ class Turns:
     def _searching(self, key: str) -> Turn:
         """The turn of a key, which searches now."""
         if not key:
-            return Turn(self._search, self._task)
+            return Turn(self._search)
         with self._lock:
-            turn: Turn = self._turns.setdefault(_place(key), Turn(self._search, self._task))
+            turn: Turn = self._turns.setdefault(_place(key), Turn(self._search))
             return turn
 
     def _names(self, tools: Collection[Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Small drawings as inline SVG: levels, gains one by one, their course with intervals, amounts per day.
+"""Small drawings as inline SVG: levels, gains one by one, their course, amounts per day.
 
 Colours come from the page's style by class, so that they fit a light and a dark page. The title of each drawing says
 what it shows, for readers who do not see it. A filled mark is served, a hollow one is not.
@@ -7,29 +7,12 @@ what it shows, for readers who do not see it. A filled mark is served, a hollow 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 # Units of a drawing; the page scales it to at most 1.4 times as many pixels.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360.0, 150.0, 46.0, 8.0, 12.0, 22.0
 # Of a level: the height of its row, and of its bar.
 _ROW, _BAR = 34.0, 12.0
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A value that is drawn, with the ends of its whisker, if any; a filled mark is served."""
-
-    value: float
-    interval: tuple[float, float] | None = None
-    filled: bool = True
-
-
-def extent(marks: Sequence[Mark]) -> tuple[float, float]:
-    """The least and the greatest number of an axis that shows all *marks* and zero; never the same."""
-    numbers = [0.0, *(number for mark in marks for number in (mark.value, *(mark.interval or ())))]
-    low, high = min(numbers), max(numbers)
-    return (low, high) if high > low else (low - 1.0, high + 1.0)
 
 
 def levels(measure: str, values: Mapping[str, float], beside: Collection[str]) -> str:
@@ -50,7 +33,7 @@ def levels(measure: str, values: Mapping[str, float], beside: Collection[str]) -
 
 def bars(title: str, values: Sequence[float], label: Callable[[float], str], first: str, last: str) -> str:
     """A vertical bar for each of *values*, from the *first* to the *last*, above or below a line at zero."""
-    svg, y, step = _chart(title, [Mark(value) for value in values], label)
+    svg, y, step = _chart(title, values, label)
     for place, value in enumerate(values):
         top, bottom = sorted((y(value), y(0.0)))
         if value:
@@ -60,26 +43,26 @@ def bars(title: str, values: Sequence[float], label: Callable[[float], str], fir
     return ET.tostring(svg, encoding="unicode")
 
 
-def course(title: str, marks: Sequence[Mark], first: str, last: str) -> str:
-    """Values with vertical whiskers, one after the other from the *first* moment to the *last*."""
-    svg, y, step = _chart(title, marks, "{:+.3f}".format)
-    for place, mark in enumerate(marks):
+def course(title: str, marks: Sequence[tuple[float, bool]], first: str, last: str) -> str:
+    """Values, each with whether it is served, one after the other from the *first* moment to the *last*."""
+    svg, y, step = _chart(title, [value for value, _ in marks], "{:+.3f}".format)
+    for place, (value, served) in enumerate(marks):
         x = _LEFT + (place + 0.5) * step
-        if mark.interval is not None:
-            _add(svg, "line", "interval", x1=x, y1=y(mark.interval[0]), x2=x, y2=y(mark.interval[1]))
-        _add(svg, "circle", "filled" if mark.filled else "hollow", cx=x, cy=y(mark.value), r=4.0)
+        _add(svg, "circle", "filled" if served else "hollow", cx=x, cy=y(value), r=4.0)
     _ends(svg, first, last)
     return ET.tostring(svg, encoding="unicode")
 
 
 def _chart(
-    title: str, marks: Sequence[Mark], label: Callable[[float], str]
+    title: str, values: Sequence[float], label: Callable[[float], str]
 ) -> tuple[ET.Element, Callable[[float], float], float]:
-    """A drawing with lines at the least and the greatest number and at zero; the height of a number; a mark's room.
+    """A drawing with lines at the least and the greatest number and at zero; the height of a number; a value's room.
 
     A label that would lie on the label of zero is left out.
     """
-    low, high = extent(marks)
+    low, high = min(0.0, *values), max(0.0, *values)
+    if low == high:
+        low, high = -1.0, 1.0
     svg = _canvas(title, _WIDTH, _HEIGHT, "chart")
 
     def y(value: float) -> float:
@@ -89,7 +72,7 @@ def _chart(
         _add(svg, "line", "grid" if value else "zero", x1=_LEFT, y1=y(value), x2=_WIDTH - _RIGHT, y2=y(value))
         if not value or abs(y(value) - y(0.0)) > 12:
             _text(svg, label(value) if value else "0", _LEFT - 4, y(value) + 4, "end")
-    return svg, y, (_WIDTH - _LEFT - _RIGHT) / len(marks)
+    return svg, y, (_WIDTH - _LEFT - _RIGHT) / len(values)
 
 
 def _canvas(title: str, width: float, height: float, kind: str) -> ET.Element:

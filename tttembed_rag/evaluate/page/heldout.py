@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tttembed_rag.evaluate.measures import mean_interval
+from tttembed_rag.evaluate.measures import LEAST_GAIN, mean_interval
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
@@ -18,13 +18,11 @@ SHOWN = 10
 WORST, BEST = 10, 5
 # Share of the documents that are called the busiest.
 _BUSIEST = 0.01
-# Gain of direct rerank below which a share of it is a ratio of noise.
-_LEAST = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A candidate in the list of a query. At dose s it scores `score` + s `lift`: that is all that a ranking needs.
+    """A candidate in the list of a query, which scores `score` + `lift`.
 
     The *score* is its cosine similarity x·z to the base vector, the *lift* what the offset as served adds: alpha v·z.
     The *rank* is that under the base vector, 1 is the best. None of the query is worth more than a *best* one, by that
@@ -61,9 +59,9 @@ class Lists:
         """Whether a judge rewarded any of its candidates."""
         return any(listed.reward is not None for listed in self.candidates)
 
-    def ranked(self, dose: float = 1.0) -> list[Listed]:
-        """The candidates best first at a *dose*: 0 is the base vector, 1 as served."""
-        return sorted(self.candidates, key=lambda listed: (-listed.score - dose * listed.lift, listed.rank))
+    def ranked(self) -> list[Listed]:
+        """The candidates as served, best first."""
+        return sorted(self.candidates, key=lambda listed: (-listed.score - listed.lift, listed.rank))
 
     @property
     def moved(self) -> bool:
@@ -114,7 +112,7 @@ class HeldOut:
     def share(self) -> float | None:
         """The gain over that of direct rerank; None where direct rerank gains next to nothing."""
         most = self.rerank - self.raw
-        return self.gain / most if most >= _LEAST else None
+        return self.gain / most if most >= LEAST_GAIN else None
 
     @property
     def moved(self) -> bool:

@@ -37,7 +37,7 @@ def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells
     for collection, of_collection in sorted(zip(workload, splits, strict=True), key=lambda pair: pair[0].dataset.name):
         name, held_out = collection.dataset.name, _held_out(collection, of_collection, plan.depth)
         course = [mean_of(cell) for key, cell in cells.items() if (key[0], key[1], key[3]) == (name, "heldout", "auto")]
-        marks = [drawing.Mark(mean["delta"], filled=mean["published"] > 0) for mean in course]
+        marks = [(mean["delta"], mean["published"] > 0) for mean in course]
         ends = [f"{mean['rewarded_queries']:.0f} judged queries" for mean in (course[0], course[-1])]
         drawn_course = drawing.course("Change of nDCG@10 by judged queries", marks, *ends)
         facts = {"name": name, "held_out": held_out, "drawings": held_out_drawings(held_out)}

@@ -16,7 +16,7 @@ from tttembed_rag.vectors.checks import FloatArray, unit
 
 # What is shown at most: characters of a text, those of a candidate's text and of its id, and queries.
 _TEXT, _TITLE, _NAME, _EXAMPLES = 160, 100, 80, 5
-# Candidates that a list holds, shown ones and those that another dose may bring in.
+# Candidates that a list holds: more than are shown, as another order farther down is a move too.
 _CANDIDATES = 20
 
 

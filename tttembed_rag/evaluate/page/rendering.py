@@ -1,9 +1,7 @@
-"""Templates to pages: one file with style and drawings inside, that loads nothing and runs no script but ours."""
+"""Templates to pages: one file with style and drawings inside, that loads nothing and runs no script."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from datetime import UTC, datetime
 from importlib import resources
@@ -17,28 +15,21 @@ from tttembed_rag.evaluate.page.heldout import SHOWN, HeldOut
 _DIGEST = re.compile("[0-9a-f]{32}")
 
 
-def rendered(template: str, *, interactive: bool = False, **facts: Any) -> str:
+def rendered(template: str, **facts: Any) -> str:
     """The page of a *template*, PACKAGE/NAME such as ``tttembed_rag.evaluate.page/eval.html.jinja``.
 
     All texts in *facts* are escaped.
-
-    An *interactive* page has the script of the slider: its policy admits that one alone, by its digest.
     """
     jinja2 = require("jinja2", "report")
     markup = require("markupsafe", "report").Markup
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_text_of), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    style, script = (_text_of(f"{__package__}/{name}") for name in ("style.css", "dose.js"))
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    if interactive:
-        policy += f"; script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    style = markup(_text_of(f"{__package__}/style.css"))
     environment.filters |= {"drawn": markup, "when": when, "gain": _gain, "between": _between}
     environment.tests["said_by"] = _said_by
-    environment.globals |= {"listed": SHOWN, "interactive": interactive}
-    page: str = environment.get_template(template).render(
-        style=markup(style), script=markup(script), policy=policy, **facts
-    )
+    environment.globals["listed"] = SHOWN
+    page: str = environment.get_template(template).render(style=style, **facts)
     return page
 
 

@@ -71,25 +71,25 @@ def folder(rewards, tmp_path_factory):
 @pytest.fixture(scope="session")
 def vectors():
     """A function that gives every vector, bit by bit, by key."""
-    return lambda offsets: {key: one.vector.tobytes() for key, one in offsets.items()}
+    return lambda offsets: {key: offset.vector.tobytes() for key, offset in offsets.items()}
 
 
 @pytest.fixture(scope="session")
 def verdicts():
     """A function that gives the evidence of the shared offsets, by key."""
-    return lambda offsets: {key: one.evidence for key, one in offsets.items() if one.query_id is None}
+    return lambda offsets: {key: offset.evidence for key, offset in offsets.items() if offset.query_id is None}
 
 
 @pytest.fixture(scope="session")
 def labels_of():
     """A function that gives what the judge says of every candidate of some queries."""
 
-    def said(rewards, rows):
+    def labels(rewards, rows):
         pairs = [(row, pair) for row in rows for pair in range(rewards.starts[row], rewards.starts[row + 1])]
         names = rewards.doc_ids[rewards.candidates]
         return {(str(rewards.query_ids[row]), str(names[pair])): float(rewards.values[pair]) for row, pair in pairs}
 
-    return said
+    return labels
 
 
 @pytest.fixture(scope="session")
@@ -119,7 +119,7 @@ def holders():
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         return pid > 1
 
-    def found():
+    def actors():
         pids = []
         for entry in Path("/proc").iterdir():
             try:
@@ -129,4 +129,4 @@ def holders():
                 continue
         return sorted(pids)
 
-    return found
+    return actors

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import csv
 import multiprocessing
-import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from tttembed_store.shards import fit_sharded
 
-from tttembed_rag import Offsets, Rewards
+from tttembed_rag import Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 
@@ -28,27 +24,13 @@ pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 # Where shards are held
 
 
-def test_threads_and_scratch_files_change_no_bit(folder, vectors):
-    """Nor does the map of an executor."""
+def test_threads_change_no_bit(folder, vectors):
+    """The map of an executor takes the place of a loop."""
     alone = fit_sharded(folder(3), scope="task", gate_queries=200)
     with ThreadPoolExecutor(2) as pool:
-        offsets = fit_sharded(folder(3), scope="task", gate_queries=200, engine=pool.map, scratch=True)
+        offsets = fit_sharded(folder(3), scope="task", gate_queries=200, engine=pool.map)
 
     assert vectors(offsets) == vectors(alone)
-
-
-def test_scratch_query_vectors_lie_in_a_file(folder, tmp_path, monkeypatch):
-    """They are mapped from a file without a name, of which one descriptor stays open."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    part = Rewards.from_parquet(folder(3), part="part-00001.parquet", scratch=True)
-    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{tmp_path}/" in line]
-    opened = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
-
-    assert isinstance(part.query_vectors.base, np.memmap)
-    assert len(mapped) == 1
-    assert mapped[0].endswith("(deleted)")
-    assert sum(f"{tmp_path}/" in name for name in opened) == 1
-    assert np.array_equal(part.query_vectors, Rewards.from_parquet(folder(3), part="part-00001.parquet").query_vectors)
 
 
 @pytest.mark.slow
@@ -79,17 +61,17 @@ def test_the_command_fits_a_folder(folder, tmp_path, vectors):
 def test_an_audit_of_a_folder_is_drawn(rewards, folder, tmp_path, labels_of):
     """Pairs to label come from the files; options of other sources are refused here too."""
     audit = tmp_path / "audit.csv"
-    asked = ["audit", "draw", str(folder(3)), "--out", str(audit), "--count", "40"]
-    done = CliRunner().invoke(main, asked)
+    command = ["audit", "draw", str(folder(3)), "--out", str(audit), "--count", "40"]
+    done = CliRunner().invoke(main, command)
 
     assert done.exit_code == 0, done.output
     with audit.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
-    said = labels_of(rewards, range(600))
+    labels = labels_of(rewards, range(600))
     assert len(rows) == 39
-    assert all((row["query_id"], row["doc_id"]) in said for row in rows)
+    assert all((row["query_id"], row["doc_id"]) in labels for row in rows)
 
-    refused = CliRunner().invoke(main, [*asked, "--last", "3"])
+    refused = CliRunner().invoke(main, [*command, "--last", "3"])
     assert refused.exit_code == 2
     assert "--last: expected a store, a file or a BEIR folder" in refused.output
 
@@ -121,17 +103,17 @@ def test_options_of_other_sources_are_refused(folder, tmp_path, option):
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as connection:
+        connection.bind(("127.0.0.1", 0))
+        return connection.getsockname()[1]
 
 
 def wait_for_port(port):
     """Until a server listens there, or a minute has passed."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        with socket.socket() as one:
-            if not one.connect_ex(("127.0.0.1", port)):
+        with socket.socket() as connection:
+            if not connection.connect_ex(("127.0.0.1", port)):
                 return
         time.sleep(0.1)
 
@@ -153,15 +135,15 @@ def test_the_command_connects_to_a_cluster(cluster, folder, tmp_path, vectors):
     # One server process: Ray's proxy would start another one for every client, which may fail on a busy machine.
     served = [sys.executable, "-m", "ray.util.client.server", "--host=127.0.0.1", f"--port={port}", "--mode=legacy"]
     command = [sys.executable, "-m", "tttembed_rag", "fit", folder(5), "--out", out, "--scope", "task", "--no-gate"]
-    with (tmp_path / "server.txt").open("wb+") as said:
-        with subprocess.Popen([*served, f"--address={cluster.address}"], stdout=said, stderr=said) as server:
+    with (tmp_path / "server.txt").open("wb+") as output:
+        with subprocess.Popen([*served, f"--address={cluster.address}"], stdout=output, stderr=output) as server:
             wait_for_port(port)
             done = subprocess.run(
                 [*command, "--engine", f"ray://127.0.0.1:{port}"], check=False, capture_output=True, text=True
             )
             server.terminate()
-        said.seek(0)
-        assert done.returncode == 0, f"{done.stderr}\n{said.read().decode()}"
+        output.seek(0)
+        assert done.returncode == 0, f"{done.stderr}\n{output.read().decode()}"
 
     assert vectors(Offsets.load(out)) == vectors(fit_sharded(folder(5), scope="task", gate=False))
 

@@ -161,23 +161,25 @@ def test_a_small_folder_is_fitted_as_one(rewards, folder, vectors, verdicts):
 def test_verdicts_do_not_depend_on_the_shards(rewards, folder, verdicts):
     """One, three and eight shards: the same sample and evidence, which says what it is; as a local fit decides."""
     alone = fit(rewards)
-    found = [fit_sharded(folder(shards), gate_queries=400) for shards in (1, 3, 8)]
+    cuts = [fit_sharded(folder(shards), gate_queries=400) for shards in (1, 3, 8)]
 
-    assert verdicts(found[0]) == verdicts(found[1]) == verdicts(found[2])
-    assert {key: one.verdict for key, one in verdicts(found[0]).items()} == {
-        key: one.verdict for key, one in verdicts(alone).items()
+    assert verdicts(cuts[0]) == verdicts(cuts[1]) == verdicts(cuts[2])
+    assert {key: evidence.verdict for key, evidence in verdicts(cuts[0]).items()} == {
+        key: evidence.verdict for key, evidence in verdicts(alone).items()
     }
-    assert {one.evidence.verdict for one in found[0].values()} == {"published"}
-    assert all("asked of a sample of 400 of 600 rewarded" in one.details for one in verdicts(found[0]).values())
+    assert {offset.evidence.verdict for offset in cuts[0].values()} == {"published"}
+    assert all(
+        "asked of a sample of 400 of 600 rewarded" in evidence.details for evidence in verdicts(cuts[0]).values()
+    )
 
 
 def test_published_offsets_are_learned_from_all(rewards, folder):
     """In one shard, the very problem that the gate solves without a sample; private offsets for every query."""
     offsets, private = (fit_sharded(folder(1), scope=scope, gate_queries=400) for scope in ("task", "query"))
 
-    assert {one.query_id for one in private.values()} == set(rewards.query_ids.tolist())
-    assert np.mean([one.served for one in private.values()]) > 0.8
-    assert [one.served for one in offsets.values()] == [True, True]
+    assert {offset.query_id for offset in private.values()} == set(rewards.query_ids.tolist())
+    assert np.mean([offset.served for offset in private.values()]) > 0.8
+    assert [offset.served for offset in offsets.values()] == [True, True]
     for offset in offsets.values():
         kept = of_task(rewards, offset.task)
         case = Case.of(kept, gated(Recipe(), kept))
@@ -193,9 +195,9 @@ def test_queries_that_labels_name_are_in_the_sample(rewards, folder, labels_of):
     """However few of all they are: labels that agree with the judge confirm it in both tasks."""
     labels = labels_of(rewards, range(0, 600, 25))
     offsets = fit_sharded(folder(3), scope="task", gate_queries=60, audit=labels)
-    reasons = [one.evidence.details for one in offsets.values()]
+    reasons = [offset.evidence.details for offset in offsets.values()]
 
-    assert [one.served for one in offsets.values()] == [True, True]
+    assert [offset.served for offset in offsets.values()] == [True, True]
     assert all("trusted labels say" in reason for reason in reasons)
     assert all("asked of a sample of 81 of 600 rewarded" in reason for reason in reasons)
 
@@ -204,9 +206,9 @@ def test_samples_take_small_tasks_whole(rewards, tmp_path, verdicts):
     """A large task does not crowd out a small one, and the sample is no larger than asked."""
     kept = np.flatnonzero((rewards.tasks == "task0") | (np.arange(600) < 40))
     rewards.take(kept).to_parquet(tmp_path / "set", shards=4)
-    found = verdicts(fit_sharded(tmp_path / "set", scope="task", gate_queries=120))
+    evidence = verdicts(fit_sharded(tmp_path / "set", scope="task", gate_queries=120))
 
-    assert {key: one.n for key, one in found.items()} == {"task:task0": 100, "task:task1": 20}
+    assert {key: item.n for key, item in evidence.items()} == {"task:task0": 100, "task:task1": 20}
 
 
 @pytest.mark.parametrize(("most", "drawn"), [(59, 56), (60, 60), (1, 4)])
@@ -214,9 +216,9 @@ def test_a_sample_counts_a_query_once_for_each_of_its_sources(tmp_path, made, ve
     """Each comes with all of its rows, so that the gate holds no more of them than asked, save one query a task."""
     mean = made(120, 2)
     of_sources(mean, "F").to_parquet(tmp_path / "set", shards=3)
-    found = verdicts(fit_sharded(tmp_path / "set", scope="task", gate_queries=most))
+    evidence = verdicts(fit_sharded(tmp_path / "set", scope="task", gate_queries=most))
 
-    assert all(f"asked of a sample of {drawn} of 240 rewarded" in one.details for one in found.values())
+    assert all(f"asked of a sample of {drawn} of 240 rewarded" in item.details for item in evidence.values())
 
 
 def test_withheld_documents_and_their_copies_teach_nothing(tmp_path):
@@ -245,9 +247,10 @@ def test_local_offsets_are_of_a_sample_and_need_its_gate(folder):
     """They are decided on where they were learned; ungated ones would pass for offsets of all rewards."""
     offsets = fit_sharded(folder(3), scope="local", gate_queries=400)
 
-    assert {one.served for one in offsets.values()} == {True}
+    assert {offset.served for offset in offsets.values()} == {True}
     assert all(
-        one.evidence.details.endswith("asked of a sample of 400 of 600 rewarded queries") for one in offsets.values()
+        offset.evidence.details.endswith("asked of a sample of 400 of 600 rewarded queries")
+        for offset in offsets.values()
     )
     with pytest.raises(InputError, match="gate: expected True with scope='local' and more than 100 rewarded queries"):
         fit_sharded(folder(3), scope="local", gate=False, gate_queries=100)

@@ -221,7 +221,7 @@ def test_another_file_is_refused(tmp_path, sqlite_url, text, message):
     [
         (("a.jsonl", "--spans", "--scores-of", "m"), "expected --scores-of and --scale together"),
         (("a.jsonl", "--scores-of", "m", "--scale", "logit"), "--scores-of: expected spans"),
-        (("http://localhost/p",), "project: expected phoenix+http://HOST:6006/PROJECT"),
+        (("http://localhost/p",), "project: expected phoenix+http://HOST/PROJECT, or https"),
     ],
 )
 def test_bad_options_end_with_one_line(arguments, message, sqlite_url):

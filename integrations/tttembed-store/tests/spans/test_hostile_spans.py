@@ -59,7 +59,7 @@ def test_a_project_of_more_spans_than_the_limit_is_told(caplog, limit, cut):
 def test_spans_that_are_none_are_one_error(span):
     """Whatever stands in the list of a project, its command ends with one line."""
     client = SimpleNamespace(get_spans=lambda **_: [span])
-    with pytest.raises(DataError, match="project 'mine': expected spans of Phoenix"):
+    with pytest.raises(DataError, match="project 'mine': expected an answer of Phoenix"):
         PhoenixProject(SimpleNamespace(spans=client), "mine").spans()
 
 
@@ -94,6 +94,14 @@ def test_a_hostile_span_costs_itself_alone(tmp_path, sqlite_url, hostile):
 
     assert result.exit_code == 0, result.output
     assert ("tea", ["kettle"], None) in [(query.query, texts(query), query.vector) for _, query in read]
+
+
+@pytest.mark.parametrize("metadata", [DEEP, '{"tttembed_task": "bil'], ids=["deep", "cut"])
+def test_metadata_that_cannot_be_read_costs_the_task_alone(metadata):
+    """The query of the span is read without it."""
+    ((_, served),) = served_in([Span("1", "t", None, FINE | {"metadata": metadata})], Reader())
+
+    assert (served.query, texts(served), served.task) == ("tea", ["kettle"], "default")
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), 10**400, "high", None])

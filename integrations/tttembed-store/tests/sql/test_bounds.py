@@ -21,7 +21,7 @@ def deep(name, first, count, **facts):
 def documents_of(store):
     """The numbers of the documents that wait for another judge, by query."""
     waiting = store.judge_queue.waiting("another")
-    return [[int(shown.text.removeprefix("text ")) for shown in one.candidates] for one in waiting]
+    return [[int(shown.text.removeprefix("text ")) for shown in query.candidates] for query in waiting]
 
 
 class TestDepth:
@@ -135,7 +135,7 @@ class TestNames:
 
 def test_many_tenants_in_one_call(store):
     """Each has its own documents, also those of one name."""
-    served = [one for number in range(40) for one in traffic(2, tenant=f"t{number}")]
+    served = [query for number in range(40) for query in traffic(2, tenant=f"t{number}")]
     store.observe(served, judge=JUDGE)
 
     assert {store.counts(f"t{number}").documents for number in range(40)} == {store.counts("t0").documents}

@@ -46,7 +46,7 @@ def columns(rewards):
     return [rewards.query_ids.tolist(), *(array.tolist() for array in arrays)]
 
 
-def told(queries, documents, rewards):
+def line_of(queries, documents, rewards):
     """The line that says how much is left out."""
     counts = f"{queries:d} query vectors, {documents:d} document vectors, {rewards} rewards"
     return [f"tenant 'a': damaged, and left out of what is learned: {counts}"]
@@ -58,23 +58,23 @@ def test_a_damaged_vector_takes_its_query_or_its_pairs_out(store, of, what, capl
     """What is learned equals what a store learns that never saw these, and one line tells of it."""
     whole = traffic(12, tenant="b")
     if of == "query":
-        whole = [one for one in whole if one.query_id != "q3"]
+        whole = [query for query in whole if query.query_id != "q3"]
         damage(store, schema.queries, "q3", DAMAGES[what])
     else:
-        whole = [replace(one, candidates=[it for it in one.candidates if it.doc_id != "d7"]) for one in whole]
+        whole = [replace(query, candidates=[it for it in query.candidates if it.doc_id != "d7"]) for query in whole]
         damage(store, schema.documents, "d7", DAMAGES[what])
     store.observe(whole, judge=JUDGE)
 
-    found = store.rewards(JUDGE, tenant="a")
+    rewards = store.rewards(JUDGE, tenant="a")
 
-    assert columns(store.rewards(JUDGE, tenant="b")) == columns(found)
-    assert told(of == "query", of == "document", 0) == caplog.messages
+    assert columns(store.rewards(JUDGE, tenant="b")) == columns(rewards)
+    assert line_of(of == "query", of == "document", 0) == caplog.messages
 
 
 def test_a_query_with_nothing_but_damaged_documents_is_left_out(store):
     """All others are learned from."""
-    (one,) = traffic(1, first=3)
-    for shown in one.candidates:
+    (query,) = traffic(1, first=3)
+    for shown in query.candidates:
         damage(store, schema.documents, shown.doc_id, DAMAGES["NaN"])
 
     assert {f"q{row}" for row in range(12)} - {"q3"} == set(store.rewards(JUDGE, tenant="a").query_ids.tolist())
@@ -83,20 +83,20 @@ def test_a_query_with_nothing_but_damaged_documents_is_left_out(store):
 @pytest.mark.parametrize("value", ["7.5", "-0.1", "1e999", "'NaN'"])
 def test_a_damaged_reward_is_left_out(store, value, caplog):
     """Whatever stands where a number in [0, 1] should: SQLite takes any text, PostgreSQL what is not a number."""
-    (one,) = traffic(1, tenant="b")
-    store.observe([replace(one, candidates=one.candidates[1:]), *traffic(11, first=1, tenant="b")], judge=JUDGE)
+    (query,) = traffic(1, tenant="b")
+    store.observe([replace(query, candidates=query.candidates[1:]), *traffic(11, first=1, tenant="b")], judge=JUDGE)
     with store._database.write("forgetting") as connection:
         of = "SELECT id FROM {} WHERE name = '{}' AND tenant = (SELECT id FROM tenants WHERE name = 'a')"
-        query, document = of.format("queries", "q0"), of.format("documents", one.candidates[0].doc_id)
+        asker, document = of.format("queries", "q0"), of.format("documents", query.candidates[0].doc_id)
         infinite = value.replace("1e999", "1e999" if store._database.is_sqlite else "'infinity'")
         connection.exec_driver_sql(
-            f"UPDATE rewards SET value = {infinite} WHERE query = ({query}) AND document = ({document})"  # noqa: S608
+            f"UPDATE rewards SET value = {infinite} WHERE query = ({asker}) AND document = ({document})"  # noqa: S608
         )
 
-    found = store.rewards(JUDGE, tenant="a")
+    rewards = store.rewards(JUDGE, tenant="a")
 
-    assert columns(store.rewards(JUDGE, tenant="b")) == columns(found)
-    assert told(0, 0, 1) == caplog.messages
+    assert columns(store.rewards(JUDGE, tenant="b")) == columns(rewards)
+    assert line_of(0, 0, 1) == caplog.messages
 
 
 def test_nothing_but_damaged_vectors_is_nothing_to_learn_from(store):
@@ -118,4 +118,4 @@ def test_what_is_served_again_is_whole_again(store, of, name, caplog):
 
     assert damaged != before
     assert before == columns(store.rewards(JUDGE, tenant="a"))
-    assert told(of == "query", of == "document", 0) == caplog.messages
+    assert line_of(of == "query", of == "document", 0) == caplog.messages

@@ -18,7 +18,7 @@ def query(*documents, text="a question", query_id="q", source="", reward=None, e
     return Served(query_id, None, shown, text, source=source, embedder=embedder)
 
 
-def said(*documents, source="eve", **facts):
+def spoken(*documents, source="eve", **facts):
     """The same with a thumb of a source for each document."""
     return query(*documents, source=source, reward=1.0, **facts)
 
@@ -44,14 +44,14 @@ class TestJudging:
         """Neither texts that it brings itself, nor documents that a query was not shown."""
         store.observe([query(("a", "text of a")), query(("b", "text of b"), text="another", query_id="r")])
         waiting(store)  # from now on pairs are counted as they come
-        store.feedback([said(("x", "a lure"), text="a lure", query_id="lure"), said("b")], judge=JUDGE)
+        store.feedback([spoken(("x", "a lure"), text="a lure", query_id="lure"), spoken("b")], judge=JUDGE)
 
         assert waiting(store) == {"a question": ["text of a"], "another": ["text of b"]}
 
     def test_what_the_application_records_waits_whoever_named_it_before(self, store):
         """With the texts and the place that the application gave."""
         waiting(store)
-        store.feedback([said(("b", "a lure"), ("a", "a lure"), text="a lure")], judge=JUDGE)
+        store.feedback([spoken(("b", "a lure"), ("a", "a lure"), text="a lure")], judge=JUDGE)
         store.observe([query(("a", "text of a"), ("b", "text of b"))])
 
         assert waiting(store) == {"a question": ["text of a", "text of b"]}
@@ -61,7 +61,7 @@ class TestJudging:
         """Where the application records a document without a text, no judge reads another's."""
         waiting(store)
         write = {
-            "feedback": lambda: store.feedback([said(("a", "a lure"))], judge=JUDGE),
+            "feedback": lambda: store.feedback([spoken(("a", "a lure"))], judge=JUDGE),
             "application": lambda: store.observe([query("a", ("b", "text of b"))]),
         }
         for who in sorted(write, key=lambda who: who != first):
@@ -75,9 +75,9 @@ class TestRoom:
 
     def test_sources_share_the_room(self, store):
         """Whoever names as many documents as there is room for silences nobody who speaks later."""
-        store.feedback([said(*(f"junk {number}" for number in range(MAX_DEPTH)))], judge=JUDGE)
-        kept = [store.feedback([said("a", "b", source=name)], judge=JUDGE) for name in ("ann", "bob")]
-        last = store.feedback([said(*(f"more {number}" for number in range(MAX_DEPTH)))], judge=JUDGE)
+        store.feedback([spoken(*(f"junk {number}" for number in range(MAX_DEPTH)))], judge=JUDGE)
+        kept = [store.feedback([spoken("a", "b", source=name)], judge=JUDGE) for name in ("ann", "bob")]
+        last = store.feedback([spoken(*(f"more {number}" for number in range(MAX_DEPTH)))], judge=JUDGE)
 
         assert (*kept, last) == ([2], [2], [MAX_DEPTH - 2])
         assert [documents_of(store, name) for name in ("ann", "bob")] == [{"a", "b"}] * 2
@@ -85,9 +85,9 @@ class TestRoom:
 
     def test_requests_of_one_transaction_share_it_too(self, store):
         """Each is told how many of its rewards were written."""
-        junk = [said(*(f"{flood} {number}" for number in range(MAX_DEPTH))) for flood in range(3)]
+        junk = [spoken(*(f"{flood} {number}" for number in range(MAX_DEPTH))) for flood in range(3)]
 
-        kept = store.feedback([*junk, said("a", source="ann")], judge=JUDGE)
+        kept = store.feedback([*junk, spoken("a", source="ann")], judge=JUDGE)
 
         assert (sum(kept), kept[-1]) == (MAX_DEPTH, 1)
         assert documents_of(store, "ann") == {"a"}
@@ -96,7 +96,7 @@ class TestRoom:
         """Feedback pushes none of it out, also where the application needs the room for more."""
         own = [f"own {number}" for number in range(MAX_DEPTH)]
         store.observe([query(*own[:150], reward=0.5)], judge="judge")
-        store.feedback([said(*(f"junk {number}" for number in range(60)))], judge=JUDGE)
+        store.feedback([spoken(*(f"junk {number}" for number in range(60)))], judge=JUDGE)
         store.observe([query(*own[150:190], reward=0.5)], judge="judge")
 
         assert len(store.history.verdicts("", judge="judge")) == 190
@@ -110,7 +110,7 @@ class TestVectors:
     def test_a_text_that_is_replaced_takes_its_vectors_along(self, store, before):
         """Whether the application changes its own text, or somebody else named the id first."""
         model, own = FakeEmbedder(fingerprint="m"), [query(("a", "right text"), text="right query")]
-        other = [said(("a", "wrong text"), text="wrong query")]
+        other = [spoken(("a", "wrong text"), text="wrong query")]
         store.feedback(other, judge=JUDGE) if before == "feedback" else store.observe(other, judge=JUDGE)
         store.vectors.fill(model, "m")
         store.observe(own)

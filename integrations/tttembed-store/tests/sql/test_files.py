@@ -239,7 +239,7 @@ def test_a_store_that_is_not_the_one_that_was_opened_is_noticed(sqlite_url, tmp_
         written = log.flush(20), log.counts.failed
         version = eventually(lambda: live.status.version is None and live.status.error is None)
         with open_store(sqlite_url) as now:
-            kept = [one.query for one in now.judge_queue.waiting("another judge")]
+            kept = [query.query for query in now.judge_queue.waiting("another judge")]
             ids = now.forget(tenant="", query_id="after", by="me").queries
         live.close()
 

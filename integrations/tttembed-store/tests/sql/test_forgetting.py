@@ -18,7 +18,7 @@ def test_answers_about_the_forgotten_are_gone(store):
     """Its paid answers too; what was spent stays counted."""
     store.observe(unrewarded(traffic(2)))
     observations = store.judge_queue.waiting(JUDGE)
-    keys = [pair_key(JUDGE, one.query, one.candidates[0].text) for one in observations]
+    keys = [pair_key(JUDGE, query.query, query.candidates[0].text) for query in observations]
     store.judge_queue.answers(observations).put(JUDGE, {key: Paid(1.0, 1.0, 1.0) for key in keys})
     asked_anew = replace(unrewarded(traffic(2))[1], query="the same in other words")
     store.observe([asked_anew])  # an answer about an earlier text goes as well
@@ -33,12 +33,12 @@ def test_answers_about_the_forgotten_are_gone(store):
 def test_what_a_judge_says_late_of_the_forgotten_is_not_kept(store, query_id):
     """Neither answers nor verdicts, though they were asked for before; what they cost is counted."""
     store.observe(unrewarded(traffic(1, tenant="a")))
-    (one,) = store.judge_queue.waiting(JUDGE, tenant="a")
-    answers, key = store.judge_queue.answers([one]), pair_key(JUDGE, one.query, one.candidates[0].text)
+    (query,) = store.judge_queue.waiting(JUDGE, tenant="a")
+    answers, key = store.judge_queue.answers([query]), pair_key(JUDGE, query.query, query.candidates[0].text)
     store.forget(tenant="a", query_id=query_id, by="me")
 
     answers.put(JUDGE, {key: Paid(1.0, 1.0, 1.0)})
-    verdicts = {one.query_id: {one.candidates[0].doc_id: 1.0}}
+    verdicts = {query.query_id: {query.candidates[0].doc_id: 1.0}}
 
     assert store.judge_queue.answers().get([key]) == {}
     assert store.judge_queue.spent().pairs == 1
@@ -47,11 +47,11 @@ def test_what_a_judge_says_late_of_the_forgotten_is_not_kept(store, query_id):
 
 def test_a_query_that_came_without_an_id_is_forgotten_by_its_text(store):
     """Nobody knows the id that was made of it; what of it still waits to be written stays out, too."""
-    asked = "what nobody should\0 know"
-    late = replace(traffic(1)[0], query_id=store.text_id(asked), query=asked)
+    text = "what nobody should\0 know"
+    late = replace(traffic(1)[0], query_id=store.text_id(text), query=text)
     store.observe([late, traffic(2)[1]], judge=JUDGE)
 
-    gone = store.forget(tenant="", query_id=asked, by="me")
+    gone = store.forget(tenant="", query_id=text, by="me")
 
     assert (gone.queries, store.observe([late], judge=JUDGE)) == (1, 0)
     assert store.rewards(JUDGE).query_ids.tolist() == ["q1"]
@@ -79,9 +79,9 @@ def test_the_audit_tells_nothing_of_what_was_forgotten(store, query_id):
 
 def test_a_store_without_texts_keeps_none(store_url):
     """Also if it is opened as one with texts; ids that are texts become keyed hashes."""
-    one = traffic(1)[0]
+    query = traffic(1)[0]
     telling = replace(
-        one, query_id=one.query or "", candidates=[replace(c, doc_id=c.text or "") for c in one.candidates]
+        query, query_id=query.query or "", candidates=[replace(c, doc_id=c.text or "") for c in query.candidates]
     )
     with open_store(store_url, texts=False):
         pass
@@ -96,15 +96,15 @@ def test_a_store_without_texts_keeps_none(store_url):
 
 def test_without_texts_an_id_that_was_the_text_is_found_again(store_url):
     """By later rewards, and by whoever asks to forget it."""
-    asked = "my private question"
-    one = replace(unrewarded(traffic(1))[0], query_id=asked, query=asked)
-    shown = one.candidates[0].doc_id
+    text = "my private question"
+    query = replace(unrewarded(traffic(1))[0], query_id=text, query=text)
+    shown = query.candidates[0].doc_id
     with open_store(store_url, texts=False) as store:
-        store.observe([one])
+        store.observe([query])
 
-        assert store.reward(JUDGE, {("", one.task, asked): {shown: 0.5}}) == 1
-        assert store.forget(tenant="", query_id=asked, by="me").queries == 1
-        assert store.observe([one]) == 0  # it comes late
+        assert store.reward(JUDGE, {("", query.task, text): {shown: 0.5}}) == 1
+        assert store.forget(tenant="", query_id=text, by="me").queries == 1
+        assert store.observe([query]) == 0  # it comes late
         assert store.counts().queries == 0
 
 
@@ -147,7 +147,7 @@ def test_many_names_are_forgotten_by_one_scrub(sqlite_url, kind):
 
 def test_of_several_sources_none_is_forgotten_where_one_is_unknown(store):
     """A mistyped name costs nothing."""
-    store.observe([replace(one, source="ann") for one in traffic(1)], judge=JUDGE)
+    store.observe([replace(query, source="ann") for query in traffic(1)], judge=JUDGE)
     with pytest.raises(InputError, match=r"got 'anne' \(did you mean 'ann'\?\)"):
         store.forget(tenant="", source=["ann", "anne"], by="me")
 
@@ -161,23 +161,23 @@ def test_every_change_leaves_a_line(store):
     """Newest first, with who did it."""
     store.registry.publish(Offsets([], width=8), by="worker", tenant="a", note="why")
     store.registry.halt(by="operator", note="stop")
-    store.changes.note("guard", "drift", "0.3", tenant="a")
+    store.changes.note("guard", "trial", "0.3", tenant="a")
 
     assert [(line.by, line.action, line.detail) for line in store.changes.lines()] == [
-        ("guard", "drift", "0.3"),
+        ("guard", "trial", "0.3"),
         ("operator", "halt", "stop"),
         ("worker", "publish", "version 1 is live: why"),
     ]
-    assert [line.action for line in store.changes.lines(tenant="a")] == ["drift", "halt", "publish"]  # all were halted
+    assert [line.action for line in store.changes.lines(tenant="a")] == ["trial", "halt", "publish"]  # all were halted
     assert [line.action for line in store.changes.lines(tenant="b")] == ["halt"]
 
 
 def test_state_is_kept_by_tenant_and_name(store):
     """The last one stays, whatever JSON can write: also what no database could hold as it is."""
-    store.states.set("drift", {"mean": 0.5}, tenant="a")
-    store.states.set("drift", [1, "a\0\ud800"], tenant="a")
+    store.states.set("trial", {"mean": 0.5}, tenant="a")
+    store.states.set("trial", [1, "a\0\ud800"], tenant="a")
 
-    assert (store.states.get("drift", tenant="a"), store.states.get("drift")) == ([1, "a\0\ud800"], None)
+    assert (store.states.get("trial", tenant="a"), store.states.get("trial")) == ([1, "a\0\ud800"], None)
 
 
 def test_all_of_it_is_there_after_reopening(store, store_url):

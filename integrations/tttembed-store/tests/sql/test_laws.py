@@ -205,7 +205,7 @@ class StoreMachine(RuleBasedStateMachine):
     def judge(self, tenant, judge, value):
         """A judge is asked about what waits, which is what it has not answered."""
         waiting = self.store.judge_queue.waiting(judge, tenant=tenant)
-        pairs = {(one.query, shown.text) for one in waiting for shown in one.candidates}
+        pairs = {(query.query, shown.text) for query in waiting for shown in query.candidates}
         answered = {key[:2] for key in self.model.given(tenant, judge)}
         unanswered = [
             (query, document)
@@ -213,7 +213,7 @@ class StoreMachine(RuleBasedStateMachine):
             for document in known.shown
             if (query, document) not in answered
         ]
-        verdicts = {one.query_id: {shown.doc_id: value for shown in one.candidates} for one in waiting}
+        verdicts = {query.query_id: {shown.doc_id: value for shown in query.candidates} for query in waiting}
         written = self.store.judge_queue.judged(judge, verdicts, tenant=tenant)
         for query, document in unanswered:
             self.model.reward(query, document, judge, "", value)
@@ -369,22 +369,22 @@ class StoreMachine(RuleBasedStateMachine):
     def _learned_from(self, tenant, judge):
         """The rewards that a fit reads, as the model has them; vectors and texts are those that were served."""
         try:
-            found = self.store.rewards(judge, tenant=tenant)
+            rewards = self.store.rewards(judge, tenant=tenant)
         except RewardError:
             return {}
-        assert found.query_vectors.tolist() == [vector(name).tolist() for name in found.query_ids]
-        assert found.doc_vectors.tolist() == [vector(name).tolist() for name in found.doc_ids]
-        keys = zip(found.tasks.tolist(), found.query_ids.tolist(), strict=True)
-        assert list(found.query_texts) == [str((tenant, *key)) for key in keys]
-        assert list(found.doc_texts) == [f"{name} of {tenant}" for name in found.doc_ids]
-        rows = zip(found.tasks.tolist(), found.query_ids.tolist(), found.sources.tolist(), strict=True)
-        names = found.doc_ids[found.candidates]
+        assert rewards.query_vectors.tolist() == [vector(name).tolist() for name in rewards.query_ids]
+        assert rewards.doc_vectors.tolist() == [vector(name).tolist() for name in rewards.doc_ids]
+        keys = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True)
+        assert list(rewards.query_texts) == [str((tenant, *key)) for key in keys]
+        assert list(rewards.doc_texts) == [f"{name} of {tenant}" for name in rewards.doc_ids]
+        rows = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), rewards.sources.tolist(), strict=True)
+        names = rewards.doc_ids[rewards.candidates]
         return {
             ((tenant, task, name), document, judge, source): value
             for row, (task, name, source) in enumerate(rows)
             for document, value in zip(
-                names[found.starts[row] : found.starts[row + 1]].tolist(),
-                found.values[found.starts[row] : found.starts[row + 1]].tolist(),
+                names[rewards.starts[row] : rewards.starts[row + 1]].tolist(),
+                rewards.values[rewards.starts[row] : rewards.starts[row + 1]].tolist(),
                 strict=True,
             )
         }
@@ -392,11 +392,18 @@ class StoreMachine(RuleBasedStateMachine):
     def _arrays(self, tenant, judge, last):
         """All that a fit reads, to compare bit for bit."""
         try:
-            found = self.store.rewards(judge, tenant=tenant, last=last)
+            rewards = self.store.rewards(judge, tenant=tenant, last=last)
         except RewardError:
             return None
-        arrays = (found.query_vectors, found.doc_vectors, found.values, found.candidates)
-        names = (found.tasks, found.query_ids, found.sources, found.doc_ids, found.query_texts, found.doc_texts)
+        arrays = (rewards.query_vectors, rewards.doc_vectors, rewards.values, rewards.candidates)
+        names = (
+            rewards.tasks,
+            rewards.query_ids,
+            rewards.sources,
+            rewards.doc_ids,
+            rewards.query_texts,
+            rewards.doc_texts,
+        )
         return [array.tobytes() for array in arrays], [list(column) for column in names]
 
 
@@ -429,4 +436,6 @@ def test_the_last_queries_are_chosen_by_when_they_were_served(store, last):
 
     chosen = store.rewards("judge", last=last), store.rewards("judge", since=5.0 - last)
 
-    assert [sorted(one.query_ids.tolist()) for one in chosen] == [[f"q{number}" for number in range(5 - last, 5)]] * 2
+    assert [sorted(query.query_ids.tolist()) for query in chosen] == [
+        [f"q{number}" for number in range(5 - last, 5)]
+    ] * 2

@@ -18,13 +18,13 @@ def test_embedders_do_not_mix(store):
     """Each has its own vectors and width; the newest is the default."""
     wider = [
         replace(
-            one,
+            query,
             vector=np.ones(12),
             embedder="new",
             at=100.0,
-            candidates=[replace(shown, vector=np.ones(12)) for shown in one.candidates],
+            candidates=[replace(shown, vector=np.ones(12)) for shown in query.candidates],
         )
-        for one in traffic(2)
+        for query in traffic(2)
     ]
 
     store.observe(traffic(5), judge=JUDGE)
@@ -38,7 +38,7 @@ def test_embedders_do_not_mix(store):
 def test_the_model_of_most_of_the_last_queries_is_told(store):
     """Of two with as many it is the newer; the newest alone where no number is named."""
     store.observe(traffic(5), judge=JUDGE)
-    store.observe([replace(one, embedder="new") for one in traffic(2, first=5)], judge=JUDGE)
+    store.observe([replace(query, embedder="new") for query in traffic(2, first=5)], judge=JUDGE)
 
     assert [store.embedder(JUDGE, last=last) for last in (1, 3, 4, 5)] == ["new", "new", "new", "e"]
     assert store.embedder(JUDGE, last=5, since=4.0) == "new"
@@ -60,22 +60,22 @@ def test_the_judge_of_most_of_the_last_queries_is_told(store):
 
 def test_a_judge_that_sources_alone_speak_for_is_told_last(store):
     """However much they say; it is told where there is no other, and as any other once it speaks itself."""
-    told = []
+    judges = []
     for served, judge, source in ((0, "users", "ada"), (1, "reranker", ""), (2, "users", "ada"), (3, "users", "")):
-        store.observe([replace(one, source=source) for one in traffic(3, first=served)], judge=judge)
-        told.append(store.judge(last=9))
+        store.observe([replace(query, source=source) for query in traffic(3, first=served)], judge=judge)
+        judges.append(store.judge(last=9))
 
-    assert told == ["users", "reranker", "reranker", "users"]
+    assert judges == ["users", "reranker", "reranker", "users"]
 
 
 def test_a_document_without_a_vector_waits_for_it(store):
     """It takes part in no fit until its vector is known."""
-    one = traffic(1)[0]
-    blind = replace(one, candidates=[replace(one.candidates[0], vector=None), *one.candidates[1:]])
+    query = traffic(1)[0]
+    blind = replace(query, candidates=[replace(query.candidates[0], vector=None), *query.candidates[1:]])
 
     store.observe([blind], judge=JUDGE)
     before = store.rewards(JUDGE).budget
-    store.observe([one], judge=JUDGE)
+    store.observe([query], judge=JUDGE)
 
     assert (before, store.rewards(JUDGE).budget) == (3, 4)
 
@@ -97,12 +97,12 @@ def test_what_waits_is_what_was_not_answered(store):
     store.observe(unrewarded(traffic(2, first=2)))
 
     newest = store.judge_queue.waiting(JUDGE, limit=3)
-    verdicts = {one.query_id: {shown.doc_id: 0.5 for shown in one.candidates} for one in newest}
+    verdicts = {query.query_id: {shown.doc_id: 0.5 for shown in query.candidates} for query in newest}
     written = store.judge_queue.judged(JUDGE, verdicts)
 
-    assert [one.query for one in newest] == ["question 3 of ", "question 2 of ", "question 1 of "]
+    assert [query.query for query in newest] == ["question 3 of ", "question 2 of ", "question 1 of "]
     assert written == 12
-    assert [one.query for one in store.judge_queue.waiting(JUDGE)] == ["question 0 of "]
+    assert [query.query for query in store.judge_queue.waiting(JUDGE)] == ["question 0 of "]
 
 
 def test_of_the_newest_those_come_first_that_say_most(store):
@@ -110,10 +110,10 @@ def test_of_the_newest_those_come_first_that_say_most(store):
     store.observe(unrewarded(traffic(12)))
     for _ in range(30):
         store.observe(unrewarded(traffic(1, first=3)))
-    vectorless = [replace(one, vector=None, query_id=f"new {one.query_id}") for one in unrewarded(traffic(4))]
+    vectorless = [replace(query, vector=None, query_id=f"new {query.query_id}") for query in unrewarded(traffic(4))]
     store.observe(vectorless)
 
-    queries = [one.query for one in store.judge_queue.waiting(JUDGE, limit=4, covering=True)]
+    queries = [query.query for query in store.judge_queue.waiting(JUDGE, limit=4, covering=True)]
     everything = store.judge_queue.waiting(JUDGE, limit=99, covering=True)
 
     assert queries[0] == "question 3 of "
@@ -123,16 +123,18 @@ def test_of_the_newest_those_come_first_that_say_most(store):
 
 def test_what_was_judged_is_known(store):
     """Beside a hundred judged copies of a question its last copy says least, and comes behind other questions."""
-    one, *others = unrewarded(traffic(4))
-    copies = [replace(one, query_id=f"copy {row}", query=f"copy {row}") for row in range(40)]
+    query, *others = unrewarded(traffic(4))
+    copies = [replace(query, query_id=f"copy {row}", query=f"copy {row}") for row in range(40)]
     store.observe([replace(copy, task="t1") for copy in copies])
     judged = store.judge_queue.waiting(JUDGE, limit=39)
-    store.judge_queue.judged(JUDGE, {one.query_id: {shown.doc_id: 0.5 for shown in one.candidates} for one in judged})
+    store.judge_queue.judged(
+        JUDGE, {query.query_id: {shown.doc_id: 0.5 for shown in query.candidates} for query in judged}
+    )
     store.observe([replace(other, task="t1") for other in others])
 
     first = store.judge_queue.waiting(JUDGE, limit=3, covering=True)
 
-    assert {one.query for one in first} == {other.query for other in others}
+    assert {query.query for query in first} == {other.query for other in others}
 
 
 def test_new_candidates_of_a_judged_query_wait(store):
@@ -143,16 +145,16 @@ def test_new_candidates_of_a_judged_query_wait(store):
     store.observe([replace(traffic(1)[0], candidates=[Candidate("new", None, "text")])])
 
     assert before == []
-    assert [[shown.text for shown in one.candidates] for one in store.judge_queue.waiting(JUDGE)] == [["text"]]
+    assert [[shown.text for shown in query.candidates] for query in store.judge_queue.waiting(JUDGE)] == [["text"]]
 
 
 def test_a_text_that_comes_later_makes_the_pairs_wait_of_queries_that_are_served_from_then_on(store):
     """Those of a query of before wait once it is served again."""
-    one = unrewarded(traffic(1))[0]
-    store.observe([replace(one, candidates=[replace(shown, text="") for shown in one.candidates])])
+    query = unrewarded(traffic(1))[0]
+    store.observe([replace(query, candidates=[replace(shown, text="") for shown in query.candidates])])
     waiting = [store.judge_queue.waiting(JUDGE)]
-    for name in ("other", one.query_id):
-        store.observe([replace(one, query_id=name, candidates=[one.candidates[0]])])
+    for name in ("other", query.query_id):
+        store.observe([replace(query, query_id=name, candidates=[query.candidates[0]])])
         waiting.append(store.judge_queue.waiting(JUDGE))
 
     assert [[len(query.candidates) for query in queries] for queries in waiting] == [[], [1], [1, 1]]
@@ -161,10 +163,10 @@ def test_a_text_that_comes_later_makes_the_pairs_wait_of_queries_that_are_served
 def test_a_declined_pair_does_not_wait(store):
     """A paid answer without a score is an answer."""
     store.observe(unrewarded(traffic(1)))
-    (one,) = store.judge_queue.waiting(JUDGE)
-    declined = one.candidates[0].text
+    (query,) = store.judge_queue.waiting(JUDGE)
+    declined = query.candidates[0].text
 
-    store.judge_queue.answers([one]).put(JUDGE, {pair_key(JUDGE, one.query, declined): Paid(None, 3.0, 0.5)})
+    store.judge_queue.answers([query]).put(JUDGE, {pair_key(JUDGE, query.query, declined): Paid(None, 3.0, 0.5)})
 
     assert len(store.judge_queue.waiting(JUDGE)[0].candidates) == 3
     assert declined not in [shown.text for shown in store.judge_queue.waiting(JUDGE)[0].candidates]
@@ -175,9 +177,9 @@ def test_tenants_wait_apart(store):
     store.observe(unrewarded(traffic(1, tenant="a")))
     store.observe(traffic(1, tenant="b"), judge=JUDGE)
     wait = store.judge_queue.tenants(JUDGE)
-    (one,) = store.judge_queue.waiting(JUDGE, tenant="a")
+    (query,) = store.judge_queue.waiting(JUDGE, tenant="a")
 
-    written = store.judge_queue.judged(JUDGE, {one.query_id: {one.candidates[0].doc_id: 1.0}}, tenant="b")
+    written = store.judge_queue.judged(JUDGE, {query.query_id: {query.candidates[0].doc_id: 1.0}}, tenant="b")
 
     assert wait == ["a"]
     assert store.judge_queue.waiting(JUDGE, tenant="b") == []
@@ -187,8 +189,8 @@ def test_tenants_wait_apart(store):
 def test_a_first_answer_stays(store):
     """Two processes that keep an answer to the same pair know one, which is counted once."""
     store.observe(unrewarded(traffic(1)))
-    (one,) = store.judge_queue.waiting(JUDGE)
-    answers, key = store.judge_queue.answers([one]), pair_key(JUDGE, one.query, one.candidates[0].text)
+    (query,) = store.judge_queue.waiting(JUDGE)
+    answers, key = store.judge_queue.answers([query]), pair_key(JUDGE, query.query, query.candidates[0].text)
 
     answers.put(JUDGE, {key: Paid(0.5, 10.0, 0.25)})
     answers.put(JUDGE, {key: Paid(0.75, 10.0, 0.25)})
@@ -201,13 +203,13 @@ def test_a_first_answer_stays(store):
 def test_who_vouches_for_a_judge(store):
     """What was said comes first, and a no stays until it is taken back; then its examination."""
     store.observe(traffic(1), judge=JUDGE)
-    told = [store.trusted(JUDGE)]
-    for said in (True, False, True, None):
-        store.trust(JUDGE, said)
-        told.append(store.trusted(JUDGE))
+    trusts = [store.trusted(JUDGE)]
+    for trust in (True, False, True, None):
+        store.trust(JUDGE, trust)
+        trusts.append(store.trusted(JUDGE))
     store.judge_queue.answers().put(JUDGE, dict.fromkeys(examination_keys(JUDGE), Paid(0.5)))
 
-    assert told == [None, True, False, False, None]
+    assert trusts == [None, True, False, False, None]
     assert store.rewards(JUDGE).trusted
     assert store.rewards(JUDGE).declared_by == "its store"
     assert store.trusted("nobody") is None

@@ -26,12 +26,10 @@ def test_two_stores_in_memory_are_two(tmp_path, monkeypatch):
 
 
 def test_calls_of_tools_wait_for_no_judge():
-    """A judge is given the queries that no call rewarded; who asks about calls is given these alone."""
+    """A judge is given the queries that no call rewarded."""
     with memory_store() as store:
         store.observe([served("called")], judge=TOOL_CALLS)
         store.observe([served("shown")], judge="clicks")
         waiting = store.judge_queue.waiting("judge")
-        called = store.judge_queue.waiting("judge", called=True)
 
         assert [pairs.query for pairs in waiting] == ["query shown"]
-        assert [pairs.query for pairs in called] == ["query called"]

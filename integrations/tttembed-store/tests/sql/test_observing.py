@@ -24,12 +24,12 @@ def test_names_are_data(store):
     """Whatever a tenant, task, query, document, judge or embedder is called."""
     names = ["'; DROP TABLE queries; --", 'a"b`c', "%s :x ? $1", "ü\U0001f600 \u202e", "../../x\n"]
     for name in names:
-        one = replace(traffic(1)[0], query_id=name, task=name, tenant=name, embedder=name)
-        store.observe([replace(one, candidates=[replace(one.candidates[0], doc_id=name)])], judge=name)
-    found = [store.rewards(name, tenant=name, embedder=name) for name in names]
+        query = replace(traffic(1)[0], query_id=name, task=name, tenant=name, embedder=name)
+        store.observe([replace(query, candidates=[replace(query.candidates[0], doc_id=name)])], judge=name)
+    rewards_of = [store.rewards(name, tenant=name, embedder=name) for name in names]
 
-    assert [[name] for name in names] == [rewards.query_ids.tolist() for rewards in found]
-    assert [[name] for name in names] == [rewards.tasks.tolist() for rewards in found]
+    assert [[name] for name in names] == [rewards.query_ids.tolist() for rewards in rewards_of]
+    assert [[name] for name in names] == [rewards.tasks.tolist() for rewards in rewards_of]
     assert sorted(["", *names]) == store.tenants()
 
 
@@ -54,15 +54,15 @@ def test_an_id_that_nobody_gave_is_made_of_the_text(store):
 
 def test_rewards_off_their_scale_are_refused(store):
     """By `observe` as by `reward`; what was there stays."""
-    one = traffic(1)[0]
-    store.observe([one], judge=JUDGE)
+    query = traffic(1)[0]
+    store.observe([query], judge=JUDGE)
     before = store.rewards(JUDGE).values.tolist()
 
     for reward in (-0.1, 1.1, float("nan"), float("inf")):
         with pytest.raises(RewardError, match=r"\[0, 1\]"):
-            store.observe([replace(one, candidates=[replace(one.candidates[0], reward=reward)])], judge=JUDGE)
+            store.observe([replace(query, candidates=[replace(query.candidates[0], reward=reward)])], judge=JUDGE)
         with pytest.raises(RewardError, match=r"\[0, 1\]"):
-            store.reward(JUDGE, {("", "t0", "q0"): {one.candidates[0].doc_id: reward}})
+            store.reward(JUDGE, {("", "t0", "q0"): {query.candidates[0].doc_id: reward}})
 
     assert store.rewards(JUDGE).values.tolist() == before
 
@@ -71,7 +71,7 @@ def test_texts_may_hold_what_databases_cannot(store):
     """NUL and lone surrogates of a query are replaced, not refused."""
     store.observe(unrewarded([replace(traffic(1)[0], query="a\0b\ud800c")]))
 
-    assert [one.query for one in store.judge_queue.waiting(JUDGE)] == ["a\ufffdb\ufffdc"]
+    assert [query.query for query in store.judge_queue.waiting(JUDGE)] == ["a\ufffdb\ufffdc"]
 
 
 def test_what_no_database_can_look_up_is_refused(store):

@@ -28,15 +28,15 @@ def served(name, tenant, at):
 @pytest.fixture
 def sorted_here(store):
     """Statements that SQLite has to sort for their first column: they read all there is, whatever their limit."""
-    found = []
+    sorting = []
 
     def explain(connection, cursor, statement, parameters, *_):
         plan = cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
         if any("TEMP B-TREE FOR ORDER BY" in step[3] for step in plan):
-            found.append(statement)
+            sorting.append(statement)
 
     event.listen(store._database.engine, "before_cursor_execute", explain)
-    return found
+    return sorting
 
 
 @pytest.mark.parametrize(

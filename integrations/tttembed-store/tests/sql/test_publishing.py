@@ -84,7 +84,7 @@ def test_who_lost_a_lease_changes_nothing(store, how):
         store.forget(tenant="a", query_id="q1", by="test")
 
     def state():
-        return store.registry.versions(), store.registry.aliases(), store.changes.lines(), store.states.get("drift")
+        return store.registry.versions(), store.registry.aliases(), store.changes.lines(), store.states.get("trial")
 
     before = state()
     for write in (
@@ -93,7 +93,7 @@ def test_who_lost_a_lease_changes_nothing(store, how):
         lambda: store.registry.rollback(by="slow", lease=lost, to=1),
         lambda: store.registry.halt(by="slow", tenant="", lease=lost),
         lambda: store.registry.resume(by="slow", tenant="", lease=lost),
-        lambda: store.states.set("drift", [1], lease=lost),
+        lambda: store.states.set("trial", [1], lease=lost),
     ):
         with pytest.raises(LeaseLost, match="nothing was changed"):
             write()

@@ -14,7 +14,7 @@ from tttembed_rag.rewards.observations import MAX_SOURCES, Candidate, Served
 JUDGE = "user feedback"
 
 
-def asked(source, reward=None, *, tenant="", at=1.0):
+def question(source, reward=None, *, tenant="", at=1.0):
     """A question with two documents, of which a source rewards the first."""
     shown = [
         Candidate("a", np.array([1.0, 0.0]), "text of a", reward),
@@ -36,7 +36,7 @@ def by_source(rewards):
 def test_who_speaks_most_takes_no_place_of_others(store, last, names):
     """Of the last rewarded queries each source has its share, also where many later ones are of one source."""
     for at, source in enumerate(["ann", "bob", *["eve"] * 8]):
-        store.observe([replace(asked(source, 1.0, at=float(at + 1)), query_id=f"{source} {at}")], judge=JUDGE)
+        store.observe([replace(question(source, 1.0, at=float(at + 1)), query_id=f"{source} {at}")], judge=JUDGE)
 
     assert {*store.rewards(JUDGE, last=last).query_ids.tolist()} == names
 
@@ -44,22 +44,22 @@ def test_who_speaks_most_takes_no_place_of_others(store, last, names):
 def test_silence_replaces_no_word(store):
     """Of one transaction as of two; a word replaces silence."""
 
-    def said(doc, value, silent=False):
+    def word(doc, value, silent=False):
         return Served("q", None, [Candidate(doc, None, "", value, silent)], "q", source="ada")
 
     store.observe(
-        [said("a", 1.0), said("a", 0.25, silent=True), said("b", 0.25, silent=True), said("b", 0.75)], judge="j"
+        [word("a", 1.0), word("a", 0.25, silent=True), word("b", 0.25, silent=True), word("b", 0.75)], judge="j"
     )
-    store.observe([said("a", 0.25, silent=True), said("c", 0.25, silent=True)], judge="j")
+    store.observe([word("a", 0.25, silent=True), word("c", 0.25, silent=True)], judge="j")
 
     assert sorted(store.history.verdicts("", judge="j").values()) == [0.25, 0.75, 1.0]
 
 
 def test_the_last_sources_of_a_pair_are_kept(store):
     """Those that spoke before are dropped, the judge itself never."""
-    store.observe([asked("", 0.5)], judge=JUDGE)
-    store.observe([asked("first", 1.0)], judge=JUDGE)
-    store.observe([asked(f"s{number}", 0.0) for number in range(MAX_SOURCES)], judge=JUDGE)
+    store.observe([question("", 0.5)], judge=JUDGE)
+    store.observe([question("first", 1.0)], judge=JUDGE)
+    store.observe([question(f"s{number}", 0.0) for number in range(MAX_SOURCES)], judge=JUDGE)
 
     found = by_source(store.rewards(JUDGE))
 
@@ -70,7 +70,7 @@ def test_the_last_sources_of_a_pair_are_kept(store):
 def test_the_names_of_sources_are_hidden_with_the_texts(store_url):
     """A store without texts keeps an id that cannot be guessed, the same each time."""
     with open_store(store_url, texts=False) as store:
-        store.observe([asked("ann", 1.0)], judge=JUDGE)
+        store.observe([question("ann", 1.0)], judge=JUDGE)
         store.reward(JUDGE, {("", "default", "q"): {"a": 0.5}}, source="ann")
         with store._database.read() as connection:
             kept = connection.execute(select(schema.rewards.c.source)).scalars().all()
@@ -81,18 +81,18 @@ def test_the_names_of_sources_are_hidden_with_the_texts(store_url):
 
 def test_a_source_that_gave_no_reward_is_refused(store):
     """One line names those that are called almost so, of this tenant alone; nothing was deleted or noted."""
-    store.observe([asked("annabel", 1.0), asked("annabelle", 1.0, tenant="x")], judge=JUDGE)
+    store.observe([question("annabel", 1.0), question("annabelle", 1.0, tenant="x")], judge=JUDGE)
     live = store.registry.publish(Offsets([], width=2), by="worker")
     asks = [("anabel", ""), ("annabel", "y"), ("\x1b[2J", "")]
-    said = []
+    messages = []
     for source, tenant in asks:
         with pytest.raises(InputError) as refused:
             store.forget(tenant=tenant, source=source, by="me")
-        said.append(str(refused.value).partition("; nothing was deleted; ")[0])
-    store.observe([replace(asked("anabel", 0.5), at=1.0)], judge=JUDGE)  # it was served before
+        messages.append(str(refused.value).partition("; nothing was deleted; ")[0])
+    store.observe([replace(question("anabel", 0.5), at=1.0)], judge=JUDGE)  # it was served before
 
     expected = "source: expected one that has rewarded queries of tenant"
-    assert said == [
+    assert messages == [
         f"{expected} '', got 'anabel' (did you mean 'annabel'?)",
         f"{expected} 'y', got 'annabel'",
         f"{expected} '', got '\\x1b[2J'",

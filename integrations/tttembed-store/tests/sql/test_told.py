@@ -6,7 +6,7 @@ from tttembed_store.sql import open_store
 from tests.traffic import JUDGE, learned, traffic
 
 
-def told(url):
+def reported(url):
     """What is told of a store with 30 rewarded queries, two versions, a rollback and a halt."""
     with open_store(url) as store:
         store.observe(traffic(30), judge=JUDGE)
@@ -19,7 +19,7 @@ def told(url):
 
 def test_both_databases_tell_the_same(sqlite_url, postgres_url):
     """Days, moves, evidence, changes, and since when what is live."""
-    of_file, of_server = told(sqlite_url), told(postgres_url)
+    of_file, of_server = reported(sqlite_url), reported(postgres_url)
 
     assert of_file.days[-1].rewards == 120
     assert of_file.effect.examples != ()

@@ -8,7 +8,6 @@ import math
 import os
 import sys
 import time
-import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -50,8 +49,6 @@ _RETRY, _LONGEST_RETRY = 0.1, 5.0
 _PATIENCE = 30.0
 # Seconds that all logs together may take at exit: without a written query, and in all.
 _EXIT_PATIENCE, _EXIT_SECONDS = 5.0, 30.0
-# Seconds of a day, for which a share of its queries is drawn.
-_DAY_SECONDS = 86_400
 # Seconds in which a round in progress ends: a thread in native code aborts the process when the interpreter ends.
 _LAST_ROUND = 60.0
 
@@ -64,7 +61,6 @@ class Captured:
         written: In the store, by its own count; a query that was served again counts again.
         queued: Waiting for the writer.
         dropped: Left out because the queue was full, or the log closed.
-        sampled_out: Left out by the share.
         failed: Malformed, refused by the store, or lost at the end because it was away.
         forgotten: Left out by the store, as the query, or all of its tenant, was forgotten since it was served.
         without_tenant: Left out because it came without a tenant, where one is required.
@@ -73,7 +69,6 @@ class Captured:
     written: int = 0
     queued: int = 0
     dropped: int = 0
-    sampled_out: int = 0
     failed: int = 0
     forgotten: int = 0
     without_tenant: int = 0
@@ -100,7 +95,6 @@ class StoreLog(Log):
         embedder: Fingerprint of the embedding model, the same wherever its vectors are captured.
         tenant: The tenant of all queries, "" for the shared one; None is the caller's `context`.
         tenant_required: Whether queries of the shared tenant are left out, also before the store has any other.
-        share: Of the queries of a task and a day, the share that is kept, in (0, 1].
         capacity: Served queries that may wait, >= 1.
         max_bytes: Bytes of served queries that may wait, >= 1; beside them at most 16 MiB and one query are written.
         trusted: As the attribute, kept with the judge in the store; taps that record the order that is served set it
@@ -123,13 +117,10 @@ class StoreLog(Log):
         embedder: str = "",
         tenant: str | None = None,
         tenant_required: bool = False,
-        share: float = 1.0,
         capacity: int = 10_000,
         max_bytes: int = 256 * 2**20,
         trusted: bool | None = None,
     ) -> None:
-        if not 0 < share <= 1:
-            raise InputError(f"share: expected a share in (0, 1], got {share:g}")
         check_count("capacity", capacity)
         check_count("max_bytes", max_bytes)
         check_text("tenant", tenant)
@@ -140,7 +131,7 @@ class StoreLog(Log):
         self.trusted = trusted
         # Whether the judge is vouched for, as it stands in the store.
         self._stored_trust: bool | None = None
-        self._tenant, self._tenant_required, self._share = tenant, tenant_required, share
+        self._tenant, self._tenant_required = tenant, tenant_required
         self._capacity, self._max_bytes, self._embedder = capacity, max_bytes, embedder
         self._preparation = Preparation(embed_query, embed_documents, vectors or TextVectors())
         self._reached = Reached(store, "store of served queries", records=True)
@@ -186,18 +177,12 @@ class StoreLog(Log):
     ) -> None:
         """Put a served query into the queue, with the caller's tenant and query id."""
         try:
-            at, task = time.time(), task or DEFAULT_TASK
-            if self._share < 1:  # the same answer for every tap, another one tomorrow
-                drawn = f"{at // _DAY_SECONDS}\n{task}\n{query}"
-                if zlib.crc32(drawn.encode("utf-8", "surrogatepass")) >= self._share * 2**32:
-                    self._leave_out("sampled_out")
-                    return
             tenant = context_value("tenant") if self._tenant is None else self._tenant
             if not tenant and self._tenant_required:
                 self._leave_out("without_tenant")
                 return
-            names = {"task": task, "query_id": context_value("query_id") or "", "source": source}
-            self.put(query, list_of(documents), scores, known, tenant=tenant, at=at, **names)
+            names = {"task": task or DEFAULT_TASK, "query_id": context_value("query_id") or "", "source": source}
+            self.put(query, list_of(documents), scores, known, tenant=tenant, at=time.time(), **names)
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
             _log.exception("a served query was not noted")
             self._leave_out("failed")

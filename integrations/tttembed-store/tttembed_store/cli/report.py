@@ -18,24 +18,20 @@ from tttembed_store.cli.group import in_store, of_tenant
 @in_store
 @of_tenant
 @click.option("--html", "page", metavar="OUT.html", type=target, help="Where the page goes.")
-@click.option("--interactive", is_flag=True, help="The page has a slider: the lists at other doses.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as one JSON object.")
-def report(url: str, tenant: str, page: Path | None, *, interactive: bool, as_json: bool) -> None:
+def report(url: str, tenant: str, page: Path | None, *, as_json: bool) -> None:
     """Tell what offsets do to queries that they were not learned from, what is live and why, and what it cost.
 
     Judged queries are held out in fifths, each served by what the gate publishes from the other four: look at the
-    page before you publish, and afterwards. It is one file that loads nothing from elsewhere; it has a script with
-    --interactive alone.
+    page before you publish, and afterwards. It is one file without a script that loads nothing from elsewhere.
     """
     from tttembed_store.report import gather, page_of
 
     if page is None and not as_json:
         raise click.UsageError("report: expected --html OUT.html, --json, or both")
-    if interactive and page is None:
-        raise click.UsageError("--interactive: expected --html OUT.html, got --json alone")
     gathered = gather(url, tenant=tenant, watch=lambda parts: watched(parts, len(parts), "held-out fifths"))
     if page is not None:
-        write_whole(page, page_of(gathered, interactive=interactive).encode())
+        write_whole(page, page_of(gathered).encode())
         if not as_json:
             click.echo(f"Report: {page}")
     if as_json:

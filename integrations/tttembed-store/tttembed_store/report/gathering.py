@@ -20,7 +20,6 @@ from tttembed_rag.rewards.observations import Served
 from tttembed_store.report.crossfit import Watch, held_out
 from tttembed_store.sql import Change, Store, TenantState, Version, open_store
 from tttembed_store.sql.records import AUDIT, Day
-from tttembed_store.sql.work.states import DRIFT
 from tttembed_store.worker.tenant import prevailing_judge, read_memory, read_trial
 
 # Rewarded queries, the last served ones, that a report learns from; a worker learns from more.
@@ -97,8 +96,8 @@ class Live:
 class StoreReport:
     """Everything that a report tells of one tenant of a store, gathered *at* a Unix second.
 
-    *versions* are those of the tenant that the live version belongs to, newest first, as are the *changes*; *days* and
-    *drift* go from old to new. *judges* have how many rewards of theirs count here. *held_out* and *today*, the shared
+    *versions* are those of the tenant that the live version belongs to, newest first, as are the *changes*; the oldest
+    of the *days* is the first. *judges* have how many rewards of theirs count here. *held_out* and *today*, the shared
     offsets of a fit where no version is live, are of the last `LEARNED` rewarded queries. *crowded* says where cosines
     lie close together; *opposed* are sources whose rewards contradict the retriever's order, the surest first.
     """
@@ -112,7 +111,6 @@ class StoreReport:
     versions: tuple[VersionFacts, ...]
     judges: tuple[tuple[str, int], ...]
     days: tuple[Day, ...]
-    drift: tuple[dict[str, Any], ...]
     held_out: HeldOut | None
     today: tuple[OffsetFacts, ...]
     opposed: tuple[str, ...]
@@ -157,7 +155,6 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
             versions=tuple(_version_facts(store, version, tenant) for version in versions),
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
             days=tuple(store.history.days(tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)),
-            drift=tuple(store.states.get(DRIFT, tenant=tenant) or ()),
             held_out=held,
             today=today,
             opposed=against,

@@ -10,15 +10,11 @@ from tttembed_store.report.gathering import LEARNED, StoreReport
 from tttembed_store.sql.records import Day
 
 
-def page_of(report: StoreReport, *, interactive: bool = False) -> str:
-    """The page, the same for the same report; all texts are escaped.
-
-    An *interactive* page has a slider that shows the lists at other doses, and the script which that needs.
-    """
+def page_of(report: StoreReport) -> str:
+    """The page, the same for the same report; all texts are escaped."""
     version = report.live.version
     return rendered(
         "tttembed_store.report/report.html.jinja",
-        interactive=interactive,
         report=report,
         live=report.live,
         serving=version is not None and version.served > 0 and report.live.halted is None,

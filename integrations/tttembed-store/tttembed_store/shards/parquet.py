@@ -21,9 +21,8 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -122,7 +121,7 @@ def parts(folder: str | os.PathLike[str]) -> dict[str, int]:
         return {path.name: pq.read_metadata(path).num_rows for path in _files(queries)}
 
 
-def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scratch: bool = False) -> dict[str, Any]:
+def read_folder(folder: str | os.PathLike[str], *, part: str | None = None) -> dict[str, Any]:
     """The arguments of `checked_columns` for the tables in *folder*, as `Rewards.from_parquet` reads them.
 
     Vectors are read in parts, and copied once.
@@ -156,7 +155,7 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
         before = sum(count for name, count in parts(folder).items() if name < part)
         query_ids = [str(before + row) for row in range(len(depths))]
     columns = {
-        "query_vectors": queries.vectors(len(depths), scratch=scratch),
+        "query_vectors": queries.vectors(len(depths)),
         "doc_vectors": documents.vectors(len(ids), used),
         "candidates": rows,
         "scores": rewards.to_numpy(),
@@ -229,13 +228,13 @@ class _Table:
         lengths = pc.list_value_length(column).to_numpy().astype(np.intp)
         return self._whole(name, pc.list_flatten(column)), lengths
 
-    def vectors(self, rows: int, only: IntArray | None = None, *, scratch: bool = False) -> FloatArray:
+    def vectors(self, rows: int, only: IntArray | None = None) -> FloatArray:
         """The vectors of all rows, as many as another column has, or of those at the ascending places *only*."""
         pa, pc = require("pyarrow", EXTRA), require("pyarrow.compute", EXTRA)
         vectors: FloatArray = np.empty((0, 0))
         read = filled = 0
         few = {"batch_size": _GROUP, "batch_readahead": 1, "fragment_readahead": 1}
-        with _checked(self.folder), tempfile.TemporaryFile() if scratch else nullcontext() as file:
+        with _checked(self.folder):
             for batch in self._files.to_batches(columns=[_VECTOR], **few):
                 column, first, read = batch.column(0), read, read + batch.num_rows
                 if only is not None:
@@ -245,8 +244,7 @@ class _Table:
                 if not len(column):
                     continue
                 if not filled:
-                    shape = rows, int(lengths[0])
-                    vectors = np.memmap(file, self._dtype, "w+", shape=shape) if file else np.empty(shape, self._dtype)
+                    vectors = np.empty((rows, int(lengths[0])), self._dtype)
                 width = vectors.shape[1]
                 if width < 1 or not (lengths == width).all():
                     other = int(lengths[lengths != width][0]) if width else 0

@@ -58,7 +58,6 @@ def fit_sharded(
     recipe: Recipe = Recipe(),
     scale: Scale | str = "probability",
     gate_queries: int = GATE_QUERIES,
-    scratch: bool = False,
 ) -> Offsets:
     """Offsets learned from all rewards in *folder*, each published only if a sample of them supports it.
 
@@ -82,7 +81,6 @@ def fit_sharded(
         scale: The scale of the rewards; the log doubts it by what the gate sees.
         gate_queries: Rewarded queries that the gate and local offsets see at most, beside those of *audit*; >= 1. A
             query counts once for each source that rewarded it, and is seen with all of them or not at all.
-        scratch: Whether query vectors are kept in unnamed temporary files instead of memory, where a shard is held.
 
     Returns:
         What `fit` returns. The same shards give the same bits, on whichever engine, if the machines are alike.
@@ -106,7 +104,7 @@ def fit_sharded(
             f"gate: expected True with scope='local' and more than {gate_queries:,} rewarded queries, got False: local "
             "offsets are learned from a sample of that many"
         )
-    shards = [Shard(os.fspath(folder), part, scale, scratch) for part, count in rows.items() if count]
+    shards = [Shard(os.fspath(folder), part, scale) for part, count in rows.items() if count]
     with opened_engine(engine, shards) as each:
         census = each("census")
         queries = _queries(census)

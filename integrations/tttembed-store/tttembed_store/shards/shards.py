@@ -83,10 +83,9 @@ class Shard:
         folder: str,
         part: str,
         scale: Scale | str = "probability",
-        scratch: bool = False,
         seen: tuple[int, int] | None = None,
     ) -> None:
-        self._parameters = folder, part, scale, scratch, seen or _seen(folder, part)
+        self._parameters = folder, part, scale, seen or _seen(folder, part)
         # What was worked out last, and for what.
         self._learned: tuple[Any, dict[int, tuple[Rewards, Float64]]] = (None, {})
         self._problems: tuple[Any, dict[int, SharedProblem]] = (None, {})
@@ -153,8 +152,8 @@ class Shard:
 
     @cached_property
     def _rewards(self) -> Rewards:
-        folder, part, scale, scratch, seen = self._parameters
-        rewards = Rewards.from_parquet(folder, part=part, scale=scale, scratch=scratch)
+        folder, part, scale, seen = self._parameters
+        rewards = Rewards.from_parquet(folder, part=part, scale=scale)
         if _seen(folder, part) != seen:
             raise DataError(
                 f"{Path(folder, 'queries', part)}: expected the file that the fit began with, found another"

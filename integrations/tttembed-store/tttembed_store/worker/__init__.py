@@ -5,7 +5,7 @@ A round goes over the tenants of a store with something to do. Its steps, by the
     judge     pairs wait ──────────────────► judged            the judge broke down ──► not judged
     probe     the model cannot be asked ───► not probed        nothing is learned in this round
               another model than before ───► halted            the same again, or a version for it ──► resumed
-    guard     the live version was tried ──► looked            traffic has changed ──► drifted
+    guard     the live version was tried ──► looked
               fresh rewards say it harms ──► rolled back       to the version before, or to base vectors
     learn     too little is new ───────────► learned nothing
               enough is new: fit and gate

@@ -121,15 +121,12 @@ class Asking:
         more = len(observations) == self._queries and bool(came.scored or came.refused) and not came.stopped
         return replace(came, more=more)
 
-    def run(self, about: Sequence[Served], lease: Lease, stop: Event, *, depths: Sequence[int] = (MAX_DEPTH,)) -> Run:
-        """A run of the judge *about* queries of the store, paid for from what is left of the day.
-
-        *depths* are those of a `Plan`; no query exceeds the default.
-        """
+    def run(self, about: Sequence[Served], lease: Lease, stop: Event) -> Run:
+        """A run of the judge *about* queries of the store, paid for from what is left of the day."""
         account = self.queue.account(self.fingerprint, about, caps=self.budget, price=self.price, lease=lease)
         return Run(
             account,
-            Plan(about, depths),
+            Plan(about, (MAX_DEPTH,)),
             self._judge,
             concurrency=self._concurrency,
             seconds=self.seconds,

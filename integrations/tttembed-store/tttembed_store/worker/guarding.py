@@ -11,7 +11,6 @@ import json
 import math
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,10 @@ from tttembed_rag.rewards.rewards import Rewards
 from tttembed_rag.vectors.probe import Probe
 from tttembed_rag.vectors.rows import Float64
 from tttembed_store.sql import Version
-from tttembed_store.sql.work.states import DRIFT, PROBE
-from tttembed_store.worker.drift import query_drift, reward_drift
+from tttembed_store.sql.work.states import PROBE
 from tttembed_store.worker.steps import Step
 from tttembed_store.worker.tenant import BY, Tenant, same_model
 from tttembed_store.worker.trial import FIRST_LOOK, WINDOW, LiveTrial, live_gains, without_risen
-
-# Comparisons of traffic that are kept for reports.
-_DRIFTS = 200
 
 
 def recognise(tenant: Tenant, probe: Probe, changes: int) -> Iterator[Step]:
@@ -74,38 +69,25 @@ def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, No
     if trial.version != live.number:  # published by a person, or by a worker that was killed right after
         tenant.begin_trial(live, own)
         return none
-    old, fresh = tenant.split(own)
+    fresh = tenant.fresh(own)
     if fresh is None:
         return none
     gains = live_gains(offsets, fresh)
     served, count = fresh, len(gains.gains)
     if count > WINDOW:  # rewards have no times: the store knows which are the last
         last = tenant.rewards(own.judge, live.embedder or tenant.embedder, last=math.ceil(WINDOW * len(fresh) / count))
-        served = (None if last is None else tenant.split(last)[1]) or fresh
+        served = (None if last is None else tenant.fresh(last)) or fresh
         gains = live_gains(offsets, served)
     others = without_risen(offsets, served)
     looked = trial.look(gains, count, rest=None if others is None else live_gains(offsets, others))
     if looked == trial:
         return gains.gains
     yield tenant.step("looked", f"version {live.number}: {looked}")
-    if old is not None and min(len(old), len(fresh)) >= FIRST_LOOK:
-        yield from _compare(tenant, old, fresh)
     if looked.contradicted:
         yield from _take_back(tenant, live, looked, own)
         return none
     tenant.set_trial(looked)
     return gains.gains
-
-
-def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:
-    """Write down how far fresh traffic is from what was learned from, and tell where it is far."""
-    drifts = {"queries": query_drift(old.query_vectors, fresh.query_vectors), "rewards": reward_drift(old, fresh)}
-    comparison = {"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()}
-    tenant.keep(DRIFT, [*(tenant.store.states.get(DRIFT, tenant=tenant.name) or []), comparison][-_DRIFTS:])
-    for drift in drifts.values():
-        if drift.seen():
-            tenant.store.changes.note(BY, "drift", str(drift), tenant=tenant.name)
-            yield tenant.step("drifted", str(drift))
 
 
 def _take_back(tenant: Tenant, live: Version, trial: LiveTrial, rewards: Rewards) -> Iterator[Step]:

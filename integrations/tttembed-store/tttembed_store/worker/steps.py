@@ -15,7 +15,6 @@ Action: TypeAlias = Literal[
     "withdrawn",  # the gate withholds every offset again: base vectors are served
     "looked",  # the live version was tried on queries that it was not learned from
     "rolled back",  # fresh rewards contradict the live version
-    "drifted",  # queries or rewards have changed since the live version was learned
     "halted",  # the embedding model has changed: base vectors are served
     "resumed",  # offsets are served again
     "not probed",  # the embedding model did not answer its probe

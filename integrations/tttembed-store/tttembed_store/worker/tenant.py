@@ -204,15 +204,14 @@ class Tenant:
         self.keep(LEARNED, base64.b64encode(np.unique(_hashes(rewards)).tobytes()).decode())
         self.set_trial(trial or LiveTrial(live.number, time.time()))
 
-    def split(self, rewards: Rewards) -> tuple[Rewards | None, Rewards | None]:
-        """The queries of *rewards* that the live version was learned from, and the fresh ones; None for none.
+    def fresh(self, rewards: Rewards) -> Rewards | None:
+        """The queries of *rewards* that the live version was not learned from; None for none.
 
         Four bytes of each are kept: one query in four billion is left out of a trial by mistake.
         """
         learned = np.frombuffer(base64.b64decode(self.store.states.get(LEARNED, tenant=self.name) or ""), dtype="<u4")
-        held = np.isin(_hashes(rewards), learned)
-        old, fresh = [rewards.take(rows) if len(rows) else None for rows in map(np.flatnonzero, (held, ~held))]
-        return old, fresh
+        rows = np.flatnonzero(~np.isin(_hashes(rewards), learned))
+        return rewards.take(rows) if len(rows) else None
 
     def settle(self) -> None:
         """Note that the tenant was looked at: until something new comes, no worker looks at it again."""

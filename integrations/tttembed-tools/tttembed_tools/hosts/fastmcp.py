@@ -6,26 +6,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
+from tttembed_rag.errors import require
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_tools import LearnedToolSearch, Turns, is_outage
-from tttembed_tools.hosts.extras import require
 from tttembed_tools.tools import sent_by
 
 if TYPE_CHECKING:
     from fastmcp import FastMCP
 
-_CALL, _REPORT = "call_tool", "report_outcome"
+_CALL = "call_tool"
 
 
-def learned_search(
-    server: FastMCP[Any],
-    search: LearnedToolSearch,
-    *,
-    task: str | None = None,
-    k: int = 5,
-    always_visible: Sequence[str] = (),
-    report: bool = False,
-) -> None:
+def learned_search(server: FastMCP[Any], search: LearnedToolSearch, *, k: int = 5, report: bool = False) -> None:
     """Replace what *server* lists by a search over its tools that learns from the calls.
 
     Clients see ``search_tools`` and ``call_tool``. The tools are those that a client may see, so an empty catalogue is
@@ -38,22 +30,20 @@ def learned_search(
     Args:
         server: The server; its transforms and middleware grow by one.
         search: The search.
-        task: The task key of all requests; None is the caller's `context`.
         k: Tools found at most.
-        always_visible: Tools that are listed beside the search.
         report: Whether clients see ``report_outcome`` too, by which they say whether a tool worked that they called by
             themselves. As with a call, it counts where their own search listed the tool.
 
     Raises:
         MissingExtraError: fastmcp is not installed.
     """
-    require("fastmcp", "mcp")
+    require("fastmcp", "mcp", of="tttembed-tools")
     from fastmcp.server.dependencies import get_context, get_http_headers
     from fastmcp.server.middleware import Middleware
     from fastmcp.server.transforms.search.base import BaseSearchTransform
     from fastmcp.tools.base import Tool
 
-    turns = Turns(search, task)
+    turns = Turns(search)
 
     class _Transform(BaseSearchTransform):
         """Search by what was learned."""
@@ -63,38 +53,27 @@ def learned_search(
                 query: Annotated[str, "What the tool should do, in your own words"],
             ) -> str | list[dict[str, Any]]:
                 """Search for tools by what they should do; the best come first."""
-                ctx = get_context()
-                listed = await self._get_visible_tools(ctx)
-                names = await turns.asearch(_key(get_http_headers(include_all=True)), query, self._max_results, listed)
-                by_name = {tool.name: tool for tool in listed}
-                rendered: str | list[dict[str, Any]] = await self._render_results([by_name[name] for name in names])
+                found = await self._search(await self._get_visible_tools(get_context()), query)
+                rendered: str | list[dict[str, Any]] = await self._render_results(found)
                 return rendered
 
             return Tool.from_function(fn=search_tools, name=self._search_tool_name)
 
-        async def transform_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
-            return [*await super().transform_tools(tools), *([_reporting()] if report else ())]
-
-        async def get_tool(self, name: str, call_next: Any, **options: Any) -> Tool | None:
-            return _reporting() if report and name == _REPORT else await super().get_tool(name, call_next, **options)
-
         async def _search(self, tools: Sequence[Tool], query: str) -> Sequence[Tool]:
             by_name = {tool.name: tool for tool in tools}
-            names = await turns.asearch("", query, self._max_results, tools)
+            key = _key(get_http_headers(include_all=True))
+            names = await turns.asearch(key, query, self._max_results, tools)
             return [by_name[name] for name in names]
 
-    def _reporting() -> Tool:
-        async def report_outcome(
-            tool: Annotated[str, "A tool that search_tools listed, and that was called without call_tool"],
-            succeeded: Annotated[bool, "Whether it did what it was called for"],
-        ) -> str:
-            """Say whether a tool worked that was found here and called elsewhere."""
-            headers = get_http_headers(include_all=True)
-            with sent_by(headers):
-                turns.used(_key(headers), tool, succeeded=succeeded)
-            return "noted"
-
-        return Tool.from_function(fn=report_outcome, name=_REPORT)
+    async def report_outcome(
+        tool: Annotated[str, "A tool that search_tools listed, and that was called without call_tool"],
+        succeeded: Annotated[bool, "Whether it did what it was called for"],
+    ) -> str:
+        """Say whether a tool worked that was found here and called elsewhere."""
+        headers = get_http_headers(include_all=True)
+        with sent_by(headers):
+            turns.used(_key(headers), tool, succeeded=succeeded)
+        return "noted"
 
     class _Outcomes(Middleware):
         """Keep which tools worked."""
@@ -119,7 +98,9 @@ def learned_search(
                 turns.used(key, name, succeeded=not result.is_error)
                 return result
 
-    server.add_transform(_Transform(max_results=k, always_visible=list(always_visible)))
+    if report:
+        server.add_tool(Tool.from_function(fn=report_outcome))
+    server.add_transform(_Transform(max_results=k, always_visible=["report_outcome"] if report else []))
     server.add_middleware(_Outcomes())
 
 

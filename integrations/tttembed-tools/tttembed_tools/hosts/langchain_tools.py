@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware
@@ -10,6 +10,7 @@ from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolC
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command
 
+from tttembed_rag.adapting import adrive, drive
 from tttembed_tools import LearnedToolSearch, Turns, is_outage
 
 __all__ = ["LearnedToolMiddleware", "asked_of"]
@@ -25,90 +26,66 @@ class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
     Args:
         search: The search; it is given the tools as they come, so an empty catalogue is enough to begin with.
         k: Tools that are found at most.
-        always: Names of tools that are always visible.
-        task: The task key of all requests; None is the caller's `context`.
     """
 
-    def __init__(
-        self, search: LearnedToolSearch, *, k: int = 8, always: Collection[str] = (), task: str | None = None
-    ) -> None:
+    def __init__(self, search: LearnedToolSearch, *, k: int = 8) -> None:
         super().__init__()
-        self._turns = Turns(search, task)
+        self._turns = Turns(search)
         self._k = k
-        self._always = frozenset(always)
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Call the model with the tools that are found."""
-        asked = asked_of(request.messages)
-        if asked is None:
-            return handler(request)
-        found = self._turns.search(*asked, self._k, self._searched(request))
-        return handler(request.override(tools=self._visible(request, found)))
+        return drive(self._model_call(request), search=lambda query: self._turns.search(*query), call=handler)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """The same in an event loop."""
-        asked = asked_of(request.messages)
-        if asked is None:
-            return await handler(request)
-        found = await self._turns.asearch(*asked, self._k, self._searched(request))
-        return await handler(request.override(tools=self._visible(request, found)))
+        steps = self._model_call(request)
+        return await adrive(steps, search=lambda query: self._turns.asearch(*query), call=handler)
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
         """Call a tool, and keep whether it worked."""
-        try:
-            result = handler(request)
-        except Exception as exc:
-            self._failed(request, exc)
-            raise
-        self._ended(request, result)
-        return result
+        return drive(self._tool_call(request), call=handler)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """The same in an event loop."""
+        return await adrive(self._tool_call(request), call=handler)
+
+    def _model_call(self, request: ModelRequest[Any]) -> Generator[tuple[str, Any], Any, ModelResponse[Any]]:
+        if (message := asked_of(request.messages)) is not None:
+            tools = [tool for tool in request.tools if not isinstance(tool, dict)]
+            names = yield "search", (*message, self._k, tools)
+            request = request.override(tools=self._visible(request, names))
+        response: ModelResponse[Any] = yield "call", request
+        return response
+
+    def _tool_call(self, request: ToolCallRequest) -> Generator[tuple[str, Any], Any, ToolMessage | Command[Any]]:
+        state: Any = request.state
+        messages = state["messages"] if isinstance(state, dict) else getattr(state, "messages", state)
+        turn = (asked_of(messages) or ("",))[0]
         try:
-            result = await handler(request)
+            result: ToolMessage | Command[Any] = yield "call", request
         except Exception as exc:
-            self._failed(request, exc)
+            if not is_outage(exc):
+                self._turns.used(turn, request.tool_call["name"], succeeded=False)
             raise
-        self._ended(request, result)
+        if isinstance(result, ToolMessage):
+            self._turns.used(turn, request.tool_call["name"], succeeded=result.status != "error")
         return result
 
-    def _searched(self, request: ModelRequest[Any]) -> list[Any]:
-        return [tool for tool in request.tools if not isinstance(tool, dict) and tool.name not in self._always]
-
     def _visible(self, request: ModelRequest[Any], found: list[str]) -> list[Any]:
-        """The tools that the model sees: the best first, then those it has called and those that always are."""
+        """The tools that the model sees: the best first, then those it has called and the vendor's."""
         rank = {name: place for place, name in enumerate(found)}
         called = {call["name"] for message in request.messages for call in getattr(message, "tool_calls", ())}
-        shown = [
-            tool
-            for tool in request.tools
-            if isinstance(tool, dict) or tool.name in rank or tool.name in self._always or tool.name in called
-        ]
+        shown = [tool for tool in request.tools if isinstance(tool, dict) or tool.name in rank or tool.name in called]
         return sorted(shown, key=lambda tool: len(rank) if isinstance(tool, dict) else rank.get(tool.name, len(rank)))
-
-    def _failed(self, request: ToolCallRequest, error: Exception) -> None:
-        asked = asked_of(_messages(request.state))
-        if asked is not None and not is_outage(error):
-            self._turns.used(asked[0], request.tool_call["name"], succeeded=False)
-
-    def _ended(self, request: ToolCallRequest, result: ToolMessage | Command[Any]) -> None:
-        asked = asked_of(_messages(request.state))
-        if asked is not None and isinstance(result, ToolMessage):
-            self._turns.used(asked[0], request.tool_call["name"], succeeded=result.status != "error")
-
-
-def _messages(state: Any) -> Sequence[Any]:
-    messages: Sequence[Any] = state["messages"] if isinstance(state, dict) else getattr(state, "messages", state)
-    return messages
 
 
 def asked_of(messages: Sequence[Any]) -> tuple[str, str] | None:

@@ -25,14 +25,11 @@ class LearnedToolRetriever(ObjectRetriever[BaseTool]):
         tools: The tools.
         search: The search; the tools are added to it.
         k: Tools found at most.
-        task: The task key of all requests; None is the caller's `context`.
     """
 
-    def __init__(
-        self, tools: Sequence[BaseTool], search: LearnedToolSearch, *, k: int = 8, task: str | None = None
-    ) -> None:
+    def __init__(self, tools: Sequence[BaseTool], search: LearnedToolSearch, *, k: int = 8) -> None:
         self._tools = {tool.metadata.get_name(): tool for tool in tools}
-        self._turns = Turns(search, task)
+        self._turns = Turns(search)
         self._k = k
         search.add(list(tools))
 
@@ -58,16 +55,11 @@ class LearnedToolRetriever(ObjectRetriever[BaseTool]):
             message: The message of the user that the agent was run with.
         """
         async for event in run.stream_events():
-            self.note(event, message)
+            if isinstance(event, ToolCallResult):
+                output = event.tool_output
+                if output.exception is None or not is_outage(output.exception):
+                    self._turns.used(message, event.tool_name, succeeded=not output.is_error)
         return await run
-
-    def note(self, event: Any, message: str) -> None:
-        """Keep the outcome of a call, for who reads the events of a run on their own; other events say nothing."""
-        if not isinstance(event, ToolCallResult):
-            return
-        output = event.tool_output
-        if output.exception is None or not is_outage(output.exception):
-            self._turns.used(message, event.tool_name, succeeded=not output.is_error)
 
 
 def _text(query: str | QueryBundle) -> str:

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tttembed_rag.errors import DataError
-from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.errors import DataError, require
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_tools import LearnedToolSearch
 from tttembed_tools.catalog import SERVER_META
-from tttembed_tools.hosts.extras import require
 from tttembed_tools.hosts.fastmcp import learned_search
 
-require("fastmcp", "mcp")
+require("fastmcp", "mcp", of="tttembed-tools")
 import anyio  # noqa: E402 - FastMCP brings it
 from fastmcp import FastMCP  # noqa: E402
 from fastmcp.exceptions import NotFoundError  # noqa: E402
@@ -32,13 +30,11 @@ if TYPE_CHECKING:
     from fastmcp.client.transports import ClientTransport
     from fastmcp.tools.base import Tool
 
-__all__ = ["described", "front", "read_servers", "serve"]
+__all__ = ["described", "front", "read_servers"]
 
 _log = logging.getLogger(__name__)
 # Seconds that a server may take to list its tools, and that a tool may take.
 _PATIENCE, _LONGEST_CALL = 30.0, 3600.0
-# What is searched of a server: so many tools, each of so many bytes as JSON; agents read those of several at once.
-_MOST_TOOLS, _LONGEST_TOOL = 20_000, 256 * 1024
 # A variable of the environment; and how clients name the tools of a server that are off, and those that are on.
 _VARIABLE = re.compile(r"\$\{(?:env:)?([^}\"]*?)(:-[^}\"]*)?\}")
 _OFF, _ON = ("disabledTools", "excludeTools"), ("tools", "includeTools")
@@ -136,19 +132,6 @@ def front(
     return server
 
 
-async def serve(server: FastMCP[Any], search: LearnedToolSearch, *, every: float = 60.0, **transport: Any) -> None:
-    """Serve until the client or the process ends, and learn from the calls of the caller's tenant all the while.
-
-    Args:
-        server: The server.
-        search: Its search.
-        every: Seconds between two rounds of learning.
-        transport: As ``FastMCP.run_async`` takes it.
-    """
-    with search.learning(every, tenants=[current_tenant()]):
-        await server.run_async(show_banner=False, **transport)
-
-
 class _Listing(Middleware):
     """What a server lists, kept for some seconds; where it does not answer, what it listed last.
 
@@ -178,7 +161,7 @@ class _Listing(Middleware):
                 except Exception as exc:  # noqa: BLE001 - another's server: the tools of the others are found
                     _log.warning("server %r: %s", self._name, _kind(exc))
                 self._until = time.monotonic() + self._every
-            return [one for one in self._tools if not self._is_double(one.name)]
+            return [tool for tool in self._tools if not self._is_double(tool.name)]
 
     async def on_call_tool(self, context: Any, call_next: Any) -> Any:
         """What a tool of the server answers."""
@@ -190,17 +173,14 @@ class _Listing(Middleware):
         return sum(f"{self._name}_{name}" in names for names in self._names.values()) > 1
 
     async def _keep(self, listed: Sequence[Tool]) -> None:
-        fits = [one for one in listed if len(one.to_mcp_tool().model_dump_json()) <= _LONGEST_TOOL][:_MOST_TOOLS]
-        if many := len(listed) - len(fits):
-            _log.warning("server %r: %d tools are left out, too long or too many", self._name, many)
-        here = {f"{self._name}_{one.name}" for one in fits}
+        here = {f"{self._name}_{tool.name}" for tool in listed}
         if gone := self._names.get(self._name, set()) - here:
             await anyio.to_thread.run_sync(self._search.remove, gone)
         self._names[self._name] = here
-        if double := [one.name for one in fits if self._is_double(one.name)]:
+        if double := [tool.name for tool in listed if self._is_double(tool.name)]:
             _log.warning("server %r: other servers have tools of these names: %s", self._name, ", ".join(double[:3]))
         meta = {SERVER_META: f"{self._name}: {self._about}"} if self._about else {}
-        self._tools = [one.model_copy(update={"meta": (one.meta or {}) | meta}) for one in fits] if meta else fits
+        self._tools = [tool.model_copy(update={"meta": (tool.meta or {}) | meta}) for tool in listed]
 
 
 def _kind(error: BaseException) -> str:

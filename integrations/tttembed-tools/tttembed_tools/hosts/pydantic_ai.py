@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tttembed_rag.errors import require
 from tttembed_tools import LearnedToolSearch, Turns, is_outage
-from tttembed_tools.hosts.extras import require
 
-require("pydantic_ai.capabilities", "pydantic-ai")
+require("pydantic_ai.capabilities", "pydantic-ai", of="tttembed-tools")
 from pydantic_ai import RunContext, exceptions  # noqa: E402
 from pydantic_ai.capabilities import ToolSearch  # noqa: E402
 
 __all__ = ["tool_search"]
 
 
-def tool_search(search: LearnedToolSearch, *, task: str | None = None, k: int = 10) -> ToolSearch[Any]:
+def tool_search(search: LearnedToolSearch, *, k: int = 10) -> ToolSearch[Any]:
     """The capability for ``Agent(..., capabilities=[tool_search(search)])``.
 
     Tools with ``defer_loading=True`` are found by *search*, which is given them as they come; an empty catalogue is
@@ -30,14 +30,13 @@ def tool_search(search: LearnedToolSearch, *, task: str | None = None, k: int = 
 
     Args:
         search: The search.
-        task: The task key of all requests; None is the caller's `context`.
         k: Tools found at most.
     """
-    turns = Turns(search, task)
+    turns = Turns(search)
     not_run = (exceptions.CallDeferred, exceptions.ApprovalRequired, exceptions.SkipToolExecution)
 
     async def strategy(ctx: RunContext[Any], queries: Sequence[str], tools: Sequence[Any]) -> list[str]:
-        return await turns.asearch(_key(ctx), " ".join(queries), k, tools)
+        return await turns.asearch(str(ctx.run_id), " ".join(queries), k, tools)
 
     @dataclass
     class _LearnedToolSearch(ToolSearch[Any]):
@@ -51,13 +50,9 @@ def tool_search(search: LearnedToolSearch, *, task: str | None = None, k: int = 
                 raise
             except Exception as exc:
                 if not is_outage(exc):
-                    turns.used(_key(ctx), tool_def.name, succeeded=False)
+                    turns.used(str(ctx.run_id), tool_def.name, succeeded=False)
                 raise
-            turns.used(_key(ctx), tool_def.name, succeeded=True)
+            turns.used(str(ctx.run_id), tool_def.name, succeeded=True)
             return result
 
     return _LearnedToolSearch(strategy=strategy, max_results=k)
-
-
-def _key(ctx: Any) -> str:
-    return str(ctx.run_id)

@@ -19,6 +19,7 @@ from tttembed_rag.adapting import (
     FailureLog,
     Log,
     Request,
+    Sorter,
     TaskSource,
     ascored,
     checked_judge,
@@ -29,7 +30,7 @@ from tttembed_rag.adapting import (
     resolve_task,
     scored,
 )
-from tttembed_rag.errors import check_count, check_share
+from tttembed_rag.errors import check_count
 from tttembed_rag.serving import Cascade
 
 logger = logging.getLogger(__name__)
@@ -168,8 +169,7 @@ class RescoringPostprocessor(_Whole):
 
     _embed_model: TTTEmbedding = PrivateAttr()
     _top_n: int | None = PrivateAttr()
-    _cascade: Cascade | None = PrivateAttr()
-    _floor: float | None = PrivateAttr()
+    _sorter: Sorter = PrivateAttr()
 
     def __init__(
         self,
@@ -183,15 +183,11 @@ class RescoringPostprocessor(_Whole):
             raise InputError(f"embed_model: expected TTTEmbedding, got {type(embed_model).__name__}")
         if top_n is not None:
             check_count("top_n", top_n)
-        if cascade is not None and not isinstance(cascade, Cascade):
-            raise InputError(f"cascade: expected a Cascade, got {type(cascade).__name__}")
-        if floor is not None:
-            check_share("floor", floor)
+        sorter = Sorter(cascade, floor)
         super().__init__()
         self._embed_model = embed_model
         self._top_n = top_n
-        self._cascade = cascade
-        self._floor = floor
+        self._sorter = sorter
 
     @classmethod
     def class_name(cls) -> str:
@@ -201,35 +197,28 @@ class RescoringPostprocessor(_Whole):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        request, scores = self._request(query_bundle), [node.score for node in nodes]
-        known, refused = self._known(request, nodes)
-        if self._cascade is None:
-            order = request.order(read_texts(nodes), scores)
-        else:
-            order = self._cascade.order(request, read_texts(nodes), scores, refused=refused)
-        return [] if refused else [known[place] for place in order[: self._top_n]]
+        scores = [node.score for node in nodes]
+        order = self._sorter.order(self._request(query_bundle), read_texts(nodes), scores)
+        return _ordered(nodes, order[: self._top_n])
 
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        if self._cascade is None:
-            return self._postprocess_nodes(nodes, query_bundle)
-        request, scores = self._request(query_bundle), [node.score for node in nodes]
-        known, refused = self._known(request, nodes)
-        order = await self._cascade.aorder(request, read_texts(nodes), scores, refused=refused)
-        return [] if refused else [known[place] for place in order[: self._top_n]]
-
-    def _known(self, request: Request, nodes: list[NodeWithScore]) -> tuple[list[NodeWithScore], bool]:
-        """The *nodes*, scored by how likely each is relevant if that is known, and whether the floor refuses them."""
-        likely = None if self._floor is None else request.relevance(read_texts(nodes), [node.score for node in nodes])
-        if likely is None:
-            return nodes, False
-        known = [NodeWithScore(node=node.node, score=score) for node, score in zip(nodes, likely, strict=True)]
-        return known, request.refuses(likely, self._floor)
+        scores = [node.score for node in nodes]
+        order = await self._sorter.aorder(self._request(query_bundle), read_texts(nodes), scores)
+        return _ordered(nodes, order[: self._top_n])
 
     def _request(self, query: QueryBundle | None) -> Request:
         """That of the vector that found the nodes, where the bundle has it; else one by what is live now."""
         return self._embed_model.request(text_of(query), getattr(query, "embedding", None))
+
+
+def _ordered(nodes: list[NodeWithScore], order: Sequence[tuple[int, float | None]]) -> list[NodeWithScore]:
+    """The *nodes* in their *order*, scored by relevance where that is known."""
+    return [
+        nodes[place] if relevance is None else NodeWithScore(node=nodes[place].node, score=relevance)
+        for place, relevance in order
+    ]
 
 
 def text_of(query: QueryBundle | str | None) -> Any:

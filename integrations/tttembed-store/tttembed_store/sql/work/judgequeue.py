@@ -51,7 +51,6 @@ class JudgeQueue:
         without: Collection[str] = (),
         covering: bool = False,
         queries: Collection[str] | None = None,
-        called: bool = False,
     ) -> list[Served]:
         """Pairs of *tenant* with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
@@ -65,8 +64,7 @@ class JudgeQueue:
         With *covering* those of the newest come first of which verdicts say most about what is asked. Where *queries*
         are named by the ids that this method gave, they alone are looked at, all of them.
 
-        Queries with rewards of calls of tools wait for no judge: the others are given, or, where they are *called*,
-        these alone.
+        Queries with rewards of calls of tools wait for no judge.
         """
         number = self._number(judge)
         left_out = {row_of(query) for query in without}
@@ -79,7 +77,7 @@ class JudgeQueue:
                     choose = (
                         partial(_most_telling, connection, self._database.salt, owner, number) if covering else None
                     )
-                    rows = _waiting(connection, number, owner, limit, now, left_out, choose, called=called)
+                    rows = _waiting(connection, number, owner, limit, now, left_out, choose)
                 else:
                     rows = list(rows_among(connection, _of_progress(number, owner), schema.queries.c.id, named))
                 waiting = _with_texts(connection, number, rows)
@@ -241,8 +239,6 @@ def _waiting(
     now: float,
     left_out: Collection[int],
     choose: Callable[[Sequence[Any], int], Sequence[Any]] | None,
-    *,
-    called: bool,
 ) -> list[Any]:
     """The newest queries with pairs that *judge* has not answered, both texts known, or those that *choose* takes.
 
@@ -252,7 +248,7 @@ def _waiting(
     failed = and_(failures.c.query == progress.c.query, failures.c.judge == judge)
     tools = select(schema.judges.c.id).where(schema.judges.c.name == TOOL_CALLS).scalar_subquery()
     calls = exists().where(schema.rewards.c.query == q.c.id, schema.rewards.c.judge == tools)
-    waiting = _of_progress(judge, tenant).where(calls if called else ~calls)
+    waiting = _of_progress(judge, tenant).where(~calls)
     newest = waiting.where(~exists().where(failed)).order_by(progress.c.at.desc(), progress.c.query.desc())
     due = waiting.join(failures, failed).where(failures.c.due_at <= now).order_by(failures.c.due_at, failures.c.query)
     texts = {text for (text,) in rows_among(connection, select(q.c.text), q.c.id, left_out)}

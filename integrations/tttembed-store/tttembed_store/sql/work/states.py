@@ -20,15 +20,13 @@ from tttembed_store.sql.rows import ids_of, insert_all
 MEMORY = "worker"
 # The queries that the worker has learned from, and the trial of the live version.
 LEARNED, TRIAL = "learned", "trial"
-# The comparisons of fresh traffic with what was learned from, oldest first: a JSON list for reports.
-DRIFT = "drift"
 # The identity of the tenant's embedding model.
 PROBE = "probe"
 # What workers look with, of no tenant: the judge that is learned from, and the probe of the embedding model.
 BASIS = "looked with"
 
 # States that are derived from rewards: forgetting deletes them.
-DERIVED = (LEARNED, TRIAL, DRIFT)
+DERIVED = (LEARNED, TRIAL)
 # Fields of `MEMORY` that outlive forgetting: since when what was served is learned from.
 REMEMBERED = ("since",)
 

@@ -8,8 +8,7 @@ from haystack import component, default_from_dict, default_to_dict
 from haystack.components.embedders.types import TextEmbedder
 
 from tttembed_rag import InputError, Steering, context
-from tttembed_rag.adapting import bridge_for, checked_store, steering_of
-from tttembed_rag.embedders import Bridge
+from tttembed_rag.adapting import checked_store, steering_of
 
 __all__ = ["TTTTextEmbedder"]
 
@@ -26,7 +25,6 @@ class TTTTextEmbedder:
         task: The task of queries whose run names none; None is the caller's ``with tttembed_rag.context(...)``.
         tenant: Whose offsets are served; None is the caller's.
         fingerprint: That of the embedding model; offsets for another one are not served. Empty does not look.
-        bridge: The file of a bridge, where *embedder* is not the model that the index was built with; empty for none.
 
     Raises:
         InputError: *embedder* has offsets already, or *store* may not be saved.
@@ -40,7 +38,6 @@ class TTTTextEmbedder:
         task: str | None = None,
         tenant: str | None = None,
         fingerprint: str = "",
-        bridge: str = "",
     ) -> None:
         if isinstance(embedder, TTTTextEmbedder):
             raise InputError("embedder: expected one without offsets, got TTTTextEmbedder; pass its .embedder")
@@ -49,9 +46,7 @@ class TTTTextEmbedder:
         self.task = task
         self.tenant = tenant
         self.fingerprint = fingerprint
-        self.bridge = bridge
         self._steering: Steering | None = None
-        self._across: Bridge | None = None
 
     def warm_up(self) -> None:
         """Load the wrapped model, and read the offsets; a StoreError where the file of a store is not there."""
@@ -93,7 +88,6 @@ class TTTTextEmbedder:
             task=self.task,
             tenant=self.tenant,
             fingerprint=self.fingerprint,
-            bridge=self.bridge,
         )
         return kept
 
@@ -106,18 +100,14 @@ class TTTTextEmbedder:
     def _ready(self) -> Steering:
         if self._steering is None:
             self._steering = steering_of(self.store, tenant=self.tenant, embedder=self.fingerprint)
-            if self.bridge:
-                self._across = bridge_for(lambda text: self.embedder.run(text=text)["embedding"], self.bridge)
         return self._steering
 
     def _steered(
         self, result: dict[str, Any], text: str, task: str | None, tenant: str | None, query_id: str | None
     ) -> dict[str, Any]:
-        steering, vector = self._ready(), result["embedding"]
-        if self._across is not None:
-            vector = self._across.apply(vector).tolist()
+        steering = self._ready()
         named = task if task is not None else self.task
         if named is not None:
             steering = steering.for_task(named)
         with context(tenant=tenant, query_id=query_id):
-            return {**result, "embedding": steering.apply(vector, text)}
+            return {**result, "embedding": steering.apply(result["embedding"], text)}

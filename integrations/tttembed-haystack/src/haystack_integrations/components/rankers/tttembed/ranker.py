@@ -13,8 +13,8 @@ from haystack.utils import deserialize_component_inplace
 from tttembed_store import StoreLog
 
 from tttembed_rag import InputError, Scale, Steering, context
-from tttembed_rag.adapting import checked_store, steering_of, url_of
-from tttembed_rag.errors import check_count, check_share
+from tttembed_rag.adapting import Sorter, checked_store, steering_of, url_of
+from tttembed_rag.errors import check_count
 from tttembed_rag.serving import Cascade
 
 __all__ = ["TTTRanker"]
@@ -61,14 +61,13 @@ class TTTRanker:
         floor: float | None = None,
     ) -> None:
         check_count("top_k", top_k)
-        if floor is not None:
-            check_share("floor", floor)
         if (ranker is None) != (not judge):
             raise InputError(
                 f"ranker, judge: expected a ranker and its name, or neither, got {ranker!r:.80}, {judge!r}"
             )
         if ranker is not None and (isinstance(ranker, type) or not hasattr(ranker, "run")):
             raise InputError(f"ranker: expected a ranker of Haystack, with run, got {ranker!r:.80}")
+        self._sorter = Sorter(floor=floor)
         self._judge = None if ranker is None else Ranking(ranker, judge, scale)
         self.ranker = ranker
         self.judge = judge
@@ -80,7 +79,6 @@ class TTTRanker:
         self.tenant = tenant
         self.fingerprint = fingerprint
         self._steering: Steering | None = None
-        self._cascade: Cascade | None = None
 
     def warm_up(self) -> None:
         """Load the ranker, and read what was learned; a StoreError where the file of a store is not there."""
@@ -112,17 +110,9 @@ class TTTRanker:
         with context(task=self.task if task is None else task, tenant=self.tenant if tenant is None else tenant):
             request = steering.request(query)
             texts, scores = [doc.content or "" for doc in documents], [doc.score for doc in documents]
-            likely = None if self.floor is None else request.relevance(texts, scores)
-            refused = request.refuses(likely, self.floor)
-            if self._cascade is None:
-                order = request.order(texts, scores)
-            else:
-                order = self._cascade.order(request, texts, scores, refused=refused)
-            if refused:
-                return {"documents": []}
-        if likely is not None:
-            documents = [replace(document, score=score) for document, score in zip(documents, likely, strict=True)]
-        return {"documents": [documents[place] for place in order[: top_k or self.top_k]]}
+            order = self._sorter.order(request, texts, scores)[: top_k or self.top_k]
+        pairs = [(documents[place], relevance) for place, relevance in order]
+        return {"documents": [doc if score is None else replace(doc, score=score) for doc, score in pairs]}
 
     def to_dict(self) -> dict[str, Any]:
         """What a saved pipeline keeps."""
@@ -148,7 +138,7 @@ class TTTRanker:
                 url, log = url_of(self.store), None
                 if "://" in url:
                     log = StoreLog(url, self.judge, scale=self.scale, embedder=self.fingerprint)
-                self._cascade = Cascade(self._judge, log=log)
+                self._sorter = Sorter(Cascade(self._judge, log=log), self.floor)
             self._steering = steering
         return self._steering
 

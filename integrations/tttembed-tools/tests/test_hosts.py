@@ -1,0 +1,284 @@
+"""What all frameworks promise alike, each with a real agent or client and a model that follows a script."""
+
+import asyncio
+from contextlib import nullcontext
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import StructuredTool, ToolException
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, LLMMetadata
+from llama_index.core.llms.function_calling import FunctionCallingLLM
+from llama_index.core.llms.llm import ToolSelection
+from llama_index.core.schema import QueryBundle
+from llama_index.core.tools import FunctionTool
+from pydantic import Field
+from tttembed_tools import LearnedToolSearch
+from tttembed_tools.hosts.langchain_tools import LearnedToolMiddleware
+from tttembed_tools.hosts.llama_index import LearnedToolRetriever
+
+from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request
+from tttembed_rag import context
+from tttembed_rag.testing import FakeEmbedder
+
+# LlamaIndex's workflows list the members of an agent, deprecated ones of pydantic too.
+pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")
+
+
+def functions(error):
+    """A function for each tool: those of acme fail with *error*."""
+
+    def made(name):
+        def run() -> str:
+            if name.startswith("acme_"):
+                raise error("not in this suite")
+            return "done"
+
+        return run
+
+    return {name: made(name) for name in CATALOG}
+
+
+def next_calls(prompt, visible, called):
+    """The next tool of the topic of a prompt that the model sees and has not called: that of acme, then of zeta."""
+    topic = prompt.rsplit(maxsplit=1)[-1]
+    return [name for name in (f"acme_{topic}", f"zeta_{topic}") if name in visible and name not in called][:1]
+
+
+class LangChainModel(BaseChatModel):
+    """A model of LangChain."""
+
+    seen: list = Field(default_factory=list)
+    tools: list = Field(default_factory=list)
+
+    @property
+    def _llm_type(self):
+        return "scripted"
+
+    def bind_tools(self, tools, **_):
+        """The same model with tools."""
+        return self.model_copy(update={"tools": [tool.name for tool in tools], "seen": self.seen})
+
+    def _generate(self, messages, *_, **__):
+        self.seen.append(self.tools)
+        prompt = next(message for message in messages if isinstance(message, HumanMessage)).text
+        called = {call["name"] for message in messages for call in getattr(message, "tool_calls", ())}
+        calls = [{"name": name, "args": {}, "id": name} for name in next_calls(prompt, self.tools, called)]
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("done", tool_calls=calls))])
+
+
+def langchain(search, error=None):
+    """An agent of LangChain, and what its model saw."""
+    tools = [
+        StructuredTool.from_function(run, name=name, description=CATALOG[name], handle_tool_error=True)
+        for name, run in functions(error or ToolException).items()
+    ]
+    model = LangChainModel()
+    return create_agent(model, tools=tools, middleware=[LearnedToolMiddleware(search, k=4)]), model.seen
+
+
+def langchain_sync(search, error=None):
+    """An agent of LangChain, in threads."""
+    agent, seen = langchain(search, error)
+
+    async def ask(topic):
+        agent.invoke({"messages": [HumanMessage(request(topic))]})
+
+    return ask, seen
+
+
+def langchain_async(search, error=None):
+    """An agent of LangChain, in an event loop."""
+    agent, seen = langchain(search, error)
+
+    async def ask(topic):
+        await agent.ainvoke({"messages": [HumanMessage(request(topic))]})
+
+    return ask, seen
+
+
+class LlamaIndexModel(FunctionCallingLLM):
+    """A model of LlamaIndex."""
+
+    seen: list = Field(default_factory=list)
+
+    @property
+    def metadata(self):
+        """It calls functions."""
+        return LLMMetadata(is_function_calling_model=True)
+
+    def _prepare_chat_with_tools(self, *_, **__):
+        raise NotImplementedError
+
+    async def astream_chat_with_tools(self, tools, user_msg=None, chat_history=None, **_):
+        """An answer at once: a call of what is left of the topic's tools."""
+        visible = [tool.metadata.name for tool in tools]
+        self.seen.append(visible)
+        prompt = next(message for message in chat_history if message.role == "user").content
+        called = {name for message in chat_history for name in message.additional_kwargs.get("called", ())}
+        calls = next_calls(prompt, visible, called)
+
+        async def answers():
+            yield ChatResponse(message=ChatMessage("done", role="assistant", additional_kwargs={"called": calls}))
+
+        return answers()
+
+    def get_tool_calls_from_response(self, response, **_):
+        """The calls of an answer."""
+        names = response.message.additional_kwargs["called"]
+        return [ToolSelection(tool_id=name, tool_name=name, tool_kwargs={}) for name in names]
+
+    def chat(self, *_, **__):
+        """Agents do not ask for this."""
+        raise NotImplementedError
+
+    complete = stream_chat = stream_complete = achat = acomplete = astream_chat = astream_complete = chat
+
+
+def retriever_of(search, error=ValueError):
+    """A retriever of LlamaIndex over all tools."""
+    tools = [
+        FunctionTool.from_defaults(run, name=name, description=CATALOG[name]) for name, run in functions(error).items()
+    ]
+    return LearnedToolRetriever(tools, search, k=4)
+
+
+def llama_index(search, error=None):
+    """An agent of LlamaIndex."""
+    retriever, model = retriever_of(search, error or ValueError), LlamaIndexModel()
+    agent = FunctionAgent(tool_retriever=retriever, llm=model)
+
+    async def ask(topic):
+        await retriever.watch(agent.run(request(topic)), request(topic))
+
+    return ask, model.seen
+
+
+def pydantic_ai(search, error=None):
+    """An agent of Pydantic AI, that searches first."""
+    pytest.importorskip("pydantic_ai")
+    from pydantic_ai import Agent, ModelRetry, Tool
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import FunctionModel
+    from tttembed_tools.hosts.pydantic_ai import tool_search
+
+    seen = []
+
+    def model(messages, info):
+        prompt = str(messages[0].parts[-1].content)
+        called = {part.tool_name for answer in messages for part in answer.parts if isinstance(part, ToolCallPart)}
+        if not called:
+            return ModelResponse(parts=[ToolCallPart("search_tools", {"queries": [prompt]})])
+        visible = [tool.name for tool in info.function_tools if tool.name != "search_tools"]
+        seen.append(visible)
+        calls = [ToolCallPart(name, {}) for name in next_calls(prompt, visible, called)]
+        return ModelResponse(parts=calls or [TextPart("done")])
+
+    tools = [
+        Tool(run, name=name, description=CATALOG[name], defer_loading=True)
+        for name, run in functions(error or ModelRetry).items()
+    ]
+    agent = Agent(FunctionModel(model), tools=tools, capabilities=[tool_search(search, k=4)], retries=3)
+
+    async def ask(topic):
+        await agent.run(request(topic))
+
+    return ask, seen
+
+
+def fastmcp(search, error=None):
+    """A client of a server of FastMCP, which calls what it found by the proxy, and the next time directly."""
+    pytest.importorskip("fastmcp")
+    from fastmcp import Client, FastMCP
+    from fastmcp.exceptions import ToolError
+    from fastmcp.tools import Tool
+    from tttembed_tools.hosts.fastmcp import learned_search
+
+    server, seen = FastMCP("suites"), []
+    for name, run in functions(error or ToolError).items():
+        server.add_tool(Tool.from_function(run, name=name, description=CATALOG[name]))
+    learned_search(server, search, k=4)
+
+    async def ask(topic):
+        async with Client(server) as client:
+            found = await client.call_tool("search_tools", {"query": request(topic)})
+            visible, called = [tool["name"] for tool in found.structured_content["result"]], []
+            seen.append(visible)
+            while names := next_calls(topic, visible, called):
+                call = (names[0], {}) if len(seen) % 2 else ("call_tool", {"name": names[0]})
+                await client.call_tool(*call, raise_on_error=False)
+                called += names
+
+    return ask, seen
+
+
+HOSTS = [langchain_sync, langchain_async, llama_index, pydantic_ai, fastmcp]
+# Those that hand on what a tool raises.
+RAISING = [langchain_sync, langchain_async, pydantic_ai]
+
+
+@pytest.fixture
+def empty():
+    """A search without tools, which the host adds."""
+    with LearnedToolSearch([], FakeEmbedder()) as search:
+        yield search
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_an_agent_teaches_its_search_by_working(host, empty):
+    """The model sees four tools of all; what it calls brings requests never made the right suite."""
+    ask, seen = host(empty)
+
+    async def story():
+        for topic in LEARNED:
+            await ask(topic)
+
+    asyncio.run(story())
+    before = first(empty, UNSEEN)
+    lesson = empty.learn()
+
+    assert {len(names) for names in seen} == {4}
+    assert (lesson.published, lesson.requests) == (True, len(LEARNED))
+    assert before < 0.6 < first(empty, UNSEEN)
+    outcomes = {past.query: dict(past.outcomes) for past in empty.requests()}
+    assert outcomes.keys() == {request(topic) for topic in LEARNED}
+    assert outcomes[request(LEARNED[0])] == {f"acme_{LEARNED[0]}": 0.2, f"zeta_{LEARNED[0]}": 1.0}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_service_out_of_reach_says_nothing(host, empty):
+    """A tool that cannot reach its service is no outcome; where the framework raises, its error is as it was."""
+    ask, _ = host(empty, ConnectionError)
+
+    with pytest.raises(ConnectionError, match="not in this suite") if host in RAISING else nullcontext():
+        asyncio.run(ask(LEARNED[0]))
+
+    assert not any(f"acme_{LEARNED[0]}" in past.outcomes for past in empty.requests())
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_calls_carry_their_source(host, empty):
+    """The caller's context names who an agent works for, where several work at once."""
+    ask, _ = host(empty)
+
+    async def of(name):
+        with context(source=name):
+            await ask(LEARNED[0])
+
+    async def both():
+        await asyncio.gather(of("ann"), of("eve"))
+
+    asyncio.run(both())
+
+    assert {past.source for past in empty.requests()} == {"ann", "eve"}
+
+
+def test_a_tool_of_llama_index_is_given_by_its_name(empty):
+    """Asked by the name of a tool, as an agent does when it calls it, the retriever gives that tool."""
+    retriever = retriever_of(empty)
+
+    assert [tool.metadata.name for tool in retriever.retrieve("acme_redmail")] == ["acme_redmail"]
+    assert len(retriever.retrieve(QueryBundle(request("redmail")))) == 4
