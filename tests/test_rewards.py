@@ -46,30 +46,33 @@ def spoiled(array, value):
 class TestBuilding:
     """What the two builders keep."""
 
-    @pytest.mark.parametrize("form", [np.asarray, np.ndarray.tolist, list])
-    def test_from_arrays_keeps_every_candidate_in_order(self, form):
-        """Query q owns the k candidates and rewards of row q, of arrays, lists and lists of arrays."""
+    @pytest.mark.parametrize(
+        ("form", "depths"),
+        [(np.asarray, [K] * N), (np.ndarray.tolist, [K] * N), (list, [K] * N), (list, [2, K, 1])],
+    )
+    def test_from_arrays_keeps_every_candidate_in_order(self, form, depths):
+        """Query q owns the k candidates and rewards of row q, of arrays, lists and lists of arrays of any depth."""
         arrays = columns()
+        if depths != [K] * N:
+            for name in ("candidate_vectors", "rewards"):
+                arrays[name] = [row[:k] for row, k in zip(arrays[name], depths, strict=True)]
         rewards = Rewards.from_arrays(**{name: form(value) for name, value in arrays.items()})
 
-        assert_array_equal(rewards.values, arrays["rewards"].ravel())
-        assert_array_equal(rewards.doc_vectors[rewards.candidates], arrays["candidate_vectors"].reshape(-1, D))
-        assert_array_equal(rewards.starts, [0, 4, 8, 12])
-
-    def test_depths_may_differ(self):
-        rng, depths = np.random.default_rng(0), [2, 5, 1]
-        blocks, scores = ([rng.normal(size=(k, D)) for k in depths], [rng.uniform(size=k) for k in depths])
-
-        assert depths == Rewards.from_arrays(rng.normal(size=(N, D)), blocks, scores).depths.tolist()
+        assert_array_equal(rewards.values, np.concatenate(arrays["rewards"]))
+        assert_array_equal(rewards.doc_vectors[rewards.candidates], np.concatenate(arrays["candidate_vectors"]))
+        assert_array_equal(rewards.depths, depths)
 
     def test_from_indexed_keeps_documents_once(self):
-        given_columns = indexed()
-        rewards = Rewards.from_indexed(**given_columns)
-        expected = (N, D, 6, [0, 1, 2, 2, 3, 6], [3, 2, 1])
-        got = (len(rewards), rewards.width, rewards.budget, rewards.candidates.tolist(), rewards.depths.tolist())
+        """Without names the declared judge gave the rewards, queries share a task, and all are numbered."""
+        index = indexed()
+        rewards = Rewards.from_indexed(**index)
 
-        assert expected == got
-        assert rewards.doc_vectors is given_columns["doc_vectors"]
+        assert (len(rewards), rewards.width, rewards.budget) == (N, D, 6)
+        assert (rewards.candidates.tolist(), rewards.depths.tolist()) == ([0, 1, 2, 2, 3, 6], [3, 2, 1])
+        assert rewards.doc_vectors is index["doc_vectors"]
+        assert (rewards.tasks.tolist(), rewards.sources.tolist()) == (["default"] * N, [""] * N)
+        assert rewards.query_ids.tolist() == ["0", "1", "2"]
+        assert rewards.doc_ids[rewards.candidates].tolist() == ["0", "1", "2", "2", "3", "6"]
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_a_memory_map_is_not_copied(self, tmp_path, dtype):
@@ -80,26 +83,14 @@ class TestBuilding:
 
         assert np.shares_memory(on_disk, rewards.doc_vectors)
 
-    def test_names_are_kept(self):
-        rewards = Rewards.from_arrays(
-            **columns(), tasks=["a", "a", "b"], query_ids=["1", "2", "1"], judge=["rerank-1"] * N
-        )
-        expected = ["a", "a", "b"], ["1", "2", "1"], "rerank-1"
-
-        assert expected == (rewards.tasks.tolist(), rewards.query_ids.tolist(), rewards.judge)
-
     def test_take_keeps_the_queries_taken_and_their_documents(self):
         """A part of the rewards holds those queries, in that order, and no other document."""
-        rewards = Rewards.from_indexed(**indexed(), tasks=["a", "b", "c"], query_ids=["x", "y", "z"])
+        names = {"tasks": ["a", "b", "c"], "query_ids": ["x", "y", "z"], "judge": ["rerank-1"] * N}
+        rewards = Rewards.from_indexed(**indexed(), **names)
         part = rewards.take(np.array([2, 0]))
-        expected = ["z", "x"], ["c", "a"], [1, 3], [0.6, 0.1, 0.2, 0.3]
 
-        assert expected == (
-            part.query_ids.tolist(),
-            part.tasks.tolist(),
-            part.depths.tolist(),
-            part.values.tolist(),
-        )
+        assert (part.query_ids.tolist(), part.tasks.tolist(), part.judge) == (["z", "x"], ["c", "a"], "rerank-1")
+        assert (part.depths.tolist(), part.values.tolist()) == ([1, 3], [0.6, 0.1, 0.2, 0.3])
         assert_array_equal(part.doc_vectors[part.candidates], rewards.doc_vectors[[6, 0, 1, 2]])
         assert_array_equal(part.doc_norms, np.linalg.norm(rewards.doc_vectors[[0, 1, 2, 6]], axis=1))
 
@@ -352,15 +343,6 @@ class TestSources:
         assert rewards.sources.tolist() == ["ann", "", "bob"]
         assert some.sources.tolist() == ["bob", ""]
         assert some.doc_ids[some.candidates].tolist() == ["doc 6", "doc 2", "doc 3"]
-
-    def test_without_them(self):
-        """The declared judge gave the rewards, all queries share a task, and queries and documents are numbered."""
-        rewards = Rewards.from_indexed(**indexed())
-
-        assert rewards.sources.tolist() == [""] * N
-        assert rewards.tasks.tolist() == ["default"] * N
-        assert rewards.query_ids.tolist() == ["0", "1", "2"]
-        assert rewards.doc_ids[rewards.candidates].tolist() == ["0", "1", "2", "2", "3", "6"]
 
     def test_several_may_reward_one_query(self):
         """A query id may come again from another source, but not from the same one."""

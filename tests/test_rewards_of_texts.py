@@ -22,7 +22,8 @@ ROWS = [
 
 
 def of(rows, **options):
-    return Rewards.from_texts(rows, embed_query=embed_query, embed_documents=MODEL.embed_documents, **options)
+    model = {"embed_query": embed_query, "embed_documents": MODEL.embed_documents}
+    return Rewards.from_texts(rows, **model | options)
 
 
 def embed_query(text):
@@ -35,7 +36,13 @@ class TestFromTexts:
 
     def test_rows_become_rewards(self):
         """Vectors are the model's, a query's id is its text, the task of rows without one is the default task."""
-        rewards = of(ROWS, judge="people")
+        texts = []
+
+        def embed_documents(documents):
+            texts.append(list(documents))
+            return MODEL.embed_documents(documents)
+
+        rewards = of(ROWS, judge="people", embed_documents=embed_documents)
 
         assert rewards.query_ids.tolist() == ["reset my password", "money back"]
         assert rewards.tasks.tolist() == ["default", "billing"]
@@ -44,9 +51,14 @@ class TestFromTexts:
         assert_allclose(rewards.query_vectors[1], embed_query("money back"))
         documents = MODEL.embed_documents(["our refund policy", "how to reset a password"])
         assert_allclose(rewards.doc_vectors[rewards.candidates[2:]], documents)
+        assert texts == [["how to reset a password", "our refund policy"]]
+        assert repr(rewards) == "Rewards(2 queries of 2 tasks, 4 pairs, width 16, people)"
 
-    def test_a_scale_is_declared(self):
-        assert of([("q", "a", 5), ("q", "b", 1)], scale="rubric:0,5").values.tolist() == [1.0, 0.2]
+    @pytest.mark.parametrize(
+        ("scale", "best", "worst", "expected"), [("rubric:0,5", 5, 1, [1.0, 0.2]), ("rubric:-1,1", 1, -1, [1.0, 0.0])]
+    )
+    def test_a_scale_is_declared(self, scale, best, worst, expected):
+        assert of([("q", "a", best), ("q", "b", worst)], scale=scale).values.tolist() == expected
 
     def test_swapped_columns_are_asked_about(self, caplog):
         """Rows of (document, query, reward) are taken as they stand, and one line asks whether they are swapped."""
@@ -54,15 +66,6 @@ class TestFromTexts:
 
         [line] = [record.getMessage() for record in caplog.records]
         assert line == ("feedback: each of 3 queries has one document, of 2 in all: are queries and documents swapped?")
-
-    def test_thumbs_name_their_scale(self):
-        """Thumbs of -1 and 1 are on no scale from 0 to 1; the error says on which they are."""
-        rows = [("q", "a", 1), ("q", "b", -1)]
-
-        with pytest.raises(RewardError, match=r"of thumbs -1 and 1 rubric:-1,1"):
-            of(rows)
-
-        assert of(rows, scale="rubric:-1,1").values.tolist() == [1.0, 0.0]
 
     def test_sources_have_rows_of_their_own(self):
         """Two users may say different things of one document; the mean is of one source alone."""
@@ -86,18 +89,6 @@ class TestFromTexts:
             assert store.registry.publish(read, by="me").embedder == "model-a"
             assert store.registry.publish(read, by="me", embedder="model-b").embedder == "model-b"
 
-    def test_every_text_is_embedded_once(self):
-        """However often it comes."""
-        asked = []
-
-        def documents(texts):
-            asked.append(list(texts))
-            return MODEL.embed_documents(texts)
-
-        Rewards.from_texts(ROWS, embed_query=embed_query, embed_documents=documents)
-
-        assert asked == [["how to reset a password", "our refund policy"]]
-
     def test_documents_that_begin_alike_have_ids_of_their_own(self, tmp_path):
         """An id is how the text begins, whichever others begin so: the folder that is written is read again."""
         page, ending = "a page " * 12, ["1", "2", " #2"]
@@ -108,8 +99,8 @@ class TestFromTexts:
 
         assert rewards.doc_ids[[0, -1]].tolist() == [page[:80], "another page"]
         assert len(set(rewards.doc_ids.tolist())) == len(texts)
-        given = dict(zip(read.doc_ids[read.candidates].tolist(), read.values.tolist(), strict=True))
-        assert [given[name] for name in rewards.doc_ids.tolist()] == [0.1, 0.3, 0.5, 0.7, 0.9]
+        values = dict(zip(read.doc_ids[read.candidates].tolist(), read.values.tolist(), strict=True))
+        assert [values[name] for name in rewards.doc_ids.tolist()] == [0.1, 0.3, 0.5, 0.7, 0.9]
 
     @pytest.mark.parametrize(
         ("rows", "error", "message"),
@@ -124,6 +115,9 @@ class TestFromTexts:
             ([("q", "d", 1), ("q", "", 1)], InputError, "expected texts .* at row 1"),
             ([{"q": "q", "d": "d", "r": 1}], InputError, r"\(query, document, .*got \{'q': 'q', .* at row 0"),
             ([("q", "d", "good")], InputError, "expected a number as reward, got 'good' at row 0"),
+            ([("q", "a", 5), ("q", "b", 1)], RewardError, r"\[0, 1\]"),
+            # The line says on which scale thumbs are.
+            ([("q", "a", 1), ("q", "b", -1)], RewardError, "of thumbs -1 and 1 rubric:-1,1"),
         ],
     )
     def test_what_is_no_row_is_named(self, rows, error, message):
@@ -133,11 +127,7 @@ class TestFromTexts:
     @pytest.mark.parametrize(
         ("name", "function", "message"),
         [
-            (
-                "embed_query",
-                lambda: None,
-                r"embed_query: expected one vector \(d,\) .* got TypeError: .*takes 0",
-            ),
+            ("embed_query", lambda: None, r"embed_query: expected one vector \(d,\) .* got TypeError: .*takes 0"),
             ("embed_query", lambda _: [[1.0, 2.0]], r"got shape \(1, 2\)"),
             ("embed_query", lambda text: [1.0] * len(text), "embed_query: expected vectors of one width, got 10, 17"),
             ("embed_documents", lambda _: ["a", "b"], r"embed_documents: expected vectors \(2, d\) .*, got dtype <U1"),
@@ -147,14 +137,5 @@ class TestFromTexts:
     )
     def test_an_embedding_function_that_is_wrong_is_named(self, name, function, message):
         """With what it was called with, what was expected and what came."""
-        model = {"embed_query": embed_query, "embed_documents": MODEL.embed_documents, name: function}
         with pytest.raises(EmbedderError, match=message):
-            Rewards.from_texts(ROWS, **model)
-
-    def test_scores_off_the_scale_are_refused(self):
-        with pytest.raises(RewardError, match=r"\[0, 1\]"):
-            of([("q", "a", 5), ("q", "b", 1)])
-
-
-def test_it_prints_on_one_line():
-    assert repr(of(ROWS, judge="people")) == "Rewards(2 queries of 2 tasks, 4 pairs, width 16, people)"
+            of(ROWS, **{name: function})
