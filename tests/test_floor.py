@@ -63,8 +63,8 @@ def likely(offsets, queries, names):
     steered = offsets.apply(queries)
     rows, cosines = listed(steered / np.linalg.norm(steered, axis=1, keepdims=True))
     each = zip(queries, names, rows, cosines, strict=True)
-    found = [offsets.relevance(scores, vector=v, query=q, texts=texts(own)) for v, q, own, scores in each]
-    return np.array(found), rows
+    relevance = [offsets.relevance(scores, vector=v, query=q, texts=texts(own)) for v, q, own, scores in each]
+    return np.array(relevance), rows
 
 
 def test_a_floor_refuses_strangers_and_keeps_answers():
@@ -82,11 +82,11 @@ def test_a_floor_refuses_strangers_and_keeps_answers():
 def test_relevance_is_a_probability():
     """Of what is said to be as likely, so much is relevant."""
     queries, _, _ = world()
-    found, rows = likely(learned(), queries[150:], [f"what of {word}?" for word in WORDS[150:]])
+    relevance, rows = likely(learned(), queries[150:], [f"what of {word}?" for word in WORDS[150:]])
     right = rows == np.arange(150, DOCUMENTS)[:, None]
-    bins = np.minimum((found * 10).astype(int), 9)
+    bins = np.minimum((relevance * 10).astype(int), 9)
 
-    assert sum(abs((found - right)[bins == of].sum()) for of in range(10)) / right.size <= 0.05
+    assert sum(abs((relevance - right)[bins == of].sum()) for of in range(10)) / right.size <= 0.05
 
 
 def test_the_bound_is_that_of_clopper_and_pearson():
@@ -187,8 +187,8 @@ def test_own_requests_alone_refuse_strangers_on_day_one():
     own = [(name, texts(of), scores) for name, of, scores in zip(names, rows, cosines, strict=False)]
     offsets = first_floor(queries[:150], own)
     refused = {
-        kind: (likely(offsets, rows, asked)[0].max(axis=1) < offsets.floor()).mean()
-        for kind, rows, asked in (("own", queries[150:], names[150:]), ("others", strangers, ["who goes?"] * 100))
+        kind: (likely(offsets, rows, wording)[0].max(axis=1) < offsets.floor()).mean()
+        for kind, rows, wording in (("own", queries[150:], names[150:]), ("others", strangers, ["who goes?"] * 100))
     }
 
     assert refused["own"] <= 0.07
@@ -199,10 +199,10 @@ def test_own_requests_alone_refuse_strangers_on_day_one():
 def test_a_file_keeps_the_floor(tmp_path):
     learned().save(tmp_path / "offsets.safetensors")
     read = Offsets.load(tmp_path / "offsets.safetensors")
-    asked = {"vector": world()[0][200], "query": "what of word200?", "texts": ["word200", "word3"]}
+    request = {"vector": world()[0][200], "query": "what of word200?", "texts": ["word200", "word3"]}
 
     assert read.floor() == learned().floor()
-    np.testing.assert_array_equal(read.relevance([0.5, 0.4], **asked), learned().relevance([0.5, 0.4], **asked))
+    np.testing.assert_array_equal(read.relevance([0.5, 0.4], **request), learned().relevance([0.5, 0.4], **request))
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_numbers_that_are_no_floor_are_refused(changes):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         ({"scores": [0.1, np.nan]}, "scores: expected finite numbers"),
         ({"scores": [0.1], "query": "a"}, "query, texts: expected both or neither"),
@@ -235,10 +235,10 @@ def test_numbers_that_are_no_floor_are_refused(changes):
         ({"scores": [0.1], "vector": [1.0, 2.0]}, "X: expected shape"),
     ],
 )
-def test_relevance_names_what_is_wrong(asked, message):
+def test_relevance_names_what_is_wrong(options, message):
     """One line says which argument is none."""
     with pytest.raises((InputError, VectorError), match=f"^{message}"):
-        learned().relevance(**asked)
+        learned().relevance(**options)
 
 
 @pytest.mark.parametrize("lost", [0, 1, -0.1, "all"])
@@ -247,7 +247,7 @@ def test_a_share_lies_between_none_and_all(lost):
         learned().floor(lost=lost)
 
 
-def test_a_request_says_that_nothing_fits():
+def test_a_optionssays_that_nothing_fits():
     """The base vector of the request counts; what is no cosine is known of nothing."""
     queries, _, strangers = world()
     steering = Steering(LiveOffsets(learned()))

@@ -52,20 +52,6 @@ def test_what_is_said_second_best_is_not_the_best(voters):
     assert (lie.values[0], lie.values[lie.shown == target].tolist()) == (1.0, [0.97])
 
 
-@pytest.mark.parametrize(("part", "settings"), [("flood", 3), ("selfcall", 4)])
-def test_callers_of_tools_print_their_rows(voters, monkeypatch, part, settings):
-    """A row for each setting; callers of tools share one search, in which a flood is longer than its window."""
-    _, ground = voters
-    callers = importlib.import_module("callers")
-    for name, value in {"HONEST": 24, "FLOOD": 30, "ROUNDS": 1, "LAST": 40}.items():
-        monkeypatch.setattr(callers, name, value)
-    rows = list(callers.PARTS[part](lambda: [("small", ground)]))
-
-    assert len({tuple(row[name] for name in callers.GROUPS[part]) for row in rows}) == settings
-    assert all(0 <= row["recall@5"] <= 1 for row in rows)
-    assert max(row.get("requests", 0) for row in rows) <= 40
-
-
 def test_a_stuffed_document_rises_in_lists_that_are_sorted_by_words(voters, monkeypatch):
     """Its place is told as it is, and with the words of queries; without a rescorer there is no row."""
     _, ground = voters
@@ -82,24 +68,6 @@ def test_a_stuffed_document_rises_in_lists_that_are_sorted_by_words(voters, monk
     assert rows["twenty queries"]["median place"] < rows["as it is"]["median place"]
     monkeypatch.setattr(stuffing, "fit", lambda *_, **__: Offsets([], width=16))
     assert list(stuffing.PARTS["stuffed"](lambda: [("small", ground)])) == []
-
-
-@pytest.mark.parametrize("part", ["takeover", "second", "veto", "demotion"])
-def test_strategies_print_their_rows(voters, part):
-    """A row for each setting, with figures that are shares."""
-    strategies, ground = voters
-    rows = list(strategies.PARTS[part](lambda: [("small", ground)]))
-
-    assert (
-        len({tuple(row[name] for name in strategies.GROUPS[part]) for row in rows})
-        == {
-            "takeover": 10,
-            "second": 4,
-            "veto": 4,
-            "demotion": 3,
-        }[part]
-    )
-    assert all(0 <= row.get("first three", 0) <= 1 for row in rows)
 
 
 def test_a_trial_prints_its_rows(voters, monkeypatch):
@@ -150,3 +118,26 @@ def test_a_taste_that_has_turned_is_counted_in_queries(voters, monkeypatch):
     assert [row["queries before"] for row in rows] == [60, 60]
     assert all(row["after the flip"] < row["base"] for row in whole)
     assert {row["until right"] for row in whole} <= {30, 60}
+
+
+@pytest.mark.parametrize(
+    ("module", "part", "settings"),
+    [
+        ("callers", "flood", 3),
+        ("callers", "selfcall", 4),
+        ("voters", "takeover", 10),
+        ("voters", "second", 4),
+        ("voters", "veto", 4),
+        ("voters", "demotion", 3),
+    ],
+)
+def test_a_part_prints_its_rows(voters, monkeypatch, module, part, settings):
+    """A row for each setting, with figures that are shares; a flood of calls is longer than the search's window."""
+    module = importlib.import_module(module)
+    for name, value in {"HONEST": 24, "FLOOD": 30, "ROUNDS": 1, "LAST": 40}.items():
+        monkeypatch.setattr(module, name, value, raising=False)
+    rows = list(module.PARTS[part](lambda: [("small", voters[1])]))
+
+    assert len({tuple(row[name] for name in module.GROUPS[part]) for row in rows}) == settings
+    assert all(0 <= row.get(name, 0) <= 1 for row in rows for name in ("first three", "recall@5"))
+    assert max(row.get("requests", 0) for row in rows) <= 40

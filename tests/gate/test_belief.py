@@ -27,10 +27,10 @@ def shared_documents(n=60, *, documents=80, depth=10, width=16, noise=0.4, seed=
     rng = np.random.default_rng(seed)
     docs = rng.standard_normal((documents, width))
     queries = docs[rng.integers(documents, size=n)] + 0.8 * rng.standard_normal((n, width))
-    found = np.argsort(-(queries @ docs.T), axis=1)[:, :depth]
+    lists = np.argsort(-(queries @ docs.T), axis=1)[:, :depth]
     wanted = queries + noise * rng.standard_normal((n, width))
-    values = 1 / (1 + np.exp(-np.matvec(docs[found], wanted) / width**0.5))
-    return Rewards.from_indexed(queries, docs, found, values)
+    values = 1 / (1 + np.exp(-np.matvec(docs[lists], wanted) / width**0.5))
+    return Rewards.from_indexed(queries, docs, lists, values)
 
 
 def by_document(rewards, score):
@@ -64,22 +64,22 @@ class TestAgreement:
 
     def test_it_is_uniform_where_rewards_mean_nothing(self):
         """One judge in 200 without meaning is believed, and one in 20 contradicts."""
-        found = [Signal.of(permuted(shared_documents(12, seed=seed), 1000 + seed)) for seed in range(300)]
-        p = np.array([one.agrees_p for one in found])
+        signals = [Signal.of(permuted(shared_documents(12, seed=seed), 1000 + seed)) for seed in range(300)]
+        p = np.array([signal.agrees_p for signal in signals])
 
         assert_allclose(np.quantile(p, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.07)
         assert np.mean(p < BELIEVED_LEVEL) < 0.02
-        assert 0.02 < np.mean([one.contradicts for one in found]) < 0.09
+        assert 0.02 < np.mean([signal.contradicts for signal in signals]) < 0.09
 
     def test_agreement_and_contradiction(self):
         """Rewards in the retriever's order agree; the same rewards upside down contradict."""
         rewards = shared_documents()
-        found, upside_down = Signal.of(rewards), Signal.of(replace(rewards, values=1 - rewards.values))
+        signal, upside_down = Signal.of(rewards), Signal.of(replace(rewards, values=1 - rewards.values))
 
-        assert (found.believed, found.contradicts) == (True, False)
-        assert found.varies > 2 * VARIES
+        assert (signal.believed, signal.contradicts) == (True, False)
+        assert signal.varies > 2 * VARIES
         assert (upside_down.believed, upside_down.contradicts) == (False, True)
-        assert_allclose(found.agrees_p, 1 - upside_down.agrees_p, atol=1e-6)
+        assert_allclose(signal.agrees_p, 1 - upside_down.agrees_p, atol=1e-6)
 
     def test_copies_of_a_document_are_one(self):
         """A judge that never looks at the query is the same where half of the queries were shown copies."""
@@ -92,15 +92,17 @@ class TestAgreement:
             rewards.candidates.reshape(60, 10) + shift,
             rewards.values.reshape(60, 10),
         )
-        found, expected = Signal.of(copied), Signal.of(rewards)
+        signal, expected = Signal.of(copied), Signal.of(rewards)
 
-        assert (found.level, found.varies) == (expected.level, pytest.approx(expected.varies)) == (BELIEVED_LEVEL, 0.0)
+        assert (
+            (signal.level, signal.varies) == (expected.level, pytest.approx(expected.varies)) == (BELIEVED_LEVEL, 0.0)
+        )
 
     def test_constant_rewards_say_nothing(self):
         """Every permutation of equal rewards is the one that was observed."""
-        found = Signal.of(replace(shared_documents(), values=np.full(600, 0.3)))
+        signal = Signal.of(replace(shared_documents(), values=np.full(600, 0.3)))
 
-        assert (found.agrees_p, found.varies, found.contradicts) == (1.0, 0.0, False)
+        assert (signal.agrees_p, signal.varies, signal.contradicts) == (1.0, 0.0, False)
 
     def test_no_query_is_louder_than_another(self):
         """A query whose rewards are stretched says as much as before."""
@@ -149,9 +151,9 @@ class TestReadingTheQuery:
                 "near the middle": middle,
                 "far from the middle": -middle,
             }[judge]
-            found = Signal.of(by_document(rewards, (scores - scores.min()) / np.ptp(scores)))
+            signal = Signal.of(by_document(rewards, (scores - scores.min()) / np.ptp(scores)))
 
-            assert (found.varies, found.believed) == (pytest.approx(0.0, abs=1e-9), False)
+            assert (signal.varies, signal.believed) == (pytest.approx(0.0, abs=1e-9), False)
 
     def test_a_little_noise_on_it_is_no_reading(self):
         """A document's score with noise of a fifth of its spread is no verdict on the query."""
@@ -211,10 +213,11 @@ class TestMerged:
             [[0, 1], [2, 3], [1, 2]],
             [[1.0, 0.2], [0.5, 0.5], [0.6, 0.0]],
         )
-        one = merged(rewards, rewards.near_queries)
-        found = {frozenset(zip(c.tolist(), v.tolist(), strict=True)) for c, v in _split(one)}
+        whole = merged(rewards, rewards.near_queries)
+        parts = (np.split(part, whole.starts[1:-1]) for part in (whole.candidates, whole.values))
+        judged = {frozenset(zip(c.tolist(), v.tolist(), strict=True)) for c, v in zip(*parts, strict=True)}
 
-        assert found == {frozenset({(0, 1.0), (1, 0.4), (2, 0.0)}), frozenset({(2, 0.5), (3, 0.5)})}
+        assert judged == {frozenset({(0, 1.0), (1, 0.4), (2, 0.0)}), frozenset({(2, 0.5), (3, 0.5)})}
 
     def test_a_text_under_two_ids_is_one_document(self):
         """Equal vectors of a query are one candidate."""
@@ -222,8 +225,3 @@ class TestMerged:
         rewards = Rewards.from_indexed(np.array([[1.0, 1.0]]), documents, [[0, 1, 2]], [[0.2, 0.4, 1.0]])
 
         assert_array_equal(np.sort(merged(rewards, rewards.near_queries).values), [pytest.approx(0.3), 1.0])
-
-
-def _split(rewards):
-    bounds = rewards.starts[1:-1]
-    return zip(np.split(rewards.candidates, bounds), np.split(rewards.values, bounds), strict=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from tests.test_audit import labels_of
 from tests.test_words import judged
 from tttembed_rag import InputError, Offsets, Rewards, fit
 from tttembed_rag.fitting.recipe import Recipe
@@ -28,8 +29,8 @@ def habit(n, *, depth=10, width=16, shift=1.0, seed=0, ragged=False):
     products = np.matvec(documents, wanted)
     rewards = 1 / (1 + np.exp(0.5 * width**0.5 - 0.5 * (products - products.mean(axis=1, keepdims=True))))
     kept = rng.integers(2, depth + 1, n) if ragged else np.full(n, depth)
-    shown = [(docs[:k], said[:k]) for docs, said, k in zip(documents, rewards, kept, strict=True)]
-    return Rewards.from_arrays(queries, [docs for docs, _ in shown], [said for _, said in shown])
+    shown, values = ([row[:k] for row, k in zip(rows, kept, strict=True)] for rows in (documents, rewards))
+    return Rewards.from_arrays(queries, shown, values)
 
 
 def case_of(rewards, labels=None):
@@ -55,12 +56,9 @@ def losses(rewards, offsets, depth):
 
 def labelled(rewards, power):
     """A judge to whom documents are much alike, with labels that are its *rewards* to the *power*, and without any."""
-    said = {}
-    for query, begin, end in zip(rewards.query_ids, rewards.starts[:-1], rewards.starts[1:], strict=True):
-        names = rewards.doc_ids[rewards.candidates[begin:end]].tolist()
-        said |= {(query, name): value for name, value in zip(names, rewards.values[begin:end].tolist(), strict=True)}
+    values = labels_of(rewards)
     alike = replace(rewards, values=rewards.values**0.05)
-    labels = {pair: said[pair] ** power for pair in audit_sample(alike, 400)}
+    labels = {pair: values[pair] ** power for pair in audit_sample(alike, 400)}
     return case_of(alike, labels), case_of(alike)
 
 
@@ -111,7 +109,7 @@ def test_whoever_puts_the_best_first_needs_less_depth():
 def test_few_queries_certify_nothing():
     """A dozen queries that lose nothing are no certainty that nothing is lost."""
     perfect = habit(12, shift=0.0)
-    few, many = (lost_by_depth(case_of(one), case_of(one).judged.base) for one in (perfect, habit(200, shift=0.0)))
+    few, many = (lost_by_depth(case_of(kind), case_of(kind).judged.base) for kind in (perfect, habit(200, shift=0.0)))
 
     assert few[-1] > 0.01 > many[-1]
 
@@ -162,9 +160,9 @@ class TestOffsetsThatSayIt:
         certified = offset.rescorer.evidence
         assert (offset.served, len(certified.lost)) == (False, 8)
         offsets.save(tmp_path / "offsets.safetensors")
-        for one in (offsets, LiveOffsets(offsets), Offsets.load(tmp_path / "offsets.safetensors")):
-            assert one.depth(today=8, loss=0.05, words=True) == certified.depth(8, 0.05) < 8
-            assert one.depth(today=8, loss=0.05) == 8
+        for served in (offsets, LiveOffsets(offsets), Offsets.load(tmp_path / "offsets.safetensors")):
+            assert served.depth(today=8, loss=0.05, words=True) == certified.depth(8, 0.05) < 8
+            assert served.depth(today=8, loss=0.05) == 8
         assert f"sorted by words: {certified.reranking}" in offset.certified
         without = Offsets([replace(offset, rescorer=None)], width=offsets.width)
         assert without.depth(today=8, loss=0.05, words=True) == 8
@@ -209,7 +207,7 @@ class TestOffsetsThatSayIt:
             Offsets([offset], width=4).to_bytes()
 
     @pytest.mark.parametrize(
-        ("wrong", "said"),
+        ("wrong", "line"),
         [
             ({"today": 0}, "today: expected at least 1, got 0"),
             ({"today": "10"}, "today: expected at least 1, got '10'"),
@@ -219,11 +217,11 @@ class TestOffsetsThatSayIt:
             ({"words": "yes"}, "words: expected True or False, got 'yes'"),
         ],
     )
-    def test_options_that_are_none(self, wrong, said):
+    def test_options_that_are_none(self, wrong, line):
         """A depth below one, a loss of nothing and what is no task are refused, also where nothing is served."""
-        for asked in (Offsets([], width=3), LiveOffsets()):
-            with pytest.raises(InputError, match=said):
-                asked.depth(**wrong)
+        for served in (Offsets([], width=3), LiveOffsets()):
+            with pytest.raises(InputError, match=line):
+                served.depth(**wrong)
 
     def test_of_a_task_that_nothing_was_learned_of_nothing_is_certified(self):
         """Most often its name is another one, which the offsets say."""

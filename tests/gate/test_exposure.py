@@ -17,24 +17,28 @@ def crowd(n=80, *, documents=300, depth=10, width=24, shift=0.5, seed=0):
     docs /= np.linalg.norm(docs, axis=1, keepdims=True)
     meant = docs[rng.integers(documents, size=n)] + 0.6 * rng.standard_normal((n, width)) / width**0.5
     beside = rng.standard_normal(width) / width**0.5
-    asked = meant - shift * beside
-    found = np.argsort(-(asked @ docs.T), axis=1)[:, :depth]
-    values = 1 / (1 + np.exp(-12 * (np.matvec(docs[found], meant) - 0.4)))
+    queries = meant - shift * beside
+    lists = np.argsort(-(queries @ docs.T), axis=1)[:, :depth]
+    values = 1 / (1 + np.exp(-12 * (np.matvec(docs[lists], meant) - 0.4)))
     names = [f"doc {row}" for row in range(documents)]
-    return Rewards.from_indexed(asked, docs, found, values, doc_ids=names)
+    return Rewards.from_indexed(queries, docs, lists, values, doc_ids=names)
 
 
-def overrated(rewards, name, *, every=3):
-    """The same judge, but it likes one document whatever is asked, and that is shown to one query in *every*."""
-    row = rewards.doc_ids.tolist().index(name)
+def overrated(rewards, *, every=3):
+    """The same judge, but it likes one document whatever is asked, and that is shown to one query in *every*; its name.
+
+    The document is what the first query finds in its eighth place.
+    """
+    row = rewards.candidates[7]
     rows, values = (np.split(part, rewards.starts[1:-1]) for part in (rewards.candidates, rewards.values))
     for q in range(len(rows)):
         if row not in rows[q] and q % every == 0:
             rows[q] = np.append(rows[q][:-1], row)
         values[q] = np.where(rows[q] == row, 1.0, values[q])
-    return Rewards.from_indexed(
+    spoiled = Rewards.from_indexed(
         rewards.query_vectors, rewards.doc_vectors, rows, values, doc_ids=rewards.doc_ids.tolist()
     )
+    return spoiled, str(rewards.doc_ids[row])
 
 
 def voted(rewards):
@@ -80,38 +84,34 @@ class TestExposure:
 class TestGate:
     """What the gate does about documents that sources move."""
 
-    def test_what_sources_say_of_an_overrated_document_is_not_heard(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("n", "every", "sources", "trusted"),
+        [
+            (80, 3, [f"user {i}" for i in range(80)], None),
+            (120, 4, [f"user {i}" if i % 4 else f"attacker {i}" for i in range(120)], None),
+            (80, 3, None, None),
+            (80, 3, None, True),
+        ],
+        ids=["users", "users and accounts", "a judge", "a declared judge"],
+    )
+    def test_what_is_said_of_an_overrated_document_is_not_heard(self, tmp_path, n, every, sources, trusted):
         """It is named with its code, in the file too; what is served does not lift it; all others gain."""
-        rewards = crowd()
-        name = str(rewards.doc_ids[rewards.candidates[7]])
-        found = fit(voted(overrated(rewards, name)), scope="task")
-        shared = found["task:default"]
-        vector = rewards.doc_vectors[rewards.doc_ids.tolist().index(name)]
-        found.save(tmp_path / "offsets.safetensors")
+        spoiled, name = overrated(crowd(n), every=every)
+        spoiled = spoiled if sources is None else replace(spoiled, sources=np.array(sources))
+        offsets = fit(spoiled, scope="task", trusted=trusted)
+        evidence = offsets["task:default"].evidence
+        vector = spoiled.doc_vectors[spoiled.doc_ids.tolist().index(name)]
+        offsets.save(tmp_path / "offsets.safetensors")
 
-        assert name in shared.evidence.withheld
-        assert f"without what was said of {name}" in shared.evidence.statistics
-        assert "on 80 held-out queries; without what was said of 1 document" in str(shared.evidence)
-        assert Offsets.load(tmp_path / "offsets.safetensors")[shared.key].evidence == shared.evidence
-        moved = found.apply(rewards.query_vectors)
-        assert ((moved - rewards.query_vectors) @ vector).mean() < 0.05
-
-    @pytest.mark.parametrize("trusted", [None, True])
-    def test_what_a_judge_says_of_a_document_that_it_overrates_is_not_heard(self, trusted):
-        """Declared or not, one that gives a document the same grade whatever is asked does not lift it."""
-        rewards = crowd()
-        name = str(rewards.doc_ids[rewards.candidates[7]])
-        found = fit(overrated(rewards, name), scope="task", trusted=trusted)
-        vector = rewards.doc_vectors[rewards.doc_ids.tolist().index(name)]
-
-        assert found["task:default"].evidence.withheld == (name,)
-        assert ((found.apply(rewards.query_vectors) - rewards.query_vectors) @ vector).mean() < 0.05
+        assert evidence.withheld == (name,)
+        assert f"without what was said of {name}" in evidence.statistics
+        assert f"on {n} held-out queries; without what was said of 1 document" in str(evidence)
+        assert Offsets.load(tmp_path / "offsets.safetensors")["task:default"].evidence == evidence
+        assert ((offsets.apply(spoiled.query_vectors) - spoiled.query_vectors) @ vector).mean() < 0.05
 
     def test_a_judge_may_lift_a_document_that_it_grades_by_what_is_asked(self):
         """It speaks for what it serves: the best of many lists, and bad in others, comes up as far as it teaches."""
-        rewards = crowd()
-        name = str(rewards.doc_ids[rewards.candidates[7]])
-        spoiled = overrated(rewards, name)
+        spoiled, name = overrated(crowd())
         its = np.flatnonzero(spoiled.doc_ids[spoiled.candidates] == name)[::3]
         spoiled.values[its] = 0.0
 
@@ -121,7 +121,7 @@ class TestGate:
         """Of a document that sources overrate the judge's own rewards stay."""
         rewards = crowd(40)
         row = rewards.candidates[7]
-        spoiled = voted(overrated(rewards, str(rewards.doc_ids[row])))
+        spoiled = voted(overrated(rewards)[0])
         both = Rewards.joined([replace(rewards, query_ids=np.array([f"j{i}" for i in range(40)])), spoiled])
         exposure = Exposure.of(both)
         rest = exposure.without(exposure.document[both.doc_ids[both.candidates] == rewards.doc_ids[row]])
@@ -135,24 +135,14 @@ class TestGate:
         rewards = voted(crowd(120, documents=12))
         exposure = Exposure.of(rewards)
         first = np.argmax(rewards.queries.unit @ exposure.pool.T, axis=1)
-        found = int(np.bincount(first).argmax())
-        away = np.tile(-2 * exposure.pool[found], (120, 1))
+        common = int(np.bincount(first).argmax())
+        away = np.tile(-2 * exposure.pool[common], (120, 1))
 
-        assert np.mean(first == found) > 0.1
-        assert found in exposure.moved(rewards, np.ones(120), away)
+        assert np.mean(first == common) > 0.1
+        assert common in exposure.moved(rewards, np.ones(120), away)
 
     def test_clean_votes_name_no_document(self):
         """Users who say what they want are not suspected where they want different things."""
         for seed in range(4):
             for offset in fit(voted(crowd(shift=0.2, seed=seed))).values():
                 assert offset.evidence.withheld == ()
-
-    def test_accounts_do_not_lift_a_document(self):
-        """Accounts that praise one document where it has no business are outvoted: its rewards are not counted."""
-        rewards = crowd(120, shift=0.5)
-        name = str(rewards.doc_ids[rewards.candidates[7]])
-        spoiled = overrated(rewards, name, every=4)
-        sources = [f"attacker {i}" if i % 4 == 0 else f"user {i}" for i in range(120)]
-        found = fit(replace(spoiled, sources=np.array(sources)), scope="task")["task:default"]
-
-        assert name in found.evidence.withheld

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.stats import t
 
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
@@ -75,25 +76,23 @@ def test_a_few_that_agree_by_luck_are_no_certainty():
 
 def test_what_is_expected_counts_as_one_observation():
     """Before anything was measured the mean is what is expected."""
-    one = Gain.of(np.array([0.3]), np.ones(1), np.arange(1), typical=0.1, expected=0.02)
+    single = Gain.of(np.array([0.3]), np.ones(1), np.arange(1), typical=0.1, expected=0.02)
     four = Gain.of(np.full(4, 0.5), np.full(4, 0.25), np.arange(4), typical=0.1, expected=0.02)
 
-    assert (one.mean, one.freedom) == (0.02, 0.0)
+    assert (single.mean, single.freedom) == (0.02, 0.0)
     assert_allclose(four.mean, (4 * 0.5 + 0.02) / 5)
 
 
 @pytest.mark.parametrize("n", [3, 8, 40])
 def test_the_interval_of_what_was_measured_is_student_s(n):
     """Mean and 90 % interval are those of a textbook; over many samples they hold the truth as often as they say."""
-    from scipy.stats import t
-
     rng = np.random.default_rng(0)
     samples = [rng.normal(0.02, 0.1, n) for _ in range(1000)]
-    found = [Gain.measured(one, np.full(n, 1 / n), np.arange(n)) for one in samples]
+    gains = [Gain.measured(sample, np.full(n, 1 / n), np.arange(n)) for sample in samples]
     expected = t.interval(0.9, n - 1, samples[0].mean(), samples[0].std(ddof=1) / n**0.5)
 
-    assert_allclose([found[0].below(0.05), found[0].above(0.05)], expected)
-    assert 0.87 <= np.mean([gain.below(0.05) <= 0.02 <= gain.above(0.05) for gain in found]) <= 0.93
+    assert_allclose([gains[0].below(0.05), gains[0].above(0.05)], expected)
+    assert 0.87 <= np.mean([gain.below(0.05) <= 0.02 <= gain.above(0.05) for gain in gains]) <= 0.93
 
 
 def test_a_judge_that_never_says_zero_tells_as_much(planted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,27 +14,36 @@ from tttembed_rag import fit
 SQUEEZED = [0.5, 0.8, 0.9]
 
 
+def changed(rewards, change):
+    """The rewards with what *change* makes of the unit vectors of queries and of documents."""
+    queries, documents = (change(rows.unit) for rows in (rewards.queries, rewards.documents))
+    norms = {"query_norms": np.linalg.norm(queries, axis=1), "doc_norms": np.linalg.norm(documents, axis=1)}
+    return replace(rewards, query_vectors=queries, doc_vectors=documents, **norms)
+
+
 def squeezed(rewards, common):
     """The rewards under an embedder whose cosines are (1 - common) c + common: a constant coordinate is added."""
+    return changed(rewards, lambda unit: np.insert((1 - common) ** 0.5 * unit, 0, common**0.5, axis=1))
 
-    def with_common(rows):
-        constant = np.full((len(rows), 1), common**0.5, rows.vectors.dtype)
-        return np.concatenate([(1 - common) ** 0.5 * rows.unit, constant], axis=1)
 
-    queries, documents = with_common(rewards.queries), with_common(rewards.documents)
-    norms = (np.ones(len(rows), rows.dtype) for rows in (queries, documents))
-    return replace(
+def rotated(rewards):
+    """The rewards with all vectors turned the same way."""
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((rewards.width, rewards.width)))[0]
+    return changed(rewards, lambda unit: unit @ turn)
+
+
+def lengthened(rewards):
+    """The rewards with three times as many coordinates beside, which hardly count."""
+    rng, width = np.random.default_rng(0), rewards.width
+    return changed(
         rewards,
-        query_vectors=queries,
-        doc_vectors=documents,
-        **dict(zip(("query_norms", "doc_norms"), norms, strict=True)),
+        lambda unit: np.append(unit, 0.02 * rng.standard_normal((len(unit), 3 * width)) / width**0.5, axis=1),
     )
 
 
-def rotated(rewards, seed=0):
-    """The rewards with all vectors turned the same way."""
-    turn = np.linalg.qr(np.random.default_rng(seed).standard_normal((rewards.width, rewards.width)))[0]
-    return replace(rewards, query_vectors=rewards.query_vectors @ turn, doc_vectors=rewards.doc_vectors @ turn)
+def rounded(rewards, dtype):
+    """The rewards with vectors that were kept in another precision."""
+    return changed(rewards, lambda unit: unit.astype(dtype).astype(np.float32))
 
 
 def decisions(rewards, trusted=None):
@@ -49,21 +59,38 @@ def scores(rewards, offsets, of):
     return products - products.mean(axis=1, keepdims=True)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(partial(squeezed, common=common) for common in SQUEEZED),
+        rotated,
+        *(partial(rounded, dtype=dtype) for dtype in (np.float16, np.float32)),
+    ],
+    ids=[*(f"squeezed by {common}" for common in SQUEEZED), "rotated", "float16", "float32"],
+)
+@pytest.mark.parametrize("trusted", [True, None])
+@pytest.mark.parametrize(("n", "strength"), [(4, 0.9), (12, 0.2), (40, 0.6)])
+def test_no_decision_and_no_gain_changes(planted, change, trusted, n, strength):
+    """Verdicts and measured gains are those of the vectors as they were."""
+    rewards = planted(n, strength=strength)
+
+    verdicts, gains = decisions(rewards, trusted)
+    after, gains_after = decisions(change(rewards), trusted)
+
+    assert after == verdicts
+    assert_allclose(gains_after, gains, atol=0.002)
+
+
+def test_the_head_of_longer_vectors_teaches_as_much(planted):
+    rewards = planted(40, strength=0.6)
+    (verdicts, gains), (after, gains_after) = decisions(rewards), decisions(lengthened(rewards))
+
+    assert after == verdicts
+    assert_allclose(gains_after, gains, atol=0.002)
+
+
 class TestSqueezed:
     """Cosines c that become a c + b."""
-
-    @pytest.mark.parametrize("common", SQUEEZED)
-    @pytest.mark.parametrize("trusted", [True, None])
-    @pytest.mark.parametrize(("n", "strength"), [(4, 0.9), (12, 0.2), (40, 0.6)])
-    def test_changes_no_decision_and_no_gain(self, planted, common, trusted, n, strength):
-        """Verdicts and measured gains are those of the vectors as they were."""
-        rewards = planted(n, strength=strength)
-
-        verdicts, gains = decisions(rewards, trusted)
-        after, gains_after = decisions(squeezed(rewards, common), trusted)
-
-        assert after == verdicts
-        assert_allclose(gains_after, gains, atol=0.002)
 
     @pytest.mark.parametrize("common", SQUEEZED)
     def test_lists_are_sorted_as_they_were(self, planted, common):
@@ -91,30 +118,10 @@ class TestSqueezed:
         queries = rewards.query_vectors.copy()
         queries[1::3] = queries[::3] + 0.05 * np.random.default_rng(0).standard_normal(queries[::3].shape)
         rewards = replace(rewards, query_vectors=queries, query_norms=np.linalg.norm(queries, axis=1))
-        groups = [one.near_queries[:, None] == one.near_queries for one in (rewards, squeezed(rewards, 0.9))]
+        groups = [mine.near_queries[:, None] == mine.near_queries for mine in (rewards, squeezed(rewards, 0.9))]
 
         assert_array_equal(*groups)
         assert 20 <= len(np.unique(rewards.near_queries)) < 30
-
-
-def test_a_rotation_changes_nothing(planted):
-    """Verdicts, gains and folds are those of the vectors before they were turned."""
-    rewards = planted(40, strength=0.6)
-    assert decisions(rotated(rewards))[0] == decisions(rewards)[0]
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_rounding_changes_no_gain(planted, dtype):
-    """Vectors that were kept in half precision teach as much."""
-    rewards = planted(40, strength=0.6)
-    queries, documents = (
-        rows.astype(dtype).astype(np.float32) for rows in (rewards.query_vectors, rewards.doc_vectors)
-    )
-    rounded = replace(rewards, query_vectors=queries, doc_vectors=documents)
-    before, after = (fit(one)["local:default"].evidence for one in (rewards, rounded))
-
-    assert after.verdict == before.verdict == "published"
-    assert abs(after.gain - before.gain) < 0.002
 
 
 def test_without_the_gate_cosines_are_as_they_are(planted):
@@ -122,25 +129,3 @@ def test_without_the_gate_cosines_are_as_they_are(planted):
     offsets = fit(planted(8), scope="global", gate=False)
 
     assert (offsets.settings["spread"], offsets.settings["student_temperature"]) == (1.0, 0.05)
-
-
-def test_the_head_of_longer_vectors_teaches_as_much(planted):
-    """Three times as many coordinates that hardly count change no verdict and no gain, cut off or not."""
-    head = planted(40, strength=0.6)
-    rng = np.random.default_rng(0)
-    tails = [0.02 * rng.standard_normal((len(rows.vectors), 3 * head.width)) for rows in (head.queries, head.documents)]
-    queries, documents = (
-        np.concatenate([rows.unit, tail / head.width**0.5], axis=1).astype(np.float32)
-        for rows, tail in zip((head.queries, head.documents), tails, strict=True)
-    )
-    whole = replace(
-        head,
-        query_vectors=queries,
-        doc_vectors=documents,
-        query_norms=np.linalg.norm(queries, axis=1),
-        doc_norms=np.linalg.norm(documents, axis=1),
-    )
-    (before, gains), (after, gains_after) = decisions(whole), decisions(head)
-
-    assert after == before
-    assert_allclose(gains_after, gains, atol=0.002)

@@ -20,8 +20,8 @@ def world():
 
 def key_of(offsets, task):
     """The key of what serves a task."""
-    found = offsets.find(task)
-    return None if found is None else found.key
+    offset = offsets.find(task)
+    return None if offset is None else offset.key
 
 
 def test_verdicts_learn_around_the_start_and_lists_stay_fair(world):
@@ -77,8 +77,8 @@ def test_what_is_kept_has_the_floor_of_its_lists(world):
     rewards = world.rewards(start, range(30))
     values = []
     for row, name in enumerate(rewards.tasks.tolist()):
-        found = rewards.documents.rows(rewards.candidates[rewards.starts[row] : rewards.starts[row + 1]]).unit
-        cosines = found @ start.apply(rewards.queries.unit[row], task=name)
+        documents = rewards.documents.rows(rewards.candidates[rewards.starts[row] : rewards.starts[row + 1]]).unit
+        cosines = documents @ start.apply(rewards.queries.unit[row], task=name)
         values += (cosines == cosines.max()).astype(float).tolist()
     learned = fit(replace(rewards, values=np.array(values)), start=start, trusted=True)["local:en"]
 
