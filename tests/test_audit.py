@@ -183,7 +183,6 @@ class TestConfirmedOrder:
     """How far labels confirm a judge's order."""
 
     def test_is_two_auc_minus_one_of_labels_good_or_bad(self):
-        """Rewards above the mean of their query, of good against bad pairs, written out."""
         rewards, labels = world(20, depth=PAIRS)
         noisy = replace(rewards, values=np.random.default_rng(1).random(rewards.budget))
         good = {pair: float(label > 0.3) for pair, label in labels.items()}
@@ -285,7 +284,6 @@ class TestGate:
         assert f"dose times {trust:.2f}, as far as labels confirm the judge's order" in kept.statistics
 
     def test_a_judge_that_labels_contradict_is_refused(self):
-        """Where they confirm none of its order, nothing is learned."""
         rewards, labels = world(shift=0.8)
         refused = fit(rewards, audit={pair: 1 - label for pair, label in labels.items()})
 
@@ -379,7 +377,6 @@ class TestSample:
         assert len(audit_sample(rewards, 10**6)) == PAIRS * len(rewards)
 
     def test_any_document_is_drawn_as_often(self):
-        """Three of ten, whatever its place."""
         rewards, labels = world(400)
         drawn = set(audit_sample(rewards, 10**6))
         of_place = np.array([pair in drawn for pair in labels]).reshape(-1, 10).mean(axis=0)

@@ -20,14 +20,12 @@ def counts(filled):
 @law
 @given(sizes=task_sizes, queries=st.integers(0, 60))
 def test_spends_the_budget_or_takes_all(sizes, queries):
-    """Exactly as many queries are rewarded as were asked for, or all there are."""
     assert min(queries, sum(sizes)) == sum(counts(water_fill(sizes, queries)))
 
 
 @law
 @given(sizes=task_sizes, queries=st.integers(0, 60))
 def test_balances_tasks(sizes, queries):
-    """No open task is more than one query behind another."""
     taken = counts(water_fill(sizes, queries))
     still_open = [count for count, size in zip(taken, sizes, strict=True) if count < size]
 
@@ -48,7 +46,6 @@ def test_a_larger_budget_only_adds_queries(sizes, queries):
 @law
 @given(sizes=task_sizes, queries=st.integers(0, 60))
 def test_rewards_no_query_twice(sizes, queries):
-    """Positions are distinct and lie within their task."""
     filled = water_fill(sizes, queries)
 
     assert counts(filled) == [
@@ -74,6 +71,5 @@ def test_task_t_is_drawn_with_seed_plus_t(seed):
 
 
 def test_a_negative_budget_is_an_error():
-    """A negative number of queries is an error that names it."""
     with pytest.raises(InputError, match=r"^queries: expected a number >= 0, got -1$"):
         water_fill([3], -1)

@@ -32,7 +32,6 @@ class TestBehaviour:
     """What users did."""
 
     def test_is_a_posterior_mean(self):
-        """Good and bad events shift a half towards one and zero."""
         up, down = event("thumb", 1.0), event("thumb", -1.0)
         rewards = [reward(up), reward(down), reward(up, down), reward(*[event("success")] * 3, event("success", 0.0))]
 
@@ -87,7 +86,6 @@ class TestJudgments:
     """Grades given elsewhere."""
 
     def test_keep_their_declared_scale(self):
-        """Grades are averaged and stay what they were declared to be."""
         feedback = Feedback.of([event("judgment", 3.0), event("judgment", 2.0)], scale=Scale.parse("rubric:0,3"))
 
         assert feedback.scores == {("q", "d"): 2.5}

@@ -63,7 +63,6 @@ class TestScopeWeights:
     @settings(max_examples=40, deadline=None, derandomize=True)
     @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5))
     def test_sum_to_one_and_equally_over_tasks(self, some_rewards, sizes):
-        """Weights sum to one, and every task has the same share however many queries it gives."""
         rewards = some_rewards(sum(sizes), depths=2, width=4, tasks=tasked(sizes))
         weights = scope_weights(rewards)
         shares = [weights[rewards.tasks == f"t{t}"].sum() for t in range(len(sizes))]
@@ -82,7 +81,6 @@ class TestScopeWeights:
         ids=["query scope", "task scope", "equal counts are flat", "unequal tasks are balanced"],
     )
     def test_reduce_as_the_paper_states(self, some_rewards, sizes, expected):
-        """One query weighs 1, one task 1/n, equal tasks are flat, unequal tasks are balanced."""
         rewards = some_rewards(sum(sizes), depths=2, width=4, tasks=tasked(sizes))
 
         assert_allclose(scope_weights(rewards), expected)
@@ -116,7 +114,6 @@ class TestRecipe:
         ("kappa", "n", "expected"), [(1, 1, 1 / 2), (1, 4, 4 / 5), (3, 1, 1 / 4), (0, 2, 1.0), (1, 0, 0.0), (0, 0, 0.0)]
     )
     def test_dose_is_n_over_n_plus_kappa(self, kappa, n, expected):
-        """Alpha = n / (n + kappa), and 0 at n = 0."""
         assert expected == Recipe(kappa=kappa).dose(n)
 
     @pytest.mark.parametrize(
@@ -177,7 +174,6 @@ class TestFitScope:
         ],
     )
     def test_has_one_offset_per_scope_key(self, some_rewards, scope, expected):
-        """Each scope key has its offset, its rewarded queries n and its dose n / (n + 1)."""
         offsets = plain(some_rewards(tasks=list("aabbbb")), scope=scope)
 
         assert expected == {key: (offset.n, offset.alpha) for key, offset in offsets.items()}
@@ -194,7 +190,6 @@ class TestFitScope:
         ids=["the paper's", "another"],
     )
     def test_records_how_it_was_learned(self, some_rewards, recipe, changed):
-        """The offsets know their scope, judge and every setting."""
         expected = {
             "scope": "task",
             "judge": "unnamed",
@@ -213,14 +208,12 @@ class TestFitScope:
     @every_scope
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_offsets_have_the_vectors_dtype(self, some_rewards, scope, dtype):
-        """Offsets are as wide and as precise as the query vectors."""
         rewards = some_rewards(dtype=dtype)
         vectors = [offset.vector for offset in plain(rewards, scope=scope).values()]
 
         assert [((24,), np.dtype(dtype))] * len(vectors) == [(vector.shape, vector.dtype) for vector in vectors]
 
     def test_a_task_offset_is_a_global_one_of_that_task(self, some_rewards):
-        """The task scope is the global scope task by task."""
         rewards = some_rewards(tasks=list("aababb"))
         offsets = plain(rewards, scope="task")
 
@@ -478,7 +471,6 @@ def test_extreme_lengths(some_rewards, scope, dtype, scale):
 
 @every_scope
 def test_precision(some_rewards, scope):
-    """Float32 and float64 vectors have the same offsets up to the tolerance."""
     half, full = (plain(some_rewards(dtype=dtype), scope=scope) for dtype in (np.float32, np.float64))
 
     assert_same_offsets(half, full, atol=1e-3)

@@ -80,7 +80,6 @@ def test_a_floor_refuses_strangers_and_keeps_answers():
 
 
 def test_relevance_is_a_probability():
-    """Of what is said to be as likely, so much is relevant."""
     queries, _, _ = world()
     relevance, rows = likely(learned(), queries[150:], [f"what of {word}?" for word in WORDS[150:]])
     right = rows == np.arange(150, DOCUMENTS)[:, None]
@@ -236,7 +235,6 @@ def test_numbers_that_are_no_floor_are_refused(changes):
     ],
 )
 def test_relevance_names_what_is_wrong(options, message):
-    """One line says which argument is none."""
     with pytest.raises((InputError, VectorError), match=f"^{message}"):
         learned().relevance(**options)
 
@@ -247,7 +245,7 @@ def test_a_share_lies_between_none_and_all(lost):
         learned().floor(lost=lost)
 
 
-def test_a_optionssays_that_nothing_fits():
+def test_a_request_says_that_nothing_fits():
     """The base vector of the request counts; what is no cosine is known of nothing."""
     queries, _, strangers = world()
     steering = Steering(LiveOffsets(learned()))

@@ -50,7 +50,6 @@ class TestRegression:
         assert local.residual < 1e-10
 
     def test_the_bandwidth_is_the_mean_distance(self, some_rewards):
-        """H is the mean of 1 - cosine over pairs of different queries."""
         rewards = some_rewards(9)
         x = rewards.queries.unit
         pairs = ~np.eye(9, dtype=bool)
@@ -59,7 +58,6 @@ class TestRegression:
 
     @pytest.mark.parametrize("weight", [0.0, 0.5])
     def test_each_query_is_predicted_by_the_folds_without_it(self, some_rewards, weight):
-        """Held-out predictions are those of a regression that never saw the fold."""
         rewards = some_rewards(14, depths=6)
         targets = targets_of(rewards)
         weights = np.where(np.arange(14) == 3, weight, 1.0)
@@ -76,7 +74,6 @@ class TestRegression:
             assert_allclose(local.held_out(fold)[fold == number], expected, atol=1e-6)
 
     def test_a_query_of_equal_rewards_says_little(self, some_rewards):
-        """The less the rewards of a query differ, the less its target is believed."""
         rewards = some_rewards(6, depths=4)
         values = rewards.values.copy()
         values[:4] = 0.5
@@ -189,7 +186,6 @@ class TestServing:
         assert Offsets([local, private], width=2).find("a", "q") is private
 
     def test_goes_through_a_file(self, tmp_path, some_rewards):
-        """Landmarks, weights and certificates come back, beside constant and private offsets."""
         rewards = some_rewards(8, depths=5, tasks=["a", "b"] * 4)
         local = fit(rewards, scope="local", gate=False)
         constant = fit(rewards, scope="task", gate=False)
@@ -248,7 +244,6 @@ class TestShares:
     """Which rewarded queries moved a query."""
 
     def test_they_sum_to_one_and_the_nearest_has_most(self):
-        """The rewarded query that lies nearest moves a query most."""
         landmarks = np.array([[1.0, 0.0], [0.0, 1.0]])
         map_ = KernelMap(landmarks, np.array([[0.1, 0.2], [0.1, 0.2]]), 0.3)
         shares = map_.shares(np.array([0.96, 0.28]))
@@ -257,7 +252,6 @@ class TestShares:
         assert shares[0] > shares[1]
 
     def test_what_is_not_moved_has_none(self):
-        """An offset of zero is nobody's doing."""
         assert not KernelMap(np.eye(2), np.zeros((2, 2)), 0.3).shares(np.array([1.0, 0.0])).any()
 
 

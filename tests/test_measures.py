@@ -57,14 +57,12 @@ def test_ndcg_by_hand() -> None:
 
 
 def test_ndcg_looks_at_ten() -> None:
-    """A relevant document at rank 11 counts for nothing."""
     ranked = [f"n{i}" for i in range(10)] + ["a"]
 
     assert measured(ranked) == 0.0
 
 
 def test_negative_grades_count_as_zero() -> None:
-    """A grade below 0 is worth as much as no grade, to the list and to the ideal."""
     grades = {"a": 2, "b": -3, "c": 1}
     expected = ndcg(["b", "c", "a"], {"a": 2, "c": 1})
 
@@ -72,12 +70,10 @@ def test_negative_grades_count_as_zero() -> None:
 
 
 def test_a_query_without_relevant_documents_scores_zero() -> None:
-    """Where nothing is relevant nDCG is 0, not undefined."""
     assert measured(["a", "b"], {"a": 0, "b": -1}) == 0.0
 
 
 def test_interval_is_deterministic() -> None:
-    """The same differences give the same interval, whatever was asked in between."""
     differences = np.random.default_rng(1).standard_normal(40)
     expected = mean_interval(differences)
     for n in range(10, 30):
@@ -97,7 +93,6 @@ def test_interval_covers_about_as_often_as_it_says() -> None:
 
 
 def test_no_change_has_no_width() -> None:
-    """Differences that are all 0 have the interval [0, 0]."""
     assert mean_interval(np.zeros(30)) == (0.0, 0.0)
 
 
@@ -128,7 +123,6 @@ def test_rows_are_measured_like_names(seed: int, depth: int) -> None:
 
 
 def test_rows_of_some_queries_are_measured() -> None:
-    """Which query a list is for is said by its row."""
     graded = Graded.of({"a": {"x": 1}, "b": {"y": 1}}, ["a", "b"], ["x", "y"])
 
     assert graded(np.array([1, 0]), np.array([[0], [0]])).tolist() == [0.0, 1.0]

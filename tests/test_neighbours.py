@@ -20,7 +20,6 @@ def widened(rewards):
 
 
 def test_judged_candidates_come_first_unchanged(some_rewards):
-    """What was judged stays as it is, the neighbours follow."""
     rewards = some_rewards(6, depths=[2, 5, 3, 4, 2, 6])
     found = widened(rewards)
 
@@ -64,7 +63,6 @@ def test_what_one_log_of_a_query_judged_is_judged(some_rewards):
 
 
 def test_a_single_query_has_none(some_rewards):
-    """One query's pool holds only what it judged itself."""
     rewards = some_rewards(1, depths=5)
     wide = with_neighbours(rewards)
 
@@ -83,7 +81,6 @@ def test_the_pool_is_bounded_and_the_order_of_queries_does_not_matter(some_rewar
 
 
 def test_unused_documents_stay_unused():
-    """A document nobody judged is no neighbour, whatever its vector holds."""
     documents = np.array([[1.0, 0.0], [0.8, 0.6], [np.nan, 0.0], [0.0, 1.0], [0.6, 0.8]])
     rewards = Rewards.from_indexed(np.eye(2), documents, [[0, 1], [3, 4]], [[1.0, 0.5], [0.2, 0.9]])
     kept = {tuple(rewards.doc_vectors[d]) for (_, added), _ in widened(rewards) for d in added}

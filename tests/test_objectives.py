@@ -44,7 +44,6 @@ class TestEveryObjective:
     @pytest.mark.parametrize("depths", [(6, 6, 6), (6, 3, 1)], ids=["full", "ragged"])
     @pytest.mark.parametrize("seed", range(4))
     def test_gradient_is_that_of_the_loss(self, objective, depths, seed):
-        """The gradient agrees with central finite differences, padded or not."""
         rewards, present, base, logits = instance(seed, depths)
         loss = built(objective, rewards, present, base)
         expected = central_differences(lambda at: loss(at)[0], logits)
@@ -76,7 +75,6 @@ class TestEveryObjective:
 
     @every_objective
     def test_has_nothing_to_teach_about_one_candidate(self, objective):
-        """With one candidate there is no order to learn: loss and gradient are zero."""
         losses, gradient = built(objective, *instance(0, (1, 1))[:3])(np.array([[3.0], [-2.0]]))
 
         assert_allclose(losses, 0.0, atol=1e-12)
@@ -112,7 +110,6 @@ class TestReverseKL:
 
 @pytest.mark.parametrize("objective", [KD(), ReverseKL()])
 def test_divergence_vanishes_where_the_student_is_the_teacher(objective):
-    """Both divergences and their gradients are zero at logits r / tau_T."""
     rewards, present, base, _ = instance()
     losses, gradient = built(objective, rewards, present, base)(rewards / TEACHER + 7.0)
 

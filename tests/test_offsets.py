@@ -90,7 +90,6 @@ class TestApply:
 
     @every_dtype
     def test_returns_the_dtype_it_got(self, dtype):
-        """Half, single and double precision come back as they came, near the exact result."""
         offsets, x = some(made()), queries(dtype=dtype)
         shifted = offsets.apply(x)
 
@@ -124,7 +123,6 @@ class TestApply:
     @every_dtype
     @pytest.mark.parametrize("task", [None, "billing", ["billing", "quiet", "travel", "billing", "other"]])
     def test_modifies_nothing(self, dtype, task):
-        """The caller's array is read only."""
         x = queries(dtype=dtype)
         before = x.copy()
         x.flags.writeable = False
@@ -171,7 +169,6 @@ class TestApply:
 
     @pytest.mark.parametrize("shape", [(WIDTH + 1,), (2, WIDTH - 1), (2, 2, WIDTH), ()])
     def test_rejects_other_widths(self, shape):
-        """A vector of another width or a stack of matrices is an error that shows both shapes."""
         message = f"X: expected shape (m, {WIDTH}) or ({WIDTH},), got {shape}"
 
         with pytest.raises(VectorError, match=f"^{re.escape(message)}$"):
@@ -218,7 +215,6 @@ class TestApplyToRawVectors:
         assert some(made(seed=1), replace(undecided, evidence=replace(ABSTAINED, against=True))).find("open") is None
 
     def test_in_a_mixed_batch(self):
-        """Rows without an offset keep their bits beside rows that have one."""
         offsets, x = everything(), queries(dtype=np.float32)
         shifted = offsets.apply(x, task=["billing", "quiet", "billing", "quiet", "billing"])
 
@@ -266,7 +262,6 @@ class TestLookup:
         assert expected == (offset and offset.key)
 
     def test_rows_of_a_batch_are_served_as_if_alone(self):
-        """Tasks and ids per row give what one call per row gives."""
         offsets, x = everything(), queries(6)
         tasks = ["billing", "travel", "quiet", "billing", "nobody", "travel"]
         ids = ["only", "both", "x", "both", "x", "x"]
@@ -290,7 +285,6 @@ class TestLookup:
     @pytest.mark.parametrize("name", ["task", "query_id"])
     @pytest.mark.parametrize(("x", "rows"), [(queries(5), 5), (queries()[0], 1)])
     def test_needs_one_key_per_row(self, name, x, rows):
-        """Keys of another number than rows are an error that names the argument and both numbers."""
         keys = {name: ["billing"] * rows}
 
         assert_array_equal(everything().apply(x, **keys), everything().apply(x, **{name: "billing"}))
@@ -352,7 +346,6 @@ class TestMapping:
         "names", [(("a/b", "c"), ("a", "b/c")), (("default", "a/c"), ("a", "c"))], ids=["named tasks", "default task"]
     )
     def test_names_with_slashes_do_not_collide(self, names):
-        """Task keys and query ids may hold slashes, as paths and URLs do, and stay apart."""
         offsets = some(*(made("query", task=task, query_id=query_id) for task, query_id in names))
 
         assert names == tuple((o.task, o.query_id) for o in (offsets.find(*name) for name in names))
@@ -499,7 +492,6 @@ class TestFile:
         assert [path] == list(tmp_path.iterdir())
 
     def test_leaves_nothing_behind_where_it_cannot_be_written(self, tmp_path):
-        """A failed save raises and leaves no draft, and what was there stays."""
         target = tmp_path / "taken"
         (target / "inside").mkdir(parents=True)
 
@@ -636,7 +628,6 @@ class TestBadFile:
         ],
     )
     def test_is_not_written(self, scope, odd, message):
-        """What could not be read again is refused when it is saved."""
         with pytest.raises(InputError, match=f"^offsets: expected {message}"):
             some(made(scope, **odd)).to_bytes()
 

@@ -123,7 +123,6 @@ def test_exactly_the_bad_texts_are_refused(bad, most):
 @pytest.mark.parametrize("kind", ["http+cohere", "http+vllm", "http+vllm-score", "http+tei", "http+voyage"])
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_document_that_a_reranker_refuses_is_not_judged(serve, kind, status):
-    """All others are."""
     documents = [f"a text {i}" for i in range(9)]
     server = serve(taking(bad=["a text 3"], status=status))
     judge = open_judge(f"{kind}:{server.url.removeprefix('http:')}")

@@ -76,7 +76,6 @@ class TestBuilding:
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_a_memory_map_is_not_copied(self, tmp_path, dtype):
-        """Vectors are kept as they came."""
         on_disk = np.memmap(tmp_path / "docs", dtype, "w+", shape=(U, D))
         on_disk[:] = indexed()["doc_vectors"]
         rewards = Rewards.from_indexed(**indexed(doc_vectors=on_disk))
@@ -84,7 +83,6 @@ class TestBuilding:
         assert np.shares_memory(on_disk, rewards.doc_vectors)
 
     def test_take_keeps_the_queries_taken_and_their_documents(self):
-        """A part of the rewards holds those queries, in that order, and no other document."""
         names = {"tasks": ["a", "b", "c"], "query_ids": ["x", "y", "z"], "judge": ["rerank-1"] * N}
         rewards = Rewards.from_indexed(**indexed(), **names)
         part = rewards.take(np.array([2, 0]))
@@ -122,7 +120,6 @@ class TestScale:
     @settings(max_examples=50, deadline=None, derandomize=True)
     @given(logits=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=6))
     def test_a_logit_of_any_size_has_a_reward(self, logits):
-        """The logistic function neither overflows nor leaves [0, 1], and keeps the order."""
         rewards = Scale("logit").to_unit(np.sort(logits))
 
         assert ((rewards >= 0) & (rewards <= 1)).all()
@@ -345,7 +342,6 @@ class TestSources:
         assert some.doc_ids[some.candidates].tolist() == ["doc 6", "doc 2", "doc 3"]
 
     def test_several_may_reward_one_query(self):
-        """A query id may come again from another source, but not from the same one."""
         ids = ["q", "q", "r"]
 
         assert len(Rewards.from_indexed(**indexed(query_ids=ids, sources=["ann", "bob", "ann"]))) == 3

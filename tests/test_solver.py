@@ -154,7 +154,6 @@ class TestSideBySide:
 
     @pytest.mark.parametrize("objective", [KD(), ReverseKL()])
     def test_each_is_solved_as_it_is_alone(self, some_rewards, objective):
-        """Together the problems end where each ends alone, after as many evaluations."""
         recipe = Recipe(objective=objective)
         problems, start = self.problems(some_rewards(5, depths=RAGGED), recipe), np.zeros((4, 24))
         together = exact(problems, start)
@@ -207,7 +206,6 @@ class TestExact:
     """Newton and L-BFGS steps with a certificate."""
 
     def test_finds_known_minima_side_by_side(self):
-        """Every one of several problems ends at its own minimiser."""
         bowls = Bowls.of(7, 5)
         solution = exact(bowls, np.zeros((7, 5)), tolerance=1e-8)
 
@@ -258,7 +256,6 @@ class TestExact:
     @pytest.mark.parametrize("build", [shared, private])
     @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-9), (np.float32, 1e-4)])
     def test_reaches_the_tolerance(self, some_rewards, build, dtype, tolerance):
-        """Float64 vectors allow a tight tolerance, float32 vectors at least the default."""
         problem = build(some_rewards(width=64, depths=(*RAGGED, 9), dtype=dtype), Recipe())
         start = np.zeros((1, 64)) if build is shared else np.zeros(problem.coordinates.shape[:2])
         solution = exact(problem, start, tolerance=tolerance)
@@ -292,7 +289,6 @@ class TestAdam:
         assert_allclose(solution.offsets, 3.0, atol=0.1)
 
     def test_knows_when_it_arrived(self):
-        """Started at the minimiser it stays there, converged."""
         bowls = Bowls.of(2, 3)
         solution = adam(bowls, bowls.centres)
 

@@ -115,7 +115,6 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, name, data, line):
 @pytest.mark.parametrize("titles", [["Query Text", "Doc ID", "Rating"], ["query", "docid", "rating"]])
 @pytest.mark.parametrize("name", ["ratings.csv", "ratings.CSV"])
 def test_quepid_names_its_columns_in_two_ways(tmp_path, titles, name):
-    """Its exports have other titles than what it imports."""
     (tmp_path / name).write_text(f"{','.join(titles)}\nhow,d1,3\nhow,d2,\n", encoding="utf-8")
 
     assert [(event.query, event.document, event.value) for event in read_events(tmp_path / name)] == [
@@ -144,7 +143,6 @@ def test_a_quote_that_is_left_open_is_named(read, caplog):
 
 
 def test_texts_of_several_lines_are_no_open_quotes(read, caplog):
-    """Where there are several of them."""
     texts = ["line\n" * length for length in (1, 20, 18)]
     read("votes.csv", table_of(*(f'q,"{text}",1' for text in texts)))
 

@@ -81,7 +81,6 @@ class TestGathering:
     @pytest.mark.parametrize("step", [1, 1 << 30])
     @pytest.mark.parametrize("first", [0, 4])
     def test_in_order_equals_gathered(self, monkeypatch, step, first):
-        """A view of rows in order gives what gathering them gives, whatever the size of a step."""
         monkeypatch.setattr("tttembed_rag.vectors.rows._GATHER_BYTES", step)
         rows, queries = some_rows(16), some_rows(4, seed=2)
         slots = np.arange(first, first + 12).reshape(4, 3)

@@ -41,7 +41,6 @@ def test_unit_vectors_have_norm_one_at_every_scale(vectors, exponent):
     ],
 )
 def test_norms_are_euclidean_at_every_scale(vectors, expected):
-    """Over the last axis."""
     assert_allclose(norms(vectors), expected, rtol=1e-6)
 
 
@@ -108,7 +107,6 @@ class TestAsFloats:
         ids=["ragged", "strings", "None", "a gap", "a number too large", "a string", "booleans", "complex", "raising"],
     )
     def test_rejects_what_is_not_numbers(self, value, got):
-        """What is no matrix of real numbers is an error that names the argument and what came."""
         with pytest.raises(VectorError, match=f"^query_vectors: expected .*{got}"):
             as_floats("query_vectors", value)
 

@@ -56,7 +56,6 @@ class TestHeard:
         assert_array_equal(voices.weights[100:], np.ones(20))
 
     def test_distinct_users_are_distinct_voices(self):
-        """Honest users with a question each are heard as a declared judge is."""
         rewards = from_sources([f"user {i}" for i in range(30)])
 
         assert_array_equal(Voices.of(rewards, 1.0).weights, np.ones(30))

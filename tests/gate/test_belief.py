@@ -72,7 +72,6 @@ class TestAgreement:
         assert 0.02 < np.mean([signal.contradicts for signal in signals]) < 0.09
 
     def test_agreement_and_contradiction(self):
-        """Rewards in the retriever's order agree; the same rewards upside down contradict."""
         rewards = shared_documents()
         signal, upside_down = Signal.of(rewards), Signal.of(replace(rewards, values=1 - rewards.values))
 
@@ -205,7 +204,6 @@ class TestMerged:
     """One query for each question."""
 
     def test_candidates_join_and_rewards_are_averaged(self):
-        """Two logs of a query make one, with the mean of what both were judged."""
         documents = np.eye(4)
         rewards = Rewards.from_indexed(
             np.array([[1.0, 0.1, 0, 0], [0, 0, 1.0, 0.1], [1.0, 0.1, 0, 0]]),
@@ -220,7 +218,6 @@ class TestMerged:
         assert judged == {frozenset({(0, 1.0), (1, 0.4), (2, 0.0)}), frozenset({(2, 0.5), (3, 0.5)})}
 
     def test_a_text_under_two_ids_is_one_document(self):
-        """Equal vectors of a query are one candidate."""
         documents = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
         rewards = Rewards.from_indexed(np.array([[1.0, 1.0]]), documents, [[0, 1, 2]], [[0.2, 0.4, 1.0]])
 

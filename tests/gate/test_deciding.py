@@ -122,7 +122,6 @@ class TestPrivate:
     """Private offsets of judged queries."""
 
     def test_of_a_judge_that_is_believed(self):
-        """Private offsets are published where the rewards follow the retriever's order, and bend it."""
         offsets = fit(following(), scope="query")
 
         assert (served(offsets), len(offsets)) == (40, 40)
@@ -265,7 +264,6 @@ class TestAbstaining:
         assert codes(offsets) == {UNSOLVED.code}
 
     def test_targets_that_were_not_reached_teach_nothing(self, planted):
-        """A private optimum that the solver missed is left out of the local offset."""
         rewards = planted(24, strength=0.9)
         case = Case.of(rewards, gated(Recipe(), rewards))
         optima = private_optima(case.widened, case.recipe)
@@ -363,7 +361,6 @@ class TestEvidence:
 
     @every_scope
     def test_is_deterministic(self, planted, scope):
-        """Two fits of the same rewards agree bit for bit, evidence and all."""
         first, second = (fit(planted(16, strength=0.9, tasks=["a", "b"] * 8), scope=scope) for _ in range(2))
 
         assert list(first) == list(second)
@@ -373,7 +370,6 @@ class TestEvidence:
 
     @pytest.mark.parametrize("scope", ["global", "local", "auto"])
     def test_does_not_know_the_order_of_queries(self, planted, scope):
-        """The same queries in another order have the same verdicts, gains and offsets."""
         rewards = planted(16, strength=0.9, tasks=["a", "b"] * 8)
         offsets = fit(rewards, scope=scope)
         reordered = fit(rewards.take(np.random.default_rng(0).permutation(16)), scope=scope)

@@ -107,7 +107,6 @@ def test_whoever_puts_the_best_first_needs_less_depth():
 
 
 def test_few_queries_certify_nothing():
-    """A dozen queries that lose nothing are no certainty that nothing is lost."""
     perfect = habit(12, shift=0.0)
     few, many = (lost_by_depth(case_of(kind), case_of(kind).judged.base) for kind in (perfect, habit(200, shift=0.0)))
 
@@ -199,7 +198,6 @@ class TestOffsetsThatSayIt:
 
     @pytest.mark.parametrize("lost", [(0.01, 0.02), (float("nan"),), ("none",), [0.02, 0.01]])
     def test_files_are_not_believed(self, lost):
-        """Bounds that rise, or are no numbers, are refused by name."""
         evidence = Evidence(3, None, None, "ungated", "made for a test", lost=lost)
         offset = Offset("task", np.ones(4), 0.5, 3, evidence, task="billing")
 

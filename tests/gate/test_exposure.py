@@ -64,7 +64,6 @@ class TestExposure:
         assert_allclose(exposure.changes(rewards, voices, offsets), expected, atol=1e-12)
 
     def test_copies_of_a_document_are_one(self):
-        """A text under two names stands in the index once."""
         rewards = crowd(20)
         again = Rewards.from_arrays(
             rewards.query_vectors,
@@ -75,7 +74,6 @@ class TestExposure:
         assert len(Exposure.of(again).pool) == len(Exposure.of(rewards).pool)
 
     def test_nothing_moves_without_an_offset(self):
-        """Base vectors leave every list as it was."""
         rewards = voted(crowd(20))
 
         assert Exposure.of(rewards).moved(rewards, np.ones(20), np.zeros((20, 24))).tolist() == []

@@ -38,7 +38,6 @@ def test_the_mean_shrinks_by_one_observation_of_zero():
 
 
 def test_a_group_is_one_observation():
-    """Repeated observations of a group change nothing."""
     gains = np.array([0.1, 0.3, 0.2])
     once, thrice = gain_of(gains), gain_of(np.repeat(gains, 3), np.repeat(np.arange(3), 3))
 
@@ -54,7 +53,6 @@ def test_weights_count_as_kish_says():
 
 
 def test_one_observation_bounds_nothing():
-    """A single observation has no bound."""
     for gain in (gain_of([0.3]), Gain.measured(np.array([0.3]), np.ones(1), np.arange(1))):
         assert (gain.below(0.05), gain.above(0.05)) == (-np.inf, np.inf)
 
@@ -75,7 +73,6 @@ def test_a_few_that_agree_by_luck_are_no_certainty():
 
 
 def test_what_is_expected_counts_as_one_observation():
-    """Before anything was measured the mean is what is expected."""
     single = Gain.of(np.array([0.3]), np.ones(1), np.arange(1), typical=0.1, expected=0.02)
     four = Gain.of(np.full(4, 0.5), np.full(4, 0.25), np.arange(4), typical=0.1, expected=0.02)
 

@@ -106,7 +106,6 @@ class TestSqueezed:
         assert_allclose(after, (1 - common) * before, atol=1e-4 * (1 - common))
 
     def test_the_spread_follows(self, planted):
-        """The spread shrinks with the cosines, also of one query alone."""
         for n in (1, 20):
             rewards = planted(n)
 

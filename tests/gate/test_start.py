@@ -127,7 +127,6 @@ def test_rewards_are_compared_with_what_was_served(world):
 
 
 def test_tasks_without_verdicts_keep_their_start(world):
-    """A language that nobody judged is served its means."""
     start = world.means()
     rewards = world.rewards(start, range(30))
     learned = fit(rewards.take(np.flatnonzero(rewards.tasks != "zh")), start=start, trusted=True)
