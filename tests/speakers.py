@@ -29,12 +29,14 @@ class Speakers:
         direction = {name: 0.8 * draw.standard_normal(width) / np.sqrt(width) for name in languages}
         meant = draw.standard_normal((count, width)) / np.sqrt(width)
 
-        def said(name: str, noise: float) -> np.ndarray:
+        def spoken_rows(name: str, noise: float) -> np.ndarray:
             rows = meant + direction[name] + noise * draw.standard_normal((count, width)) / np.sqrt(width)
             return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
-        documents = np.concatenate([said(name, 0.6) for name in languages])
-        return cls(languages, {name: said(name, 0.9) for name in languages}, documents, np.repeat(languages, count))
+        documents = np.concatenate([spoken_rows(name, 0.6) for name in languages])
+        return cls(
+            languages, {name: spoken_rows(name, 0.9) for name in languages}, documents, np.repeat(languages, count)
+        )
 
     @property
     def width(self) -> int:

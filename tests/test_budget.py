@@ -19,16 +19,14 @@ def counts(filled):
 
 @law
 @given(sizes=task_sizes, queries=st.integers(0, 60))
-def test_spends_the_budget_or_takes_all(sizes, queries):
-    assert min(queries, sum(sizes)) == sum(counts(water_fill(sizes, queries)))
-
-
-@law
-@given(sizes=task_sizes, queries=st.integers(0, 60))
-def test_balances_tasks(sizes, queries):
-    taken = counts(water_fill(sizes, queries))
+def test_spends_the_budget_or_takes_all_and_balances_tasks(sizes, queries):
+    """No query is rewarded twice, and no open task is more than one query behind another."""
+    filled = water_fill(sizes, queries)
+    taken = [len({*rows.tolist()} & {*range(size)}) for rows, size in zip(filled, sizes, strict=True)]
     still_open = [count for count, size in zip(taken, sizes, strict=True) if count < size]
 
+    assert taken == counts(filled)
+    assert min(queries, sum(sizes)) == sum(taken)
     assert all(max(taken) - count <= 1 for count in still_open)
 
 
@@ -40,16 +38,6 @@ def test_a_larger_budget_only_adds_queries(sizes, queries):
 
     assert [rows.tolist() for rows in smaller] == [
         more[: len(rows)].tolist() for rows, more in zip(smaller, larger, strict=True)
-    ]
-
-
-@law
-@given(sizes=task_sizes, queries=st.integers(0, 60))
-def test_rewards_no_query_twice(sizes, queries):
-    filled = water_fill(sizes, queries)
-
-    assert counts(filled) == [
-        len(set(rows.tolist()) & set(range(size))) for rows, size in zip(filled, sizes, strict=True)
     ]
 
 

@@ -49,28 +49,19 @@ def test_ndcg_has_linear_gains(grades: dict[str, int], ranked: list[str]) -> Non
     assert expected == pytest.approx(actual, abs=1e-6)
 
 
-def test_ndcg_by_hand() -> None:
-    """A grade of 1 before a grade of 3 gives (1 + 3 / log2(3)) / (3 + 2 / log2(3) + 1 / 2)."""
-    expected = (1 + 3 / math.log2(3)) / (3 + 2 / math.log2(3) + 1 / 2)
-
-    assert expected == pytest.approx(measured(["b", "a"]), abs=1e-6)
-
-
-def test_ndcg_looks_at_ten() -> None:
-    ranked = [f"n{i}" for i in range(10)] + ["a"]
-
-    assert measured(ranked) == 0.0
-
-
-def test_negative_grades_count_as_zero() -> None:
-    grades = {"a": 2, "b": -3, "c": 1}
-    expected = ndcg(["b", "c", "a"], {"a": 2, "c": 1})
-
-    assert expected == pytest.approx(measured(["b", "c", "a"], grades), abs=1e-6)
-
-
-def test_a_query_without_relevant_documents_scores_zero() -> None:
-    assert measured(["a", "b"], {"a": 0, "b": -1}) == 0.0
+@pytest.mark.parametrize(
+    ("ranked", "grades", "expected"),
+    [
+        (["b", "a"], GRADES, (1 + 3 / math.log2(3)) / (3 + 2 / math.log2(3) + 1 / 2)),
+        ([f"n{i}" for i in range(10)] + ["a"], GRADES, 0.0),
+        # A grade below 0 is worth as much as no grade, to the list and to the ideal.
+        (["b", "c", "a"], {"a": 2, "b": -3, "c": 1}, ndcg(["b", "c", "a"], {"a": 2, "c": 1})),
+        # Where nothing is relevant nDCG is 0, not undefined.
+        (["a", "b"], {"a": 0, "b": -1}, 0.0),
+    ],
+)
+def test_ndcg_by_hand(ranked: list[str], grades: dict[str, int], expected: float) -> None:
+    assert expected == pytest.approx(measured(ranked, grades), abs=1e-6)
 
 
 def test_interval_is_deterministic() -> None:
@@ -92,15 +83,11 @@ def test_interval_covers_about_as_often_as_it_says() -> None:
     assert 0.85 <= covered <= 0.95
 
 
-def test_no_change_has_no_width() -> None:
-    assert mean_interval(np.zeros(30)) == (0.0, 0.0)
-
-
-def test_no_differences_have_no_interval() -> None:
-    """The mean of nothing is NaN on both ends, without a warning."""
-    low, high = mean_interval(np.empty(0))
-
-    assert (math.isnan(low), math.isnan(high)) == (True, True)
+@pytest.mark.parametrize(("differences", "ends"), [(np.zeros(30), (0.0, 0.0)), (np.empty(0), (math.nan, math.nan))])
+def test_no_change_has_no_width_and_no_differences_no_interval(
+    differences: np.ndarray, ends: tuple[float, float]
+) -> None:
+    np.testing.assert_array_equal(mean_interval(differences), ends)
 
 
 # nDCG@10 on rows of documents
@@ -115,7 +102,7 @@ def test_rows_are_measured_like_names(seed: int, depth: int) -> None:
     ranked = np.array([rng.permutation(30)[:depth] for _ in queries])
     run = {q: {docs[d]: -float(rank) for rank, d in enumerate(row)} for q, row in zip(queries, ranked, strict=True)}
     known = {q: {doc: max(0, grade) for doc, grade in grades.items()} for q, grades in qrels.items()}
-    expected = {found.query_id: found.value for found in ir_measures.iter_calc([ir_measures.nDCG @ 10], known, run)}
+    expected = {score.query_id: score.value for score in ir_measures.iter_calc([ir_measures.nDCG @ 10], known, run)}
 
     actual = dict(zip(queries, Graded.of(qrels, queries, docs)(np.arange(3), ranked).tolist(), strict=True))
 

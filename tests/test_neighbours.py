@@ -21,10 +21,10 @@ def widened(rewards):
 
 def test_judged_candidates_come_first_unchanged(some_rewards):
     rewards = some_rewards(6, depths=[2, 5, 3, 4, 2, 6])
-    found = widened(rewards)
+    lists = widened(rewards)
 
-    assert_array_equal(rewards.candidates, np.concatenate([c[0] for c, _ in found]))
-    assert_array_equal(rewards.values, np.concatenate([v[0] for _, v in found]))
+    assert_array_equal(rewards.candidates, np.concatenate([c[0] for c, _ in lists]))
+    assert_array_equal(rewards.values, np.concatenate([v[0] for _, v in lists]))
 
 
 def test_neighbours_are_the_nearest_unjudged_documents(some_rewards):
@@ -57,9 +57,9 @@ def test_what_one_log_of_a_query_judged_is_judged(some_rewards):
     """A query logged twice with different candidates takes none of them for unjudged."""
     rewards = some_rewards(3, depths=4)
     queries = rewards.query_vectors[[0, 0, 1]]
-    found = widened(replace(rewards, query_vectors=queries, query_norms=np.ones(3)))
+    lists = widened(replace(rewards, query_vectors=queries, query_norms=np.ones(3)))
 
-    assert all(set(added.tolist()) <= {8, 9, 10, 11} for (_, added), _ in found[:2])
+    assert all(set(added.tolist()) <= {8, 9, 10, 11} for (_, added), _ in lists[:2])
 
 
 def test_a_single_query_has_none(some_rewards):

@@ -59,10 +59,10 @@ class TestAlike:
         which = rng.permutation(np.repeat(np.arange(20), 3))
         vectors = (texts[which] * (1 + 1e-3 * rng.standard_normal((60, width)))).astype(dtype)
         vectors *= rng.uniform(0.1, 10.0, (60, 1)).astype(dtype)
-        found = same_text(UnitRows(vectors, np.linalg.norm(vectors, axis=1)))
+        numbers = same_text(UnitRows(vectors, np.linalg.norm(vectors, axis=1)))
 
-        assert found.max() == 19
-        assert all(len(set(found[which == text].tolist())) == 1 for text in range(20))
+        assert numbers.max() == 19
+        assert all(len(set(numbers[which == text].tolist())) == 1 for text in range(20))
 
     def test_the_numbers_do_not_follow_the_order(self):
         rng = np.random.default_rng(0)

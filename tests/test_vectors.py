@@ -78,7 +78,7 @@ class TestAsFloats:
     def test_widens_what_it_can(self, value, dtype):
         assert np.dtype(dtype) == as_floats("X", value).dtype
 
-    @pytest.mark.parametrize("inside", [lambda one: one, lambda one: [one, one], lambda one: [list(one), list(one)]])
+    @pytest.mark.parametrize("inside", [lambda row: row, lambda row: [row, row], lambda row: [list(row), list(row)]])
     @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "int8"])
     @pytest.mark.parametrize("grad", [False, True])
     def test_tensors_are_vectors(self, inside, dtype, grad):
