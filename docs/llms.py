@@ -36,7 +36,7 @@ ABOUT = {
     "how-to/hosts.md": "a line of use for each: Pydantic AI, LanceDB, Chroma, sentence-transformers, DSPy and others",
     "how-to/http.md": "`tttembed serve`: steer queries, take votes and search tools for clients in any language",
     "reference/measure.md": "`tttembed eval` on folders with labels, collections by name, mteb",
-    "how-to/bridge.md": "embed anew, or bridge a new model into the old index; two models compared",
+    "how-to/bridge.md": "embed anew, or bridge a new model into the old index",
     "reference/beyond-one-machine.md": "judging by batch services, the worker under cron, Kubernetes or Celery",
     "reference/gate.md": "the questions that an offset is asked, with their tests",
     "reference/numbers.md": "gain and harm on nine collections, each with its command",

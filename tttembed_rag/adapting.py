@@ -1,8 +1,7 @@
 """For adapters of frameworks: the plumbing that a wrapper, a tap or a retriever is made of.
 
-A wrapper that embeds alone calls `Steering.apply`; one that sorts what was found makes a `Request`
-first, and has a `Sorter`. A tap writes
-into a `Log`, and logs its own failures in a `FailureLog`.
+A wrapper that embeds alone calls `Steering.apply`; one that sorts what was found makes a `Request` first, and has a
+`Sorter`. A tap writes into a `Log`, and logs its own failures in a `FailureLog`.
 """
 
 from typing import TYPE_CHECKING

@@ -130,7 +130,7 @@ class EmbeddingService(_Service):
         query_prefix: Before every query, for models that read one.
         document_prefix: Before every document.
         batch_size: Texts in a request at most; None is as many as its namesake takes.
-        patience: How often and how fast it is asked.
+        patience: How often it is asked, and how long its answer is waited for.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class OpenAIChat(_ByKey):
         key: Its key; None where it needs none.
         tokens: Tokens that an answer may have.
         temperature: NaN leaves it to the service.
-        patience: How often and how fast it is asked.
+        patience: How often it is asked, and how long its answer is waited for.
 
     Attributes:
         client: The `openai.OpenAI`.
@@ -170,7 +170,7 @@ class Gemini(_Chat):
         url: Another server that speaks the protocol; None is Google.
         key: Its key; None is that of the environment, which Google alone is sent.
         thinking: How much it thinks, such as ``low``, where it knows levels; empty leaves it to the model.
-        patience: How often and how fast it is asked.
+        patience: How often it is asked, and how long its answer is waited for.
 
     Attributes:
         client: The `google.genai.Client`.

@@ -107,7 +107,7 @@ class HttpJudge(ByRequests):
         instruction: What counts as relevant, for shapes that take one.
         longest_document: Characters of a document that are sent.
         batch_size: Documents in a request at most; None is as many as servers of the shape take.
-        patience: How often and how fast it is asked.
+        patience: How often it is asked, and how long its answer is waited for.
     """
 
     def __init__(
