@@ -293,6 +293,19 @@ def test_a_deletion_that_fails_is_told(recall, monkeypatch):
     assert searched(store, "sync", ADA, query="door") == []
 
 
+def test_a_known_namespace_is_not_listed_for_a_write(recall):
+    """However many are put, one after the other."""
+    inner = Watched()
+    store = LearnedStore(inner, recall)
+    store.put(ADA, "door", {"content": "a red door"})
+    inner.asked.clear()
+    for key in ("boat", "keys", "house"):
+        store.put(ADA, key, {"content": f"the {key}"})
+
+    assert set(recall.index_of("memories/ada").rows) == {"door", "boat", "keys", "house"}
+    assert [op for op in inner.asked if isinstance(op, SearchOp)] == []
+
+
 def test_a_namespace_without_items_of_its_own_is_listed_once(recall):
     """Searches of what lies below it are the store's, at no cost of ours."""
     inner = Watched()

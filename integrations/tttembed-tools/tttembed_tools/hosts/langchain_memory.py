@@ -92,12 +92,9 @@ class LearnedStore(BaseStore):
         rest = {place: op for place, op in enumerate(ops) if place not in queries}
         puts = [op for op in rest.values() if isinstance(op, PutOp)]
         written = {op.namespace for op in puts}
-        yield "run", partial(self._mark, written)  # which waits for who reads
+        begun = yield "run", partial(self._begin, written)  # which waits for who reads
         results = dict(zip(rest, (yield "ask", list(rest.values())), strict=True))
-        yield "run", partial(self._mark, written)
-        for namespace in written:
-            if keys := [op.key for op in puts if op.namespace == namespace and op.value is None]:
-                yield "run", partial(self._forget, namespace, keys)
+        yield "run", partial(self._end, puts, begun)
         for namespace in written | {op.namespace_prefix for op in queries.values()}:
             if self._is_stale(namespace):
                 writes = self._writes[namespace]
@@ -116,12 +113,32 @@ class LearnedStore(BaseStore):
             results[place] = [_as_found(item) for item in items if item is not None]
         return [results[place] for place in range(len(ops))]
 
-    def _mark(self, namespaces: set[_Namespace]) -> None:
-        """Say that namespaces begin or end to be written: what was listed of them until then may be old."""
+    def _begin(self, namespaces: set[_Namespace]) -> dict[_Namespace, tuple[int, float | None]]:
+        """Say that namespaces are written from now on: how often they were, and when each was read."""
         with self._lock:
             self._writes.update(namespaces)
-            for namespace in namespaces:
-                self._read.pop(namespace, None)
+            return {namespace: (self._writes[namespace], self._read.pop(namespace, None)) for namespace in namespaces}
+
+    def _end(self, puts: list[PutOp], begun: dict[_Namespace, tuple[int, float | None]]) -> None:
+        """Know what was written where nobody wrote beside; else, and at first, the namespace is read again."""
+        with self._lock:
+            alone = {name: read for name, (writes, read) in begun.items() if self._writes[name] == writes}
+            self._writes.update(begun.keys())
+            for op in puts:
+                with context(tenant=_tenant(op.namespace)):
+                    if op.value is None:  # that it could not be forgotten is the caller's to know
+                        self._recall.forget([op.key])
+                    elif alone.get(op.namespace) is not None:
+                        self._put(op, alone)
+            self._read.update((name, read) for name, read in alone.items() if read is not None)
+
+    def _put(self, op: PutOp, alone: dict[_Namespace, float | None]) -> None:
+        """Know an item; where that fails, its namespace is read again."""
+        try:
+            self._recall.add({op.key: text_of(dict(op.value or {}))})
+        except Exception:  # noqa: BLE001 - the caller's model: the item is in the store
+            alone[op.namespace] = None
+            _log.exception("item %r of %s was not taken in: the store answers itself", op.key, op.namespace)
 
     def _is_stale(self, namespace: _Namespace) -> bool:
         return time.monotonic() - self._read.get(namespace, -self._every) >= self._every
@@ -148,11 +165,6 @@ class LearnedStore(BaseStore):
             except Exception:  # noqa: BLE001 - the caller's model and store: neither must fail the search
                 self._read.pop(namespace, None)
                 _log.exception("the items of %s were not read: the store answers itself", namespace)
-
-    def _forget(self, namespace: _Namespace, keys: list[str]) -> None:
-        """Forget what was deleted; that it could not be forgotten is the caller's to know."""
-        with context(tenant=_tenant(namespace)):
-            self._recall.forget(keys)
 
     def _keys(self, op: SearchOp, among: list[str] | None) -> list[str]:
         """The keys of the items that are found."""
