@@ -150,6 +150,21 @@ async def named(url, source, mode):
         yield client
 
 
+def test_clients_over_http_teach_one_search(tmp_path):
+    """Two clients at once, each in its session, teach what both are served."""
+
+    async def story():
+        async with (
+            served(tmp_path) as (_, url),
+            named(url, "", "legacy") as one,
+            named(url, "", "legacy") as other,
+        ):
+            await asyncio.gather(work(one, LEARNED[:15]), work(other, LEARNED[15:]))
+            return await learned(one) and await learned(other)
+
+    assert asyncio.run(story())
+
+
 def test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end(tmp_path):
     """SIGTERM right after calls: a header, else the command line, says their source. Calls of nobody are not kept."""
     url = f"sqlite:///{tmp_path}/tools.db"
@@ -243,6 +258,21 @@ def tool(name, **about):
 
 
 FINE = listing([tool("fine")])
+
+
+def test_tools_that_no_agent_could_read_are_left_out(caplog):
+    """A megabyte of a name, of a description or of a schema: the other tools of the server are found."""
+    long = [
+        tool("fine"),
+        tool("n" * 2**20),
+        tool("described", description="d" * 2**20),
+        tool("schema", schema={"x": "y" * 2**20}),
+    ]
+
+    names, _ = names_found({"long": listing(long)})
+
+    assert names == [["long_fine"]]
+    assert "server 'long': 3 tools are left out, too long or too many" in caplog.text
 
 
 def test_tools_that_a_server_no_longer_lists_leave_the_search():

@@ -35,6 +35,8 @@ __all__ = ["described", "front", "read_servers"]
 _log = logging.getLogger(__name__)
 # Seconds that a server may take to list its tools, and that a tool may take.
 _PATIENCE, _LONGEST_CALL = 30.0, 3600.0
+# What is searched of a server: so many tools, each of so many bytes as JSON; agents read those of several at once.
+_MOST_TOOLS, _LONGEST_TOOL = 20_000, 256 * 1024
 # A variable of the environment; and how clients name the tools of a server that are off, and those that are on.
 _VARIABLE = re.compile(r"\$\{(?:env:)?([^}\"]*?)(:-[^}\"]*)?\}")
 _OFF, _ON = ("disabledTools", "excludeTools"), ("tools", "includeTools")
@@ -173,14 +175,17 @@ class _Listing(Middleware):
         return sum(f"{self._name}_{name}" in names for names in self._names.values()) > 1
 
     async def _keep(self, listed: Sequence[Tool]) -> None:
-        here = {f"{self._name}_{tool.name}" for tool in listed}
+        readable = [tool for tool in listed if len(tool.to_mcp_tool().model_dump_json()) <= _LONGEST_TOOL][:_MOST_TOOLS]
+        if many := len(listed) - len(readable):
+            _log.warning("server %r: %d tools are left out, too long or too many", self._name, many)
+        here = {f"{self._name}_{tool.name}" for tool in readable}
         if gone := self._names.get(self._name, set()) - here:
             await anyio.to_thread.run_sync(self._search.remove, gone)
         self._names[self._name] = here
-        if double := [tool.name for tool in listed if self._is_double(tool.name)]:
+        if double := [tool.name for tool in readable if self._is_double(tool.name)]:
             _log.warning("server %r: other servers have tools of these names: %s", self._name, ", ".join(double[:3]))
         meta = {SERVER_META: f"{self._name}: {self._about}"} if self._about else {}
-        self._tools = [tool.model_copy(update={"meta": (tool.meta or {}) | meta}) for tool in listed]
+        self._tools = [tool.model_copy(update={"meta": (tool.meta or {}) | meta}) for tool in readable]
 
 
 def _kind(error: BaseException) -> str:
