@@ -382,7 +382,7 @@ def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
     assert lines[1:] == [
         "  rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs",
         "  a cascade skips the reranker in 5% of requests: at most 0.01 nDCG@10 lost (90 %)",
-        f"  {floor.told()}",
+        f"  {floor.sentence()}",
     ]
     assert (record["floor"]["n"], record["floor"]["cut"], record["floor"]["cosine"]) == (60, 0.125, 0.25)
     assert record["lost"] == [0.2, 0.05, 0.004, 0.002]

@@ -102,8 +102,8 @@ def test_a_cut_is_the_highest_that_loses_no_more(lost, cut, cosine):
     floor = Floor((0.0,) * 5, np.zeros((1, 2)), 0.0, 60, (0.1, 0.2, 0.3), 1.0, (0.4, 0.5, 0.6), (0.03, 0.05, 0.08))
 
     assert (floor.cut(lost), floor.cosine(lost=lost)) == (cut, cosine)
-    assert floor.told(0.01) == "no floor: 170 more judged questions certify one"
-    assert floor.told(0.05) == (
+    assert floor.sentence(0.01) == "no floor: 170 more judged questions certify one"
+    assert floor.sentence(0.05) == (
         "nothing fits below a relevance of 0.2, by the cosine alone 0.5: "
         "at most 5% of own requests that have an answer are refused (90 %)"
     )
@@ -119,7 +119,7 @@ def test_questions_without_an_answer_certify_nothing(without, phrase):
     answered = int((values.max(axis=1) == 1.0).sum())
 
     assert floor.n == (answered if answered >= 45 else 150)
-    assert phrase in floor.told()
+    assert phrase in floor.sentence()
 
 
 def test_the_cosine_alone_keeps_answers_too():
@@ -192,7 +192,7 @@ def test_own_requests_alone_refuse_strangers_on_day_one():
 
     assert refused["own"] <= 0.07
     assert refused["others"] >= 0.8
-    assert "own requests, with an answer or without, are refused" in offsets.certificate().told()
+    assert "own requests, with an answer or without, are refused" in offsets.certificate().sentence()
 
 
 def test_a_file_keeps_the_floor(tmp_path):

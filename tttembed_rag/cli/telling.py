@@ -70,7 +70,7 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         "skips": None if offset.skips is None else asdict(offset.skips),
         "floor": None
         if (floor := offset.floor) is None
-        else {"n": floor.n, "cut": floor.cut(), "cosine": floor.cosine(), "told": floor.told()},
+        else {"n": floor.n, "cut": floor.cut(), "cosine": floor.cosine(), "sentence": floor.sentence()},
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,

@@ -100,7 +100,7 @@ class Floor:
         """How many more own questions a first cut takes."""
         return max(math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - lost)) - self.n, 0)
 
-    def told(self, lost: float = LOST) -> str:
+    def sentence(self, lost: float = LOST) -> str:
         """What is certified, in words."""
         if (cut := self.cut(lost)) is None:
             return f"no floor: {self.missing(lost)} more judged questions certify one"

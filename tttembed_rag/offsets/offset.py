@@ -104,7 +104,7 @@ class Offset:
         skipped = self.skips.summary(CERTIFIED_LOSS) if self.skips is not None and self.in_use else ""
         sorted_so = self.rescorer.evidence.reranking if self.rescorer is not None else ""
         by_words = f"sorted by words: {sorted_so}" if sorted_so else ""
-        fits = self.floor.told() if self.floor is not None and self.floor.cut() is not None else ""
+        fits = self.floor.sentence() if self.floor is not None and self.floor.cut() is not None else ""
         return [line for line in (self.evidence.reranking, by_words, skipped, fits) if line]
 
     def dosed(self, unit: FloatArray) -> FloatArray:
