@@ -179,11 +179,8 @@ class TestCertificate:
         assert np.mean(shares) > 0.1
         assert broken <= 3
 
-    def test_a_file_keeps_it_and_refuses_another(self, offsets, tmp_path):
-        """What is saved is what is loaded; numbers that cannot be are refused."""
-        offsets.save(tmp_path / "offsets.safetensors")
-
-        assert Offsets.load(tmp_path / "offsets.safetensors").skips() == offsets.skips()
+    def test_a_file_refuses_another(self, offsets):
+        """Numbers that cannot be are no skips."""
         for leads, lost in (((1.0, 2.0), (0.1, 0.2)), ((2.0, 1.0), (0.2, 0.1)), ((1.0,), ())):
             local = replace(offsets["local:default"], skips=Skips(leads, lost, 10))
             with pytest.raises(InputError, match=r"expected .* as skips"):
@@ -252,7 +249,7 @@ class TestCascade:
         assert [first("refund?", 0.9), cascade.counts["skipped"]] == ["planted", 1]
 
     def test_logs_a_fair_sample(self, offsets, reranker):
-        """Without a certificate every verdict is kept; with one, those on a small explored share alone."""
+        """Without a certificate every verdict is kept; with one, those on the explored share alone, too few to stop it."""
         requests, live = Requests(offsets), LiveOffsets()
         log = RewardLog.of(reranker)
         cascade = Cascade(reranker, log=log, loss=LOSS, explore=0.15)

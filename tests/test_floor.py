@@ -195,15 +195,6 @@ def test_own_requests_alone_refuse_strangers_on_day_one():
     assert "own requests, with an answer or without, are refused" in offsets.certificate().sentence()
 
 
-def test_a_file_keeps_the_floor(tmp_path):
-    learned().save(tmp_path / "offsets.safetensors")
-    read = Offsets.load(tmp_path / "offsets.safetensors")
-    request = {"vector": world()[0][200], "query": "what of word200?", "texts": ["word200", "word3"]}
-
-    assert read.floor() == learned().floor()
-    np.testing.assert_array_equal(read.relevance([0.5, 0.4], **request), learned().relevance([0.5, 0.4], **request))
-
-
 @pytest.mark.parametrize(
     "changes",
     [

@@ -185,21 +185,6 @@ class TestServing:
             assert Offsets(pair, width=2).find("a") is constant
         assert Offsets([local, private], width=2).find("a", "q") is private
 
-    def test_goes_through_a_file(self, tmp_path, some_rewards):
-        rewards = some_rewards(8, depths=5, tasks=["a", "b"] * 4)
-        local = fit(rewards, scope="local", gate=False)
-        constant = fit(rewards, scope="task", gate=False)
-        offsets = Offsets([*constant.values(), *local.values()], width=rewards.width)
-        offsets.save(tmp_path / "offsets.safetensors")
-        again = Offsets.load(tmp_path / "offsets.safetensors")
-
-        assert list(again) == ["task:a", "task:b", "local:a", "local:b"]
-        for key in ("local:a", "local:b"):
-            assert_array_equal(again[key].map.landmarks, offsets[key].map.landmarks)
-            assert_array_equal(again[key].map.weights, offsets[key].map.weights)
-            assert again[key].map.bandwidth == offsets[key].map.bandwidth
-            assert again[key].certificate == offsets[key].certificate
-
     @pytest.mark.parametrize(
         ("damage", "reason"),
         [

@@ -303,21 +303,11 @@ class TestServing:
 class TestFile:
     """Saved and read again."""
 
-    def test_a_file_keeps_the_order_and_no_word(self, tmp_path: Path):
-        """Words stand there by digests."""
-        path = tmp_path / "offsets.safetensors"
-        learned().save(path)
-        read = Offsets.load(path).rescorer()
-        kept = learned().rescorer()
-        _, texts = corpus()
-        scores = np.linspace(1, 0, 30)
-        np.testing.assert_array_equal(
-            read.scores("own3 word4", texts[:30], scores), kept.scores("own3 word4", texts[:30], scores)
-        )
-        assert read.evidence == kept.evidence
-        assert repr(read) == repr(kept)
-        assert "words" in repr(kept)
-        assert RARE.encode() not in path.read_bytes()
+    def test_a_file_keeps_no_word(self):
+        """Words stand there by digests, as on a screen."""
+        assert RARE.encode() not in learned().to_bytes()
+        assert "words" in repr(learned().rescorer())
+        assert RARE not in repr(learned().rescorer())
 
     def test_show_has_a_line_of_it(self, tmp_path: Path):
         """Of its own, after that of the offset."""
