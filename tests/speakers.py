@@ -58,7 +58,7 @@ class Speakers:
             self.documents, self.spoken.tolist(), queries, np.repeat(self.languages, len(rows)).tolist()
         )
 
-    def found(self, offsets: Offsets | None, questions: Iterable[int]) -> dict[str, np.ndarray]:
+    def lists(self, offsets: Offsets | None, questions: Iterable[int]) -> dict[str, np.ndarray]:
         """By language the lists (n, 10) of the *questions*, under *offsets*."""
         rows, lists = list(questions), {}
         for name in self.languages:
@@ -81,7 +81,7 @@ class Speakers:
     def rewards(self, offsets: Offsets | None, questions: Iterable[int], *, own: bool | None = None) -> Rewards:
         """What users say of the lists under *offsets*: what answers is good, in their *own* language or in others."""
         rows, columns = list(questions), []
-        for name, lists in self.found(offsets, rows).items():
+        for name, lists in self.lists(offsets, rows).items():
             for row, listed in zip(rows, lists, strict=True):
                 good = (listed % self.count == row) & (own is None or (self.spoken[listed] == name) == own)
                 partly = 0.0 if own is None else 0.3 * ((self.spoken[listed] == name) == own)

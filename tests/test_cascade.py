@@ -34,14 +34,14 @@ class Reranker:
     def __init__(self, fingerprint="unnamed"):
         self.fingerprint = fingerprint
         self.rewards = {}
-        self.asked = []
+        self.queries = []
 
     def score(self, query, documents):
-        self.asked.append(query)
+        self.queries.append(query)
         return [self.rewards[text] for text in documents]
 
 
-def asked(query, offsets=None):
+def request(query, offsets=None):
     """A request for *query* by *offsets*; by base vectors without."""
     return Steering(LiveOffsets() if offsets is None else offsets).request(query)
 
@@ -69,7 +69,7 @@ class Requests:
     def through(self, cascade, offsets=None):
         """The lists by query, under *offsets* or those that found them."""
         served = self.offsets if offsets is None else offsets
-        return {query: cascade.order(asked(query, served), *results) for query, results in self.of.items()}
+        return {query: cascade.order(request(query, served), *results) for query, results in self.of.items()}
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ class TestCertificate:
         assert fitted.rescorer() is not None
         assert max(fitted.skips().leads) > 2
         texts = ["nothing", "E1007: what to do"]
-        ranked = asked("what of E1007?", fitted).ranked(texts, [0.5, 0.4])
+        ranked = request("what of E1007?", fitted).ranked(texts, [0.5, 0.4])
         scores = fitted.rescorer().scores("what of E1007?", texts, [0.5, 0.4])
         assert ranked.places == np.argsort(-scores).tolist()
         assert ranked.lead == pytest.approx(abs(scores[0] - scores[1]))
@@ -221,7 +221,7 @@ class TestCascade:
         lists = requests.through(cascade)
 
         leading = requests.leads() >= offsets.skips().lead(LOSS)
-        assert reranker.asked == [query for query, leads in zip(requests.of, leading, strict=True) if not leads]
+        assert reranker.queries == [query for query, leads in zip(requests.of, leading, strict=True) if not leads]
         for leads, (query, (texts, _)) in zip(leading, requests.of.items(), strict=True):
             rewards = [reranker.rewards[texts[place]] for place in lists[query]]
             assert lists[query] == list(range(10)) if leads else rewards == sorted(rewards, reverse=True)
@@ -241,7 +241,7 @@ class TestCascade:
 
         def first(query, reward):
             reranker.rewards = {"planted": reward} | dict.fromkeys("abcdefghi", 0.5)
-            return results[0][cascade.order(asked(query, unread), *results)[0]]
+            return results[0][cascade.order(request(query, unread), *results)[0]]
 
         assert [first(query, 0.0) for query in ("refund", "a refund", "the refund")] == ["a"] * 3
         assert [first("no refund", 0.5), cascade.counts["skipped"]] == ["planted", 0]
@@ -256,12 +256,12 @@ class TestCascade:
 
         first = dict(list(requests.of.items())[:20])
         for query, results in first.items():
-            cascade.order(asked(query, live), *results)
+            cascade.order(request(query, live), *results)
         before = cascade.counts["explored"]
         live.publish(offsets)
         rest = {query: results for query, results in requests.of.items() if query not in first}
         for query, results in rest.items():
-            cascade.order(asked(query, live), *results)
+            cascade.order(request(query, live), *results)
 
         assert log.trusted
         assert len(log) - 20 == cascade.counts["explored"] - before
@@ -275,17 +275,17 @@ class TestCascade:
         other = [*texts[:6], "a", "b", "c", "d"]
         reranker.rewards |= dict.fromkeys("abcdefghij", 0.5)
 
-        once = cascade.order(asked(query), texts, scores)
-        again = cascade.order(asked(query), texts, scores)
-        assert (once, reranker.asked) == (again, [query])
-        partly = cascade.order(asked(query), other, scores)
+        once = cascade.order(request(query), texts, scores)
+        again = cascade.order(request(query), texts, scores)
+        assert (once, reranker.queries) == (again, [query])
+        partly = cascade.order(request(query), other, scores)
         rewards = [reranker.rewards[other[place]] for place in partly[:6]]
         assert partly[6:] == [6, 7, 8, 9]
-        assert (rewards, len(reranker.asked)) == (sorted(rewards, reverse=True), 1)
-        cascade.order(asked(query), other, scores)
-        assert len(reranker.asked) == 2
-        cascade.order(asked(query), ["e", "f", "g", "h", "i", "j", *texts[:4]], scores)
-        assert (cascade.counts["repeated"], len(reranker.asked)) == (2, 3)
+        assert (rewards, len(reranker.queries)) == (sorted(rewards, reverse=True), 1)
+        cascade.order(request(query), other, scores)
+        assert len(reranker.queries) == 2
+        cascade.order(request(query), ["e", "f", "g", "h", "i", "j", *texts[:4]], scores)
+        assert (cascade.counts["repeated"], len(reranker.queries)) == (2, 3)
 
         assert query not in repr(cascade._kept)
         assert texts[0] not in repr(cascade._kept)
@@ -295,10 +295,10 @@ class TestCascade:
         query, results = next(iter(Requests(offsets).of.items()))
         for words in ({}, {"tenant": "acme"}, {"task": "billing"}):
             with context(**words):
-                cascade.order(asked(query), *results)
-                cascade.order(asked(query), *results)
+                cascade.order(request(query), *results)
+                cascade.order(request(query), *results)
 
-        assert len(reranker.asked) == 3
+        assert len(reranker.queries) == 3
 
     def test_an_explored_text_is_read_again_where_half_is_known(self, reranker, offsets):
         """What is explored is a fair sample of lists as they are now."""
@@ -306,7 +306,7 @@ class TestCascade:
         query, (texts, scores) = next(iter(Requests(offsets).of.items()))
         reranker.rewards |= dict.fromkeys("abcd", 0.5)
         for listed in (texts, texts, [*texts[:6], "a", "b", "c", "d"]):
-            cascade.order(asked(query), listed, scores)
+            cascade.order(request(query), listed, scores)
 
         assert cascade.counts == {"repeated": 1, "skipped": 0, "reranked": 2, "explored": 2}
 
@@ -315,7 +315,7 @@ class TestCascade:
         requests = Requests(offsets)
         shallow = Cascade(reranker, depth=4, loss=LOSS, explore=1.0)
         for query, (texts, scores) in requests.of.items():
-            places = shallow.order(asked(query, offsets), texts, scores)
+            places = shallow.order(request(query, offsets), texts, scores)
             assert (sorted(places[:4]), places[4:]) == ([0, 1, 2, 3], [4, 5, 6, 7, 8, 9])
         deep = Cascade(reranker, depth=11, loss=LOSS, explore=NEVER)
         requests.through(deep)
@@ -333,16 +333,16 @@ class TestCascade:
         log = RewardLog.of(reranker)
         private = Cascade(reranker, loss=LOSS, explore=NEVER, log=log)
         based = Cascade(reranker, loss=LOSS, explore=NEVER)
-        private.order(asked(query, both), texts, scores)
-        based.order(asked(query), texts, scores)
+        private.order(request(query, both), texts, scores)
+        based.order(request(query), texts, scores)
         known = len(log)
         for wrong in ([2.0 * score for score in scores], [None, *scores[1:]], scores[::-1]):
             strange = Cascade(reranker, loss=LOSS, explore=NEVER, log=log)
-            strange.order(asked(query, offsets), texts, wrong)
+            strange.order(request(query, offsets), texts, wrong)
             assert strange.counts["reranked"] == 1
         converted = Cascade(reranker, loss=LOSS, explore=NEVER)
         distances = [2 - 2 * score for score in scores]
-        converted.order(asked(query, offsets), texts, distances, similarity=lambda distance: 1 - distance / 2)
+        converted.order(request(query, offsets), texts, distances, similarity=lambda distance: 1 - distance / 2)
 
         assert (private.counts["reranked"], based.counts["reranked"]) == (1, 1)
         assert len(log) == known
@@ -351,15 +351,15 @@ class TestCascade:
     def test_lists_of_one_document_and_none_are_asked_about_by_nobody(self, reranker):
         cascade = Cascade(reranker, explore=1.0)
 
-        assert (cascade.order(asked("q"), [], []), cascade.order(asked("q"), ["a"], [1.0])) == ([], [0])
-        assert reranker.asked == []
+        assert (cascade.order(request("q"), [], []), cascade.order(request("q"), ["a"], [1.0])) == ([], [0])
+        assert reranker.queries == []
 
     def test_verdicts_are_logged_under_their_task_by_no_source(self, offsets, reranker):
         """A reranker's verdicts are its own, whoever asks."""
         log = RewardLog.of(reranker)
         query, results = next(iter(Requests(offsets).of.items()))
         with context(task="billing", source="bob"):
-            Cascade(reranker, log=log).order(asked(query), *results)
+            Cascade(reranker, log=log).order(request(query), *results)
 
         assert {row[3:] for row in log.rows()} == {("billing", "")}
 
@@ -368,16 +368,16 @@ class TestCascade:
         query, (texts, scores) = next(iter(Requests(offsets).of.items()))
         cascade = Cascade(reranker, explore=NEVER)
         reranker.rewards[texts[0]] = None
-        assert cascade.order(asked(query), texts, scores)[0] == 0
+        assert cascade.order(request(query), texts, scores)[0] == 0
         reranker.rewards = dict.fromkeys(texts)
-        assert cascade.order(asked("another"), texts, scores) == list(range(10))
+        assert cascade.order(request("another"), texts, scores) == list(range(10))
         assert "a list is served without the reranker" in caplog.text
 
     def test_a_log_that_fails_costs_no_order(self, offsets, reranker, caplog):
         log = RewardLog.of(reranker)
         query, (texts, scores) = next(iter(Requests(offsets).of.items()))
         log.note = lambda _: 1 / 0
-        places = Cascade(reranker, log=log).order(asked(query), texts, scores)
+        places = Cascade(reranker, log=log).order(request(query), texts, scores)
 
         rewards = [reranker.rewards[texts[place]] for place in places]
         assert rewards == sorted(rewards, reverse=True)
@@ -397,7 +397,7 @@ class TestCascade:
 
         requests.through(Cascade(other, loss=LOSS, explore=NEVER))
 
-        assert len(other.asked) == len(requests.of)
+        assert len(other.queries) == len(requests.of)
         assert caplog.text.count(OTHER_JUDGE) == 1
 
     def test_stops_where_explored_requests_lose_too_much(self, offsets, reranker, caplog):
@@ -412,10 +412,10 @@ class TestCascade:
         cascade._explore = NEVER
         more = Requests(Offsets.from_bytes(offsets.to_bytes()), seed=2)  # the same version, read again
         reranker.rewards |= more.rewards
-        before = len(reranker.asked)
+        before = len(reranker.queries)
         more.through(cascade)
 
-        assert len(reranker.asked) - before == len(more.of)
+        assert len(reranker.queries) - before == len(more.of)
 
     def test_goes_on_where_explored_requests_lose_little(self, offsets, reranker, caplog):
         """The same requests with the taste that was learned stop nothing."""
@@ -437,7 +437,7 @@ class TestCascade:
         assert caplog.text.count("a list is served without the reranker") == 1
         for query, texts in ((None, ["a", "b"]), ("q", [None, "b"]), (["a", "b"], "q"), ("q", "ab")):
             caplog.clear()
-            assert Cascade(reranker).order(asked(query), texts, [1.0, 0.5]) == list(range(len(texts)))
+            assert Cascade(reranker).order(request(query), texts, [1.0, 0.5]) == list(range(len(texts)))
             assert re.search("not sorted by words: InputError: (query|texts): expected ", caplog.text)
 
     @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ class TestCascade:
     )
     async def test_says_what_is_wrong_with_an_answer(self, caplog, answer, reason):
         """The list is served as it is."""
-        cascade, call = Cascade(AnsweringJudge(answer)), (asked("q"), ["a", "b", "c"], [0.9, 0.8, 0.7])
+        cascade, call = Cascade(AnsweringJudge(answer)), (request("q"), ["a", "b", "c"], [0.9, 0.8, 0.7])
 
         assert cascade.order(*call) == await Cascade(AnsweringJudge(answer)).aorder(*call) == [0, 1, 2]
         assert caplog.text.count(f"served without the reranker: JudgeError: answering: {reason}") == 2
@@ -466,7 +466,7 @@ class TestCascade:
 
         async def ask():
             return {
-                query: await cascade.aorder(asked(query, offsets), *results) for query, results in requests.of.items()
+                query: await cascade.aorder(request(query, offsets), *results) for query, results in requests.of.items()
             }
 
         assert asyncio.run(ask()) == lists

@@ -77,7 +77,7 @@ def world():
 def test_means_take_the_pull_of_a_language_away(world, queries):
     """Lists of other queries are fair, and hold more of what answers."""
     offsets, held = world.means(queries), range(20, 60)
-    raw, fair = (world.found(served, held) for served in (None, offsets))
+    raw, fair = (world.lists(served, held) for served in (None, offsets))
 
     assert world.own(raw) > 0.7
     assert abs(world.own(fair) - 1 / 3) < 0.06

@@ -28,7 +28,7 @@ def test_verdicts_learn_around_the_start_and_lists_stay_fair(world):
     """Users who want what answers, in whatever language, keep the means, and lists get no worse."""
     start = world.means()
     learned = fit(world.rewards(start, range(30)), start=start, trusted=True)
-    before, after = (world.found(offsets, range(30, 60)) for offsets in (start, learned))
+    before, after = (world.lists(offsets, range(30, 60)) for offsets in (start, learned))
 
     assert {key_of(learned, task) for task in world.languages} == {f"local:{task}" for task in world.languages}
     assert world.recall(after, range(30, 60)) >= world.recall(before, range(30, 60)) - 0.01
@@ -52,7 +52,7 @@ def test_users_who_want_their_own_language_get_it_back(world):
     """Their verdicts speak against the means: the gate takes them away."""
     start = world.means()
     learned = fit(world.rewards(start, range(30), own=True), start=start, trusted=True)
-    lists = {name: world.found(offsets, range(30, 60)) for name, offsets in (("start", start), ("learned", learned))}
+    lists = {name: world.lists(offsets, range(30, 60)) for name, offsets in (("start", start), ("learned", learned))}
 
     assert world.own(lists["start"]) < 0.5
     assert world.own(lists["learned"]) > 0.8
