@@ -16,6 +16,7 @@ from tttembed_rag.offsets.rescorer import Vocabulary
 from tttembed_rag.serving import first_floor
 
 WIDTH, DOCUMENTS, DEPTH = 48, 400, 10
+NO_SHARES = (0, 1, -0.1, "all")
 WORDS = [f"word{number}" for number in range(DOCUMENTS)]
 
 
@@ -217,23 +218,18 @@ def test_numbers_that_are_no_floor_are_refused(changes):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("call", "line"),
     [
-        ({"scores": [0.1, np.nan]}, "scores: expected finite numbers"),
-        ({"scores": [0.1], "query": "a"}, "query, texts: expected both or neither"),
-        ({"scores": [0.1], "query": "a", "texts": ["a", "b"]}, "scores: expected 2, one per text"),
-        ({"scores": [0.1], "vector": [1.0, 2.0]}, "X: expected shape"),
+        (lambda: learned().relevance([0.1, np.nan]), "scores: expected finite numbers"),
+        (lambda: learned().relevance([0.1], query="a"), "query, texts: expected both or neither"),
+        (lambda: learned().relevance([0.1], query="a", texts=["a", "b"]), "scores: expected 2, one per text"),
+        (lambda: learned().relevance([0.1], vector=[1.0, 2.0]), "X: expected shape"),
+        *((lambda lost=lost: learned().floor(lost=lost), "lost: expected a number > 0 and < 1") for lost in NO_SHARES),
     ],
 )
-def test_relevance_names_what_is_wrong(options, message):
-    with pytest.raises((InputError, VectorError), match=f"^{message}"):
-        learned().relevance(**options)
-
-
-@pytest.mark.parametrize("lost", [0, 1, -0.1, "all"])
-def test_a_share_lies_between_none_and_all(lost):
-    with pytest.raises(InputError, match=r"^lost: expected a number > 0 and < 1"):
-        learned().floor(lost=lost)
+def test_what_is_wrong_is_one_line(call, line):
+    with pytest.raises((InputError, VectorError), match=f"^{line}"):
+        call()
 
 
 def test_a_request_says_that_nothing_fits():

@@ -232,14 +232,18 @@ class TestAbstaining:
             assert served(offsets) == 0
             assert codes(offsets) == {MEANS.code}
 
-    @pytest.mark.parametrize("scope", ["task", "query"])
+    @pytest.mark.parametrize("scope", ["task", "query", "auto"])
     def test_a_task_that_contradicts_abstains_alone(self, planted, scope):
+        """It keeps its base vectors, also where tasks whose rewards do not decide are served a global offset."""
         rewards = planted(120, strength=0.6, tasks=list("abcdef") * 20)
         values = np.where(np.repeat(rewards.tasks == "c", 8), 1 - rewards.values, rewards.values)
-        offsets = fit(replace(rewards, values=values), scope=scope).values()
+        offsets = fit(replace(rewards, values=values), scope=scope)
+        withheld = [offset for offset in offsets.values() if not offset.served]
 
-        assert {"c"} == {offset.task for offset in offsets if not offset.served}
-        assert {*"abdef"} == {offset.task for offset in offsets if offset.served}
+        assert {("c", MEANS.code)} == {(o.task, o.evidence.code) for o in withheld if o.evidence.against}
+        assert (offsets.find("unknown") is not None) is (scope == "auto")
+        assert offsets.find("c") is None
+        assert scope == "auto" or {"c"} == {offset.task for offset in withheld}
 
     @pytest.mark.parametrize("rounding", [0.0, 1e-7, 1e-3])
     def test_a_query_logged_again_is_one_observation(self, rounding):
@@ -487,17 +491,6 @@ class TestAuto:
         assert offsets["global"].served
         assert not offsets["local:alone"].served
         assert offsets.find("alone") is offsets.find("unknown") is offsets["global"]
-
-    def test_evidence_against_takes_the_global_offset_away(self, planted):
-        """A task whose rewards contradict any offset keeps its base vectors."""
-        tasks = np.repeat([f"t{t}" for t in range(6)], 12)
-        rewards = planted(72, strength=0.9, tasks=tasks)
-        values = np.where(np.repeat(tasks == "t5", 8), 1 - rewards.values, rewards.values)
-        offsets = fit(replace(rewards, values=values))
-
-        assert offsets["global"].served
-        assert (offsets["local:t5"].evidence.code, offsets["local:t5"].evidence.against) == (MEANS.code, True)
-        assert offsets.find("t5") is None
 
     def test_a_task_learns_around_the_global_offset(self, planted):
         """Far from its own queries a task is served what the global offset serves."""
