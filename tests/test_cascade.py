@@ -249,7 +249,7 @@ class TestCascade:
         assert [first("refund?", 0.9), cascade.counts["skipped"]] == ["planted", 1]
 
     def test_logs_a_fair_sample(self, offsets, reranker):
-        """Without a certificate every verdict is kept; with one, those on the explored share alone, too few to stop it."""
+        """Without a certificate every verdict is kept; with one, those on the explored share, too few to stop it."""
         requests, live = Requests(offsets), LiveOffsets()
         log = RewardLog.of(reranker)
         cascade = Cascade(reranker, log=log, loss=LOSS, explore=0.15)
