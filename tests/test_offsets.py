@@ -432,13 +432,13 @@ class TestFile:
     """One safetensors file."""
 
     @pytest.mark.parametrize(
-        "offsets",
-        [everything(np.float32), everything(np.float64), some(*MIXED), some(), with_maps(), learned()],
-        ids=["float32", "float64", "both", "none", "maps", "all that a judge teaches"],
+        "build",
+        [everything, lambda: everything(np.float32), lambda: some(*MIXED), some, with_maps, learned],
+        ids=["float64", "float32", "both", "none", "maps", "all that a judge teaches"],
     )
-    def test_a_round_trip_changes_no_bit(self, tmp_path, offsets):
+    def test_a_round_trip_changes_no_bit(self, tmp_path, build):
         """Order, vectors in their precisions, maps, evidence, certificates and settings survive, and what is served."""
-        path = tmp_path / "offsets.safetensors"
+        offsets, path = build(), tmp_path / "offsets.safetensors"
         offsets.save(path)
         loaded = Offsets.load(str(path))
         tasks, ids = ["billing", "travel", "quiet", "default", "nobody", "t7"], ["both"] * 6
@@ -453,7 +453,7 @@ class TestFile:
                 before, after = offsets.apply(x, **keys), loaded.apply(x, **keys)
                 assert after.dtype == before.dtype
                 # A product with landmarks depends on where in memory they lie.
-                assert_allclose(after, before, rtol=0.0, atol=1e-14 if any(o.map for o in offsets.values()) else 0.0)
+                assert_allclose(after, before, rtol=0.0, atol=1e-13 if any(o.map for o in offsets.values()) else 0.0)
 
     def test_names_no_query(self, tmp_path, planted):
         """Ids, which may be texts or name other tenants, are not read in a file; who knows one finds its offset."""
