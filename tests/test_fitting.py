@@ -294,7 +294,7 @@ class TestSolvers:
 
     @every_scope
     @every_objective
-    @pytest.mark.parametrize(("seed", "dtype"), [(0, np.float64), (0, np.float32), (1, np.float64)])
+    @pytest.mark.parametrize(("seed", "dtype"), [(0, np.float32), (1, np.float64)])
     def test_exact_converges_to_what_is_at_least_as_good_as_adams(self, some_rewards, scope, objective, seed, dtype):
         """No offset of the exact solver has a higher objective than the paper's recipe finds."""
         rewards = some_rewards(
@@ -346,8 +346,9 @@ def own_candidate(rewards):
 class TestPrivateOffsets:
     """k + 1 coordinates against the full width."""
 
-    @smooth
-    @pytest.mark.parametrize(("dtype", "atol"), [(np.float64, 2e-4), (np.float32, 4e-4)])
+    @pytest.mark.parametrize(
+        ("objective", "dtype", "atol"), [(KD(), np.float64, 2e-4), (ReverseKL(), np.float32, 4e-4)]
+    )
     @pytest.mark.parametrize("made", [replace, doubled, own_candidate])
     @pytest.mark.parametrize("depths", [8, [8, 1, 4, 8, 2, 7]], ids=["even", "ragged"])
     def test_equal_those_solved_in_full_width(self, some_rewards, objective, dtype, atol, made, depths):

@@ -54,11 +54,9 @@ class TestAgreement:
             base = Grid.of(rewards).base
             base = base - base.mean(axis=1, keepdims=True)
             base /= np.linalg.norm(base, axis=1, keepdims=True)
-            drawn = np.array([permuted(rewards, s).values.reshape(6, 10) for s in range(2000)])
-            norms = rewards.values.reshape(6, 10).std(axis=1, keepdims=True)
-            observed = (rewards.values.reshape(6, 10) / norms * base).sum()
-            drawn = (drawn / norms * base).sum(axis=(1, 2))
-            share = np.mean(drawn >= observed - 1e-12)
+            values = rewards.values.reshape(6, 10) / rewards.values.reshape(6, 10).std(axis=1, keepdims=True)
+            drawn = np.random.default_rng(seed).permuted(np.tile(values, (2000, 1, 1)), axis=2)
+            share = np.mean((drawn * base).sum(axis=(1, 2)) >= (values * base).sum() - 1e-12)
 
             assert_allclose(Signal.of(rewards).agrees_p, share, atol=0.03)
 

@@ -138,12 +138,17 @@ def test_the_certificate_holds_on_other_queries():
     assert broken <= 6
 
 
+@pytest.fixture(scope="module")
+def offsets():
+    """What a declared judge's habit teaches."""
+    return fit(habit(100), trusted=True)
+
+
 class TestOffsetsThatSayIt:
     """The depth is kept with the evidence of what is served, and looked up by task."""
 
-    def test_a_local_offset_of_a_judge(self):
+    def test_a_local_offset_of_a_judge(self, offsets):
         """The lookup gives the first depth whose bound is small enough; a stricter loss, a larger depth."""
-        offsets = fit(habit(100), trusted=True)
         lost = offsets["local:default"].evidence.lost
         depth = offsets.depth(loss=0.02)
 
@@ -166,10 +171,8 @@ class TestOffsetsThatSayIt:
         without = Offsets([replace(offset, rescorer=None)], width=offsets.width)
         assert without.depth(today=8, loss=0.05, words=True) == 8
 
-    def test_nothing_is_certified_for_deeper_lists(self):
+    def test_nothing_is_certified_for_deeper_lists(self, offsets):
         """Verdicts on ten documents say nothing of a list that is reranked thirty deep, and all of a shorter one."""
-        offsets = fit(habit(100), trusted=True)
-
         assert offsets.depth(today=30, loss=0.5) == 30
         assert offsets.depth(today=3, loss=1e-9) == 3
 
@@ -221,12 +224,10 @@ class TestOffsetsThatSayIt:
             with pytest.raises(InputError, match=line):
                 served.depth(**wrong)
 
-    def test_of_a_task_that_nothing_was_learned_of_nothing_is_certified(self):
+    def test_of_a_task_that_nothing_was_learned_of_nothing_is_certified(self, offsets):
         """Most often its name is another one, which the offsets say."""
-        live = LiveOffsets(fit(habit(100), trusted=True))
-
-        assert live.depth("biling") == 10
-        assert live.current.why_base("biling").startswith("nothing was learned of task 'biling', but of")
+        assert LiveOffsets(offsets).depth("biling") == 10
+        assert offsets.why_base("biling").startswith("nothing was learned of task 'biling', but of")
 
 
 @pytest.mark.parametrize(

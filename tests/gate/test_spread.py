@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -59,6 +60,14 @@ def scores(rewards, offsets, of):
     return products - products.mean(axis=1, keepdims=True)
 
 
+@pytest.fixture(scope="module", params=product([(4, 0.9), (12, 0.2), (40, 0.6)], [True, None]))
+def decided(request, planted):
+    """Some rewards, whether their judge is declared, and what the gate says of them."""
+    (n, strength), trusted = request.param
+    rewards = planted(n, strength=strength)
+    return rewards, trusted, decisions(rewards, trusted)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -68,13 +77,9 @@ def scores(rewards, offsets, of):
     ],
     ids=[*(f"squeezed by {common}" for common in SQUEEZED), "rotated", "float16", "float32"],
 )
-@pytest.mark.parametrize("trusted", [True, None])
-@pytest.mark.parametrize(("n", "strength"), [(4, 0.9), (12, 0.2), (40, 0.6)])
-def test_no_decision_and_no_gain_changes(planted, change, trusted, n, strength):
+def test_no_decision_and_no_gain_changes(decided, change):
     """Verdicts and measured gains are those of the vectors as they were."""
-    rewards = planted(n, strength=strength)
-
-    verdicts, gains = decisions(rewards, trusted)
+    rewards, trusted, (verdicts, gains) = decided
     after, gains_after = decisions(change(rewards), trusted)
 
     assert after == verdicts
