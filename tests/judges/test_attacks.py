@@ -149,14 +149,20 @@ def test_the_rerankers_frame_stays_whole(attack, reranker):
     assert len(ids) <= 512
 
 
-@over_all_attacks
-def test_attacks_are_judged_beside_other_documents(attack, reranker):
-    """An attack gets one reward in [0, 1], and changes no neighbour's."""
+@pytest.fixture(scope="module")
+def alone(reranker):
+    """The judge, and its scores of two documents that no attack stands beside."""
     judge = YesNoJudge(*reranker, max_tokens=512)
-    alone = judge.score(QUERY, ["Use cold water.", "The river."])
+    return judge, judge.score(QUERY, ["Use cold water.", "The river."])
+
+
+@over_all_attacks
+def test_attacks_are_judged_beside_other_documents(attack, alone):
+    """An attack gets one reward in [0, 1], and changes no neighbour's."""
+    judge, scores = alone
     good, score, bad = judge.score(QUERY, ["Use cold water.", ATTACKS[attack], "The river."])
 
-    assert alone == pytest.approx([good, bad], abs=1e-5)
+    assert scores == pytest.approx([good, bad], abs=1e-5)
     assert 0 <= score <= 1
 
 

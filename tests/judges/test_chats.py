@@ -1,4 +1,4 @@
-"""Chat models behind HTTP, on loopback: OpenAI's protocol and Anthropic's."""
+"""Chat models behind HTTP, on loopback: the protocols of OpenAI, Anthropic and Gemini."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import pytest
 from tttembed_rag import InputError
 from tttembed_rag.clients.usage import Usage, metered
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges import OpenAIChat, Patience, check_judge, open_judge
+from tttembed_rag.judges import OpenAIChat, check_judge, open_judge
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.testing import word_overlap
-
-ONCE = Patience(attempts=1)
 
 
 def graded(prompt):
@@ -32,20 +30,41 @@ def anthropic(_path, body, _n):
     return 200, {}, {"content": content, "stop_reason": "end_turn", "usage": {"input_tokens": 70, "output_tokens": 9}}
 
 
-@pytest.mark.parametrize(("kind", "answer"), [("openai", openai), ("anthropic", anthropic)])
-def test_a_judge_in_one_line(serve, monkeypatch, kind, answer):
-    """The spec of either protocol is a judge that tells a good from a bad document; its usage is the reported one."""
+def by_gemini(text, reason="STOP"):
+    """An answer of generateContent, behind a thought; without a text where there is none."""
+    parts = [{"text": "hm\nScore: 1", "thought": True}, {"text": text}] if text is not None else []
+    usage = {"promptTokenCount": 70, "candidatesTokenCount": 7, "thoughtsTokenCount": 2}
+    return {"candidates": [{"content": {"parts": parts}, "finishReason": reason}], "usageMetadata": usage}
+
+
+def gemini(_path, body, _n):
+    """A server that generates content, and thinks."""
+    ((prompt,),) = (content["parts"] for content in body["contents"])
+    return 200, {}, by_gemini(graded(prompt["text"]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "answer", "path", "header", "sent"),
+    [
+        ("openai:m?tokens=99&url=", openai, "/chat/completions", "authorization", {"model": "m", "max_tokens": 99}),
+        ("anthropic:m?tokens=99&url=", anthropic, "/messages", "x-api-key", {"model": "m", "max_tokens": 99}),
+        ("gemini:m?url=", gemini, "/v1/models/m:generateContent", "x-goog-api-key", {}),
+    ],
+    ids=["openai", "anthropic", "gemini"],
+)
+def test_a_judge_in_one_line(serve, monkeypatch, spec, answer, path, header, sent):
+    """The spec of each protocol is a judge that tells a good from a bad document; its usage is the reported one."""
     monkeypatch.setenv("MY_KEY", "secret")
     server = serve(answer)
-    judge = open_judge(f"{kind}:some-model?url={server.url}/v1&key=MY_KEY&tokens=99")
+    judge = open_judge(f"{spec}{server.url}/v1&key=MY_KEY")
 
     with metered() as meter:
         check_judge(judge)
     assert meter.usage == Usage(48, 48 * 70, 48 * 9)
-    path, headers, body = server.asked[0]
-    assert path == {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[kind]
-    assert headers[{"openai": "authorization", "anthropic": "x-api-key"}[kind]].endswith("secret")
-    assert (body["model"], body["max_tokens"]) == ("some-model", 99)
+    called, headers, body = server.asked[0]
+    assert called == f"/v1{path}"
+    assert headers[header].endswith("secret")
+    assert body | sent == body
     assert "secret" not in judge.fingerprint
 
 
@@ -85,7 +104,7 @@ def test_a_temperature_is_sent_and_told_apart(serve):
     assert service.settings != OpenAIChat("m", url=server.url).settings
 
 
-def said_by_openai(content, reason):
+def by_openai(content, reason):
     """An answer of chat completions."""
     return {"choices": [{"message": {"content": content}, "finish_reason": reason}]}
 
@@ -95,7 +114,7 @@ def said_by_openai(content, reason):
 )
 def test_an_answer_that_ended_by_itself_is_read(serve, reason):
     """By whatever name a server calls it."""
-    server = serve(lambda *_: (200, {}, said_by_openai("Fine.\nScore: 4", reason)))
+    server = serve(lambda *_: (200, {}, by_openai("Fine.\nScore: 4", reason)))
 
     assert open_judge(f"openai:m?url={server.url}").score("q", ["d"]) == [4.0]
 
@@ -105,10 +124,40 @@ def test_an_answer_that_did_not_is_none(serve, reason):
     """Its last line need not be a verdict."""
     usage = {"input_tokens": 1, "output_tokens": 1}
     by_anthropic = {"content": [{"type": "text", "text": "Score: 1"}], "stop_reason": reason, "usage": usage}
-    server = serve(lambda *_: (200, {}, said_by_openai("Score: 1", reason) | by_anthropic))
+    server = serve(lambda *_: (200, {}, by_openai("Score: 1", reason) | by_anthropic))
 
     for kind in ("openai", "anthropic"):
         assert open_judge(f"{kind}:m?url={server.url}").score("q", ["d"]) == [None]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        by_gemini("Score: 4", "MAX_TOKENS"),
+        by_gemini("Score: 4", "SAFETY"),
+        by_gemini(None),
+        by_gemini(""),
+        {"promptFeedback": {"blockReason": "SAFETY"}},
+        {"candidates": []},
+    ],
+    ids=["cut off", "refused", "empty", "blank", "blocked", "no candidate"],
+)
+def test_no_answer_of_gemini_is_no_score(serve, answer):
+    """A refusal, an empty and a cut answer are None, never 0."""
+    server = serve(lambda *_: (200, {}, answer))
+
+    assert open_judge(f"gemini:m?url={server.url}").score("q", ["d"]) == [None]
+
+
+def test_a_wait_that_gemini_names_and_that_is_too_long_is_an_error(serve):
+    """It stands in the body."""
+    details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3600s"}]
+    server = serve(lambda *_: (429, {}, {"error": {"code": 429, "message": "m", "details": details}}))
+    with pytest.raises(JudgeError, match="expected an answer, got 429 m") as caught:
+        open_judge(f"gemini:m?url={server.url}").score("q", ["d"])
+
+    assert caught.value.retry_after == 3600
+    assert len(server.asked) == 1
 
 
 def test_an_answer_in_parts_is_read(serve):
@@ -117,7 +166,7 @@ def test_an_answer_in_parts_is_read(serve):
         {"type": "thinking", "thinking": [{"type": "text", "text": "Hm.\nScore: 0"}]},
         {"type": "text", "text": "Score: 4"},
     ]
-    server = serve(lambda *_: (200, {}, said_by_openai(parts, "stop")))
+    server = serve(lambda *_: (200, {}, by_openai(parts, "stop")))
 
     assert open_judge(f"openai:m?url={server.url}").score("q", ["d"]) == [4.0]
 
@@ -126,12 +175,12 @@ def test_an_answer_in_parts_is_read(serve):
     ("answer", "why"),
     [
         (
-            said_by_openai("", "length"),
+            by_openai("", "length"),
             "48 of 48 documents have no score: an answer has no text, and ended by 'length': .*tokens",
         ),
-        (said_by_openai(None, "content_filter"), "no text, and ended by 'content_filter'"),
+        (by_openai(None, "content_filter"), "no text, and ended by 'content_filter'"),
         (
-            said_by_openai("Fine. Score: 4/5", "stop"),
+            by_openai("Fine. Score: 4/5", "stop"),
             r"last line of an answer is no 'Score: X'.*\('Fine. Score: 4/5'\)",
         ),
     ],
@@ -193,8 +242,7 @@ def test_a_model_that_refuses_the_older_name_is_told_the_newer(serve):
 )
 def test_gemini_thinks_as_its_generation_can(serve, model, option, level):
     """By a level where it knows levels, and as it is told."""
-    answer = {"candidates": [{"content": {"parts": [{"text": "Score: 4"}]}, "finishReason": "STOP"}]}
-    server = serve(lambda *_: (200, {}, answer))
+    server = serve(lambda *_: (200, {}, by_gemini("Score: 4")))
 
     assert open_judge(f"gemini:{model}?url={server.url}{option}").score("q", ["d"]) == [4.0]
     thinking = server.asked[0][2]["generationConfig"].get("thinkingConfig", {})

@@ -11,9 +11,7 @@ from click.testing import CliRunner
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.files import load_beir, write_beir, write_vectors
-from tttembed_rag.judging import ScoreCache
 from tttembed_rag.judging.covering import in_covering_order
-from tttembed_rag.rewards.events import SIGNALS
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
 
@@ -227,44 +225,28 @@ def test_thumbs_down_written_as_zero_are_refused(folder):
     assert not list((folder / "scores").glob("*.tsv"))
 
 
-def test_every_signal_is_explained():
-    """The help says which signals there are and what their values mean."""
-    printed = " ".join(tttembed("judge", "--help").stdout.split())
-
-    assert [signal for signal in SIGNALS if f"{signal} (" not in printed] == []
-
-
-def test_the_cache_lies_beside_the_scores(folder, spec):
-    """Paid scores are kept where the result is, unless told."""
+def test_paid_scores_lie_where_the_option_says(folder, spec):
+    """Beside the result without it."""
     judge(folder, spec, "--depth", "1", "--cache", folder / "elsewhere.sqlite")
-    judge(folder, spec, "--depth", "1")
 
-    assert (folder / "elsewhere.sqlite").is_file()
-    assert (folder / "scores" / ".paid-scores.sqlite").is_file()
-    ScoreCache.open(folder / "elsewhere.sqlite").close()
+    assert [path.name for path in folder.rglob("*.sqlite")] == ["elsewhere.sqlite"]
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ("magic:8ball", "judge: expected yesno:MODEL"),
-        ("feedback:none.csv", "none.csv: expected feedback, found no file"),
-        ("http+cohere://127.0.0.1:9 --budget pairs=x", "budget: expected"),
-        ("http+cohere://127.0.0.1:9 --budget usd=1", "price: expected one"),
-        ("http+cohere://127.0.0.1:9 --depth 0", "depths: expected rising numbers >= 1, got [0]"),
-        ("http+cohere://127.0.0.1:9 --depth ,", "depths: expected rising numbers >= 1, got []"),
+        ("magic:8ball {}", "judge: expected yesno:MODEL"),
+        ("feedback:none.csv {}", "none.csv: expected feedback, found no file"),
+        ("http+cohere://127.0.0.1:9 {} --budget pairs=x", "budget: expected"),
+        ("http+cohere://127.0.0.1:9 {} --budget usd=1", "price: expected one"),
+        ("http+cohere://127.0.0.1:9 {} --depth 0", "depths: expected rising numbers >= 1, got [0]"),
+        ("http+cohere://127.0.0.1:9 {} --depth ,", "depths: expected rising numbers >= 1, got []"),
+        ("feedback:x.csv {}/none", "none: expected a BEIR folder or a log of served queries, found none"),
     ],
 )
 def test_bad_input_is_one_line(folder, options, reason):
     """Exit code 2 and the reason."""
-    result = judge(folder, *options.split())
+    result = tttembed("judge", "--judge", *options.format(folder).split())
 
     assert result.exit_code == 2
     assert reason in result.stderr
-
-
-def test_no_such_source_is_an_error(tmp_path):
-    result = judge(tmp_path / "nothing", "feedback:x.csv")
-
-    assert result.exit_code == 2
-    assert "nothing: expected a BEIR folder or a log of served queries, found none" in result.stderr

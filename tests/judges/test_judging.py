@@ -27,7 +27,7 @@ from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.rows import read_log
 from tttembed_rag.testing import FakeJudge
 
-law = settings(max_examples=40, deadline=None, derandomize=True)
+law = settings(max_examples=20, deadline=None, derandomize=True)
 
 
 class Lengths(FakeJudge):

@@ -13,7 +13,7 @@ import pytest
 from tests.judges.conftest import served
 from tttembed_rag import JudgeError
 from tttembed_rag.judges import RubricJudge
-from tttembed_rag.judges.examination import answers, questions
+from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
 from tttembed_rag.testing import FakeJudge
 
@@ -137,16 +137,6 @@ def test_a_judge_that_is_well_goes_on_after_failures_in_a_row(examine, well, jud
 
     assert len(verdicts.rewards) == judged
     assert bool(verdicts.stopped) == (not judged)
-
-
-def test_a_judge_that_fails_its_examination_is_asked_nothing_else():
-    """What the examination has cost is all that is paid."""
-    judge = Stuck()
-    with pytest.raises(JudgeError, match="expected to pass its examination, got 0 of 24"):
-        judge_all(Plan(served(3, 1)), judge, ScoreCache.open(None), examine=True)
-
-    assert len(judge.asked) == 2 * len(questions())
-    assert {query for query, _ in judge.asked} == {query for query, _ in questions()}
 
 
 def test_a_judge_that_fails_on_and_on_is_given_up():

@@ -277,14 +277,14 @@ class TestRefusals:
 def test_answers_side_by_side_are_those_of_each_prompt(reranker):
     """A local chat model draws by seed and place alone: no other prompt has a part in an answer."""
     model, tokenizer = reranker
-    chat = LocalChat(model, tokenizer, new_tokens=40)
+    chat = LocalChat(model, tokenizer, new_tokens=16)
     prompts = ["one", "Where is the old mill by the river?", "yes " * 30]
     rows = [chat._head + ids + chat._tail for ids in chat._text.ids(prompts)]
     with torch.inference_mode():
         alone = [chat._written([row])[0].tolist() for row in rows]
         torch.manual_seed(7)  # of the process, which decides nothing
         together = chat._written(rows).tolist()
-        otherwise = LocalChat(model, tokenizer, new_tokens=40, seed=7)._written(rows).tolist()
+        otherwise = LocalChat(model, tokenizer, new_tokens=16, seed=7)._written(rows).tolist()
 
     assert together != otherwise
     for own, beside in zip(alone, together, strict=True):

@@ -1,4 +1,4 @@
-"""Judges that grade in words: prompt, verdict, local chat models and Gemini on loopback."""
+"""Judges that grade in words: prompt, verdict and local chat models."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import torch
 from tttembed_rag import InputError, JudgeError
 from tttembed_rag.adapting import ascored, checked_rewards
 from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
-from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge
+from tttembed_rag.judges import LocalChat, RubricJudge, Usage, check_judge
 from tttembed_rag.judges.examination import answers
-from tttembed_rag.judges.rubric import grade_of
 
 
 def answering(answer):
@@ -66,7 +65,6 @@ def careful(prompt):
 def test_the_last_line_is_the_verdict(answer, grade):
     """A grade counts if the answer's last line is exactly a verdict, else the document was not judged."""
     assert [grade] == answering(answer).score("q", ["d"])
-    assert grade == grade_of(answer)
 
 
 def test_a_grade_is_a_fifth_of_a_reward():
@@ -300,70 +298,3 @@ class TestLocalChat:
         """What was not made for chat is refused."""
         with pytest.raises(JudgeError, match="expected a tokenizer with a chat template"):
             LocalChat(*classifier)
-
-
-def reply(text="Good.\nScore: 4", reason="STOP", **more):
-    """An answer of generateContent."""
-    parts = [{"text": "hm\nScore: 1", "thought": True}, {"text": text}] if text is not None else []
-    usage = {"promptTokenCount": 100, "candidatesTokenCount": 7, "thoughtsTokenCount": 20}
-    candidate = {"content": {"role": "model", "parts": parts}, "finishReason": reason}
-    return {"candidates": [candidate], "usageMetadata": usage, **more}
-
-
-@pytest.fixture
-def gemini(serve):
-    """Starts a server that answers as given and connects to it: (judge, server)."""
-
-    def start(answer, **patience):
-        server = serve(answer)
-        model = Gemini("gemini-3.5-flash", url=server.url, key="k", patience=Patience(first_wait=0.01, **patience))
-        return RubricJudge(model, model=model.name, settings=model.settings), server
-
-    return start
-
-
-class TestGemini:
-    """Gemini through google-genai, on a loopback server."""
-
-    def test_asks_with_little_thought(self, gemini):
-        """The request has one text and low thinking; thoughts are no answer; all tokens are counted."""
-        judge, server = gemini(lambda *_: (200, {}, reply()))
-        with metered() as meter:
-            scores = judge.score("q", ["a document"])
-        path, headers, body = server.asked[0]
-
-        assert scores == [4.0]
-        assert path.endswith("/models/gemini-3.5-flash:generateContent")
-        assert headers["x-goog-api-key"] == "k"
-        assert [len(content["parts"]) for content in body["contents"]] == [1]
-        ((level, value),) = body["generationConfig"]["thinkingConfig"].items()
-        assert (level.lower().replace("_", ""), value) == ("thinkinglevel", "LOW")
-        assert [meter.usage.input_tokens, meter.usage.output_tokens] == [100, 27]
-
-    @pytest.mark.parametrize(
-        "answer",
-        [
-            reply(reason="MAX_TOKENS"),
-            reply(reason="SAFETY"),
-            reply(text=None),
-            reply(text=""),
-            {"promptFeedback": {"blockReason": "SAFETY"}},
-            {"candidates": []},
-        ],
-        ids=["cut off", "refused", "empty", "blank", "blocked", "no candidate"],
-    )
-    def test_no_answer_is_no_score(self, gemini, answer):
-        """A refusal, an empty and a cut answer are None, never 0."""
-        judge, _ = gemini(lambda *_: (200, {}, answer))
-
-        assert judge.score("q", ["d"]) == [None]
-
-    def test_a_wait_that_is_too_long_is_an_error(self, gemini):
-        """Which Gemini tells in its body."""
-        details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3600s"}]
-        judge, server = gemini(lambda *_: (429, {}, {"error": {"code": 429, "message": "m", "details": details}}))
-        with pytest.raises(JudgeError, match="expected an answer, got 429 m") as caught:
-            judge.score("q", ["d"])
-
-        assert caught.value.retry_after == 3600
-        assert len(server.asked) == 1
