@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from tttembed_store import StoreLog
 
-from tttembed_rag import InputError, Known, RewardLog, TextVectors, context, fit
+from tttembed_rag import InputError, Known, RewardLog, TextVectors, context
 from tttembed_rag.errors import RewardError
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judging import Budget
@@ -180,14 +180,6 @@ class TestRecording:
 
         assert log.rewards(vector, vectors).budget == 20 * 32
 
-    def test_captured_rewards_can_be_fitted(self):
-        """What a log gives is what fit takes."""
-        log = RewardLog("judge")
-        for number in range(6):
-            log.record(f"q{number}", ["a", "b", "c"], [0.9, 0.5, 0.1], task="t")
-
-        assert list(fit(log.rewards(vector, vectors), scope="task", gate=False)) == ["task:t"]
-
 
 class TestJudgingLater:
     """Pairs that wait for a judge."""
@@ -226,10 +218,6 @@ class TestJudgingLater:
         assert log.waiting == 1
         log.score_waiting(judge)
         assert log.waiting == 0
-
-    def test_nothing_waiting_is_no_work(self, judge):
-        """An idle log asks nothing."""
-        assert RewardLog.of(judge).score_waiting(judge).progress.pairs == 0
 
 
 class TestTextVectors:

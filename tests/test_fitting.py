@@ -1,12 +1,10 @@
 """The plain rule: scopes, weights, doses, and the invariances of what is learned."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import InputError, Rewards, fit
@@ -59,16 +57,6 @@ def assert_same_offsets(offsets, expected, atol=1e-6):
 
 class TestScopeWeights:
     """w_q = 1 / (active tasks * rewarded queries of q's task)."""
-
-    @settings(max_examples=40, deadline=None, derandomize=True)
-    @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5))
-    def test_sum_to_one_and_equally_over_tasks(self, some_rewards, sizes):
-        rewards = some_rewards(sum(sizes), depths=2, width=4, tasks=tasked(sizes))
-        weights = scope_weights(rewards)
-        shares = [weights[rewards.tasks == f"t{t}"].sum() for t in range(len(sizes))]
-
-        assert_allclose(weights.sum(), 1.0)
-        assert_allclose(shares, 1.0 / len(sizes))
 
     @pytest.mark.parametrize(
         ("sizes", "expected"),
@@ -178,32 +166,13 @@ class TestFitScope:
 
         assert expected == {key: (offset.n, offset.alpha) for key, offset in offsets.items()}
 
-    @pytest.mark.parametrize(
-        ("recipe", "changed"),
-        [
-            (Recipe(), {}),
-            (
-                Recipe(objective=ReverseKL(), ridge=0.5, kappa=2.0),
-                {"objective": "reverse_kl", "ridge": 0.5, "kappa": 2.0},
-            ),
-        ],
-        ids=["the paper's", "another"],
-    )
-    def test_records_how_it_was_learned(self, some_rewards, recipe, changed):
-        expected = {
-            "scope": "task",
-            "judge": "unnamed",
-            "objective": "kd",
-            "solver": "exact",
-            "ridge": 0.3,
-            "teacher_temperature": 0.02,
-            "student_temperature": 0.05,
-            "spread": 1.0,
-            "kappa": 1.0,
-            "tolerance": 1e-4,
-        }
+    def test_records_how_it_was_learned(self, some_rewards):
+        """The settings of the recipe stand beside scope and judge."""
+        recipe = Recipe(objective=ReverseKL(), ridge=0.5, kappa=2.0)
 
-        assert expected | changed == plain(some_rewards(), scope="task", recipe=recipe).settings
+        settings = plain(some_rewards(), scope="task", recipe=recipe).settings
+
+        assert settings == asdict(recipe) | {"scope": "task", "judge": "unnamed", "objective": "reverse_kl"}
 
     @every_scope
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -259,15 +228,6 @@ class TestCertificate:
             assert_allclose(np.linalg.norm(x + offset.vector), 1e-3, rtol=0.2)
             assert "did not reach an optimum" in offset.evidence.details
             assert offset.certificate.evaluations < 120
-
-    def test_counts_every_evaluation(self, some_rewards, monkeypatch):
-        """The certificate counts both starts and the distillation that leads to the second."""
-        spent = []
-        evaluate = SharedProblem.evaluate
-        monkeypatch.setattr(SharedProblem, "evaluate", lambda *args: spent.append(1) or evaluate(*args))
-        offset = plain(some_rewards(), scope="global", recipe=Recipe(objective=ReverseKL()))["global"]
-
-        assert len(spent) == offset.certificate.evaluations
 
     @every_scope
     def test_is_honest_about_rounded_corners(self, some_rewards, reference, scope):

@@ -83,11 +83,12 @@ class TestBuilding:
         assert np.shares_memory(on_disk, rewards.doc_vectors)
 
     def test_take_keeps_the_queries_taken_and_their_documents(self):
-        names = {"tasks": ["a", "b", "c"], "query_ids": ["x", "y", "z"], "judge": ["rerank-1"] * N}
-        rewards = Rewards.from_indexed(**indexed(), **names)
+        names = {"tasks": ["a", "b", "c"], "query_ids": ["x", "y", "z"], "sources": ["ann", "", "bob"]}
+        rewards = Rewards.from_indexed(**indexed(), **names, doc_ids=[*"tuvwxyz"], judge=["rerank-1"] * N)
         part = rewards.take(np.array([2, 0]))
 
         assert (part.query_ids.tolist(), part.tasks.tolist(), part.judge) == (["z", "x"], ["c", "a"], "rerank-1")
+        assert (part.sources.tolist(), part.doc_ids[part.candidates].tolist()) == (["bob", "ann"], ["z", "t", "u", "v"])
         assert (part.depths.tolist(), part.values.tolist()) == ([1, 3], [0.6, 0.1, 0.2, 0.3])
         assert_array_equal(part.doc_vectors[part.candidates], rewards.doc_vectors[[6, 0, 1, 2]])
         assert_array_equal(part.doc_norms, np.linalg.norm(rewards.doc_vectors[[0, 1, 2, 6]], axis=1))
@@ -328,25 +329,12 @@ def test_what_is_wrong_is_one_line(error, line, call):
         call()
 
 
-class TestSources:
-    """Who gave a reward, and what documents are called."""
+def test_several_sources_may_reward_one_query():
+    ids = ["q", "q", "r"]
 
-    def test_are_kept(self):
-        """Sources and names stay with their rows, also where queries or documents are taken out."""
-        names = [f"doc {row}" for row in range(U)]
-        rewards = Rewards.from_indexed(**indexed(sources=["ann", "", "bob"], doc_ids=names))
-        some = rewards.take(np.array([2, 1]))
-
-        assert rewards.sources.tolist() == ["ann", "", "bob"]
-        assert some.sources.tolist() == ["bob", ""]
-        assert some.doc_ids[some.candidates].tolist() == ["doc 6", "doc 2", "doc 3"]
-
-    def test_several_may_reward_one_query(self):
-        ids = ["q", "q", "r"]
-
-        assert len(Rewards.from_indexed(**indexed(query_ids=ids, sources=["ann", "bob", "ann"]))) == 3
-        with pytest.raises(InputError, match=r"got 'q' twice in task 'default' from source 'ann'$"):
-            Rewards.from_indexed(**indexed(query_ids=ids, sources=["ann", "ann", "bob"]))
+    assert len(Rewards.from_indexed(**indexed(query_ids=ids, sources=["ann", "bob", "ann"]))) == 3
+    with pytest.raises(InputError, match=r"got 'q' twice in task 'default' from source 'ann'$"):
+        Rewards.from_indexed(**indexed(query_ids=ids, sources=["ann", "ann", "bob"]))
 
 
 class TestBounded:

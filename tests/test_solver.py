@@ -91,19 +91,6 @@ class Valleys:
         return self
 
 
-@every_objective
-@pytest.mark.parametrize("depths", [6, RAGGED], ids=["full", "ragged"])
-@pytest.mark.parametrize("problem_of", [shared, private])
-def test_gradient_is_that_of_the_objective(some_rewards, objective, depths, problem_of):
-    """The gradient agrees with central finite differences, of shared offsets and in the coordinates of private ones."""
-    problem = problem_of(some_rewards(5, depths=depths, width=24, tasks=list("aabbb")), Recipe(objective=objective))
-    shape = (1, 24) if problem_of is shared else problem.coordinates.shape[:2]
-    at = np.random.default_rng(1).normal(size=shape) / 8
-    expected = central_differences(lambda vectors: problem.evaluate(vectors).value, at)
-
-    assert_allclose(problem.evaluate(at).gradient, expected, rtol=1e-5, atol=1e-6)
-
-
 class TestSideBySide:
     """Shared offsets under weights of their own, found together."""
 
@@ -166,6 +153,16 @@ class TestSideBySide:
 
 class TestPrivateProblems:
     """One offset per query, in k + 1 coordinates."""
+
+    @every_objective
+    @pytest.mark.parametrize("depths", [6, RAGGED], ids=["full", "ragged"])
+    def test_gradient_is_that_of_the_objective(self, some_rewards, objective, depths):
+        """In these coordinates it agrees with central finite differences."""
+        problem = private(some_rewards(5, depths=depths, width=24), Recipe(objective=objective))
+        at = np.random.default_rng(1).normal(size=problem.coordinates.shape[:2]) / 8
+        expected = central_differences(lambda vectors: problem.evaluate(vectors).value, at)
+
+        assert_allclose(problem.evaluate(at).gradient, expected, rtol=1e-5, atol=1e-6)
 
     @every_objective
     def test_is_eq_6_of_one_query(self, some_rewards, reference, objective):

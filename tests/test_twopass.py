@@ -109,13 +109,13 @@ class Library:
     def __init__(self, case, failing=""):
         self.query, self.documents, self.scores = case
         self.failing = failing
-        self.asked = []
+        self.requests = []
         self.recorded = []
 
     def answer(self, what, about):
         """The answer to one request; the second search counts as ``again``."""
-        self.asked.append(what if (what, "search" in self.asked) != ("search", True) else "again")
-        if self.asked[-1] == self.failing:
+        self.requests.append(what if (what, "search" in self.requests) != ("search", True) else "again")
+        if self.requests[-1] == self.failing:
             raise ConnectionError(self.failing)
         return {
             "embed": self.query.tolist,
@@ -139,11 +139,11 @@ class Library:
             **{"request": Steering(LiveOffsets()).request} | settings,
         )
 
-    def found(self, **settings):
+    def ranking(self, **settings):
         kinds = ("embed", "search", "judge", "vectors")
         return drive(self.loop(**settings).steps("q"), **{kind: partial(self.answer, kind) for kind in kinds})
 
-    async def afound(self, **settings):
+    async def aranking(self, **settings):
         async def answer(what, about):
             return self.answer(what, about)
 
@@ -160,8 +160,8 @@ async def test_the_loop_is_the_same_sync_and_async(case):
     turned = np.array(first.turned(query, documents[once[:6]]))
     expected = first.merged(np.argsort(-(documents @ turned), kind="stable").tolist())
 
-    assert library.found(depth=6) == await awaited.afound(depth=6) == expected
-    assert library.asked == awaited.asked == ["embed", "search", "judge", "vectors", "again"]
+    assert library.ranking(depth=6) == await awaited.aranking(depth=6) == expected
+    assert library.requests == awaited.requests == ["embed", "search", "judge", "vectors", "again"]
     assert library.recorded == awaited.recorded == [("q", query.tolist(), once[:6], rewards[once[:6]].tolist())]
 
 
@@ -194,11 +194,11 @@ async def test_words_sort_the_first_search_before_the_judge_reads(case):
     once = np.argsort(-(documents @ query), kind="stable").tolist()
     odd = sorted(once, key=lambda row: row % 2 == 0)
 
-    ranked = library.found(depth=5, request=words, sorts=True, second_pass=False)
+    ranked = library.ranking(depth=5, request=words, sorts=True, second_pass=False)
 
-    assert ranked == await awaited.afound(depth=5, request=words, sorts=True, second_pass=False)
+    assert ranked == await awaited.aranking(depth=5, request=words, sorts=True, second_pass=False)
     assert library.recorded == awaited.recorded == [("q", query.tolist(), odd[:5], rewards[odd[:5]].tolist())]
-    assert library.asked == awaited.asked == ["embed", "search", "vectors", "judge"]
+    assert library.requests == awaited.requests == ["embed", "search", "vectors", "judge"]
     cosines = documents @ query / np.linalg.norm(query) / np.linalg.norm(documents, axis=1)
     np.testing.assert_allclose(words.scores, [cosines[once]] * 2)
 
@@ -207,8 +207,8 @@ def test_words_sort_the_second_search_too(case):
     """Else what they brought up for the judge would stand at its place among vectors again."""
     query, documents, rewards = case
     library, words = Library(case), Odd()
-    ranked = library.found(depth=3, request=words, sorts=True)
-    assert library.asked == ["embed", "search", "vectors", "judge", "vectors", "again", "vectors"]
+    ranked = library.ranking(depth=3, request=words, sorts=True)
+    assert library.requests == ["embed", "search", "vectors", "judge", "vectors", "again", "vectors"]
     once = sorted(np.argsort(-(documents @ query), kind="stable").tolist(), key=lambda row: row % 2 == 0)
     first = FirstPass(once, rewards[once][:3], key=int)
     turned = np.array(first.turned(query, documents[once[:3]]))
@@ -229,10 +229,10 @@ def by_words():
 )
 def test_where_base_vectors_are_served_no_vector_is_asked_for(case, offsets, questions):
     """A rescorer sorts only the lists of queries that offsets serve."""
-    library, plain = Library(case), Library(case).found(depth=5, second_pass=False)
-    ranked = library.found(depth=5, request=Steering(LiveOffsets(offsets)).request, sorts=True, second_pass=False)
+    library, plain = Library(case), Library(case).ranking(depth=5, second_pass=False)
+    ranked = library.ranking(depth=5, request=Steering(LiveOffsets(offsets)).request, sorts=True, second_pass=False)
 
-    assert (library.asked, offsets is not None or ranked == plain) == (questions, True)
+    assert (library.requests, offsets is not None or ranked == plain) == (questions, True)
 
 
 @pytest.mark.parametrize(("before", "after"), [(by_words(), None), (None, by_words())])
@@ -265,8 +265,8 @@ def test_without_a_second_search_no_vector_is_asked_for(case, scores, settings):
     """Where it is not wanted, or verdicts that do not differ, or a single one, could not turn the query."""
     library = Library((*case[:2], case[2] if scores is None else scores))
 
-    assert sorted(library.found(**settings)) == list(range(10))
-    assert library.asked == ["embed", "search", "judge"]
+    assert sorted(library.ranking(**settings)) == list(range(10))
+    assert library.requests == ["embed", "search", "judge"]
 
 
 @pytest.mark.parametrize("failing", ["judge", "record", "vectors", "again"])
@@ -274,7 +274,7 @@ async def test_a_failure_after_the_first_search_costs_its_order_alone(case, fail
     """The first search's documents are returned, and one record says what failed."""
     once = np.argsort(-(case[1] @ case[0]), kind="stable").tolist()
 
-    assert Library(case, failing).found() == await Library(case, failing).afound() == once
+    assert Library(case, failing).ranking() == await Library(case, failing).aranking() == once
     assert [(record.name, record.message, str(record.exc_info[1])) for record in caplog.records] == [
         ("library", "a query is served as first found", failing)
     ] * 2
@@ -285,7 +285,7 @@ def test_a_judge_that_gives_no_score_is_logged(case, caplog):
     query, documents, rewards = case
     library = Library((query, documents, np.full(len(rewards), np.nan)))
 
-    assert library.found(depth=4) == np.argsort(-(documents @ query), kind="stable").tolist()
+    assert library.ranking(depth=4) == np.argsort(-(documents @ query), kind="stable").tolist()
     assert [str(record.exc_info[1]) for record in caplog.records] == [
         "judge: expected a score of one of 4 documents at least, got none"
     ]
@@ -294,9 +294,9 @@ def test_a_judge_that_gives_no_score_is_logged(case, caplog):
 @pytest.mark.parametrize("failing", ["embed", "search"])
 async def test_a_failure_before_is_the_callers(case, failing):
     with pytest.raises(ConnectionError, match=failing):
-        Library(case, failing).found()
+        Library(case, failing).ranking()
     with pytest.raises(ConnectionError, match=failing):
-        await Library(case, failing).afound()
+        await Library(case, failing).aranking()
 
 
 def test_what_waits_is_awaited(case):

@@ -80,12 +80,10 @@ class TestAsFloats:
 
     @pytest.mark.parametrize("inside", [lambda row: row, lambda row: [row, row], lambda row: [list(row), list(row)]])
     @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "int8"])
-    @pytest.mark.parametrize("grad", [False, True])
-    def test_tensors_are_vectors(self, inside, dtype, grad):
-        """In any precision, with a gradient, in lists."""
+    def test_tensors_are_vectors(self, inside, dtype):
+        """In any precision, with a gradient where there can be one, in lists."""
         torch = pytest.importorskip("torch")
-        is_float = "float" in dtype
-        tensor = torch.tensor([1, 2, -3], dtype=getattr(torch, dtype), requires_grad=grad and is_float)
+        tensor = torch.tensor([1, 2, -3], dtype=getattr(torch, dtype), requires_grad="float" in dtype)
         floats = as_floats("X", inside(tensor))
 
         assert floats.dtype in (np.float32, np.float64)

@@ -194,10 +194,10 @@ class TestGate:
         assert without.rescorer() is None
         np.testing.assert_array_equal(*(offsets.apply(judged().query_vectors) for offsets in (learned(), without)))
 
-    @pytest.mark.parametrize("rewards", [judged(words=False), judged(sources=True), inverted()])
+    @pytest.mark.parametrize("rewards", [lambda: judged(sources=True), inverted], ids=["votes", "an inverted judge"])
     def test_nothing_is_asked_of_words(self, rewards):
-        """Without texts, of votes, since whoever writes a document chooses its words, and of an inverted judge."""
-        assert fit(rewards, trusted=True)["local:default"].rescorer is None
+        """Whoever votes may have written a document, and chosen its words."""
+        assert fit(rewards(), trusted=True)["local:default"].rescorer is None
 
     def test_labels_that_deny_what_words_do_withhold_them(self):
         """The judge likes shared words, and trusted labels say that they mean nothing."""

@@ -12,6 +12,7 @@ from tttembed_rag.cli import main
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.files import load_beir, write_beir, write_vectors
 from tttembed_rag.judging.covering import in_covering_order
+from tttembed_rag.rewards.events import SIGNALS
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.rewards.scales import Scale
 
@@ -223,6 +224,13 @@ def test_thumbs_down_written_as_zero_are_refused(folder):
     assert result.exit_code == 2
     assert "2 of 3 thumbs are 0" in result.stderr
     assert not list((folder / "scores").glob("*.tsv"))
+
+
+def test_every_signal_is_explained():
+    """The help says which signals there are and what their values mean."""
+    printed = " ".join(tttembed("judge", "--help").stdout.split())
+
+    assert [signal for signal in SIGNALS if f"{signal} (" not in printed] == []
 
 
 def test_paid_scores_lie_where_the_option_says(folder, spec):
