@@ -492,8 +492,9 @@ def test_explain_tells_ranks_and_scores(folder: Path, learned: Path, query: str)
     ]
 
     assert (expected, len(expected)) == (set(moves), len(moves))
-    assert all(move["rank"] < move["rank_before"] for move in record["rose"])
-    assert all(move["rank"] > move["rank_before"] for move in record["fell"])
+    for name, sign in (("rose", 1), ("fell", -1)):
+        assert all(sign * (move["rank_before"] - move["rank"]) > 0 for move in record[name])
+        assert record[name] == sorted(record[name], key=lambda move: move["rank"])
 
 
 @pytest.mark.parametrize(("query", "key"), [("q3", "query:small/"), ("q4", "task:small:")])

@@ -8,8 +8,6 @@ from tttembed_rag.vectors.checks import norms
 from tttembed_rag.vectors.copies import same_text
 from tttembed_rag.vectors.rows import UnitRows
 
-SLOTS = np.array([[3, 0, 5], [1, 1, 2], [6, 4, 0]])
-
 
 def some_rows(count=7, width=16, *, dtype=np.float32, seed=0):
     """Rows of uneven length."""
@@ -21,30 +19,6 @@ def some_rows(count=7, width=16, *, dtype=np.float32, seed=0):
 def unit(rows):
     """The unit vectors themselves, in float64."""
     return rows.vectors.astype(np.float64) / rows.norms[:, None]
-
-
-OFFSETS, WEIGHTS = (np.random.default_rng(1).normal(size=(3, size)) for size in (16, 7))
-# Of rows, and of the unit vectors that they are.
-PRODUCTS = {
-    "times": (lambda rows: rows.times(OFFSETS), lambda unit: OFFSETS @ unit.T),
-    "weighted_sum": (lambda rows: rows.weighted_sum(WEIGHTS), lambda unit: WEIGHTS @ unit),
-    "gram": (lambda rows: rows.gram(SLOTS), lambda unit: unit[SLOTS] @ unit[SLOTS].transpose(0, 2, 1)),
-    "combined": (
-        lambda rows: rows.combined(OFFSETS[:, :3], SLOTS),
-        lambda unit: np.einsum("nk,nkd->nd", OFFSETS[:, :3], unit[SLOTS]),
-    ),
-    "some": (lambda rows: rows.rows(slice(2, 5)).times(OFFSETS), lambda unit: OFFSETS @ unit[2:5].T),
-}
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("product", "expected"), PRODUCTS.values(), ids=PRODUCTS)
-def test_products_are_those_of_unit_vectors(product, expected, dtype):
-    """Of all rows, of a slice of them, and of rows at slots, one named twice included."""
-    rows = some_rows(dtype=dtype)
-
-    assert len(rows.rows(slice(2, 5))) == 3
-    assert_allclose(product(rows), expected(unit(rows)), rtol=1e-5, atol=1e-6)
 
 
 class TestAlike:
