@@ -46,6 +46,7 @@ def test_no_change_has_no_width_and_no_differences_no_interval(
 
 
 @given(seed=st.integers(0, 1000), depth=st.integers(1, 30))
+@settings(deadline=None)
 def test_rows_are_measured_like_names(seed: int, depth: int) -> None:
     """On arrays of rows nDCG@10 is the library's: graded, negative and absent labels, short lists."""
     rng = np.random.default_rng(seed)

@@ -233,11 +233,12 @@ def test_every_signal_is_explained():
     assert [signal for signal in SIGNALS if f"{signal} (" not in printed] == []
 
 
-def test_paid_scores_lie_where_the_option_says(folder, spec):
+@pytest.mark.parametrize("option", [None, "elsewhere.sqlite"])
+def test_paid_scores_lie_where_the_option_says(folder, spec, option):
     """Beside the result without it."""
-    judge(folder, spec, "--depth", "1", "--cache", folder / "elsewhere.sqlite")
+    judge(folder, spec, "--depth", "1", *(["--cache", folder / option] if option else []))
 
-    assert [path.name for path in folder.rglob("*.sqlite")] == ["elsewhere.sqlite"]
+    assert list(folder.rglob("*.sqlite")) == [folder / (option or "scores/.paid-scores.sqlite")]
 
 
 @pytest.mark.parametrize(
