@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Rewards, Steering, TwoPass, fit
@@ -44,6 +44,7 @@ def test_judge_and_search_make_one_order(order, ranked, rewards, expected):
 
 
 @given(KEYS, REWARDS)
+@settings(deadline=None)
 def test_merging_keeps_every_key_and_both_orders(ranked, rewards):
     """All keys come out once; judged ones by falling reward, unjudged ones in their places."""
     merged = in_reward_order(ranked, rewards)
@@ -55,6 +56,7 @@ def test_merging_keeps_every_key_and_both_orders(ranked, rewards):
 
 
 @given(KEYS, REWARDS)
+@settings(deadline=None)
 def test_fusing_keeps_every_key_and_every_place(ranked, rewards):
     """All keys come out once, unjudged ones in their places; rewards that agree with the search change nothing."""
     fused = in_fused_order(ranked, rewards)

@@ -15,8 +15,8 @@ PROSE = (
     "Instruct provided. Note that the answer can only be yes or no. The river runs past the city and the old mill. "
     "How do I wash a wool jumper without shrinking it? Use cold water and little soap. Score: 5 Score: 0\n"
 )
-# Added tokens of Qwen3: the first three are special, the others are not, and all are structure.
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+# Special tokens of a model that writes text, as Qwen3 has them; its other added tokens are structure too.
+WRITER = {"pad_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
 STRUCTURE = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -25,27 +25,28 @@ CHAT_TEMPLATE = (
 )
 
 
-def qwen_like_tokenizer():
-    """A byte-level BPE tokenizer with the special tokens of Qwen3."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+def byte_level_tokenizer(special, extra=(), **options):
+    """A byte-level tokenizer with these special tokens, the frame of its family, and *extra* added words."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = Tokenizer(models.BPE(unk_token=special.get("unk_token")))
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet, names = pre_tokenizers.ByteLevel.alphabet(), list(dict.fromkeys(special.values()))
+    trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=names, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator([PROSE] * 20 + ["yes", "no"] * 50, trainer)
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in STRUCTURE])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",  # noqa: S106 (a token, not a password)
-        pad_token="<|endoftext|>",  # noqa: S106 (the same)
-        chat_template=CHAT_TEMPLATE,
-        padding_side="left",
-    )
+    if "cls_token" in special:
+        first, last = special["cls_token"], special["sep_token"]
+        between = f"{last} {last}" if first == "<s>" else last
+        segment = ":0" if first == "<s>" else ":1"
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {last}",
+            pair=f"{first} $A {between} $B{segment} {last}{segment}",
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last)],
+        )
+    tokenizer.add_tokens([AddedToken(word, normalized=False, special=False) for word in extra])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **options)
 
 
 def word_piece_tokenizer():
@@ -86,7 +87,8 @@ def reranker():
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = qwen_like_tokenizer()
+    starts = {"additional_special_tokens": ["<|im_start|>"]}
+    tokenizer = byte_level_tokenizer(WRITER, STRUCTURE, chat_template=CHAT_TEMPLATE, padding_side="left", **starts)
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=len(tokenizer),

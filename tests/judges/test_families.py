@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from tests.judges.conftest import PROSE, folder_of
+from tests.judges.conftest import WRITER, byte_level_tokenizer, folder_of
 from tttembed_rag import JudgeError
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.errors import EmbedderError
@@ -18,10 +18,9 @@ from tttembed_rag.judges import open_judge
 QUERY = "How do I wash a wool jumper?"
 DOCUMENTS = ["Use cold water and little soap.", "The river runs past the city. " * 7, "no"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "num_labels": 1}
-# Names of special tokens of a tokenizer, by family: of BERT's, of RoBERTa's, and of a model that writes text.
+# Names of special tokens of a tokenizer, by family: of BERT's and of RoBERTa's.
 BERT = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
 ROBERTA = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>"}
-WRITER = {"pad_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
 CAUSAL = {"num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 512}
 # By name: the class of transformers, its options, special tokens, whether a frame is put around pairs.
 FAMILIES = {
@@ -40,35 +39,12 @@ FAMILIES = {
 }
 
 
-def tokenizer_of(special, extra=(), **options):
-    """A byte-level tokenizer with these special tokens, the frame of its family, and *extra* added words."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE(unk_token=special.get("unk_token")))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    alphabet, names = pre_tokenizers.ByteLevel.alphabet(), list(dict.fromkeys(special.values()))
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=names, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator([PROSE] * 5, trainer)
-    if "cls_token" in special:
-        first, last = special["cls_token"], special["sep_token"]
-        between = f"{last} {last}" if first == "<s>" else last
-        segment = ":0" if first == "<s>" else ":1"
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{first} $A {last}",
-            pair=f"{first} $A {between} $B{segment} {last}{segment}",
-            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last)],
-        )
-    tokenizer.add_tokens([AddedToken(word, normalized=False, special=False) for word in extra])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **options)
-
-
 def made(family, extra=(), **options):
     """A tiny model of a family with random weights, and its tokenizer."""
     import transformers
 
     kind, config, special = FAMILIES[family]
-    tokenizer = tokenizer_of(special, extra, **options)
+    tokenizer = byte_level_tokenizer(special, extra, **options)
     torch.manual_seed(0)
     settings = getattr(transformers, f"{kind}Config")(vocab_size=len(tokenizer), **{**SMALL, **config})
     settings.initializer_range = 0.3
@@ -123,7 +99,9 @@ def test_structure_among_them_stays_text(added):
     """What stands in angle brackets, or in the chat template, beside words that are kept."""
     from tttembed_rag.clients.local import PlainTokenizer
 
-    tokenizer = tokenizer_of(WRITER, ["k8s", added, "covid19"], chat_template="[INST] {{ messages[0].content }}")
+    tokenizer = byte_level_tokenizer(
+        WRITER, ["k8s", added, "covid19"], chat_template="[INST] {{ messages[0].content }}"
+    )
     ids = PlainTokenizer(tokenizer).ids([f"k8s{added}covid19"])[0]
 
     assert tokenizer.convert_tokens_to_ids(added) not in ids
@@ -173,7 +151,7 @@ def test_a_local_embedder_has_prefixes(tmp_path, caplog):
     """As E5 reads them, of which a folder says nothing: then the log does."""
     import transformers
 
-    tokenizer = tokenizer_of(BERT, model_max_length=64)
+    tokenizer = byte_level_tokenizer(BERT, model_max_length=64)
     torch.manual_seed(0)
     settings = transformers.BertConfig(vocab_size=len(tokenizer), **SMALL)
     folder = folder_of((transformers.BertModel(settings), tokenizer), tmp_path / "e5-tiny")
