@@ -225,10 +225,10 @@ class TestTextVectors:
 
     def test_where_each_vector_came_from(self):
         """The three ways give one matrix in order, and are counted."""
-        asked = []
+        calls = []
 
         def embed(texts):
-            asked.append(texts)
+            calls.append(texts)
             return vectors(texts)
 
         source = TextVectors(stored=lambda _: {"7": [0.5] * 8})
@@ -238,7 +238,7 @@ class TestTextVectors:
         matrix = source.of(["stored", "a", "b", "a"], embed)
 
         assert_array_equal(matrix, np.float32([[0.5] * 8, vector("a"), vector("b"), vector("a")]))
-        assert asked == [["a"], ["b"]]
+        assert calls == [["a"], ["b"]]
         assert (source.supplied, source.remembered, source.embedded) == (1, 1, 2)
 
     def test_async_agrees(self):

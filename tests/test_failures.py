@@ -1,7 +1,6 @@
 """FailureLog: one line a minute for a failure of every request."""
 
 import logging
-import pickle
 
 from tttembed_rag.adapting import FailureLog
 from tttembed_rag.testing import FakeClock
@@ -60,10 +59,3 @@ def test_every_traceback_is_there_for_whoever_looks(caplog):
         fail(failures, "q")
 
     assert [record.exc_info is not None for record in caplog.records if record.levelno == logging.DEBUG] == [True] * 3
-
-
-def test_it_can_be_pickled(caplog):
-    """Wrappers that hold one go to other processes."""
-    fail(pickle.loads(pickle.dumps(FailureLog(logging.getLogger("it")))), "q")  # noqa: S301 - our own bytes
-
-    assert len(caplog.messages) == 1

@@ -360,6 +360,6 @@ class TestBounded:
         queries, documents = rng.normal(size=(12, D)), rng.normal(size=(1000, D))
         rows = [np.arange(1000), *(rng.permutation(1000)[:8] for _ in range(11))]
         rewards = Rewards.from_indexed(queries, documents, rows, [rng.uniform(size=len(row)) for row in rows])
-        deep, bounded = (fit(some, scope="global", gate=False)["global"] for some in (rewards, rewards.bounded(200)))
+        deep, bounded = (fit(part, scope="global", gate=False)["global"] for part in (rewards, rewards.bounded(200)))
 
         assert_array_equal(deep.vector, bounded.vector)

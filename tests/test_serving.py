@@ -124,12 +124,12 @@ class TestResolution:
     def test_a_wrapper_names_the_task_of_another(self, offsets):
         """A log that is given the wrapper files a query under the task that the wrapper asks for."""
         fixed = Steering(offsets, "task1")
-        asked = Steering(offsets, lambda query: query[:5])
+        resolved = Steering(offsets, lambda query: query[:5])
 
         assert resolve_task(fixed, "task2 of a query") == "task1"
-        assert resolve_task(asked, "task2 of a query") == "task2"
+        assert resolve_task(resolved, "task2 of a query") == "task2"
         with context(task="task3"):
-            assert (resolve_task(fixed, "q"), resolve_task(asked, "task2")) == ("task1", "task3")
+            assert (resolve_task(fixed, "q"), resolve_task(resolved, "task2")) == ("task1", "task3")
 
 
 class TestUnknownTasks:

@@ -159,8 +159,8 @@ class TestWeighing:
         """Of three queries one agrees, one contradicts, and one shares no word with its candidates."""
         pairs = [[(1, 2), (0, 0), (-1, -2)], [(1, -1), (0, 0), (-1, 1)], [(1, 0), (0, 0), (-1, 0)]]
         features = np.concatenate([np.array(pairs, dtype=float), np.zeros((3, 3, 2))], axis=2)
-        some, vocabulary = np.ones((3, 3)), Vocabulary.of(["a"])
-        problem = Weighing(features, np.ones(4), some.astype(bool), some / 3, np.ones(3), np.ones(4), vocabulary)
+        present, vocabulary = np.ones((3, 3)), Vocabulary.of(["a"])
+        problem = Weighing(features, np.ones(4), present.astype(bool), present / 3, np.ones(3), np.ones(4), vocabulary)
         assert problem.agreement == pytest.approx(0.0)
         agrees = replace(problem, features=features[[0, 0, 2]])
         assert agrees.agreement == pytest.approx(2 / 3)

@@ -154,8 +154,8 @@ def test_a_language_without_verdicts_gets_the_global_offset_and_then_its_own(pla
     languages = np.repeat(["de", "en", "es", "fr", "pt"], 12)
     signs = np.where(languages == "pt", -1, 1)
     rewards = planted(60, depth=10, strength=1.2, signs=signs, tasks=languages.tolist())
-    some = fit(rewards.take(np.flatnonzero(languages != "pt")), trusted=True)
+    others = fit(rewards.take(np.flatnonzero(languages != "pt")), trusted=True)
     every = fit(rewards, trusted=True)
 
-    assert isinstance(some.find("pt"), Offset)
-    assert (key_of(some, "pt"), key_of(every, "pt")) == ("global", "local:pt")
+    assert isinstance(others.find("pt"), Offset)
+    assert (key_of(others, "pt"), key_of(every, "pt")) == ("global", "local:pt")

@@ -18,7 +18,7 @@ def lots(n, seed=9):
     return [bytes(digest) for digest in np.random.default_rng(seed).integers(0, 256, (n, 8), dtype=np.uint8)]
 
 
-def by_definition(unit, tasks, asked, drawn, count, judged):
+def by_definition(unit, tasks, counts, drawn, count, judged):
     """The order of `covering`, the posterior covariance being worked out anew for each choice."""
     prior = np.zeros((len(unit), len(unit)))
     for task in set(tasks):
@@ -40,7 +40,7 @@ def by_definition(unit, tasks, asked, drawn, count, judged):
             chosen.append(min(left, key=lambda row: drawn[row]))
             continue
         worth = {
-            row: sum(asked[other] * posterior[other, row] ** 2 for other in open_rows) / (posterior[row, row] + 1)
+            row: sum(counts[other] * posterior[other, row] ** 2 for other in open_rows) / (posterior[row, row] + 1)
             for row in left
         }
         chosen.append(max(worth, key=worth.__getitem__))
@@ -53,13 +53,13 @@ def test_the_order_is_that_of_the_definition(judged_first, tasks):
     """Whatever was judged before, and of several tasks too."""
     n = 24
     unit, drawn = unit_vectors(n), lots(n)
-    asked = np.random.default_rng(5).integers(1, 9, n).astype(float)
+    counts = np.random.default_rng(5).integers(1, 9, n).astype(float)
     named = [f"task {row % tasks}" for row in range(n)]
     judged = np.arange(n) < judged_first
 
-    expected = by_definition(unit, named, asked, drawn, 12, judged)
+    expected = by_definition(unit, named, counts, drawn, 12, judged)
 
-    assert covering(unit, named, asked, drawn, 12, judged=judged) == expected
+    assert covering(unit, named, counts, drawn, 12, judged=judged) == expected
 
 
 def test_nothing_is_left_to_judge():

@@ -39,7 +39,7 @@ FAMILIES = {
 }
 
 
-def made(family, extra=(), **options):
+def model_of(family, extra=(), **options):
     """A tiny model of a family with random weights, and its tokenizer."""
     import transformers
 
@@ -64,7 +64,7 @@ def theirs(folder, documents, **options):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_are_those_of_sentence_transformers(family, tmp_path):
     """Alone and side by side, with a padding token or without one, in folders that name no longest text."""
-    folder = folder_of(made(family), tmp_path)
+    folder = folder_of(model_of(family), tmp_path)
     expected = theirs(folder, DOCUMENTS)
 
     assert np.ptp(expected) > 1e-4
@@ -76,7 +76,7 @@ def test_scores_are_those_of_sentence_transformers(family, tmp_path):
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "mpnet", "bert"])
 def test_a_long_document_ends_where_the_places_do(family, tmp_path):
     """Of 130 places of RoBERTa's family two are no token's."""
-    folder = folder_of(made(family), tmp_path)
+    folder = folder_of(model_of(family), tmp_path)
     judge = open_judge(f"cross-encoder:{folder}?scale=logit&device=cpu")
 
     long = "The river runs past the city. " * 100
@@ -87,7 +87,7 @@ def test_a_long_document_ends_where_the_places_do(family, tmp_path):
 def test_words_that_were_added_are_the_models_own(family, tmp_path):
     """Domain words, markers and runs of blanks that somebody added and trained are no structure."""
     words = ["covid19", "[MED]", "k8s", "    "]
-    folder = folder_of(made(family, extra=words, model_max_length=128), tmp_path)
+    folder = folder_of(model_of(family, extra=words, model_max_length=128), tmp_path)
     documents = ["k8s restarts a pod", "covid19 is [MED]", "if wool:\n    use(soap)", "covid19    k8s[MED]k8s"]
     judge = open_judge(f"cross-encoder:{folder}?scale=logit&device=cpu")
 
@@ -112,7 +112,7 @@ def test_structure_among_them_stays_text(added):
 @pytest.fixture
 def with_code(tmp_path):
     """A folder whose model is of a class that stands beside it."""
-    folder = folder_of(made("deberta"), tmp_path / "custom")
+    folder = folder_of(model_of("deberta"), tmp_path / "custom")
     config = json.loads((folder / "config.json").read_text())
     kinds = {
         "AutoConfig": "mine.MyConfig",

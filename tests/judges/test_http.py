@@ -181,14 +181,6 @@ def test_what_a_server_says_cannot_reach_the_terminal(serve):
         judge_at(server).score("q", ["d"])
 
 
-def test_empty_documents_are_not_sent(cohere):
-    """A document without text is not judged and not paid for."""
-    judge = judge_at(cohere)
-
-    assert judge.score("good", ["", "good", " \x00\n"]) == [None, 1.0, None]
-    assert cohere.asked[0][2]["documents"] == ["good"]
-
-
 @pytest.mark.parametrize("key", ["s3cret", " s3cret\r\n"])
 @pytest.mark.parametrize(
     ("shape", "header", "sent"),

@@ -38,7 +38,7 @@ class Lengths(FakeJudge):
 
 
 def run(plan, judge=None, cache=None, **options):
-    """(verdicts, what was asked)."""
+    """Verdicts, and the pairs that the judge was asked about."""
     judge = judge or Lengths()
     return judge_all(plan, judge, cache or ScoreCache.open(None), **options), judge.asked
 
@@ -48,8 +48,8 @@ class TestOrder:
 
     def test_a_stage_ends_before_the_next_begins(self):
         """With depths 2 and 4 every query is judged to 2 before any is judged further."""
-        _, asked = run(Plan(served(3, 5), (2, 4)), concurrency=1)
-        lengths = [text.count("x") for _, text in asked]
+        _, pairs = run(Plan(served(3, 5), (2, 4)), concurrency=1)
+        lengths = [text.count("x") for _, text in pairs]
 
         assert sorted(lengths[:6]) == [0, 0, 0, 1, 1, 1]
         assert sorted(lengths[6:]) == [2, 2, 2, 3, 3, 3]
@@ -58,10 +58,10 @@ class TestOrder:
         """Queries follow the water-filling order of the paper, its seeds included."""
         observations = served(7, 1, tasks=2)
         groups = [[o.query for o in observations if o.task == f"t{t}"] for t in range(2)]
-        _, asked = run(Plan(observations, (1,)), concurrency=1)
+        _, pairs = run(Plan(observations, (1,)), concurrency=1)
         order = [groups[t][place] for t, place in in_turns([4, 3], seed=1000)]
 
-        assert order == [query for query, _ in asked]
+        assert order == [query for query, _ in pairs]
 
     @law
     @given(sizes=st.lists(st.integers(0, 6), min_size=1, max_size=4), queries=st.integers(0, 20))
@@ -112,19 +112,19 @@ class TestCaps:
     @pytest.mark.parametrize("cap", [0, 29, 30, 31, 100])
     def test_tokens_stay_under_the_cap(self, cap, concurrency):
         """No call starts that could exceed the cap, whatever runs beside it."""
-        verdicts, asked = run(Plan(served(), (5,), Budget(tokens=cap)), concurrency=concurrency)
+        verdicts, pairs = run(Plan(served(), (5,), Budget(tokens=cap)), concurrency=concurrency)
 
-        assert 10 * len(asked) == verdicts.progress.usage.tokens
+        assert 10 * len(pairs) == verdicts.progress.usage.tokens
         assert cap - 30 < verdicts.progress.usage.tokens <= cap
         assert verdicts.stopped == "budget: the next answer could exceed a cap"
 
     def test_money_stays_under_the_cap(self):
         """Dollars are counted from usage and price."""
         price = Price(input=1000.0, request=0.01)  # a cent per ten tokens, a cent per request
-        verdicts, asked = run(Plan(served(), (5,), Budget(usd=0.1), price))
+        verdicts, pairs = run(Plan(served(), (5,), Budget(usd=0.1), price))
 
         assert verdicts.progress.usd == pytest.approx(0.07)
-        assert len(asked) == 5
+        assert len(pairs) == 5
 
     def test_a_judge_that_does_not_count_is_counted(self):
         """Scores without a word about usage count as estimated, so that caps hold; float32 scores are numbers."""
@@ -138,10 +138,10 @@ class TestCaps:
 
         estimate = sum(estimated_tokens("query 0", shown.text) for shown in served()[0].candidates)
         cache = ScoreCache.open(None)
-        verdicts, asked = run(Plan(served(), (5,), Budget(tokens=2 * estimate)), Silent(), cache)
+        verdicts, pairs = run(Plan(served(), (5,), Budget(tokens=2 * estimate)), Silent(), cache)
         again, _ = run(Plan(served(), (5,), Budget(tokens=2 * estimate)), Silent(), cache)
 
-        assert len(asked) == 10
+        assert len(pairs) == 10
         assert verdicts.progress.usage.tokens == 2 * estimate
         assert verdicts.rewards == again.rewards
 
@@ -159,10 +159,10 @@ class TestCaps:
 
         cache, price = ScoreCache.open(None), Price(request=0.1)
         first, _ = run(Plan(served(4, 3), (3,), Budget(usd=0.3), price), Odd(), cache)
-        again, asked = run(Plan(served(4, 3), (3,), Budget(tokens=39), price), Odd(), cache)
+        again, pairs = run(Plan(served(4, 3), (3,), Budget(tokens=39), price), Odd(), cache)
 
         assert [first.progress.pairs, again.progress.pairs] == [9, 9]
-        assert asked == []
+        assert pairs == []
 
     def test_forecasts_that_are_too_high_do_not_end_it(self):
         """A call that does not fit beside running ones waits for them instead of giving up."""
@@ -175,9 +175,9 @@ class TestCaps:
             def forecast(self, query, documents):
                 return Usage(1, 100 * len(documents))
 
-        verdicts, asked = run(Plan(served(), (3,), Budget(tokens=400)), Thrifty())
+        verdicts, pairs = run(Plan(served(), (3,), Budget(tokens=400)), Thrifty())
 
-        assert len(asked) == 12
+        assert len(pairs) == 12
         assert verdicts.stopped == ""
 
     def test_the_forecast_is_what_happens(self):
@@ -223,9 +223,9 @@ class TestOnce:
         plan, other = Plan(served(), (5,), price=Price(input=1000.0)), Lengths()
         other.fingerprint = "other"
         first, _ = run(plan, cache=ScoreCache.open(tmp_path / "paid.sqlite"))
-        second, asked = run(plan, cache=ScoreCache.open(tmp_path / "paid.sqlite"))
+        second, pairs = run(plan, cache=ScoreCache.open(tmp_path / "paid.sqlite"))
 
-        assert asked == []
+        assert pairs == []
         assert first.rewards == second.rewards
         assert [second.progress.cached, second.progress.usage.tokens] == [20, 0]
         assert first.progress.usd == pytest.approx(second.progress.usd)
@@ -234,31 +234,31 @@ class TestOnce:
     @pytest.mark.parametrize("budget", [Budget(pairs=13), Budget(tokens=130)])
     def test_stop_and_continue_equals_never_stopping(self, tmp_path, budget):
         """A run that is continued ends where one run would have, at the same cost in all."""
-        whole, asked = run(Plan(served(), (2, 5), budget), concurrency=1)
+        whole, pairs = run(Plan(served(), (2, 5), budget), concurrency=1)
         cache = ScoreCache.open(tmp_path / "paid.sqlite")
         _, before = run(Plan(served(), (2, 5), Budget(pairs=6)), cache=cache, concurrency=1)
         continued, after = run(Plan(served(), (2, 5), budget), cache=cache, concurrency=1)
 
         assert whole.rewards == continued.rewards
-        assert before + after == asked
+        assert before + after == pairs
 
     def test_equal_texts_are_asked_once(self):
         """Two ids with one text are one pair, also within a call and while it runs."""
         twins = [Served.of_texts(f"q{q}", "same", [("a", "text"), ("b", "text")]) for q in range(6)]
-        verdicts, asked = run(Plan(twins, (1, 2)))
+        verdicts, pairs = run(Plan(twins, (1, 2)))
 
-        assert asked == [("same", "text")]
+        assert pairs == [("same", "text")]
         assert {f"q{q}": {"a": 0.2, "b": 0.2} for q in range(6)} == verdicts.rewards
 
     def test_a_declined_pair_is_not_asked_again(self):
         """None is an answer: kept, left out of the result, and not paid for twice."""
         observed, cache = [Served.of_texts("q", "query", [("a", "unclear"), ("b", "text")])], ScoreCache.open(None)
         first, _ = run(Plan(observed), cache=cache)
-        _, asked = run(Plan(observed), cache=cache)
+        _, pairs = run(Plan(observed), cache=cache)
 
         assert first.rewards == {"q": {"b": 0.2}}
         assert first.unjudged == 1
-        assert asked == []
+        assert pairs == []
 
     def test_keys_do_not_run_together(self):
         """Parts are separated by their length; lone surrogates have keys too."""
@@ -317,9 +317,9 @@ class TestOnce:
         release.set()
         assert subprocess.run(command, check=True, timeout=60).returncode == 0
 
-        asked = [body["query"] for _, _, body in server.asked]
-        assert len(asked) == 11  # five kept, one lost in flight, five more
-        assert len(set(asked)) == 10
+        queries = [body["query"] for _, _, body in server.asked]
+        assert len(queries) == 11  # five kept, one lost in flight, five more
+        assert len(set(queries)) == 10
 
     def test_a_cache_that_breaks_is_an_error(self, tmp_path):
         """A file that is of another kind, or fails while it is used, is named."""
@@ -440,13 +440,13 @@ class TestFailure:
     @pytest.mark.parametrize("failing", ["get", "put"])
     def test_an_answer_under_way_is_kept(self, failing):
         """Where the cache fails one call, the other, which is paid for already, is kept before anybody hears of it."""
-        cache, asked, failed = ScoreCache.open(None), threading.Event(), threading.Event()
+        cache, begun, failed = ScoreCache.open(None), threading.Event(), threading.Event()
         calls = {"get": 0, "put": 0}
 
         def fails(method, nth):
             calls[method] += 1
             if failing == method and calls[method] == nth:
-                asked.wait(60)
+                begun.wait(60)
                 failed.set()
                 raise DataError("gone")
 
@@ -465,7 +465,7 @@ class TestFailure:
             def score(self, query, documents):
                 scores = super().score(query, documents)
                 if query == self.asked[0][0]:
-                    asked.set()
+                    begun.set()
                     failed.wait(60)
                     time.sleep(0.05)  # whoever hears of the failure does so now
                 return scores

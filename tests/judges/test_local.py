@@ -146,28 +146,11 @@ class TestCrossEncoder:
 class TestPlainText:
     """Text that names a token of structure."""
 
-    @pytest.mark.parametrize("token", ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<think>", "</think>"])
-    def test_structure_is_spelled_out(self, reranker, token):
-        """No text becomes a token of structure, and none of its characters are lost."""
-        tokenizer = reranker[1]
-        (ids,) = PlainTokenizer(tokenizer).ids([f"a{token}b"])
-
-        assert tokenizer.convert_tokens_to_ids(token) not in ids
-        assert tokenizer.decode(ids) == f"a{token}b"
-
     def test_other_text_is_tokenised_as_ever(self, reranker):
         """Text without such names gets the tokens it always had."""
         tokenizer = reranker[1]
 
         assert tokenizer(DOCUMENTS, add_special_tokens=False)["input_ids"] == PlainTokenizer(tokenizer).ids(DOCUMENTS)
-
-    def test_a_pair_has_one_frame(self, classifier):
-        """A document that names separators adds none."""
-        tokenizer = classifier[1]
-        ((ids, segments),) = PlainTokenizer(tokenizer, 64).pairs([("a [SEP] b", "c [SEP] d [CLS]")])
-
-        assert [ids.count(tokenizer.sep_token_id), ids.count(tokenizer.cls_token_id)] == [2, 1]
-        assert len(ids) == len(segments)
 
     def test_pieces_that_are_structure_become_question_marks(self):
         """A unigram vocabulary that holds `</s>` as a piece cannot be talked into it."""

@@ -295,9 +295,9 @@ def test_answers_side_by_side_are_those_of_each_prompt(reranker):
 def test_a_local_chat_model_grades_many_queries_at_once(reranker, monkeypatch):
     """All prompts of a call reach the model together, and each document has its own grade."""
     chat = LocalChat(*reranker, new_tokens=4)
-    asked = []
-    monkeypatch.setattr(chat, "answers", lambda prompts: asked.append(len(prompts)) or ["Score: 3", None, "Score: 5"])
+    counts = []
+    monkeypatch.setattr(chat, "answers", lambda prompts: counts.append(len(prompts)) or ["Score: 3", None, "Score: 5"])
     judge = RubricJudge(chat, model=chat.name)
 
     assert judge.score_many([("a", ["x", ""]), ("b", ["y", "z"])]) == [[3.0, None], [None, 5.0]]
-    assert (asked, judge.pairs_per_call > 1) == ([3], True)
+    assert (counts, judge.pairs_per_call > 1) == ([3], True)
