@@ -262,7 +262,7 @@ def first_sentence(value: object) -> str:
 
 
 def public_packages() -> list[str]:
-    """The packages whose docstring does not say that they may change, each distribution's own first; then adapting."""
+    """The packages whose docstring does not say that they may change, each distribution's own first; then modules."""
     found = []
     for top in ("tttembed_rag", "tttembed_store", "tttembed_tools"):
         found.append(top)
@@ -274,7 +274,7 @@ def public_packages() -> list[str]:
                 and hasattr(import_module(below.name), "__all__")
             ):
                 found.append(below.name)
-    return [*found, "tttembed_rag.adapting"]
+    return [*found, "tttembed_rag.adapting", "tttembed_rag.testing"]
 
 
 def tables() -> str:

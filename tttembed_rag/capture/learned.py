@@ -11,6 +11,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
+from tttembed_rag.capture.conclusion import Conclusion
 from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.embedders.specs import as_embedder, open_embedder
@@ -20,7 +21,6 @@ from tttembed_rag.judges.contract import Judge, Scores, checked_judge, scored
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judging.plan import Progress, Verdicts
 from tttembed_rag.judging.spending import Budget, Price
-from tttembed_rag.learned.conclusion import Conclusion
 from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.rewards.rows import read_votes
 from tttembed_rag.rewards.scales import Scale
