@@ -90,7 +90,7 @@ ADVICE = {
         "planted them."
     ),
     codes.AUDITED.code: "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
-    UNSOLVED.code: "Raise the ridge or the tolerance.",
+    UNSOLVED.code: "Raise the ridge or the tolerance of `Recipe`.",
 }
 # Why a cascade asks its reranker about every list although some were certified to need none.
 CASCADE = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tttembed_rag.errors import JudgeError as JudgeError
     from tttembed_rag.errors import TTTEmbedError as TTTEmbedError
     from tttembed_rag.fitting.recipe import Recipe as Recipe
-    from tttembed_rag.gate.deciding import fit as fit
+    from tttembed_rag.gate.fit import fit as fit
     from tttembed_rag.gate.tuning import tune as tune
     from tttembed_rag.judges.contract import Judge as Judge
     from tttembed_rag.judges.cross_encoder import CrossEncoderJudge as CrossEncoderJudge
@@ -51,7 +51,7 @@ if not TYPE_CHECKING:
             "tttembed_rag.capture.textvectors": ["TextVectors"],
             "tttembed_rag.errors": ["InputError", "JudgeError", "TTTEmbedError"],
             "tttembed_rag.fitting.recipe": ["Recipe"],
-            "tttembed_rag.gate.deciding": ["fit"],
+            "tttembed_rag.gate.fit": ["fit"],
             "tttembed_rag.gate.tuning": ["tune"],
             "tttembed_rag.judges.contract": ["Judge"],
             "tttembed_rag.judges.cross_encoder": ["CrossEncoderJudge"],

@@ -16,7 +16,7 @@ from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.embedders.specs import as_embedder, open_embedder
 from tttembed_rag.errors import InputError, check_count
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.fit import fit
 from tttembed_rag.judges.contract import Judge, Scores, checked_judge, scored
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judging.plan import Progress, Verdicts

@@ -54,7 +54,7 @@ def attempt(
     """
     from tttembed_rag.capture.conclusion import Conclusion
     from tttembed_rag.embedders.specs import name_of
-    from tttembed_rag.gate.deciding import fit
+    from tttembed_rag.gate.fit import fit
 
     folder, invoke = source.is_dir(), click.get_current_context().invoke
     if spec is not None:

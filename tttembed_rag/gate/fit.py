@@ -1,4 +1,4 @@
-"""The gate: what is served to each task. `tttembed_rag.gate.questions` says how it decides about one offset."""
+"""`fit`, behind the gate: what is served to each task. `tttembed_rag.gate.questions` decides about one offset."""
 
 from __future__ import annotations
 
