@@ -279,7 +279,7 @@ def public_packages() -> list[str]:
 
 def tables() -> str:
     """The tables of a store, with the comments that stand above them and above their columns in the code."""
-    comment_of = comments(Path(schema.__file__).read_text(encoding="utf-8"))
+    notes = comments(Path(schema.__file__).read_text(encoding="utf-8"))
     parts = [
         "# The tables of a store",
         "",
@@ -290,13 +290,13 @@ def tables() -> str:
     ]
     for table in schema.metadata.sorted_tables:
         parts += [f"## {table.name}", ""]
-        parts += [comment_of[table.name, ""], ""] if (table.name, "") in comment_of else []
+        parts += [notes[table.name, ""], ""] if (table.name, "") in notes else []
         parts += ["| column | type | key | what |", "|---|---|---|---|"]
         for column in table.columns:
             key = ["primary"] * column.primary_key + [f"`{foreign.target_fullname}`" for foreign in column.foreign_keys]
             kind = f"{str(column.type).lower()}{' or null' if column.nullable else ''}"
             parts.append(
-                f"| `{column.name}` | {kind} | {', '.join(key)} | {comment_of.get((table.name, column.name), '')} |"
+                f"| `{column.name}` | {kind} | {', '.join(key)} | {notes.get((table.name, column.name), '')} |"
             )
         parts.append("")
     return "\n".join(parts)
@@ -304,7 +304,7 @@ def tables() -> str:
 
 def comments(source: str) -> dict[tuple[str, str], str]:
     """The comments of the tables in *source*, by table and column; of a table itself the column is empty."""
-    comment_of, above, table = dict[tuple[str, str], str](), list[str](), ""
+    notes, above, table = dict[tuple[str, str], str](), list[str](), ""
     for line in map(str.strip, source.splitlines()):
         if line.startswith("#"):
             above.append(line.removeprefix("# "))
@@ -319,9 +319,9 @@ def comments(source: str) -> dict[tuple[str, str], str]:
             above = []
             continue
         if above:
-            comment_of[table, column] = " ".join(above)
+            notes[table, column] = " ".join(above)
         above = []
-    return comment_of
+    return notes
 
 
 if __name__ == "__main__":
