@@ -51,7 +51,7 @@ class TestExposure:
 
     @pytest.mark.parametrize(("documents", "places"), [(300, 10), (15, 1)])
     def test_changes_are_those_of_a_search(self, documents, places):
-        """The share of lists that hold a document, before and after, as a loop counts them: a tenth of few documents."""
+        """The share of lists that hold a document, before and after, as a loop counts them: a tenth of a small pool."""
         rewards = crowd(40, documents=documents)
         exposure = Exposure.of(rewards)
         offsets = 0.3 * np.random.default_rng(1).standard_normal((40, 24))
