@@ -537,7 +537,7 @@ class TestAuto:
 
     def test_the_largest_of_the_tasks_that_anybody_makes_are_asked(self, planted, monkeypatch):
         """However many there are, a fit takes seconds; a task that a judge rewarded is the application's own."""
-        monkeypatch.setattr("tttembed_rag.gate.deciding.MOST_VOTED", 20)
+        monkeypatch.setattr("tttembed_rag.gate.fit.MOST_VOTED", 20)
         names = [f"junk {row // 3}" for row in range(3 * 20)] + ["real"] * 4 + ["judged"]
         sources = np.array([f"user {row}" for row in range(len(names) - 1)] + [""])
         rewards = replace(planted(len(names), depth=3, width=4, tasks=names), sources=sources)
