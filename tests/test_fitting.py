@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, Rewards, fit
 from tttembed_rag.fitting import KD, ReverseKL, SoftmaxGRPO
@@ -13,7 +13,6 @@ from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.objectives import OBJECTIVES, ROUNDING, log_softmax
 from tttembed_rag.fitting.optima import batches, scope_weights
 from tttembed_rag.fitting.recipe import Recipe
-from tttembed_rag.fitting.scopes import of_task
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import exact
 
@@ -81,18 +80,6 @@ class TestScopeWeights:
 
         assert_allclose(scope_weights(rewards.take(np.flatnonzero(learning))), weights[learning])
         assert_allclose(0.0, weights[~learning])
-
-    def test_make_the_offset_indifferent_to_a_task_s_size(self, some_rewards):
-        """Asking every query of one task three times leaves the global offset where it was."""
-        once = some_rewards(4, tasks=list("aabb"))
-        rows = [0, 1, 2, 2, 2, 3, 3, 3]
-        documents, values = blocks(once)
-        thrice = Rewards.from_arrays(
-            once.query_vectors[rows], [documents[q] for q in rows], [values[q] for q in rows], list("aabbbbbb")
-        )
-        expected = plain(once, scope="global", recipe=TIGHT)["global"].vector
-
-        assert_allclose(plain(thrice, scope="global", recipe=TIGHT)["global"].vector, expected, atol=1e-7)
 
 
 class TestRecipe:
@@ -181,14 +168,6 @@ class TestFitScope:
         vectors = [offset.vector for offset in plain(rewards, scope=scope).values()]
 
         assert [((24,), np.dtype(dtype))] * len(vectors) == [(vector.shape, vector.dtype) for vector in vectors]
-
-    def test_a_task_offset_is_a_global_one_of_that_task(self, some_rewards):
-        rewards = some_rewards(tasks=list("aababb"))
-        offsets = plain(rewards, scope="task")
-
-        for task in "ab":
-            alone = plain(of_task(rewards, task), scope="global")["global"]
-            assert_array_equal(offsets[f"task:{task}"].vector, alone.vector)
 
 
 class TestCertificate:

@@ -121,16 +121,6 @@ class TestResolution:
         with pytest.raises(InputError, match=r"^task: expected a task key, wrapped embeddings, .*, got list$"):
             Steering(offsets, ["task1"])
 
-    def test_a_wrapper_names_the_task_of_another(self, offsets):
-        """A log that is given the wrapper files a query under the task that the wrapper asks for."""
-        fixed = Steering(offsets, "task1")
-        resolved = Steering(offsets, lambda query: query[:5])
-
-        assert resolve_task(fixed, "task2 of a query") == "task1"
-        assert resolve_task(resolved, "task2 of a query") == "task2"
-        with context(task="task3"):
-            assert (resolve_task(fixed, "q"), resolve_task(resolved, "task2")) == ("task1", "task3")
-
 
 class TestUnknownTasks:
     """A task that nothing was learned for is most often one that was logged under another name."""
@@ -151,14 +141,6 @@ class TestUnknownTasks:
 
         assert Steering(held, "task1").apply(BASE, "q") == BASE
         assert caplog.messages == []
-
-    def test_very_many_tasks_are_not_all_named(self, offsets, caplog):
-        """A function that makes tasks of texts fills no log."""
-        steering = Steering(offsets, lambda query: query)
-        for number in range(100):
-            steering.apply(BASE, f"query {number}")
-
-        assert len(caplog.messages) == 20
 
 
 class TestSteering:

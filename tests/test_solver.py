@@ -73,24 +73,6 @@ class LostBowls(Bowls):
         return np.full_like(offsets, np.nan)
 
 
-class Valleys:
-    """G copies of Rosenbrock's curved valley, with minimisers at (1, 1)."""
-
-    def evaluate(self, offsets):
-        """Objectives (G,) and gradients (G, 2)."""
-        x, y = offsets.T
-        bend = y - x**2
-        gradients = np.stack([-2 * (1 - x) - 400 * x * bend, 200 * bend], axis=1)
-        return Evaluation((1 - x) ** 2 + 100 * bend**2, gradients)
-
-    def newton_step(self, offsets, at):
-        """None: the curvature is to be learned along the way."""
-
-    def take(self, rows):
-        """Valleys are all alike."""
-        return self
-
-
 class TestSideBySide:
     """Shared offsets under weights of their own, found together."""
 
@@ -208,13 +190,6 @@ class TestExact:
 
         assert solution.converged.all()
         assert_allclose(solution.offsets, bowls.centres, atol=1e-8)
-
-    def test_finds_the_end_of_a_curved_valley(self):
-        """The line search copes with a function that is no bowl."""
-        solution = exact(Valleys(), np.array([[-1.2, 1.0], [2.0, -2.0]]), tolerance=1e-6)
-
-        assert solution.converged.all()
-        assert_allclose(solution.offsets, 1.0, atol=1e-5)
 
     def test_a_step_that_is_no_number_goes_downhill_instead(self):
         """Whatever a problem offers, the search ends, and at the bottom where there is one."""

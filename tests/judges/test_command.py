@@ -99,18 +99,6 @@ def test_a_dry_run_asks_nothing_and_writes_nothing(folder, cohere, spec):
     assert before == sorted(folder.rglob("*"))
 
 
-def test_continues_where_the_cap_stopped_it(folder, cohere, spec):
-    """A second run with a larger cap pays for the rest only."""
-    command = (folder, spec, "--depth", "5", "--json", "--budget")
-    first = json.loads(judge(*command, "pairs=20").stdout)
-    calls = len(cohere.asked)
-    second = json.loads(judge(*command, "pairs=60").stdout)
-
-    assert [first["pairs"], first["cached"]] == [20, 0]
-    assert [second["pairs"], second["cached"]] == [60, 20]
-    assert len(cohere.asked) - calls == 8  # the calls that are left; the examination was passed before
-
-
 def test_queries_that_say_most_are_judged_first(folder, cohere, spec):
     """With --order cover a cap leaves those that `in_covering_order` puts last, and more pairs judge the next."""
     of = open_collection(folder, vectors="minilm", rewards="qrels", scale=Scale())
