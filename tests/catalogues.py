@@ -42,3 +42,10 @@ def search():
     """A search over the whole catalogue, which learns in this process."""
     with LearnedToolSearch(CATALOG, FakeEmbedder()) as search:
         yield search
+
+
+@pytest.fixture
+def stored(store):
+    """The same, over a store that other processes may share."""
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
+        yield search
