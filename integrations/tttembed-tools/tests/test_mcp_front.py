@@ -19,9 +19,8 @@ import anyio
 import anyio.lowlevel
 import httpx2
 from fastmcp import Client as FastClient
-from fastmcp.client.transports import FastMCPTransport
+from fastmcp.client.transports import FastMCPTransport, StdioTransport
 from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
@@ -185,29 +184,14 @@ def test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end(tmp_path
         assert dict(zip(rewards.sources.tolist(), rewards.depths.tolist(), strict=True)) == {"ann": 2, "unknown": 2}
 
 
-def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path):
-    """A command that does not exist is one line on stderr; the tools of the others are found and work."""
-    servers = {"gone": {"command": "/no/such/command"}, "office": {"command": sys.executable, "args": [str(BEHIND)]}}
-    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
-
-    async def story(log):
-        async with Client(stdio_client(front(tmp_path), errlog=log)) as client:
-            return await found(client, LEARNED[0])
-
-    with (tmp_path / "stderr").open("w") as log:
-        names = asyncio.run(story(log))
-
-    assert f"office_zeta_{LEARNED[0]}" in names
-    assert "server 'gone': FileNotFoundError: No such file or directory" in (tmp_path / "stderr").read_text()
-
-
 def test_no_tool_is_found_where_none_fits_if_it_is_to(tmp_path):
     """With --abstain, as soon as a floor was learned from what worked; other requests find their tools."""
 
     async def story():
         async with Client(front(tmp_path, "--abstain")) as client:
-            for topic, again in itertools.product(TOPICS, range(2)):
-                await client.call_tool("search_tools", {"query": f"{request(topic)} {again}"})
+            for number in range(50):
+                topic = TOPICS[number % len(TOPICS)]
+                await client.call_tool("search_tools", {"query": f"{request(topic)} {number}"})
                 await client.call_tool("call_tool", {"name": f"office_zeta_{topic}"})
             for _ in range(240):
                 result = await client.call_tool("search_tools", {"query": "what the weather says"})
@@ -309,12 +293,16 @@ async def silent(_ctx, _params):
 
 @pytest.mark.parametrize(
     ("bad", "why"),
-    [(listing([tool("t")], endless=True), ""), (behind(silent), "TimeoutError")],
-    ids=["endless", "silent"],
+    [
+        (listing([tool("t")], endless=True), ""),
+        (behind(silent), "TimeoutError"),
+        (StdioTransport("/no/such/command", []), "FileNotFoundError: No such file or directory"),
+    ],
+    ids=["endless", "silent", "away"],
 )
-def test_a_server_that_lists_without_end_costs_its_own_tools_alone(monkeypatch, bad, why, caplog):
-    """It may hang, or give page after page: that ends in time, with one line that has its name."""
-    if why:
+def test_a_server_that_lists_nothing_costs_its_own_tools_alone(monkeypatch, bad, why, caplog):
+    """It may hang, give page after page, or not be there: that ends in time, with one line that has its name."""
+    if why == "TimeoutError":
         monkeypatch.setattr(mcp_front, "_PATIENCE", 0.5)
 
     names, _ = names_found({"bad": bad, "good": FINE})
@@ -412,22 +400,22 @@ def test_a_server_that_is_switched_off_is_left_out(tmp_path, off, caplog):
     assert "server 'prod' is switched off" in caplog.text
 
 
-@pytest.mark.parametrize("key", ["disabledTools", "excludeTools"])
-def test_a_tool_that_is_switched_off_is_neither_found_nor_called(tmp_path, key):
-    """The other tools of its server are."""
-    name = f"zeta_{LEARNED[0]}"
-    servers = servers_of(tmp_path, office={"command": sys.executable, "args": [str(BEHIND)], key: [name]})
+def test_a_tool_that_is_switched_off_is_neither_found_nor_called(tmp_path):
+    """By either key that clients have for it; the other tools of its server are."""
+    off = [f"zeta_{topic}" for topic in LEARNED[:2]]
+    about = {"command": sys.executable, "args": [str(BEHIND)], "disabledTools": off[:1], "excludeTools": off[1:]}
     search = LearnedToolSearch([], FakeEmbedder())
 
     async def story():
-        async with FastClient(mcp_front.front(servers, search)) as client:
+        async with FastClient(mcp_front.front(servers_of(tmp_path, office=about), search)) as client:
             await client.call_tool("search_tools", {"query": "do it"})
-            return await client.call_tool("call_tool", {"name": f"office_{name}"}, raise_on_error=False)
+            calls = [{"name": f"office_{name}"} for name in off]
+            return [await client.call_tool("call_tool", call, raise_on_error=False) for call in calls]
 
-    answer = asyncio.run(story())
+    answers = asyncio.run(story())
 
-    assert answer.is_error
-    assert f"office_{name}" not in search.names
+    assert [answer.is_error for answer in answers] == [True, True]
+    assert not set(search.names).intersection(f"office_{name}" for name in off)
     assert f"office_acme_{LEARNED[0]}" in search.names
 
 
@@ -479,16 +467,14 @@ def test_an_address_that_is_none_is_refused(tmp_path, capsys):
 
 def test_what_a_server_is_for_counts(tmp_path):
     """The description of a server in the file is part of the texts of its tools, and of no answer's description."""
-    about = {"command": sys.executable, "args": [str(BEHIND)], "description": "suites of a shipping company"}
-    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"office": about}}))
-    search = LearnedToolSearch([], FakeEmbedder())
-    catalog = tmp_path / "servers.json"
-    server = mcp_front.front(read_servers(catalog), search, about=mcp_front.described(catalog))
+    servers_of(tmp_path, office={"command": "office", "description": "suites of a shipping company"})
+    search, about = LearnedToolSearch([], FakeEmbedder()), mcp_front.described(tmp_path / "servers.json")
 
     async def story():
-        async with FastClient(server) as client:
-            found = await client.call_tool("search_tools", {"query": "shipping"})
-            return found.structured_content["result"][0]["description"]
+        listed = {"office": listing([tool("mail", description="Send it.")])}
+        async with FastClient(mcp_front.front(listed, search, about=about)) as client:
+            answer = await client.call_tool("search_tools", {"query": "shipping"})
+            return answer.structured_content["result"][0]["description"]
 
-    assert "shipping" not in asyncio.run(story())
+    assert asyncio.run(story()) == "Send it."
     assert all(card.text.endswith("office: suites of a shipping company") for card in search._index.cards)
