@@ -12,30 +12,11 @@ import uvicorn
 from fastmcp import Client, FastMCP
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
-from fastmcp.tools import Tool
 from tttembed_tools import LearnedToolSearch
 from tttembed_tools.hosts.fastmcp import learned_search
 
-from tests.catalogues import CATALOG, request
+from tests.catalogues import fastmcp_server, request
 from tttembed_rag.testing import FakeEmbedder, eventually
-
-
-def server_with(search, **options):
-    """A server with the tools of both suites: those of acme fail."""
-    server = FastMCP("suites")
-
-    def made(name):
-        def run() -> str:
-            if name.startswith("acme_"):
-                raise ToolError("not in this suite")
-            return name
-
-        return run
-
-    for name, text in CATALOG.items():
-        server.add_tool(Tool.from_function(made(name), name=name, description=text))
-    learned_search(server, search, k=4, **options)
-    return server
 
 
 @pytest.mark.parametrize(
@@ -59,7 +40,7 @@ def test_arguments_that_are_no_object_are_refused():
     """They reach no tool."""
 
     async def story():
-        async with Client(server_with(LearnedToolSearch([], FakeEmbedder()))) as client:
+        async with Client(fastmcp_server(LearnedToolSearch([], FakeEmbedder()))) as client:
             bad = ["3", "[1]", "to Ada", '{"to": ']
             calls = [{"name": "zeta_redmail", "arguments": text} for text in bad]
             return [(await client.call_tool("call_tool", call, raise_on_error=False)).is_error for call in calls]
@@ -72,13 +53,13 @@ def test_results_are_those_of_the_server():
     search = LearnedToolSearch([], FakeEmbedder())
 
     async def story():
-        async with Client(server_with(search)) as client:
+        async with Client(fastmcp_server(search)) as client:
             answer = await client.call_tool("call_tool", {"name": "zeta_redmail"})
             with pytest.raises(ToolError, match="not in this suite"):
                 await client.call_tool("acme_redmail", {})
-            return answer.data if answer.data is not None else answer.content[0].text
+            return answer.content[0].text
 
-    assert asyncio.run(story()) in ("zeta_redmail", {"result": "zeta_redmail"})
+    assert asyncio.run(story()) == "done"
     assert search.requests() == []
 
 
@@ -87,7 +68,7 @@ def test_outcomes_of_calls_elsewhere_are_reported():
     search = LearnedToolSearch([], FakeEmbedder())
 
     async def story():
-        async with Client(server_with(search, report=True)) as client:
+        async with Client(fastmcp_server(search, report=True)) as client:
             listed = [tool.name for tool in await client.list_tools()]
             for name in ("zeta_redmail", "acme_bluefile"):  # of which the search lists the first alone
                 await client.call_tool("search_tools", {"query": request("redmail")})
@@ -119,7 +100,7 @@ def test_calls_over_http_carry_the_source_of_their_header():
     search = LearnedToolSearch([], FakeEmbedder())
 
     async def story():
-        with served(server_with(search).http_app()) as url:
+        with served(fastmcp_server(search).http_app()) as url:
             for name in ("ann", "eve"):
                 async with Client(StreamableHttpTransport(url, headers={"X-TTT-Source": name})) as client:
                     await client.call_tool("search_tools", {"query": request("redmail")})
