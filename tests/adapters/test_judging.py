@@ -267,17 +267,17 @@ class TestSorters:
         for kept in (sorting.sort(sorter, documents, "find 17"), await sorting.asort(sorter, documents, "find 17")):
             assert (len(kept), kept[0]) == (3, expected)
 
-    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self, sorting):
+    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self, cascading):
         """A shared word leads by much, and nobody is asked; without one the judge puts the documents in order."""
         judge = knowing()
         certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60, (digest_of("passage 17"),)))
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
         cascade = Cascade(judge, depth=60, explore=1e-12)
-        documents, sorter = self.make(sorting, offsets=certified, top_n=3, cascade=cascade)
+        documents, sorter = self.make(cascading, offsets=certified, top_n=3, cascade=cascade)
 
         for query, first in (("find 17", "passage 17"), ("anything", max(TEXTS, key=likeness))):
-            for kept in (sorting.sort(sorter, documents, query), await sorting.asort(sorter, documents, query)):
-                assert sorting.texts(kept)[0] == first
+            for kept in (cascading.sort(sorter, documents, query), await cascading.asort(sorter, documents, query)):
+                assert cascading.texts(kept)[0] == first
         assert cascade.counts == {"repeated": 1, "skipped": 2, "reranked": 1, "explored": 0}
 
     async def test_documents_stand_as_they_came_where_nothing_is_published(self, sorting):
@@ -305,7 +305,7 @@ class TestSorters:
                 assert all(0.25 < sorting.likelihood(document) < 0.75 for document in found)
                 assert sorting.texts(found[:1]) == ["passage 17"] * bool(kept)
 
-    async def test_a_cascade_asks_about_no_list_that_the_floor_refuses(self, sorting):
+    async def test_a_cascade_asks_about_no_list_that_the_floor_refuses(self, cascading):
         """Once lists are certified to need no judge; before, and of texts that are explored, all lists are judged."""
         judge = knowing()
         floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (0.99,), 1.0, (0.99,), (0.04,))
@@ -315,9 +315,9 @@ class TestSorters:
             version = replace(of_words(), floor=floor, skips=skips)
             offsets = Offsets([version], width=WIDTH, settings={"judge": judge.fingerprint})
             cascade = Cascade(judge, depth=60, explore=explore)
-            documents, sorter = self.make(sorting, offsets=offsets, floor=0.05, cascade=cascade)
-            assert sorting.sort(sorter, documents, "anything") == []
-            assert await sorting.asort(sorter, documents, "something") == []
+            documents, sorter = self.make(cascading, offsets=offsets, floor=0.05, cascade=cascade)
+            assert cascading.sort(sorter, documents, "anything") == []
+            assert await cascading.asort(sorter, documents, "something") == []
             counts.append((cascade.counts["skipped"], cascade.counts["reranked"]))
 
         assert counts == [(2, 0), (0, 2), (0, 2)]

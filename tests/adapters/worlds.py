@@ -3,6 +3,7 @@
 from hashlib import sha256
 
 import numpy as np
+from tttembed_store import open_store
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
@@ -46,9 +47,19 @@ def of_task(task, vector, alpha=0.8):
     return Offset(scope="task", task=task, vector=np.asarray(vector), alpha=alpha, n=4, evidence=UNGATED)
 
 
-def everywhere(alpha):
+def everywhere(alpha=0.8):
     """A global offset of that dose."""
     return Offsets([Offset("global", np.array(drawn("offset")), alpha, 4, UNGATED)], width=WIDTH)
+
+
+BILLING = Offsets([of_task("billing", drawn("offset"))], width=WIDTH)
+
+
+def published(url, offsets):
+    """The *url* of a store, in which these offsets are live now."""
+    with open_store(url) as store:
+        store.registry.publish(offsets, by="test")
+    return url
 
 
 def of_words(task="default", texts=TEXTS, width=WIDTH):
