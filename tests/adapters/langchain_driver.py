@@ -59,7 +59,7 @@ class Scores(BaseCrossEncoder):
 class Driver:
     """LangChain's adapter."""
 
-    wrapper, argument, modules = "TTTEmbeddings", "embeddings", (langchain_tttembed,)
+    wrapper, argument, modules, kept = "TTTEmbeddings", "embeddings", (langchain_tttembed,), "top_n"
 
     def __init__(self, folder):
         self.folder = folder
@@ -201,6 +201,8 @@ class Driver:
 
 class Retrieving(Driver):
     """LangChain's adapter, with a retriever that sorts what it finds itself."""
+
+    kept = "k"
 
     def build(self, model, texts, kind="in_memory", postgres=None):
         self.store = super().build(model, texts, kind, postgres)

@@ -59,6 +59,7 @@ class Driver:
     """LlamaIndex's adapter."""
 
     wrapper, argument, modules = "TTTEmbedding", "embed_model", (tttembed, postprocessors, retrievers)
+    kept = "top_n"
 
     def __init__(self, folder):
         self.folder = folder
