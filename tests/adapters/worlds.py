@@ -11,6 +11,7 @@ from tttembed_rag.testing import FakeJudge
 
 WIDTH = 12
 TEXTS = [f"passage {i}" for i in range(60)]
+PAGES = ["wash wool cold", "boil the kettle", "river past the mill"]
 UNGATED = Evidence(4, None, None, "ungated", "made for a test")
 
 

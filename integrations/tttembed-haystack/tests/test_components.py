@@ -19,12 +19,10 @@ from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder 
 from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa: E402
 from tttembed_store.sql import open_store  # noqa: E402
 
-from tests.adapters.worlds import BILLING, WIDTH, of_words, published  # noqa: E402
+from tests.adapters.worlds import BILLING, PAGES, WIDTH, of_words, published  # noqa: E402
 from tttembed_rag import InputError, Offsets, context  # noqa: E402
 from tttembed_rag.errors import StoreError  # noqa: E402
 from tttembed_rag.offsets.rerankskips import Skips, digest_of  # noqa: E402
-
-TEXTS = ["wash wool cold", "boil the kettle", "river past the mill"]
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def found(texts):
 def pipeline_of(url):
     """Embed, retrieve, record."""
     documents = InMemoryDocumentStore()
-    embedded = MockDocumentEmbedder(dimension=WIDTH).run([Document(content=text) for text in TEXTS])["documents"]
+    embedded = MockDocumentEmbedder(dimension=WIDTH).run([Document(content=text) for text in PAGES])["documents"]
     documents.write_documents(embedded)
     pipeline = Pipeline()
     pipeline.add_component("embedder", TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, task="billing"))
@@ -82,8 +80,8 @@ def test_a_pipeline_steers_and_records(url):
     assert pipeline.get_component("recorder").log.flush()
 
     steered = BILLING.apply(np.array(base_of("wool")), task="billing")
-    scores = {text: float(np.array(base) @ steered) for text, base in zip(TEXTS, map(base_of, TEXTS), strict=True)}
-    assert [document.content for document in documents] == sorted(TEXTS, key=scores.get, reverse=True)
+    scores = {text: float(np.array(base) @ steered) for text, base in zip(PAGES, map(base_of, PAGES), strict=True)}
+    assert [document.content for document in documents] == sorted(PAGES, key=scores.get, reverse=True)
     with open_store(url) as store:
         assert (store.counts().queries, store.counts().pairs, store.counts().rewards) == (1, 3, 0)
 
@@ -107,17 +105,17 @@ def test_a_saved_pipeline_is_the_same(url):
 def test_retrievers_that_embed_nothing_are_as_before(url):
     """A search by words never asks for a vector: the offset has no way in."""
     documents = InMemoryDocumentStore()
-    documents.write_documents([Document(content=text) for text in TEXTS])
+    documents.write_documents([Document(content=text) for text in PAGES])
 
     with context(task="billing"):
         first, *_ = InMemoryBM25Retriever(documents).run("wool")["documents"]
 
-    assert first.content == TEXTS[0]  # by the release of Haystack, texts without the word follow
+    assert first.content == PAGES[0]  # by the release of Haystack, texts without the word follow
 
 
 def test_scores_of_a_ranker_become_rewards(url):
     """With a judge named, `Document.score` is its score on the declared scale; documents without one are left out."""
-    documents = [Document(content=text, score=score) for text, score in zip(TEXTS, (0.0, 3.0, None), strict=True)]
+    documents = [Document(content=text, score=score) for text, score in zip(PAGES, (0.0, 3.0, None), strict=True)]
     recorder = TTTRecorder(url, judge="ranker", scale="logit")
 
     answer = recorder.run("wool", documents, task="billing", tenant="acme", embedding=base_of("wool"))
@@ -125,7 +123,7 @@ def test_scores_of_a_ranker_become_rewards(url):
 
     assert answer["documents"] is documents
     with open_store(url) as store:
-        ids = [store.text_id(text) for text in ("wool", *TEXTS)]
+        ids = [store.text_id(text) for text in ("wool", *PAGES)]
         verdicts = store.history.verdicts("acme", judge="ranker", query_ids=[ids[0]])
         assert verdicts == {(ids[0], ids[1]): 0.5, (ids[0], ids[2]): pytest.approx(0.952574)}
         assert store.trusted("ranker")
@@ -135,7 +133,7 @@ def test_who_rated_documents_is_kept(url):
     """Two users rate one document of one query: both ratings reach the fit."""
     recorder = TTTRecorder(url, judge="user feedback", fingerprint="e")
     for user, score in (("ann", 1.0), ("eve", 0.0)):
-        rated = [Document(content=TEXTS[0], score=score, embedding=base_of(TEXTS[0]))]
+        rated = [Document(content=PAGES[0], score=score, embedding=base_of(PAGES[0]))]
         with context(source=user):
             recorder.run("wool", rated, embedding=base_of("wool"), source=None)
     assert recorder.log.flush()
@@ -199,7 +197,7 @@ class TestRanker:
     @pytest.fixture
     def store(self, sqlite_url):
         """A store whose task billing has a rescorer that counts shared words ten times as much as similarity."""
-        return published(sqlite_url, Offsets([of_words("billing", TEXTS)], width=WIDTH))
+        return published(sqlite_url, Offsets([of_words("billing", PAGES)], width=WIDTH))
 
     def test_in_a_pipeline_that_is_saved_and_loaded(self, store):
         """Embed, retrieve, rank: the document that shares words with the query comes first."""
@@ -215,10 +213,10 @@ class TestRanker:
     def test_a_run_names_its_task_and_how_many_are_kept(self, store):
         """Documents without scores stand as they came."""
         ranker = TTTRanker(store=store)
-        documents = found(TEXTS)
+        documents = found(PAGES)
         assert ranker.run("past the mill", documents)["documents"] == documents
         assert ranker.run("past the mill", documents, task="billing", top_k=1)["documents"] == [documents[2]]
-        unscored = [Document(content=text) for text in TEXTS]
+        unscored = [Document(content=text) for text in PAGES]
         assert ranker.run("past the mill", unscored, task="billing")["documents"] == unscored
         with pytest.raises(InputError, match="top_k: expected at least 1, got 0"):
             TTTRanker(store=store, top_k=0)
@@ -228,25 +226,25 @@ class TestRanker:
     def test_a_ranker_behind_it_is_asked_where_the_first_leads_by_little(self, store, monkeypatch):
         """Its verdicts sort the list; where words lead nobody is asked, but about the tenth that is explored."""
         monkeypatch.setattr("tttembed_rag.serving.cascade.secrets.token_bytes", bytes)  # which are not these two
-        certified = replace(of_words("billing", TEXTS), skips=Skips((5.0,), (0.001,), 60, (digest_of(TEXTS[2]),)))
+        certified = replace(of_words("billing", PAGES), skips=Skips((5.0,), (0.001,), 60, (digest_of(PAGES[2]),)))
         published(store, Offsets([certified], width=WIDTH, settings={"judge": "vowels"}))
         ranker = TTTRanker(store=store, task="billing", ranker=Vowels(), judge="vowels")
-        documents = found(TEXTS)
+        documents = found(PAGES)
 
         sure = ranker.run("past the mill", documents)["documents"]
         asked = ranker.run("zzz", documents)["documents"]
         assert sure[0] == documents[2]
-        assert [document.content for document in asked] == sorted(TEXTS, key=lambda text: -vowels(text))
+        assert [document.content for document in asked] == sorted(PAGES, key=lambda text: -vowels(text))
 
     def test_verdicts_of_a_ranker_behind_it_are_its_tenants(self, store):
         """Nothing is certified for the task yet: all of them are kept, by the ranker's name."""
         ranker = TTTRanker(store=store, task="legal", tenant="acme", ranker=Vowels(), judge="vowels")
-        ranker.run("zzz", found(TEXTS))
+        ranker.run("zzz", found(PAGES))
         ranker._sorter.cascade._verdicts.close()
 
         with open_store(store) as opened:
             kept = {tenant: opened.counts(tenant=tenant).rewards for tenant in ("acme", "")}
-        assert kept == {"acme": len(TEXTS), "": 0}
+        assert kept == {"acme": len(PAGES), "": 0}
 
     def test_a_ranker_behind_it_is_saved_and_needs_a_name(self, store):
         """A pipeline keeps the ranker with its settings; verdicts of nobody could not be told from others'."""
@@ -270,8 +268,8 @@ class TestRanker:
         """Once: what it leaves out keeps its place, as nobody knows what it is worth."""
         ranker = TTTRanker(store=store, task="billing", ranker=Vowels(top_k=2), judge="vowels")
         for query in ("one", "two"):
-            ranker.run(query, found(TEXTS))
-        assert caplog.text.count(f"ranker: expected {len(TEXTS)} documents, got 2: raise its top_k") == 1
+            ranker.run(query, found(PAGES))
+        assert caplog.text.count(f"ranker: expected {len(PAGES)} documents, got 2: raise its top_k") == 1
 
 
 def vowels(text):

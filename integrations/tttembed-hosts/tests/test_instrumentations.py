@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, Offset, Offsets, RewardLog, context
+from tests.adapters.worlds import PAGES, UNGATED
+from tttembed_rag import Offset, Offsets, RewardLog, context
 from tttembed_rag.testing import FakeEmbedder, FakeJudge, FakeLog
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")
@@ -15,7 +16,7 @@ trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: 
 from tttembed_store.spans.processor import TTTSpanProcessor  # noqa: E402 - it needs the SDK
 from tttembed_store.sql import open_store  # noqa: E402 - likewise
 
-DOCUMENTS = ["wash wool cold", "boil the kettle", "river past the mill", "wool shrinks when hot"]
+DOCUMENTS = [*PAGES, "wool shrinks when hot"]
 
 
 @contextmanager
@@ -160,10 +161,7 @@ class TestLlamaIndex:
         from llama_index.embeddings.tttembed import TTTEmbedding
         from llama_index.postprocessor.tttembed import RewardEventHandler
 
-        evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
-        offset = Offset("global", np.float32([0.5, -0.5, 0.2, 0]), 0.9, 9, evidence)
-        offsets = Offsets([offset], width=4)
-
+        offsets = Offsets([Offset("global", np.float32([0.5, -0.5, 0.2, 0]), 0.9, 9, UNGATED)], width=4)
         index = VectorStoreIndex.from_documents(
             [Document(text=text) for text in DOCUMENTS],
             embed_model=TTTEmbedding(MockEmbedding(embed_dim=4), offsets=offsets),

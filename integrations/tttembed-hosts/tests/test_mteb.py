@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tttembed_hosts.catalogue import PAPER_TASKS, from_task, load_collection, load_skillret
 from tttembed_hosts.mteb import OffsetEncoder, TwoPassSearch, offsets_digest
 
+from tests.adapters.worlds import UNGATED
 from tttembed_rag import Evidence, InputError, JudgeError, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.files import load_beir, load_vectors
@@ -125,9 +126,8 @@ def encoder():
 def offsets_for(task="LocalTask", *, alpha=0.9, seed=1, query_id=None):
     """One served offset in a random direction, large enough to change rankings."""
     vector = 3.0 * np.random.default_rng(seed).normal(size=WIDTH)
-    evidence = Evidence(4, None, None, "ungated", "for a test")
     scope = "query" if query_id else "task"
-    return Offsets([Offset(scope, vector, alpha, 4, evidence, task=task, query_id=query_id)], width=WIDTH)
+    return Offsets([Offset(scope, vector, alpha, 4, UNGATED, task=task, query_id=query_id)], width=WIDTH)
 
 
 def evaluated(model, task, **options):

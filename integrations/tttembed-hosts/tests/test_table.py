@@ -1,6 +1,6 @@
 """The table of docs/how-to/hosts.md: every line of use runs, and every cell names the test that proves it."""
 
-import ast
+import asyncio
 import re
 from pathlib import Path
 
@@ -8,15 +8,14 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tttembed_store import follow, open_store
+from tttembed_store import follow
 
-from tttembed_rag import Evidence, Offset, Offsets
+from tests.adapters.worlds import WIDTH, everywhere, published
 from tttembed_rag.cli import main
 from tttembed_rag.testing import FakeEmbedder, FakeLog
 
 REPO = Path(__file__).resolve().parents[3]
 TABLE = (REPO / "docs" / "how-to" / "hosts.md").read_text(encoding="utf-8").partition("\n## ")[0]
-WIDTH = 16
 
 LANGCHAIN, LLAMA = "integrations/langchain-tttembed/tests", "integrations/llama-index-embeddings-tttembed/tests"
 SEARCHING, TOOLS = "tests/adapters/test_searching.py", "integrations/tttembed-tools/tests"
@@ -149,25 +148,20 @@ def rows():
 def test_every_cell_is_proved():
     """Each host of the table has its three tests, and they are there."""
     assert [host for host, *_ in rows()] == list(PROOF)
-    missing = []
-    for host, proofs in PROOF.items():
-        for file, name in proofs:
-            tree = ast.parse((REPO / file).read_text(encoding="utf-8"))
-            found = {one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
-            missing += [(host, file, name)] * (name not in found)
+    missing = [
+        (host, file, name)
+        for host, proofs in PROOF.items()
+        for file, name in proofs
+        if not re.search(rf"^ *(async def|def|class) {name}\b", (REPO / file).read_text(encoding="utf-8"), re.MULTILINE)
+    ]
 
     assert missing == []
 
 
 @pytest.fixture
-def url(tmp_path):
-    """The URL of a store with a live version and a reward."""
-    url = f"sqlite:///{tmp_path / 'ttt.db'}"
-    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
-    offset = Offset("global", np.tile(np.float32([0.1, -0.1]), WIDTH // 2), 0.9, 9, evidence)
-    with open_store(url) as store:
-        store.registry.publish(Offsets([offset], width=WIDTH), by="test")
-    return url
+def url(sqlite_url):
+    """The URL of a store with a live version."""
+    return published(sqlite_url, everywhere())
 
 
 def langchain_model():
@@ -202,20 +196,42 @@ def pydantic_model():
 
 
 def chroma_function():
-    types = pytest.importorskip("chromadb.api.types", reason="Chroma is not installed")
+    pytest.importorskip("chromadb", reason="Chroma is not installed")
     from tttembed_hosts.chroma import ChromaEmbeddingFunction
 
-    class Words(types.EmbeddingFunction):
-        """Word vectors."""
+    from tests.adapters.chroma_driver import Words
 
-        def __init__(self):
-            """Nothing to set up."""
+    return {"ChromaEmbeddingFunction": ChromaEmbeddingFunction, "function": Words(WIDTH)}
 
-        def __call__(self, input):  # noqa: A002 - Chroma's name
-            """A vector each."""
-            return list(FakeEmbedder(width=WIDTH).embed_queries(input))
 
-    return {"ChromaEmbeddingFunction": ChromaEmbeddingFunction, "function": Words()}
+def lancedb_registry():
+    embeddings = pytest.importorskip("lancedb.embeddings", reason="LanceDB is not installed")
+    import tests.adapters.lancedb_driver  # noqa: F401 - importing it registers the function
+
+    return {"get_registry": embeddings.get_registry}
+
+
+def dspy_retriever():
+    dspy = pytest.importorskip("dspy", reason="DSPy is not installed")
+    from tttembed_hosts.dspy import steer
+
+    embedder = dspy.Embedder(FakeEmbedder(width=WIDTH).embed_queries, caching=False)
+    return {"steer": steer, "retriever": dspy.retrievers.Embeddings(corpus=["wool"], embedder=embedder, k=1)}
+
+
+def sentence_transformer():
+    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    from torch.nn import Sequential
+    from tttembed_hosts.sentence_transformers import TTTOffsets
+
+    return {"model": Sequential(), "TTTOffsets": TTTOffsets, "offsets": everywhere()}
+
+
+def of_module(model):
+    """The vector that the module of a model makes of ones."""
+    from torch import ones
+
+    return model[0].forward({"sentence_embedding": ones(1, WIDTH)}, task="query")["sentence_embedding"][0]
 
 
 # By host: what the line of use needs, and the vector that what it makes gives a query.
@@ -223,91 +239,30 @@ LINES = {
     "LangChain": (langchain_model, lambda made: made.embed_query("wool")),
     "LlamaIndex": (llama_index_model, lambda made: made.get_query_embedding("wool")),
     "Haystack": (haystack_model, lambda made: made.run("wool")["embedding"]),
+    "Pydantic AI": (pydantic_model, lambda made: asyncio.run(made.embed("wool", input_type="query")).embeddings[0]),
+    "LanceDB": (lancedb_registry, lambda made: made.compute_query_embeddings("wool")[0]),
     "Chroma": (chroma_function, lambda made: made.embed_query(["wool"])[0]),
+    "sentence-transformers": (sentence_transformer, of_module),
+    "DSPy": (dspy_retriever, lambda made: made.embedder(["wool"])[0]),
 }
 
 
 @pytest.mark.parametrize("host", list(LINES))
-def test_a_line_of_use_steers(host, url):
+def test_a_line_of_use_steers(host, url, monkeypatch):
     """The line as it is printed makes what steers: turned off, the same text has another vector."""
     use = next(use for name, use, *_ in rows() if name == host)
+    use = use.replace("inner=...", f"inner='words', options={{'width': {WIDTH}}}")  # the dots of LanceDB
     prepare, vector_of = LINES[host]
-    names = prepare() | {"follow": follow, "url": url}
 
-    steered = vector_of(eval(use, names))  # noqa: S307 - the line of our own document
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TTTEMBED_OFF", "1")
-        base = vector_of(eval(use, prepare() | {"follow": follow, "url": url}))  # noqa: S307 - the same
+    def vector():
+        return vector_of(eval(use, prepare() | {"follow": follow, "url": url}))  # noqa: S307 - our own document
+
+    steered = vector()
+    monkeypatch.setenv("TTTEMBED_OFF", "1")
+    base = vector()
 
     assert np.shape(steered) == np.shape(base) == (WIDTH,)
     assert not np.allclose(steered, base)
-
-
-def test_the_line_of_pydantic_ai_steers(url):
-    """Its calls are async."""
-    import asyncio
-
-    use = next(use for name, use, *_ in rows() if name == "Pydantic AI")
-    names = pydantic_model()
-    made = eval(use, names | {"follow": follow, "url": url})  # noqa: S307 - the line of our own document
-
-    vectors = [asyncio.run(one.embed("wool", input_type="query")).embeddings[0] for one in (made, names["model"])]
-
-    assert vectors[0] != vectors[1]
-
-
-@pytest.mark.slow
-def test_the_line_of_dspy_steers(url):
-    """A retriever with its corpus embedded is steered."""
-    dspy = pytest.importorskip("dspy", reason="DSPy is not installed")
-    from tttembed_hosts.dspy import QueryEmbedder, steer
-
-    words = FakeEmbedder(width=WIDTH).embed_queries
-    embedder = dspy.Embedder(words, caching=False)
-    retriever = dspy.retrievers.Embeddings(corpus=["wool"], embedder=embedder, k=1)
-    use = next(use for name, use, *_ in rows() if name == "DSPy")
-
-    made = eval(use, {"steer": steer, "retriever": retriever, "follow": follow, "url": url})  # noqa: S307
-
-    assert isinstance(made.embedder, QueryEmbedder)
-    assert not np.allclose(made.embedder(["wool"]), words(["wool"]))
-
-
-def test_the_line_of_lancedb_makes_a_function(url):
-    """The registry knows the name."""
-    embeddings = pytest.importorskip("lancedb.embeddings", reason="LanceDB is not installed")
-    import tttembed_hosts.lancedb  # noqa: F401 - importing it registers the function
-
-    if "words-of-the-table" not in embeddings.get_registry()._functions:
-
-        @embeddings.register("words-of-the-table")
-        class Words(embeddings.TextEmbeddingFunction):
-            def ndims(self):
-                return WIDTH
-
-            def generate_embeddings(self, texts):
-                return list(FakeEmbedder(width=WIDTH).embed_queries(texts))
-
-    use = next(use for name, use, *_ in rows() if name == "LanceDB").replace("...", "'words-of-the-table'")
-    made = eval(use, {"get_registry": embeddings.get_registry, "url": url})  # noqa: S307 - of our own document
-
-    assert not np.allclose(made.compute_query_embeddings("wool")[0], made.compute_source_embeddings(["wool"])[0])
-
-
-def test_the_line_of_sentence_transformers_runs():
-    """A module is added to a model."""
-    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    from torch.nn import Sequential
-    from tttembed_hosts.sentence_transformers import TTTOffsets
-
-    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
-    offsets = Offsets([Offset("global", np.ones(WIDTH, np.float32), 0.9, 9, evidence)], width=WIDTH)
-    model = Sequential()
-    use = next(use for name, use, *_ in rows() if name == "sentence-transformers")
-
-    eval(use, {"model": model, "TTTOffsets": TTTOffsets, "offsets": offsets})  # noqa: S307 - of our own document
-
-    assert isinstance(model[0], TTTOffsets)
 
 
 def test_the_line_of_spans_runs():
@@ -324,7 +279,7 @@ def test_the_line_of_spans_runs():
     provider.get_tracer("test").start_span("retrieve", attributes=attributes).end()
     provider.force_flush()
 
-    assert [one.query for one in log.calls] == ["wool"]
+    assert [call.query for call in log.calls] == ["wool"]
 
 
 @pytest.mark.parametrize(
@@ -337,7 +292,7 @@ def test_the_commands_of_the_table_exist(host):
     below = [word for word in rest if isinstance(command, click.Group) and word in command.list_commands(None)]
     options = [word for word in rest if word.startswith("--")]
 
-    said = CliRunner().invoke(main, [name, *below, "--help"]).output
+    output = CliRunner().invoke(main, [name, *below, "--help"]).output
 
     assert options
-    assert all(option in said for option in options)
+    assert all(option in output for option in options)
