@@ -111,18 +111,6 @@ class TestTaps:
 
         assert adapter.embed(model, "another") != QUERY
 
-    def test_scores_that_are_logged_under_another_task_are_told(self, adapter, caplog):
-        """A wrapper for one task and a tap for another change nothing, and one line names both tasks."""
-        live = LiveOffsets()
-        model, _ = build(adapter, live, task="scifact")
-        log = RewardLog("knowing", scale="logit")
-        adapter.record(adapter.tap(log, knowing()), "q", TEXTS[:6])
-        live.publish(fit(model.rewards(log), scope="task", gate=False))
-
-        assert [adapter.embed(model, "another") for _ in range(2)] == [QUERY] * 2
-        [message] = caplog.messages
-        assert ("'scifact'" in message, "'default'" in message) == (True, True)
-
 
 class TestObservers:
     """What retrievals leave."""
@@ -207,20 +195,6 @@ class TestRetrievers:
 
         assert adapter.ask(retriever, "q") == await adapter.aask(retriever, "q") == first
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
-
-    def test_a_judge_with_too_few_scores_is_told(self, adapter, caplog):
-        """Nobody knows which documents it means: the first search is served."""
-        judge = knowing()
-        judge.score = lambda *_: [0.5]
-        retriever, store = self.make(adapter, judge, k=10)
-
-        assert adapter.ask(retriever, "q") == adapter.texts(adapter.found(store, "q", 10))
-        assert "JudgeError: knowing: expected 10 scores, got 1" in caplog.text
-
-    def test_a_judge_that_abstains_changes_nothing(self, adapter):
-        retriever, store = self.make(adapter, knowing(lambda *_: None))
-
-        assert adapter.ask(retriever, "q") == adapter.texts(adapter.found(store, "q", 4))
 
     async def test_the_judge_reads_the_first_of_a_list_that_is_sorted_by_words(self, adapter, log):
         """A document from the end of the search is judged where it shares a word; without a rescorer it is not."""

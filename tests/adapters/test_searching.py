@@ -148,22 +148,6 @@ def test_documents_of_an_unknown_store_are_embedded_again(adapter):
     assert adapter.stored(SimpleNamespace(vector_store=object())) is None
 
 
-def test_a_search_ranks_by_the_base_score_and_the_offsets(adapter):
-    """A store over unchanged documents ranks by x·z + alpha v·z."""
-    documents = np.array([drawn(text) for text in TEXTS])
-    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
-    query = np.array(drawn("query: q")) / np.linalg.norm(drawn("query: q"))
-    last = int(np.argmin(documents @ query))
-    offsets = Offsets([of_task("t", 2 * documents[last])], width=WIDTH)
-    store = adapter.build(adapter.wrap(adapter.model(), offsets, task="t"), TEXTS)
-
-    found = adapter.texts(adapter.found(store, "q", len(TEXTS)))
-
-    order = np.argsort(-(documents @ query + 0.8 * 2 * documents @ documents[last]))
-    assert found == [TEXTS[i] for i in order]
-    assert found[0] == TEXTS[last]
-
-
 # Many callers
 
 TASKS = [f"task{i}" for i in range(WIDTH)]

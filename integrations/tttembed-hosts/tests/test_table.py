@@ -117,7 +117,7 @@ PROOF = {
     "Quepid, OpenSearch, TREC": (
         (f"{HOSTS}/test_judgments.py", "test_what_is_written_is_read_again"),
         (f"{HOSTS}/test_judgments.py", "test_a_store_is_written_by_the_command"),
-        (f"{HOSTS}/test_judgments.py", "test_ratings_of_quepid_are_read"),
+        (f"{HOSTS}/test_judgments.py", "test_ratings_are_read_as_teams_have_them"),
     ),
     "LangGraph, deepagents": (
         (f"{TOOLS}/test_langchain_memory.py", "test_cited_memories_helped"),

@@ -17,7 +17,6 @@ import tttembed_rag
 from tests.catalogues import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
 from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.offsets.offsets import Offsets
 from tttembed_rag.testing import FakeEmbedder, eventually
 
 # Searching
@@ -524,61 +523,21 @@ def test_tools_that_were_not_called_stay_unjudged(store, stored):
     assert (store.counts().rewards, store.counts().pairs) == (len(LEARNED), 10 * len(LEARNED))
 
 
-@pytest.fixture
-def interrupted(store, stored, monkeypatch):
-    """Gives a taught search over a store; what is *meanwhile* happens once while it learns."""
-
-    def interrupted(meanwhile):
-        events = [meanwhile]
-
-        def slowly(requests, index):
-            if events:
-                events.pop()(store)
-            return learn(requests, index)
-
-        monkeypatch.setattr("tttembed_tools.learning.learn", slowly)
-        teach(stored, LEARNED)
-        return stored
-
-    return interrupted
-
-
-@pytest.mark.slow
-def test_one_process_learns_for_a_tenant_at_a_time(store, interrupted):
-    """While one is at it, the other one gives way, and says so."""
-    lessons = []
-
-    def learn_too(store):
-        with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as other:
-            lessons.append(other.learn())
-
-    search = interrupted(learn_too)
-
-    assert search.learn().published
-    assert [lesson.reason for lesson in lessons] == ["another worker is at work for it"]
-    assert search.learn().reason == "nothing is new"
-    assert len(store.registry.versions()) == 1
-
-
-def test_what_is_forgotten_while_it_is_learned_from_is_not_served(store, interrupted):
+def test_what_is_forgotten_while_it_is_learned_from_is_not_served(store, stored, monkeypatch):
     """Nothing of it is published, and nothing is kept of what was learned from."""
-    lesson = interrupted(lambda store: store.forget(tenant="", by="ann")).learn()
+
+    def slowly(requests, index):
+        store.forget(tenant="", by="ann")
+        return learn(requests, index)
+
+    monkeypatch.setattr("tttembed_tools.learning.learn", slowly)
+    teach(stored, LEARNED)
+    lesson = stored.learn()
 
     assert not lesson.published
     assert "nothing was changed" in lesson.reason
     assert store.registry.versions() == []
     assert read_memory(store, "").learned == 0
-
-
-@pytest.mark.slow
-def test_what_gave_way_is_learned_by_the_next_pass(store, interrupted):
-    """Requests of which the lesson was not served, as a person published meanwhile, stay new."""
-    search = interrupted(lambda store: store.registry.publish(Offsets([], width=64), by="ann"))
-
-    assert not search.learn().published
-    assert search.learn().published
-    assert search.learn().reason == "nothing is new"
-    assert [version.by for version in store.registry.versions()] == ["worker", "ann"]
 
 
 def test_a_store_that_goes_away_costs_no_search(tmp_path, store, stored):
