@@ -4,11 +4,10 @@ Neither Weaviate nor Elasticsearch can be installed beside the tests. Their clie
 answer as theirs are documented to, defaults that lose vectors included.
 """
 
-import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 import numpy as np
 import psycopg
@@ -136,7 +135,7 @@ def weaviate_answers(name, vectors):
 
     def search(request, context):
         assert (request.collection, request.metadata.vector) == ("Manuals", True)
-        wanted = {uuid.UUID(one.value_text) for one in request.filters.filters or [request.filters]}
+        wanted = {uuid.UUID(clause.value_text) for clause in request.filters.filters or [request.filters]}
         results = []
         for key in sorted(wanted & vectors.keys())[: request.limit or 10]:
             result = MetadataResult(id=str(key), id_as_bytes=key.bytes)
@@ -152,32 +151,18 @@ def weaviate_answers(name, vectors):
     return search
 
 
-class Pages(BaseHTTPRequestHandler):
-    """What a client of Weaviate asks for as it connects: the version, and whether there is a login."""
-
-    def do_GET(self):
-        """A version, and no login."""
-        status, data = (200, b'{"version": "1.32.0", "modules": {}}') if self.path == "/v1/meta" else (404, b"")
-        self.send_response(status)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_):
-        """Say nothing."""
-
-
 @pytest.fixture
-def weaviate_client():
+def weaviate_client(serve):
     """`weaviate_client(search)` is a real client that is connected to a server with that procedure."""
     weaviate = pytest.importorskip("weaviate", reason="the client of Weaviate is not installed")
     import grpc
     from weaviate.proto.v1.search_get_pb2 import SearchReply, SearchRequest
 
-    with ExitStack() as ended, ThreadingHTTPServer(("127.0.0.1", 0), Pages) as pages:
-        thread = threading.Thread(target=pages.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        ended.callback(pages.shutdown)
+    def pages(path, *_):
+        """What a client asks for as it connects: the version, and whether there is a login."""
+        return (200, {}, {"version": "1.32.0", "modules": {}}) if path == "/v1/meta" else (404, {}, b"")
+
+    with ExitStack() as ended:
 
         def connected(search):
             server = grpc.server(ThreadPoolExecutor(1))
@@ -192,7 +177,9 @@ def weaviate_client():
             server.start()
             ended.callback(lambda: server.stop(0).wait())
             # Without its first checks, one of which asks a package index for the newest client.
-            client = weaviate.connect_to_local("127.0.0.1", pages.server_port, port, skip_init_checks=True)
+            client = weaviate.connect_to_local(
+                "127.0.0.1", urlsplit(serve(pages).url).port, port, skip_init_checks=True
+            )
             return ended.enter_context(client)
 
         yield connected

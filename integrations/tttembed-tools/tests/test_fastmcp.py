@@ -1,22 +1,17 @@
-"""The search transform of FastMCP, with a real server and a real client, in memory and over HTTP on loopback."""
+"""The search transform of FastMCP, with a real server and a real client."""
 
 import asyncio
-import threading
-from contextlib import contextmanager
 
 import pytest
 
 pytest.importorskip("fastmcp")
 
-import uvicorn
 from fastmcp import Client, FastMCP
-from fastmcp.client.transports import StreamableHttpTransport
-from fastmcp.exceptions import ToolError
 from tttembed_tools import LearnedToolSearch
 from tttembed_tools.hosts.fastmcp import learned_search
 
 from tests.catalogues import fastmcp_server, request
-from tttembed_rag.testing import FakeEmbedder, eventually
+from tttembed_rag.testing import FakeEmbedder
 
 
 @pytest.mark.parametrize(
@@ -48,21 +43,6 @@ def test_arguments_that_are_no_object_are_refused():
     assert asyncio.run(story()) == [True] * 4
 
 
-def test_results_are_those_of_the_server():
-    """What a tool answers, and how it fails, reaches the client as it was."""
-    search = LearnedToolSearch([], FakeEmbedder())
-
-    async def story():
-        async with Client(fastmcp_server(search)) as client:
-            answer = await client.call_tool("call_tool", {"name": "zeta_redmail"})
-            with pytest.raises(ToolError, match="not in this suite"):
-                await client.call_tool("acme_redmail", {})
-            return answer.content[0].text
-
-    assert asyncio.run(story()) == "done"
-    assert search.requests() == []
-
-
 def test_outcomes_of_calls_elsewhere_are_reported():
     """A third tool takes them, for tools that the client's own search listed; it is found by no search."""
     search = LearnedToolSearch([], FakeEmbedder())
@@ -79,33 +59,3 @@ def test_outcomes_of_calls_elsewhere_are_reported():
     assert asyncio.run(story()) == ["report_outcome", "search_tools", "call_tool"]
     assert [dict(past.outcomes) for past in search.requests()] == [{"zeta_redmail": 1.0}]
     assert "report_outcome" not in search.names
-
-
-@contextmanager
-def served(app):
-    """The address of an application that a real HTTP server runs in a thread."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, ws="none", log_level="error"))
-    running = threading.Thread(target=server.run)
-    running.start()
-    try:
-        eventually(lambda: server.started)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
-    finally:
-        server.should_exit = True
-        running.join(10)
-
-
-def test_calls_over_http_carry_the_source_of_their_header():
-    """The header of each client names it."""
-    search = LearnedToolSearch([], FakeEmbedder())
-
-    async def story():
-        with served(fastmcp_server(search).http_app()) as url:
-            for name in ("ann", "eve"):
-                async with Client(StreamableHttpTransport(url, headers={"X-TTT-Source": name})) as client:
-                    await client.call_tool("search_tools", {"query": request("redmail")})
-                    await client.call_tool("call_tool", {"name": "zeta_redmail"})
-
-    asyncio.run(story())
-
-    assert {past.source for past in search.requests()} == {"ann", "eve"}

@@ -6,7 +6,7 @@ from tttembed_tools import LearnedRecall
 from tttembed_tools.catalog import Card
 from tttembed_tools.index import Index
 
-from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request
+from tests.catalogues import CATALOG, LEARNED, UNSEEN, request
 from tttembed_rag import context
 from tttembed_rag.errors import InputError
 from tttembed_rag.testing import FakeEmbedder
@@ -80,20 +80,6 @@ def test_states_of_an_index_do_not_disturb_each_other():
         assert dict(index.rows) == dict(again.rows)
         for query in ("red door", "the key", "nothing"):
             np.testing.assert_allclose(index.scores(query, vectors[0], 0.35), again.scores(query, vectors[0], 0.35))
-
-
-def test_what_helped_one_user_moves_no_other():
-    """Each user learns alone."""
-    recall = remembering(["ada", "bob"])
-    with context(tenant="ada"):
-        help_with(recall, LEARNED)
-        assert recall.learn().published
-        assert first(recall, UNSEEN) > 0.6
-    with context(tenant="bob"):
-        before = first(recall, UNSEEN)
-    assert "" not in recall.learn_for_all()
-
-    assert before < 0.6
 
 
 @pytest.mark.parametrize(

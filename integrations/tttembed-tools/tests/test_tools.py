@@ -127,19 +127,6 @@ def test_tools_go_away(search):
 # Learning
 
 
-def test_requests_of_tools_never_called_get_better(search):
-    """What worked for thirty requests brings the right suite to the front for requests and tools never seen."""
-    before = first(search, UNSEEN)
-    teach(search, LEARNED)
-
-    lesson = search.learn()
-
-    assert lesson.published
-    assert lesson.requests == len(LEARNED)
-    assert before < 0.8
-    assert first(search, UNSEEN) > 0.6
-
-
 @pytest.mark.parametrize(("k", "failures"), [(2, True), (10, True), (10, False)])
 def test_failures_are_learned_from_beside_successes(search, k, failures):
     """An agent that reports everything that it was shown teaches as much as one that reports what worked."""
