@@ -196,15 +196,11 @@ def empty():
 
 
 @pytest.mark.parametrize("host", HOSTS, ids=NAMES)
-def test_an_agent_teaches_its_search_by_working(host, empty):
+async def test_an_agent_teaches_its_search_by_working(host, empty):
     """The model sees four tools of all; what it calls brings requests never made the right suite."""
     ask, seen = host(empty)
-
-    async def story():
-        for topic in LEARNED:
-            await ask(topic)
-
-    asyncio.run(story())
+    for topic in LEARNED:
+        await ask(topic)
     before = first(empty, UNSEEN)
     lesson = empty.learn()
 
@@ -217,18 +213,18 @@ def test_an_agent_teaches_its_search_by_working(host, empty):
 
 
 @pytest.mark.parametrize("host", HOSTS, ids=NAMES)
-def test_a_service_out_of_reach_says_nothing(host, empty):
+async def test_a_service_out_of_reach_says_nothing(host, empty):
     """A tool that cannot reach its service is no outcome; where the framework raises, its error is as it was."""
     ask, _ = host(empty, ConnectionError)
 
     with pytest.raises(ConnectionError, match="not in this suite") if host in RAISING else nullcontext():
-        asyncio.run(ask(LEARNED[0]))
+        await ask(LEARNED[0])
 
     assert not any(f"acme_{LEARNED[0]}" in past.outcomes for past in empty.requests())
 
 
 @pytest.mark.parametrize("host", HOSTS, ids=NAMES)
-def test_calls_carry_their_source(host, empty):
+async def test_calls_carry_their_source(host, empty):
     """The caller's context names who an agent works for, where several work at once."""
     ask, _ = host(empty)
 
@@ -236,10 +232,7 @@ def test_calls_carry_their_source(host, empty):
         with context(source=name):
             await ask(LEARNED[0])
 
-    async def both():
-        await asyncio.gather(of("ann"), of("eve"))
-
-    asyncio.run(both())
+    await asyncio.gather(of("ann"), of("eve"))
 
     assert {past.source for past in empty.requests()} == {"ann", "eve"}
 
