@@ -225,13 +225,6 @@ class TestChroma:
 
         assert float(distance) == pytest.approx(distances()[0][0], rel=1e-4)
 
-    def test_the_configuration_builds_the_same_function(self, function, url):
-        """There and back; no vector in it."""
-        config = function.get_config()
-
-        assert type(function).build_from_config(config).get_config() == config
-        assert config["store"] == url
-
     def test_wrapping_twice_is_refused(self, function):
         """An offset is added once."""
         with pytest.raises(InputError, match="inner: expected a function without offsets"):

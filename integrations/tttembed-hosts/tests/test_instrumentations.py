@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.adapters.worlds import PAGES, UNGATED
-from tttembed_rag import Offset, Offsets, RewardLog, context
-from tttembed_rag.testing import FakeEmbedder, FakeJudge, FakeLog
+from tttembed_rag import Offset, Offsets, context
+from tttembed_rag.testing import FakeEmbedder, FakeLog
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")
 
@@ -91,18 +91,6 @@ class TestLangChain:
         assert len(native.calls) == 6
         assert sorted(calls_of(tapped), key=repr) == sorted(calls_of(native), key=repr)
         assert {call.task for call in native.calls} == ({"billing"} if metadata else {None, "sales"})
-
-    def test_what_was_tapped_can_be_judged_and_learned(self, chain):
-        """Through a `RewardLog`: observe by spans, judge, and rewards are there for `fit`."""
-        judge, model = FakeJudge(), FakeEmbedder()
-        log = RewardLog.of(judge)
-        with instrumented("LangChain", log):
-            chain.invoke("Wash wool")
-        log.score_waiting(judge)
-
-        rewards = log.rewards(model.embed_query, model.embed_documents)
-
-        assert (len(rewards.query_vectors), len(rewards.values)) == (1, 4)
 
 
 @pytest.mark.slow
