@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import tttembed_rag
 from tests.adapters.conftest import MODULES, driver_of
+from tests.adapters.worlds import Words
 from tttembed_rag.cli import main
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
 
@@ -18,15 +19,6 @@ PAGES = [f"{kind} on {topic}" for topic in [*TOPICS, "taxes"] for kind in ("manu
 QUESTIONS = [f"how do {topic} work" for topic in TOPICS]
 TAXES = "how do taxes work"
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-
-
-class Words:
-    """The vectors of a fake, as the models of all hosts ask for them."""
-
-    def query(self, text):
-        return FakeEmbedder().embed_query(text)
-
-    document = query
 
 
 def knowing():

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine
 
 from tests.adapters.conftest import driver_of
-from tests.adapters.worlds import TEXTS, WIDTH, Vectors, drawn, everywhere, knowing, of_task
+from tests.adapters.worlds import CARRYING, POINTING, TASKS, TEXTS, WIDTH, Vectors, drawn, everywhere, knowing
 from tttembed_rag import LiveOffsets, Offsets, RewardLog, TextVectors, context
 
 QUERIES = [f"question {i}" for i in range(8)]
@@ -150,16 +150,11 @@ def test_documents_of_an_unknown_store_are_embedded_again(adapter):
 
 # Many callers
 
-TASKS = [f"task{i}" for i in range(WIDTH)]
-
 
 @pytest.fixture
 def shared(adapter):
-    """A store of one document per task, where every query lies near the first, and each task's offset at its own."""
-    axes = np.eye(WIDTH)
-    model = adapter.model(Vectors((axes[0] + 0.1).tolist(), dict(zip(TASKS, axes.tolist(), strict=True))))
-    offsets = Offsets([of_task(task, 4 * axis, 0.9) for task, axis in zip(TASKS, axes, strict=True)], width=WIDTH)
-    return adapter.build(adapter.wrap(model, offsets), TASKS)
+    """A store of one document per task."""
+    return adapter.build(adapter.wrap(adapter.model(POINTING), CARRYING), TASKS)
 
 
 def test_threads_search_under_their_own_task(adapter, shared):

@@ -2,30 +2,14 @@
 
 import logging
 
-import numpy as np
 import pytest
 from langchain_community.vectorstores.rocksetdb import Rockset
-from langchain_core.embeddings import Embeddings
 from langchain_tttembed import TTTEmbeddings
 from langgraph.store.memory import InMemoryStore
 
-from tests.adapters.worlds import of_task
-from tttembed_rag import Offsets, context
-
-TASKS = [f"task{i}" for i in range(32)]
-WIDTH = len(TASKS)
-# The offset of a task carries every query to the document of that task.
-OFFSETS = Offsets([of_task(task, 9 * np.eye(WIDTH)[i], 1.0) for i, task in enumerate(TASKS)], width=WIDTH)
-
-
-class Naming(Embeddings):
-    """Documents are their task's axis; every query points to the first."""
-
-    def embed_documents(self, texts):
-        return [np.eye(WIDTH)[TASKS.index(text)].tolist() for text in texts]
-
-    def embed_query(self, text):
-        return np.eye(WIDTH)[0].tolist()
+from tests.adapters.langchain_driver import Model
+from tests.adapters.worlds import CARRYING, POINTING, TASKS, WIDTH
+from tttembed_rag import context
 
 
 class Offline(Rockset):
@@ -43,7 +27,7 @@ class Offline(Rockset):
 
 @pytest.fixture
 def wrapped():
-    return TTTEmbeddings(Naming(), offsets=OFFSETS)
+    return TTTEmbeddings(Model(POINTING), offsets=CARRYING)
 
 
 def graph_store(embeddings):

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from tests.adapters.worlds import PAGES, UNGATED
+from tests.adapters.worlds import PAGES, UNGATED, Words
 from tttembed_rag import Offset, Offsets, context
-from tttembed_rag.testing import FakeEmbedder, FakeLog
+from tttembed_rag.testing import FakeLog
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")
 
@@ -49,24 +49,12 @@ class TestLangChain:
         pytest.importorskip("langchain_classic", reason="LangChain is not installed")
         from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
         from langchain_classic.retrievers.document_compressors import EmbeddingsFilter
-        from langchain_core.embeddings import Embeddings
         from langchain_core.runnables import RunnableLambda
         from langchain_core.vectorstores import InMemoryVectorStore
 
-        fake = FakeEmbedder()
+        from tests.adapters.langchain_driver import Model
 
-        class Words(Embeddings):
-            """Vectors of the words of a text."""
-
-            def embed_query(self, text):
-                """One vector."""
-                return list(map(float, fake.embed_query(text)))
-
-            def embed_documents(self, texts):
-                """A vector each."""
-                return [self.embed_query(text) for text in texts]
-
-        words = Words()
+        words = Model(Words())
         stores = [InMemoryVectorStore(words) for _ in range(2)]
         for part, into in enumerate(stores):
             into.add_texts([f"{text} {part}" for text in DOCUMENTS])
