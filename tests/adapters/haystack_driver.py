@@ -91,7 +91,7 @@ class Driver:
         pipeline.connect("embedder.embedding", "retriever.query_embedding")
         return pipeline
 
-    def found(self, pipeline, query, k=4):
+    def hits(self, pipeline, query, k=4):
         return pipeline.run({"embedder": {"text": query}, "retriever": {"top_k": k}})["retriever"]["documents"]
 
     def texts(self, documents):

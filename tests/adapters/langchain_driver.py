@@ -123,10 +123,10 @@ class Driver:
         postgres = pytest.importorskip("langchain_postgres", reason=MISSING)
         return postgres.PGVector(model, connection=engine, collection_name=uuid.uuid4().hex)
 
-    def found(self, store, query, k=4):
+    def hits(self, store, query, k=4):
         return store.as_retriever(search_kwargs={"k": k}).invoke(query)
 
-    async def afound(self, store, query, k=4):
+    async def ahits(self, store, query, k=4):
         return await store.as_retriever(search_kwargs={"k": k}).ainvoke(query)
 
     def texts(self, documents):

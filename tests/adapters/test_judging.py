@@ -125,16 +125,16 @@ class TestObservers:
     async def test_a_retrieval_waits_for_a_judge_under_its_task(self, adapter, observer, log):
         """Its own task comes first, then the caller's; sync and async. The documents are those of a search."""
         _, store = build(adapter)
-        expected = adapter.texts(adapter.found(store, "s", 3))
+        expected = adapter.texts(adapter.hits(store, "s", 3))
         log.calls.clear()
         with context(task="billing"):
-            found = [adapter.observe(observer, store, "q"), await adapter.aobserve(observer, store, "r")]
-            found.append(adapter.observe(observer, store, "s", task="shipping"))
+            hits = [adapter.observe(observer, store, "q"), await adapter.aobserve(observer, store, "r")]
+            hits.append(adapter.observe(observer, store, "s", task="shipping"))
 
         assert [(call.task, call.query, list(call.documents), call.scores) for call in log.calls] == [
             (task, query, expected, None) for task, query in (("billing", "q"), ("billing", "r"), ("shipping", "s"))
         ]
-        assert [adapter.texts(documents) for documents in found] == [expected] * 3
+        assert [adapter.texts(documents) for documents in hits] == [expected] * 3
 
     def test_what_is_no_log_is_refused(self, adapter):
         with pytest.raises(InputError, match=r"^log: expected a RewardLog or a StoreLog, got str$"):
@@ -146,10 +146,10 @@ class TestObservers:
         log.note = log.observe = None
         _, store = build(adapter)
         observer = adapter.observer(log)
-        found = adapter.observe(observer, store, "q")
+        hits = adapter.observe(observer, store, "q")
         adapter.off(observer)
 
-        assert len(found) == 3
+        assert len(hits) == 3
         (record,) = caplog.records
         assert record.name.partition(".")[0] in {"langchain_tttembed", "llama_index"}
 
@@ -165,13 +165,13 @@ class TestRetrievers:
     async def test_a_second_search_beats_reranking(self, adapter):
         """With the same verdicts two passes reach further and serve the meaning better; sync and async."""
         retriever, store = self.make(adapter, k=10)
-        first = adapter.texts(adapter.found(store, "q", 10))
+        first = adapter.texts(adapter.hits(store, "q", 10))
 
-        found = adapter.ask(retriever, "q")
+        hits = adapter.ask(retriever, "q")
 
-        assert set(found) - set(first)
-        assert np.mean([*map(likeness, found)]) > np.mean([*map(likeness, first)])
-        assert await adapter.aask(retriever, "q") == found
+        assert set(hits) - set(first)
+        assert np.mean([*map(likeness, hits)]) > np.mean([*map(likeness, first)])
+        assert await adapter.aask(retriever, "q") == hits
 
     def test_rewards_are_learned_from_the_vector_of_the_search(self, adapter):
         log = RewardLog("knowing", scale="logit")
@@ -191,7 +191,7 @@ class TestRetrievers:
     async def test_a_judge_that_is_away_costs_nothing(self, adapter, caplog):
         """The documents of the first search are returned in its order, and the log says why."""
         retriever, store = self.make(adapter, knowing(error=TimeoutError()))
-        first = adapter.texts(adapter.found(store, "q", 4))
+        first = adapter.texts(adapter.hits(store, "q", 4))
 
         assert adapter.ask(retriever, "q") == await adapter.aask(retriever, "q") == first
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
@@ -212,7 +212,7 @@ class TestRetrievers:
         assert supplied[0] > supplied[1]
 
     @pytest.mark.parametrize(
-        ("options", "said"),
+        ("options", "message"),
         [
             ({"judge": len}, r"judge: expected an object with score.* got builtin_function_or_method .*RubricJudge"),
             ({"log": RewardLog("somebody")}, "log: expected one for knowing, got one for somebody"),
@@ -220,8 +220,8 @@ class TestRetrievers:
             ({"k": 0}, "k|top_n"),
         ],
     )
-    def test_wrong_parts_are_refused(self, adapter, options, said):
-        with pytest.raises(ValueError, match=said):
+    def test_wrong_parts_are_refused(self, adapter, options, message):
+        with pytest.raises(ValueError, match=message):
             self.make(adapter, **options)
 
 
@@ -232,7 +232,7 @@ class TestSorters:
     def make(sorting, task="default", offsets=None, **options):
         """Sixty documents of a search, and what sorts them by the words of a task."""
         model, store = build(sorting, offsets or Offsets([of_words(task)], width=WIDTH))
-        return sorting.found(store, "find 17", 60), sorting.sorter(model, **options)
+        return sorting.hits(store, "find 17", 60), sorting.sorter(model, **options)
 
     async def test_documents_that_share_words_come_first(self, sorting):
         """As they came; sync and async."""
@@ -271,13 +271,13 @@ class TestSorters:
             floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (cut,), 1.0, (cut,), (0.04,))
             offsets = Offsets([replace(of_words(), floor=floor)], width=WIDTH)
             documents, sorter = self.make(sorting, offsets=offsets, floor=0.05)
-            for found in (
+            for hits in (
                 sorting.sort(sorter, documents, "find 17"),
                 await sorting.asort(sorter, documents, "find 17"),
             ):
-                assert len(found) == kept
-                assert all(0.25 < sorting.likelihood(document) < 0.75 for document in found)
-                assert sorting.texts(found[:1]) == ["passage 17"] * bool(kept)
+                assert len(hits) == kept
+                assert all(0.25 < sorting.likelihood(document) < 0.75 for document in hits)
+                assert sorting.texts(hits[:1]) == ["passage 17"] * bool(kept)
 
     async def test_a_cascade_asks_about_no_list_that_the_floor_refuses(self, cascading):
         """Once lists are certified to need no judge; before, and of texts that are explored, all lists are judged."""

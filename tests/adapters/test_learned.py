@@ -83,10 +83,10 @@ def test_a_real_cross_encoder_says_the_same_everywhere(tmp_path):
     lines = (SHARED / "data" / "chroma-chunks" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[:24]
     texts = [json.loads(line)["text"][:300] for line in lines]
     spec = f"cross-encoder:{SHARED / 'models' / 'ce-minilm-multi'}"
-    said = []
+    sentences = []
     for name in ("langchain", "llama_index"):
         ttt, search, _ = driver_of(name, tmp_path).learned("minilm", spec, texts, k=4)
         ttt.ask([text[150:220] for text in texts[:16]], search)
-        said.append(str(ttt.learn()))
+        sentences.append(str(ttt.learn()))
 
-    assert said == [tried(tmp_path, ttt.log, spec, "minilm")] * 2
+    assert sentences == [tried(tmp_path, ttt.log, spec, "minilm")] * 2

@@ -164,7 +164,7 @@ def test_threads_search_under_their_own_task(adapter, shared):
     def ask(number):
         with context(task=TASKS[number % WIDTH]):
             together.wait()
-            return {adapter.texts(adapter.found(shared, "q", 1))[0] for _ in range(10)}
+            return {adapter.texts(adapter.hits(shared, "q", 1))[0] for _ in range(10)}
 
     with ThreadPoolExecutor(32) as pool:
         assert list(pool.map(ask, range(32))) == [{TASKS[number % WIDTH]} for number in range(32)]
@@ -177,8 +177,8 @@ async def test_asyncio_tasks_search_under_their_own_task(adapter, shared):
         task = TASKS[number % WIDTH] if number % 5 else None
         with context(task=task):
             await asyncio.sleep(0)
-            return task or TASKS[0], adapter.texts(await adapter.afound(shared, "q", 1))[0]
+            return task or TASKS[0], adapter.texts(await adapter.ahits(shared, "q", 1))[0]
 
     answers = await asyncio.gather(*(ask(number) for number in range(200)))
 
-    assert [found for _, found in answers] == [expected for expected, _ in answers]
+    assert [hit for _, hit in answers] == [expected for expected, _ in answers]

@@ -51,8 +51,8 @@ class Asking(BaseRetriever):
     inner: BaseRetriever
 
     def _get_relevant_documents(self, query, *, run_manager):
-        found = self.inner.invoke(query, {"callbacks": run_manager.get_child()})
-        return [Document(f"extract of {document.page_content}") for document in found[:1]]
+        hits = self.inner.invoke(query, {"callbacks": run_manager.get_child()})
+        return [Document(f"extract of {document.page_content}") for document in hits[:1]]
 
 
 class Broken(BaseRetriever):
@@ -108,10 +108,12 @@ class TestRecordingCrossEncoder:
         assert len(RecordingCrossEncoder(Short(), log).score(PAIRS)) == 1
         assert f"expected a score for each of {len(PAIRS)} pairs, got 1" in caplog.text
 
-    @pytest.mark.parametrize(("source", "said", "trusted"), [("", None, True), ("", False, False), (None, None, None)])
-    def test_the_judge_is_declared(self, source, said, trusted):
+    @pytest.mark.parametrize(
+        ("source", "declared", "trusted"), [("", None, True), ("", False, False), (None, None, None)]
+    )
+    def test_the_judge_is_declared(self, source, declared, trusted):
         """Its order is served; not where scores are those of sources, nor where something else was said."""
-        logs = [RewardLog("judge", trusted=said) for _ in range(2)]
+        logs = [RewardLog("judge", trusted=declared) for _ in range(2)]
         RecordingCrossEncoder(Lengths(), logs[0], source=source)
         RecordingCompressor(compressor=BestOnly(), log=logs[1], source=source)
 
@@ -119,16 +121,16 @@ class TestRecordingCrossEncoder:
         by = [tap.__name__ * bool(trusted) for tap in (RecordingCrossEncoder, RecordingCompressor)]
         assert [log.declared_by for log in logs] == by
 
-    @pytest.mark.parametrize("given", [list, iter])
+    @pytest.mark.parametrize("kind", [list, iter])
     @pytest.mark.parametrize("answer", [list, lambda scores: map(float, scores), iter])
-    def test_scores_pass_through_and_are_kept(self, log, wrapped, given, answer):
+    def test_scores_pass_through_and_are_kept(self, log, wrapped, kind, answer):
         """Lazy ones of lazy pairs too: a map, as models with several labels give, reaches the caller and the log."""
 
         class Lazy(BaseCrossEncoder):
             def score(self, text_pairs):
                 return answer(Lengths().score(text_pairs))
 
-        scores = list(RecordingCrossEncoder(Lazy(), log).score(given(PAIRS)))
+        scores = list(RecordingCrossEncoder(Lazy(), log).score(kind(PAIRS)))
 
         assert scores == Lengths().score(PAIRS)
         assert wrapped.rewards(log).values.tolist() == scores
@@ -208,8 +210,8 @@ class TestRewardCallbackHandler:
 
         Asking(inner=Asking(inner=retriever)).invoke("q", {"callbacks": [handler]})
 
-        found = [document.page_content for document in retriever.invoke("q")]
-        assert [list(call.documents) for call in log.calls] == [found]
+        hits = [document.page_content for document in retriever.invoke("q")]
+        assert [list(call.documents) for call in log.calls] == [hits]
         assert not handler._pending
 
     def test_documents_that_can_be_read_once_are_left_to_the_caller(self, caplog):
@@ -221,9 +223,9 @@ class TestRewardCallbackHandler:
 
         log = FakeLog("judge")
 
-        found = Lazy().invoke("q", {"callbacks": [RewardCallbackHandler(log)]})
+        hits = Lazy().invoke("q", {"callbacks": [RewardCallbackHandler(log)]})
 
-        assert [document.page_content for document in found] == TEXTS
+        assert [document.page_content for document in hits] == TEXTS
         assert log.calls == []
         assert "retrieved documents were not recorded: InputError: documents: expected a list" in caplog.text
 

@@ -102,39 +102,39 @@ class TestRescoringCompressor:
         vectors = Vectors(QUERY, {text: drawn(text) for text in TEXTS})
         embeddings = TTTEmbeddings(Model(vectors), offsets=Offsets([of_words(task)], width=WIDTH))
         store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
-        found = store.similarity_search("find 17", k=60)
-        return found, RescoringCompressor(embeddings=embeddings, **settings), store
+        hits = store.similarity_search("find 17", k=60)
+        return hits, RescoringCompressor(embeddings=embeddings, **settings), store
 
     @pytest.mark.parametrize(("task", "supplied"), [("default", 60), ("another", 0)])
     def test_nothing_is_embedded_that_the_store_has_or_nobody_needs(self, task, supplied):
         """Vectors come from the store, and none where nothing is published for the task."""
-        found, compressor, store = self.chain(task=task)
+        hits, compressor, store = self.chain(task=task)
         compressor.vectors = TextVectors(stored=stored_vectors(store))
-        compressor.compress_documents(found, "find 17")
+        compressor.compress_documents(hits, "find 17")
 
         assert (compressor.vectors.supplied, compressor.vectors.embedded) == (supplied, 0)
 
     async def test_the_metadata_of_a_call_names_the_task(self):
-        found, compressor, _ = self.chain(task="numbers", top_n=3)
+        hits, compressor, _ = self.chain(task="numbers", top_n=3)
         named = CallbackManager([], metadata={"tttembed_task": "numbers"})
-        assert compressor.compress_documents(found, "find 17", named)[0].page_content == "passage 17"
-        assert (await compressor.acompress_documents(found, "find 17", named))[0].page_content == "passage 17"
-        assert compressor.compress_documents(found, "find 17", CallbackManager([])) == found[:3]
+        assert compressor.compress_documents(hits, "find 17", named)[0].page_content == "passage 17"
+        assert (await compressor.acompress_documents(hits, "find 17", named))[0].page_content == "passage 17"
+        assert compressor.compress_documents(hits, "find 17", CallbackManager([])) == hits[:3]
 
     async def test_documents_may_come_one_by_one(self):
         """A generator is sorted as a list is."""
-        found, compressor, _ = self.chain()
+        hits, compressor, _ = self.chain()
 
-        assert compressor.compress_documents(iter(found), "find 17") == compressor.compress_documents(found, "find 17")
-        assert len(await compressor.acompress_documents(iter(found), "find 17")) == len(found)
+        assert compressor.compress_documents(iter(hits), "find 17") == compressor.compress_documents(hits, "find 17")
+        assert len(await compressor.acompress_documents(iter(hits), "find 17")) == len(hits)
 
     async def test_a_failure_costs_the_order_alone(self, caplog):
         """A model that is away, or documents in another order than that of similarity."""
-        found, compressor, _ = self.chain()
-        unknown = [*found, found[0].model_copy(update={"page_content": "of another store"})]
+        hits, compressor, _ = self.chain()
+        unknown = [*hits, hits[0].model_copy(update={"page_content": "of another store"})]
         assert compressor.compress_documents(unknown, "find 17") == unknown
         assert await compressor.acompress_documents(unknown, "find 17") == unknown
-        assert compressor.compress_documents(found[::-1], "find 17") == found[::-1]
+        assert compressor.compress_documents(hits[::-1], "find 17") == hits[::-1]
         (message,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
         assert message.startswith("61 documents stand as they came: KeyError")
 
@@ -146,15 +146,15 @@ class TestEqualTexts:
     @pytest.mark.parametrize("again", [[0, 1, 2], [1, 0, 2], [1, 2], [2, 3, 0]])
     async def test_each_is_cited_once(self, second_pass, again):
         """What the searches found, whatever the second one found again."""
-        found = [Document("pay by card", metadata={"source": name}) for name in "ab"]
-        found += [Document("pay by cash", metadata={"source": "c"}), Document("pay later", metadata={"source": "d"})]
+        hits = [Document("pay by card", metadata={"source": name}) for name in "ab"]
+        hits += [Document("pay by cash", metadata={"source": "c"}), Document("pay later", metadata={"source": "d"})]
 
         class Store(Elsewhere):
             searches = 0
 
             def similarity_search_by_vector(self, embedding, k=4, **kwargs):
                 Store.searches += 1
-                return found[:3] if Store.searches % 2 or not second_pass else [found[place] for place in again]
+                return hits[:3] if Store.searches % 2 or not second_pass else [hits[place] for place in again]
 
         wrapped = TTTEmbeddings(Model(Vectors(QUERY)), offsets=Offsets([], width=WIDTH))
         judge = knowing(lambda _, text: len(text) % 3 / 3)

@@ -106,10 +106,10 @@ class TestRewardPostprocessor:
         """A judge that declines some orders the others among themselves."""
         unclear = texts(nodes)[::2]
         judge = knowing(lambda _, text: None if text in unclear else 30 * likeness(text))
-        found = RewardPostprocessor(RewardLog.of(judge), judge).postprocess_nodes(nodes, query_str="q")
+        reranked = RewardPostprocessor(RewardLog.of(judge), judge).postprocess_nodes(nodes, query_str="q")
 
-        assert found[::2] == nodes[::2]
-        assert found[1].score >= found[3].score >= found[5].score
+        assert reranked[::2] == nodes[::2]
+        assert reranked[1].score >= reranked[3].score >= reranked[5].score
 
     @pytest.mark.parametrize("asynchronous", [True, False])
     async def test_a_judge_that_is_away_costs_nothing(self, log, nodes, asynchronous, caplog):

@@ -36,7 +36,7 @@ def base_of(text):
     return MockTextEmbedder(dimension=WIDTH).run(text=text)["embedding"]
 
 
-def found(texts):
+def hits(texts):
     """Documents as a retriever gives them."""
     return [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(texts)]
 
@@ -213,7 +213,7 @@ class TestRanker:
     def test_a_run_names_its_task_and_how_many_are_kept(self, store):
         """Documents without scores stand as they came."""
         ranker = TTTRanker(store=store)
-        documents = found(PAGES)
+        documents = hits(PAGES)
         assert ranker.run("past the mill", documents)["documents"] == documents
         assert ranker.run("past the mill", documents, task="billing", top_k=1)["documents"] == [documents[2]]
         unscored = [Document(content=text) for text in PAGES]
@@ -229,17 +229,17 @@ class TestRanker:
         certified = replace(of_words("billing", PAGES), skips=Skips((5.0,), (0.001,), 60, (digest_of(PAGES[2]),)))
         published(store, Offsets([certified], width=WIDTH, settings={"judge": "vowels"}))
         ranker = TTTRanker(store=store, task="billing", ranker=Vowels(), judge="vowels")
-        documents = found(PAGES)
+        documents = hits(PAGES)
 
         sure = ranker.run("past the mill", documents)["documents"]
-        asked = ranker.run("zzz", documents)["documents"]
+        reranked = ranker.run("zzz", documents)["documents"]
         assert sure[0] == documents[2]
-        assert [document.content for document in asked] == sorted(PAGES, key=lambda text: -vowels(text))
+        assert [document.content for document in reranked] == sorted(PAGES, key=lambda text: -vowels(text))
 
     def test_verdicts_of_a_ranker_behind_it_are_its_tenants(self, store):
         """Nothing is certified for the task yet: all of them are kept, by the ranker's name."""
         ranker = TTTRanker(store=store, task="legal", tenant="acme", ranker=Vowels(), judge="vowels")
-        ranker.run("zzz", found(PAGES))
+        ranker.run("zzz", hits(PAGES))
         ranker._sorter.cascade._verdicts.close()
 
         with open_store(store) as opened:
@@ -268,7 +268,7 @@ class TestRanker:
         """Once: what it leaves out keeps its place, as nobody knows what it is worth."""
         ranker = TTTRanker(store=store, task="billing", ranker=Vowels(top_k=2), judge="vowels")
         for query in ("one", "two"):
-            ranker.run(query, found(PAGES))
+            ranker.run(query, hits(PAGES))
         assert caplog.text.count(f"ranker: expected {len(PAGES)} documents, got 2: raise its top_k") == 1
 
 

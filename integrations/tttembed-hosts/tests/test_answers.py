@@ -50,13 +50,13 @@ class Langfuse:
             self.score(1, False, authorUserId="annotator"),
             self.score(1, "a category", dataType="CATEGORICAL"),
         ]
-        self.asked, self.reply = [], None
+        self.pages, self.reply = [], None
 
     @staticmethod
-    def observation(number, asked, found, **more):
+    def observation(number, query, documents, **more):
         """A retriever of a trace, as the API shows it."""
         fields = {"id": f"o{number}", "traceId": TRACES[number], "startTime": WHEN, "projectId": "p"}
-        return fields | {"parentObservationId": None, "type": "RETRIEVER", "input": asked, "output": found, **more}
+        return fields | {"parentObservationId": None, "type": "RETRIEVER", "input": query, "output": documents, **more}
 
     @staticmethod
     def score(number, value, **more):
@@ -72,18 +72,18 @@ class Langfuse:
     def __call__(self, path, _, __):
         """One page."""
         parts = urlsplit(path)
-        asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        self.asked.append((parts.path, asked))
+        options = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        self.pages.append((parts.path, options))
         if self.reply is not None:
             return self.reply
         if parts.path == "/api/public/v2/observations":
-            rows = self.observations if asked["type"] == "RETRIEVER" else []
+            rows = self.observations if options["type"] == "RETRIEVER" else []
         elif parts.path == "/api/public/v3/scores":
-            rows = [score for score in self.scores if score["name"] == asked["name"]]
+            rows = [score for score in self.scores if score["name"] == options["name"]]
         else:
             return 404, {}, {"message": "not here"}
-        begin = int(asked.get("cursor", 0))
-        end = begin + min(2, int(asked["limit"]))
+        begin = int(options.get("cursor", 0))
+        end = begin + min(2, int(options["limit"]))
         meta = {"limit": 2} | ({"cursor": str(end)} if end < len(rows) else {})
         return 200, {}, {"data": rows[begin:end], "meta": meta}
 
@@ -121,7 +121,7 @@ def test_without_a_name_only_what_was_retrieved_is_read(langfuse, sqlite_url):
 
     assert code == 0
     assert votes_in(sqlite_url) == {}
-    assert {path for path, _ in langfuse.asked} == {"/api/public/v2/observations"}
+    assert {path for path, _ in langfuse.pages} == {"/api/public/v2/observations"}
 
 
 def test_what_langfuse_decorates_is_read(langfuse, sqlite_url):
@@ -172,7 +172,7 @@ def test_the_limit_is_one_of_spans(langfuse, sqlite_url):
     code, output = run(langfuse.url, "--store", sqlite_url, "--limit", 1, "--json")
 
     assert (code, json.loads(output)["queries"]) == (0, 1)
-    assert [asked["limit"] for _, asked in langfuse.asked] == ["1"]
+    assert [options["limit"] for _, options in langfuse.pages] == ["1"]
 
 
 @pytest.mark.parametrize(("rows", "pages"), [(0, 1), (1, 2)])
@@ -182,7 +182,7 @@ def test_pages_that_never_end_are_the_end(langfuse, sqlite_url, rows, pages):
 
     run(langfuse.url, "--store", sqlite_url)
 
-    assert len(langfuse.asked) == pages
+    assert len(langfuse.pages) == pages
 
 
 LONG = json.dumps({"data": [{"input": "a" * 1000}], "meta": {"limit": 1}}).encode()
@@ -225,7 +225,7 @@ def langsmith(serve, monkeypatch):
 
     def answer(path, body, _):
         parts = urlsplit(path)
-        asked = parse_qs(parts.query)
+        options = parse_qs(parts.query)
         if parts.path == "/sessions":
             known = {
                 "id": session,
@@ -234,11 +234,15 @@ def langsmith(serve, monkeypatch):
                 "name": "demo",
                 "reference_dataset_id": None,
             }
-            return 200, {}, [known] if asked["name"] == ["demo"] else []
+            return 200, {}, [known] if options["name"] == ["demo"] else []
         if parts.path == "/api/v2/runs/query" and body["project_ids"] == [session] and body["run_type"] == "RETRIEVER":
             return 200, {}, {"items": [retrieval], "next_cursor": None}
         if parts.path == "/feedback":
-            return 200, {}, [row for row in feedback if row["run_id"] in asked["run"] and row["key"] in asked["key"]]
+            return (
+                200,
+                {},
+                [row for row in feedback if row["run_id"] in options["run"] and row["key"] in options["key"]],
+            )
         return 200, {}, {"version": "0.16.20"}
 
     server = serve(answer)

@@ -23,8 +23,8 @@ def remembered(stored):
     """Vectors of texts that are looked up, and how many had to be embedded."""
     vectors = TextVectors(stored=stored)
     vectors.note([("one", "1"), ("two", "2"), ("three", "3")])
-    found = vectors.of(["one", "two", "three"], lambda texts: [[9.0, 9.0, 9.0] for _ in texts])
-    return found.tolist(), vectors.embedded
+    matches = vectors.of(["one", "two", "three"], lambda texts: [[9.0, 9.0, 9.0] for _ in texts])
+    return matches.tolist(), vectors.embedded
 
 
 EXPECTED = [[*VECTORS["1"]], [*VECTORS["2"]], [9.0, 9.0, 9.0]]
@@ -90,7 +90,7 @@ def test_pgvector_gives_its_vectors(postgres_url):
         assert np.shape(from_pgvector(connection, "manuals")(["1"])["1"]) == (3,)
 
     with psycopg.connect(url) as connection:
-        found = from_pgvector(connection, "manuals")(["1"])
+        matches = from_pgvector(connection, "manuals")(["1"])
         after = [connection.info.transaction_status]
         with pytest.raises(psycopg.errors.UndefinedTable):
             from_pgvector(connection, "none")(["1"])
@@ -98,7 +98,7 @@ def test_pgvector_gives_its_vectors(postgres_url):
         again = from_pgvector(connection, "manuals")(["1"])
         connection.rollback()
 
-    assert found == again == {"1": VECTORS["1"]}
+    assert matches == again == {"1": VECTORS["1"]}
     assert after == [psycopg.pq.TransactionStatus.IDLE] * 2
 
 
@@ -116,10 +116,10 @@ def test_elasticsearch_gives_its_vectors(serve, field):
                 hit["_source"] = {"text": "wool"}
             if field in body.get("fields", ()) and hit["_id"] != "bare":
                 hit["fields"] = {field: vectors.get(hit["_id"])}
-        found = [hit for hit in hits if hit["_id"] in [*vectors, "bare"]][: body.get("size", 10)]
-        said = {"took": 1, "timed_out": False, "hits": {"total": {"value": len(found)}, "hits": found}}
+        matches = [hit for hit in hits if hit["_id"] in [*vectors, "bare"]][: body.get("size", 10)]
+        reply = {"took": 1, "timed_out": False, "hits": {"total": {"value": len(matches)}, "hits": matches}}
         kind = "application/vnd.elasticsearch+json;compatible-with=9"
-        return 200, {"x-elastic-product": "Elasticsearch", "content-type": kind}, said
+        return 200, {"x-elastic-product": "Elasticsearch", "content-type": kind}, reply
 
     with elasticsearch.Elasticsearch(serve(answer).url) as client:
         stored = from_elasticsearch(client, "manuals", field=field)
@@ -191,14 +191,17 @@ def test_weaviate_gives_its_vectors(weaviate_client, name):
     from weaviate.util import generate_uuid5
 
     own = {f"page {n}": [float(n), 0.0, 1.0] for n in range(600)}
-    given = str(uuid.uuid4())
+    page_id = str(uuid.uuid4())
     vectors = {uuid.UUID(generate_uuid5(key)): vector for key, vector in (VECTORS | own).items()}
-    client = weaviate_client(weaviate_answers(name, vectors | {uuid.UUID(given): [2.0, 0.0, 0.0]}))
+    client = weaviate_client(weaviate_answers(name, vectors | {uuid.UUID(page_id): [2.0, 0.0, 0.0]}))
     stored = from_weaviate(client.collections.get("Manuals"), vector=name or "default")
 
     assert remembered(stored) == (EXPECTED, 1)
     assert stored([*own, "gone"]) == own
-    assert stored([given, given.upper()]) == {given: [2.0, 0.0, 0.0], given.upper(): [2.0, 0.0, 0.0]}
+    assert stored([page_id, page_id.upper()]) == {
+        page_id: [2.0, 0.0, 0.0],
+        page_id.upper(): [2.0, 0.0, 0.0],
+    }
 
 
 def test_a_vector_that_weaviate_has_under_another_name_is_left_out(weaviate_client):

@@ -171,8 +171,8 @@ def fastmcp(search, error=None):
 
     async def ask(topic):
         async with Client(server) as client:
-            found = await client.call_tool("search_tools", {"query": request(topic)})
-            visible, called = [tool["name"] for tool in found.structured_content["result"]], []
+            answer = await client.call_tool("search_tools", {"query": request(topic)})
+            visible, called = [tool["name"] for tool in answer.structured_content["result"]], []
             seen.append(visible)
             while names := next_calls(topic, visible, called):
                 call = (names[0], {}) if len(seen) % 2 else ("call_tool", {"name": names[0]})

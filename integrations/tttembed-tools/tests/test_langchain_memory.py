@@ -31,12 +31,12 @@ class Watched(InMemoryStore):
     def __init__(self):
         super().__init__()
         self.ttl_config = {"refresh_on_read": False}
-        self.asked, self.then = [], None
+        self.operations, self.then = [], None
 
     def batch(self, ops):
         """The results."""
         ops = list(ops)
-        self.asked += ops
+        self.operations += ops
         results = super().batch(ops)
         if ops and (then := self.then):
             self.then = None
@@ -211,8 +211,8 @@ def test_a_time_to_live_is_the_stores(recall, inner, store):
     store.search(ADA, query="door", refresh_ttl=True)
     store.put(ADA, "boat", {"content": "a boat"}, ttl=5)
 
-    assert {op.refresh_ttl for op in inner.asked if isinstance(op, SearchOp)} == {False}
-    assert [op.refresh_ttl for op in inner.asked if isinstance(op, GetOp)] == [False, True]
+    assert {op.refresh_ttl for op in inner.operations if isinstance(op, SearchOp)} == {False}
+    assert [op.refresh_ttl for op in inner.operations if isinstance(op, GetOp)] == [False, True]
     assert (store.supports_ttl, store.ttl_config) == (True, {"refresh_on_read": False})
     assert not LearnedStore(InMemoryStore(), recall).supports_ttl
 
@@ -278,12 +278,12 @@ def test_a_deletion_that_fails_is_told(recall, store, monkeypatch):
 def test_a_known_namespace_is_not_listed_for_a_write(recall, inner, store):
     """However many are put, one after the other."""
     store.put(ADA, "door", {"content": "a red door"})
-    inner.asked.clear()
+    inner.operations.clear()
     for key in ("boat", "keys", "house"):
         store.put(ADA, key, {"content": f"the {key}"})
 
     assert set(recall.index_of("memories/ada").rows) == {"door", "boat", "keys", "house"}
-    assert [op for op in inner.asked if isinstance(op, SearchOp)] == []
+    assert [op for op in inner.operations if isinstance(op, SearchOp)] == []
 
 
 def test_a_namespace_without_items_of_its_own_is_listed_once(inner, store):
@@ -291,7 +291,7 @@ def test_a_namespace_without_items_of_its_own_is_listed_once(inner, store):
     lists = [searched(store, "sync", ("memories",), query="door") for _ in range(3)]
 
     assert lists == [["door"]] * 3
-    assert sum(op.query is None for op in inner.asked if isinstance(op, SearchOp)) == 1
+    assert sum(op.query is None for op in inner.operations if isinstance(op, SearchOp)) == 1
     store.put(("memories",), "all", {"content": "a door of all"})
     assert searched(store, "sync", ("memories",), query="door") == ["all"]
 
@@ -305,7 +305,7 @@ class Citing(BaseChatModel):
     """A model that says what it was told to say, and remembers what it was told."""
 
     says: str
-    told: list = Field(default_factory=list)
+    prompts: list = Field(default_factory=list)
 
     @property
     def _llm_type(self):
@@ -316,7 +316,7 @@ class Citing(BaseChatModel):
         return self
 
     def _generate(self, messages, *_, **__):
-        self.told.append("".join(message.text for message in messages if isinstance(message, SystemMessage)))
+        self.prompts.append("".join(message.text for message in messages if isinstance(message, SystemMessage)))
         return ChatResult(generations=[ChatGeneration(message=AIMessage(self.says))])
 
 
@@ -348,8 +348,8 @@ def test_cited_memories_helped(recall, make, way):
         answer_of(agent, way, "what about the red door?")
         (kept,) = recall.requests()
 
-    assert "Be brief." in model.told[0]
-    assert "[memory 1] the red door sticks\n[memory 2] " in model.told[0]
+    assert "Be brief." in model.prompts[0]
+    assert "[memory 1] the red door sticks\n[memory 2] " in model.prompts[0]
     assert (kept.query, dict(kept.outcomes)) == ("what about the red door?", {"door": 1.0})
 
 
@@ -361,11 +361,11 @@ def test_a_user_without_memories_is_told_nothing(recall):
         answer_of(agent, "sync", "what about the red door?")
         kept = recall.requests()
 
-    assert model.told == ["Be brief."]
+    assert model.prompts == ["Be brief."]
     assert kept == []
 
 
-def told(middleware, message, answer="yes", during=lambda: None):
+def prompt_of(middleware, message, answer="yes", during=lambda: None):
     """What the model was told in a call of the middleware."""
     prompts = []
 
@@ -389,7 +389,7 @@ def test_what_is_told_is_each_users_own(recall):
     for message in (HumanMessage("which door?", id="1"), HumanMessage("which door?")):
         for user in ("ada", "bob"):
             with context(tenant=user):
-                assert told(middleware, message).endswith(f"[memory 1] the door of {user}")
+                assert prompt_of(middleware, message).endswith(f"[memory 1] the door of {user}")
 
 
 @pytest.mark.parametrize("number", ["1" * 5000, "7", "0"])
@@ -397,7 +397,7 @@ def test_a_number_of_no_memory_is_none(recall, number):
     """An answer may cite what it wants."""
     with context(tenant="ada"):
         recall.add({"door": "the red door sticks"})
-        told(RecallMiddleware(recall), HumanMessage("red door"), f"[memory {number}]")
+        prompt_of(RecallMiddleware(recall), HumanMessage("red door"), f"[memory {number}]")
 
     assert recall.requests() == []
 
@@ -407,7 +407,7 @@ def test_an_outcome_that_cannot_be_kept_is_logged(recall, caplog):
     with context(tenant="ada"):
         recall.add({"door": "the red door sticks"})
         gone = RecallMiddleware(recall)
-        told(gone, HumanMessage("red door"), "[memory 1]", lambda: recall.remove(["door"]))
+        prompt_of(gone, HumanMessage("red door"), "[memory 1]", lambda: recall.remove(["door"]))
 
     assert [(record.name, record.levelno) for record in caplog.records] == [
         ("tttembed_tools.hosts.langchain_memory", logging.ERROR)

@@ -59,7 +59,7 @@ def environment():
     return {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
 
 
-async def found(client, query):
+async def hits(client, query):
     """The names that a search finds."""
     result = await client.call_tool("search_tools", {"query": query})
     return [tool["name"] for tool in result.structured_content["result"]]
@@ -68,14 +68,14 @@ async def found(client, query):
 async def work(client, topics):
     """Search each topic, and call both of its tools."""
     for topic in topics:
-        for name in await found(client, request(topic)):
+        for name in await hits(client, request(topic)):
             if name.endswith(f"_{topic}"):
                 await client.call_tool("call_tool", {"name": name})
 
 
 async def share(client, topics):
     """Of some topics, the share for which the suite that works comes first."""
-    firsts = [(await found(client, request(topic)))[0] for topic in topics]
+    firsts = [(await hits(client, request(topic)))[0] for topic in topics]
     return sum(name.startswith("office_zeta_") for name in firsts) / len(topics)
 
 
@@ -177,15 +177,15 @@ async def test_no_tool_is_found_where_none_fits_if_it_is_to(tmp_path):
     async with Client(front(tmp_path, "--abstain")) as client:
         for number in range(50):
             topic = TOPICS[number % len(TOPICS)]
-            await found(client, f"{request(topic)} {number}")
+            await hits(client, f"{request(topic)} {number}")
             await client.call_tool("call_tool", {"name": f"office_zeta_{topic}"})
         for _ in range(240):
-            if not (names := await found(client, "what the weather says")):
+            if not (names := await hits(client, "what the weather says")):
                 break
             await asyncio.sleep(0.25)
 
         assert names == []
-        assert len(await found(client, f"{request(TOPICS[0])} 0")) == 4
+        assert len(await hits(client, f"{request(TOPICS[0])} 0")) == 4
 
 
 @asynccontextmanager
@@ -199,7 +199,7 @@ async def fronted(servers, **options):
 async def names_found(servers, *, searches=1, every=60.0):
     """The names that each search finds among the tools of *servers*, and the tools that stay in the search."""
     async with fronted(servers, every=every) as (client, search):
-        return [await found(client, "do it") for _ in range(searches)], search.names
+        return [await hits(client, "do it") for _ in range(searches)], search.names
 
 
 def behind(list_tools, call_tool=None):
@@ -303,7 +303,7 @@ async def test_a_name_of_two_tools_is_neither_found_nor_called(caplog):
     servers = {"git": listing([tool("hub_log"), tool("status")]), "git_hub": listing([tool("log")])}
     async with fronted(servers) as (client, _):
         answers = [await client.call_tool("call_tool", {"name": "git_hub_log"}, raise_on_error=False)]
-        names = await found(client, "do it")
+        names = await hits(client, "do it")
         answers.append(await client.call_tool("git_hub_log", {}, raise_on_error=False))
 
     assert names == ["git_status"]
@@ -324,7 +324,7 @@ async def test_a_tool_that_does_not_answer_in_time_is_no_failure(monkeypatch):
         return CallToolResult(content=[TextContent(type="text", text="no")], is_error=True)
 
     async with fronted({"behind": behind(list_tools, call_tool)}) as (client, search):
-        calls = [{"name": name} for name in await found(client, "do it")]
+        calls = [{"name": name} for name in await hits(client, "do it")]
         answers = [await client.call_tool("call_tool", call, raise_on_error=False) for call in calls]
 
     assert [answer.is_error for answer in answers] == [True, True]
@@ -389,7 +389,7 @@ async def test_a_tool_that_is_switched_off_is_neither_found_nor_called(tmp_path)
     off = [f"zeta_{topic}" for topic in LEARNED[:2]]
     about = {"command": sys.executable, "args": [str(BEHIND)], "disabledTools": off[:1], "excludeTools": off[1:]}
     async with fronted(servers_of(tmp_path, office=about)) as (client, search):
-        await found(client, "do it")
+        await hits(client, "do it")
         calls = [{"name": f"office_{name}"} for name in off]
         answers = [await client.call_tool("call_tool", call, raise_on_error=False) for call in calls]
 

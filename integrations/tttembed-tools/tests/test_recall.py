@@ -36,11 +36,11 @@ def test_users_find_their_own_memories():
             assert recall.add({"door": text}) == 1
     with context(tenant="ada"):
         recall.add({"boat": "a green boat"})
-        found = recall("which door?")
+        own = recall("which door?")
     with context(tenant="bob"):
         others = recall("which door?")
 
-    assert (set(found), others, recall("which door?")) == ({"door", "boat"}, ["door"], [])
+    assert (set(own), others, recall("which door?")) == ({"door", "boat"}, ["door"], [])
 
 
 def test_users_without_number_take_no_memory_without_end(monkeypatch):

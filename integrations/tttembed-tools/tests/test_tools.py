@@ -62,9 +62,9 @@ def test_bm25_finds_tools_while_the_model_is_down(search, caplog):
     search._embedder.error = ConnectionError("down")
 
     with caplog.at_level(logging.ERROR, "tttembed_rag"):
-        found = search("a redmail for zeta", k=1)
+        hits = search("a redmail for zeta", k=1)
 
-    assert found == ["zeta_redmail"]
+    assert hits == ["zeta_redmail"]
     assert "BM25 alone" in caplog.text
 
 
@@ -485,12 +485,12 @@ def test_an_explanation_names_ranks_reasons_and_earlier_requests(search):
     search.used("something else", f"zeta_{LEARNED[0]}")
     search.learn()
 
-    reason, found, _ = search.explain(request(UNSEEN[0]), 2).splitlines()
+    reason, hits, _ = search.explain(request(UNSEEN[0]), 2).splitlines()
     _, near = search.explain(request(LEARNED[0]), 1).splitlines()
 
     assert reason.startswith(f"'{request(UNSEEN[0])}': moved by ")
     assert "published" in reason
-    assert found.startswith(f"#1 zeta_{UNSEEN[0]} (")
+    assert hits.startswith(f"#1 zeta_{UNSEEN[0]} (")
     assert f"; helped with '{request(LEARNED[0])}' (1.00)" in near
 
 
@@ -568,9 +568,9 @@ def test_threads_search_add_and_learn_at_once(search):
     def work(number):
         search.add({f"extra{number}": f"Extra tool {number}"})
         teach(search, LEARNED[number::8])
-        found = [search(request(topic), k=3) for topic in TOPICS]
+        hits = [search(request(topic), k=3) for topic in TOPICS]
         search.learn()
-        return all(len(names) == 3 for names in found)
+        return all(len(names) == 3 for names in hits)
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))
