@@ -37,8 +37,43 @@ def teach(search, topics):
         search.used(request(topic), f"zeta_{topic}", True)
 
 
+def functions(error):
+    """A function for each tool: those of acme fail with *error*."""
+
+    def made(name):
+        def run() -> str:
+            if name.startswith("acme_"):
+                raise error("not in this suite")
+            return "done"
+
+        return run
+
+    return {name: made(name) for name in CATALOG}
+
+
+def fastmcp_server(search, error=None, **options):
+    """A server of FastMCP with these tools behind a learned search."""
+    from fastmcp import FastMCP
+    from fastmcp.exceptions import ToolError
+    from fastmcp.tools import Tool
+    from tttembed_tools.hosts.fastmcp import learned_search
+
+    server = FastMCP("suites")
+    for name, run in functions(error or ToolError).items():
+        server.add_tool(Tool.from_function(run, name=name, description=CATALOG[name]))
+    learned_search(server, search, k=4, **options)
+    return server
+
+
 @pytest.fixture
 def search():
     """A search over the whole catalogue, which learns in this process."""
     with LearnedToolSearch(CATALOG, FakeEmbedder()) as search:
+        yield search
+
+
+@pytest.fixture
+def stored(store):
+    """The same, over a store that other processes may share."""
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         yield search

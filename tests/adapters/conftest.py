@@ -32,8 +32,19 @@ def adapter(request, tmp_path):
     return driver_of(request.param, tmp_path)
 
 
-@pytest.fixture(params=[("langchain", "Driver"), ("langchain", "Retrieving"), ("llama_index", "Driver")], ids="-".join)
+# The parts that sort what a search found and are handed their cascade.
+CASCADING = [("langchain", "Driver"), ("langchain", "Retrieving"), ("llama_index", "Driver")]
+
+
+@pytest.fixture(params=[*CASCADING, ("haystack", "Driver")], ids="-".join)
 def sorting(request, tmp_path):
     """Each part that sorts what a search found."""
+    name, kind = request.param
+    return driver_of(name, tmp_path, kind)
+
+
+@pytest.fixture(params=CASCADING, ids="-".join)
+def cascading(request, tmp_path):
+    """Each of them that asks a judge where need be, whose cascade the test makes."""
     name, kind = request.param
     return driver_of(name, tmp_path, kind)

@@ -1,5 +1,6 @@
 """Haystack, as the laws of all adapters drive it: its wrapper turns queries and reads offsets by name."""
 
+import asyncio
 import os
 from dataclasses import replace
 from functools import partial
@@ -9,10 +10,11 @@ os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 import haystack_integrations.components.connectors.tttembed as connectors
 import haystack_integrations.components.embedders.tttembed as embedders
 import haystack_integrations.components.rankers.tttembed as rankers
-from haystack import Document
+from haystack import Document, Pipeline
 from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack_integrations.components.embedders.tttembed import Learned, TTTTextEmbedder
+from haystack_integrations.components.rankers.tttembed import TTTRanker
 
 from tests.adapters.worlds import Vectors
 
@@ -74,3 +76,38 @@ class Driver:
 
     async def aembed(self, model, text):
         return (await model.run_async(text))["embedding"]
+
+    # Searches and words
+
+    def build(self, model, texts):
+        """A pipeline that searches these documents."""
+        store = InMemoryDocumentStore(embedding_similarity_function="cosine")
+        store.write_documents(
+            [Document(content=text, embedding=model.embedder.vectors.document(text)) for text in texts]
+        )
+        pipeline = Pipeline()
+        pipeline.add_component("embedder", model)
+        pipeline.add_component("retriever", InMemoryEmbeddingRetriever(store))
+        pipeline.connect("embedder.embedding", "retriever.query_embedding")
+        return pipeline
+
+    def hits(self, pipeline, query, k=4):
+        return pipeline.run({"embedder": {"text": query}, "retriever": {"top_k": k}})["retriever"]["documents"]
+
+    def texts(self, documents):
+        return [document.content for document in documents]
+
+    def sorter(self, model, *, top_n=60, **options):
+        """What sorts documents by words too."""
+        return TTTRanker(store=model.store, top_k=top_n, **options)
+
+    def likelihood(self, document):
+        """How likely a document that was sorted is relevant."""
+        return document.score
+
+    def sort(self, sorter, documents, query):
+        return sorter.run(query, documents)["documents"]
+
+    async def asort(self, sorter, documents, query):
+        """As an async pipeline runs what has no way of its own."""
+        return await asyncio.to_thread(self.sort, sorter, documents, query)

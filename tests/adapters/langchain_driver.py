@@ -59,7 +59,7 @@ class Scores(BaseCrossEncoder):
 class Driver:
     """LangChain's adapter."""
 
-    wrapper, argument, modules = "TTTEmbeddings", "embeddings", (langchain_tttembed,)
+    wrapper, argument, modules, kept = "TTTEmbeddings", "embeddings", (langchain_tttembed,), "top_n"
 
     def __init__(self, folder):
         self.folder = folder
@@ -123,10 +123,10 @@ class Driver:
         postgres = pytest.importorskip("langchain_postgres", reason=MISSING)
         return postgres.PGVector(model, connection=engine, collection_name=uuid.uuid4().hex)
 
-    def found(self, store, query, k=4):
+    def hits(self, store, query, k=4):
         return store.as_retriever(search_kwargs={"k": k}).invoke(query)
 
-    async def afound(self, store, query, k=4):
+    async def ahits(self, store, query, k=4):
         return await store.as_retriever(search_kwargs={"k": k}).ainvoke(query)
 
     def texts(self, documents):
@@ -201,6 +201,8 @@ class Driver:
 
 class Retrieving(Driver):
     """LangChain's adapter, with a retriever that sorts what it finds itself."""
+
+    kept = "k"
 
     def build(self, model, texts, kind="in_memory", postgres=None):
         self.store = super().build(model, texts, kind, postgres)

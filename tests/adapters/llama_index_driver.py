@@ -59,6 +59,7 @@ class Driver:
     """LlamaIndex's adapter."""
 
     wrapper, argument, modules = "TTTEmbedding", "embed_model", (tttembed, postprocessors, retrievers)
+    kept = "top_n"
 
     def __init__(self, folder):
         self.folder = folder
@@ -102,24 +103,24 @@ class Driver:
             nodes, embed_model=model, storage_context=StorageContext.from_defaults(vector_store=store)
         )
 
-    def found(self, index, query, k=4):
+    def hits(self, index, query, k=4):
         return index.as_retriever(similarity_top_k=k).retrieve(query)
 
-    async def afound(self, index, query, k=4):
+    async def ahits(self, index, query, k=4):
         return await index.as_retriever(similarity_top_k=k).aretrieve(query)
 
     def texts(self, nodes):
         return [node.text for node in nodes]
 
     def search(self, index, query, k=4):
-        return [(node.text, round(float(node.score), 6)) for node in self.found(index, query, k)]
+        return [(node.text, round(float(node.score), 6)) for node in self.hits(index, query, k)]
 
     def stored(self, index):
         """A function from ids to the vectors in an index."""
         return stored_vectors(index)
 
     def ids(self, index, k, query="q"):
-        return {node.text: node.node_id for node in self.found(index, query, k)}
+        return {node.text: node.node_id for node in self.hits(index, query, k)}
 
     # Judges, logs and words
 
@@ -156,10 +157,10 @@ class Driver:
     def observe(self, observer, index, query, k=3, task=None):
         """A retrieval that is noted, under the *task* that it names itself."""
         with instrument_tags({"tttembed_task": task}) if task else nullcontext():
-            return self.found(index, query, k)
+            return self.hits(index, query, k)
 
     async def aobserve(self, observer, index, query, k=3):
-        return await self.afound(index, query, k)
+        return await self.ahits(index, query, k)
 
     def sorter(self, model, **options):
         """What sorts nodes by words too."""

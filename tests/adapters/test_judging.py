@@ -111,18 +111,6 @@ class TestTaps:
 
         assert adapter.embed(model, "another") != QUERY
 
-    def test_scores_that_are_logged_under_another_task_are_told(self, adapter, caplog):
-        """A wrapper for one task and a tap for another change nothing, and one line names both tasks."""
-        live = LiveOffsets()
-        model, _ = build(adapter, live, task="scifact")
-        log = RewardLog("knowing", scale="logit")
-        adapter.record(adapter.tap(log, knowing()), "q", TEXTS[:6])
-        live.publish(fit(model.rewards(log), scope="task", gate=False))
-
-        assert [adapter.embed(model, "another") for _ in range(2)] == [QUERY] * 2
-        [message] = caplog.messages
-        assert ("'scifact'" in message, "'default'" in message) == (True, True)
-
 
 class TestObservers:
     """What retrievals leave."""
@@ -137,16 +125,16 @@ class TestObservers:
     async def test_a_retrieval_waits_for_a_judge_under_its_task(self, adapter, observer, log):
         """Its own task comes first, then the caller's; sync and async. The documents are those of a search."""
         _, store = build(adapter)
-        expected = adapter.texts(adapter.found(store, "s", 3))
+        expected = adapter.texts(adapter.hits(store, "s", 3))
         log.calls.clear()
         with context(task="billing"):
-            found = [adapter.observe(observer, store, "q"), await adapter.aobserve(observer, store, "r")]
-            found.append(adapter.observe(observer, store, "s", task="shipping"))
+            hits = [adapter.observe(observer, store, "q"), await adapter.aobserve(observer, store, "r")]
+            hits.append(adapter.observe(observer, store, "s", task="shipping"))
 
         assert [(call.task, call.query, list(call.documents), call.scores) for call in log.calls] == [
             (task, query, expected, None) for task, query in (("billing", "q"), ("billing", "r"), ("shipping", "s"))
         ]
-        assert [adapter.texts(documents) for documents in found] == [expected] * 3
+        assert [adapter.texts(documents) for documents in hits] == [expected] * 3
 
     def test_what_is_no_log_is_refused(self, adapter):
         with pytest.raises(InputError, match=r"^log: expected a RewardLog or a StoreLog, got str$"):
@@ -158,10 +146,10 @@ class TestObservers:
         log.note = log.observe = None
         _, store = build(adapter)
         observer = adapter.observer(log)
-        found = adapter.observe(observer, store, "q")
+        hits = adapter.observe(observer, store, "q")
         adapter.off(observer)
 
-        assert len(found) == 3
+        assert len(hits) == 3
         (record,) = caplog.records
         assert record.name.partition(".")[0] in {"langchain_tttembed", "llama_index"}
 
@@ -177,13 +165,13 @@ class TestRetrievers:
     async def test_a_second_search_beats_reranking(self, adapter):
         """With the same verdicts two passes reach further and serve the meaning better; sync and async."""
         retriever, store = self.make(adapter, k=10)
-        first = adapter.texts(adapter.found(store, "q", 10))
+        first = adapter.texts(adapter.hits(store, "q", 10))
 
-        found = adapter.ask(retriever, "q")
+        hits = adapter.ask(retriever, "q")
 
-        assert set(found) - set(first)
-        assert np.mean([*map(likeness, found)]) > np.mean([*map(likeness, first)])
-        assert await adapter.aask(retriever, "q") == found
+        assert set(hits) - set(first)
+        assert np.mean([*map(likeness, hits)]) > np.mean([*map(likeness, first)])
+        assert await adapter.aask(retriever, "q") == hits
 
     def test_rewards_are_learned_from_the_vector_of_the_search(self, adapter):
         log = RewardLog("knowing", scale="logit")
@@ -203,24 +191,10 @@ class TestRetrievers:
     async def test_a_judge_that_is_away_costs_nothing(self, adapter, caplog):
         """The documents of the first search are returned in its order, and the log says why."""
         retriever, store = self.make(adapter, knowing(error=TimeoutError()))
-        first = adapter.texts(adapter.found(store, "q", 4))
+        first = adapter.texts(adapter.hits(store, "q", 4))
 
         assert adapter.ask(retriever, "q") == await adapter.aask(retriever, "q") == first
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
-
-    def test_a_judge_with_too_few_scores_is_told(self, adapter, caplog):
-        """Nobody knows which documents it means: the first search is served."""
-        judge = knowing()
-        judge.score = lambda *_: [0.5]
-        retriever, store = self.make(adapter, judge, k=10)
-
-        assert adapter.ask(retriever, "q") == adapter.texts(adapter.found(store, "q", 10))
-        assert "JudgeError: knowing: expected 10 scores, got 1" in caplog.text
-
-    def test_a_judge_that_abstains_changes_nothing(self, adapter):
-        retriever, store = self.make(adapter, knowing(lambda *_: None))
-
-        assert adapter.ask(retriever, "q") == adapter.texts(adapter.found(store, "q", 4))
 
     async def test_the_judge_reads_the_first_of_a_list_that_is_sorted_by_words(self, adapter, log):
         """A document from the end of the search is judged where it shares a word; without a rescorer it is not."""
@@ -238,7 +212,7 @@ class TestRetrievers:
         assert supplied[0] > supplied[1]
 
     @pytest.mark.parametrize(
-        ("options", "said"),
+        ("options", "message"),
         [
             ({"judge": len}, r"judge: expected an object with score.* got builtin_function_or_method .*RubricJudge"),
             ({"log": RewardLog("somebody")}, "log: expected one for knowing, got one for somebody"),
@@ -246,8 +220,8 @@ class TestRetrievers:
             ({"k": 0}, "k|top_n"),
         ],
     )
-    def test_wrong_parts_are_refused(self, adapter, options, said):
-        with pytest.raises(ValueError, match=said):
+    def test_wrong_parts_are_refused(self, adapter, options, message):
+        with pytest.raises(ValueError, match=message):
             self.make(adapter, **options)
 
 
@@ -258,7 +232,7 @@ class TestSorters:
     def make(sorting, task="default", offsets=None, **options):
         """Sixty documents of a search, and what sorts them by the words of a task."""
         model, store = build(sorting, offsets or Offsets([of_words(task)], width=WIDTH))
-        return sorting.found(store, "find 17", 60), sorting.sorter(model, **options)
+        return sorting.hits(store, "find 17", 60), sorting.sorter(model, **options)
 
     async def test_documents_that_share_words_come_first(self, sorting):
         """As they came; sync and async."""
@@ -267,17 +241,17 @@ class TestSorters:
         for kept in (sorting.sort(sorter, documents, "find 17"), await sorting.asort(sorter, documents, "find 17")):
             assert (len(kept), kept[0]) == (3, expected)
 
-    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self, sorting):
+    async def test_a_cascade_asks_its_judge_where_the_first_leads_by_little(self, cascading):
         """A shared word leads by much, and nobody is asked; without one the judge puts the documents in order."""
         judge = knowing()
         certain = replace(of_words(), skips=Skips((5.0,), (0.001,), 60, (digest_of("passage 17"),)))
         certified = Offsets([certain], width=WIDTH, settings={"judge": judge.fingerprint})
         cascade = Cascade(judge, depth=60, explore=1e-12)
-        documents, sorter = self.make(sorting, offsets=certified, top_n=3, cascade=cascade)
+        documents, sorter = self.make(cascading, offsets=certified, top_n=3, cascade=cascade)
 
         for query, first in (("find 17", "passage 17"), ("anything", max(TEXTS, key=likeness))):
-            for kept in (sorting.sort(sorter, documents, query), await sorting.asort(sorter, documents, query)):
-                assert sorting.texts(kept)[0] == first
+            for kept in (cascading.sort(sorter, documents, query), await cascading.asort(sorter, documents, query)):
+                assert cascading.texts(kept)[0] == first
         assert cascade.counts == {"repeated": 1, "skipped": 2, "reranked": 1, "explored": 0}
 
     async def test_documents_stand_as_they_came_where_nothing_is_published(self, sorting):
@@ -297,15 +271,15 @@ class TestSorters:
             floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (cut,), 1.0, (cut,), (0.04,))
             offsets = Offsets([replace(of_words(), floor=floor)], width=WIDTH)
             documents, sorter = self.make(sorting, offsets=offsets, floor=0.05)
-            for found in (
+            for hits in (
                 sorting.sort(sorter, documents, "find 17"),
                 await sorting.asort(sorter, documents, "find 17"),
             ):
-                assert len(found) == kept
-                assert all(0.25 < sorting.likelihood(document) < 0.75 for document in found)
-                assert sorting.texts(found[:1]) == ["passage 17"] * bool(kept)
+                assert len(hits) == kept
+                assert all(0.25 < sorting.likelihood(document) < 0.75 for document in hits)
+                assert sorting.texts(hits[:1]) == ["passage 17"] * bool(kept)
 
-    async def test_a_cascade_asks_about_no_list_that_the_floor_refuses(self, sorting):
+    async def test_a_cascade_asks_about_no_list_that_the_floor_refuses(self, cascading):
         """Once lists are certified to need no judge; before, and of texts that are explored, all lists are judged."""
         judge = knowing()
         floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, WIDTH)), 0.0, 60, (0.99,), 1.0, (0.99,), (0.04,))
@@ -315,9 +289,9 @@ class TestSorters:
             version = replace(of_words(), floor=floor, skips=skips)
             offsets = Offsets([version], width=WIDTH, settings={"judge": judge.fingerprint})
             cascade = Cascade(judge, depth=60, explore=explore)
-            documents, sorter = self.make(sorting, offsets=offsets, floor=0.05, cascade=cascade)
-            assert sorting.sort(sorter, documents, "anything") == []
-            assert await sorting.asort(sorter, documents, "something") == []
+            documents, sorter = self.make(cascading, offsets=offsets, floor=0.05, cascade=cascade)
+            assert cascading.sort(sorter, documents, "anything") == []
+            assert await cascading.asort(sorter, documents, "something") == []
             counts.append((cascade.counts["skipped"], cascade.counts["reranked"]))
 
         assert counts == [(2, 0), (0, 2), (0, 2)]
@@ -327,9 +301,10 @@ class TestSorters:
         [{"deep": 4}, {"floor": 1.0}, {"cascade": knowing()}, {"top_n": 0}, {"top_n": "four"}],
         ids=["deep", "all lost", "cascade", "none kept", "no number"],
     )
-    def test_wrong_options_are_refused_by_name(self, adapter, options):
-        with pytest.raises((ValueError, TypeError), match=next(iter(options))):
-            self.make(adapter, **options)
+    def test_wrong_options_are_refused_by_name(self, cascading, options):
+        (name,) = options
+        with pytest.raises((ValueError, TypeError), match=rf"\b{name}|\n{cascading.kept}\n"):
+            self.make(cascading, **options)
 
 
 def test_a_chat_judge_reads_documents_side_by_side(adapter):

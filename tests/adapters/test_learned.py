@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import tttembed_rag
 from tests.adapters.conftest import MODULES, driver_of
+from tests.adapters.worlds import Words
 from tttembed_rag.cli import main
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
 
@@ -18,15 +19,6 @@ PAGES = [f"{kind} on {topic}" for topic in [*TOPICS, "taxes"] for kind in ("manu
 QUESTIONS = [f"how do {topic} work" for topic in TOPICS]
 TAXES = "how do taxes work"
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-
-
-class Words:
-    """The vectors of a fake, as the models of all hosts ask for them."""
-
-    def query(self, text):
-        return FakeEmbedder().embed_query(text)
-
-    document = query
 
 
 def knowing():
@@ -91,10 +83,10 @@ def test_a_real_cross_encoder_says_the_same_everywhere(tmp_path):
     lines = (SHARED / "data" / "chroma-chunks" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[:24]
     texts = [json.loads(line)["text"][:300] for line in lines]
     spec = f"cross-encoder:{SHARED / 'models' / 'ce-minilm-multi'}"
-    said = []
+    sentences = []
     for name in ("langchain", "llama_index"):
         ttt, search, _ = driver_of(name, tmp_path).learned("minilm", spec, texts, k=4)
         ttt.ask([text[150:220] for text in texts[:16]], search)
-        said.append(str(ttt.learn()))
+        sentences.append(str(ttt.learn()))
 
-    assert said == [tried(tmp_path, ttt.log, spec, "minilm")] * 2
+    assert sentences == [tried(tmp_path, ttt.log, spec, "minilm")] * 2

@@ -41,8 +41,8 @@ def test_a_served_application_gets_better_on_queries_it_never_saw(adapter):
     vectors = dict(zip(data.documents.values(), documents.tolist(), strict=True))
     model = adapter.model(Collection(vectors | dict(zip(data.queries.values(), queries.tolist(), strict=True))))
     relevant = {(data.queries[q], data.documents[d]) for q, grades in data.qrels.items() for d in grades}
-    asked = np.random.default_rng(0).permutation(list(data.queries.values())[:ASKED]).tolist()
-    judged, unseen = asked[:JUDGED], asked[JUDGED:]
+    questions = np.random.default_rng(0).permutation(list(data.queries.values())[:ASKED]).tolist()
+    judged, unseen = questions[:JUDGED], questions[JUDGED:]
     # The collection's labels act as the judge: a simulation.
     judge = FakeJudge(lambda query, text: float((query, text) in relevant), fingerprint="labels")
     live, log = LiveOffsets(Offsets([], width=384)), RewardLog.of(judge)
@@ -55,8 +55,8 @@ def test_a_served_application_gets_better_on_queries_it_never_saw(adapter):
     def quality():
         """Mean reciprocal rank of the first relevant tool, over unseen queries under the application's context."""
         with context(task="tools"):
-            found = {query: adapter.texts(adapter.found(store, query, K)) for query in unseen}
-        hits = [[(query, text) in relevant for text in found[query]] for query in unseen]
+            lists = {query: adapter.texts(adapter.hits(store, query, K)) for query in unseen}
+        hits = [[(query, text) in relevant for text in lists[query]] for query in unseen]
         return float(np.mean([1 / (hit.index(True) + 1) if any(hit) else 0.0 for hit in hits]))
 
     before = quality()
@@ -124,15 +124,15 @@ def test_the_examples_of_a_readme_run(name, folder, names, printed, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     readme = ROOT / "integrations" / folder / "README.md"
     examples = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), flags=re.DOTALL)
-    given = names()
+    namespace = names()
     for example in examples:
-        exec(compile(example, str(readme), "exec"), given)  # noqa: S102 - the README is ours
+        exec(compile(example, str(readme), "exec"), namespace)  # noqa: S102 - the README is ours
 
     assert re.fullmatch(printed, capsys.readouterr().out)
     assert [example for example in examples if len([line for line in example.splitlines() if line.strip()]) > 20] == []
     if name == "haystack":
         from tttembed_store import open_store
 
-        given["pipeline"].get_component("recorder").log.close()
+        namespace["pipeline"].get_component("recorder").log.close()
         with open_store("sqlite:///ttt.db") as store:
             assert store.counts().queries == 1

@@ -92,7 +92,7 @@ class TestLangChain:
     def test_a_compressor_looks_once(self, adapter, lists, live, versions):
         """What is published while it embeds sorts nothing of this request."""
         model, store = wrapped(adapter, live)
-        documents = adapter.found(store, QUERY)
+        documents = adapter.hits(store, QUERY)
         model.base.embed_query = lambda _: (live.publish(versions[1]), [1.0, 0.0])[1]
 
         assert adapter.texts(adapter.sort(adapter.sorter(model), documents, QUERY)) == lists[0]
@@ -112,7 +112,7 @@ class TestLlamaIndex:
 
         model, index = wrapped(adapter, live)
         bundle = QueryBundle(QUERY)
-        nodes = adapter.found(index, bundle, 2)
+        nodes = adapter.hits(index, bundle, 2)
         live.publish(versions[1])
         return bundle, nodes, adapter.sorter(model)
 

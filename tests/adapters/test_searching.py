@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine
 
 from tests.adapters.conftest import driver_of
-from tests.adapters.worlds import TEXTS, WIDTH, Vectors, drawn, everywhere, knowing, of_task
+from tests.adapters.worlds import CARRYING, POINTING, TASKS, TEXTS, WIDTH, Vectors, drawn, everywhere, knowing
 from tttembed_rag import LiveOffsets, Offsets, RewardLog, TextVectors, context
 
 QUERIES = [f"question {i}" for i in range(8)]
@@ -148,34 +148,13 @@ def test_documents_of_an_unknown_store_are_embedded_again(adapter):
     assert adapter.stored(SimpleNamespace(vector_store=object())) is None
 
 
-def test_a_search_ranks_by_the_base_score_and_the_offsets(adapter):
-    """A store over unchanged documents ranks by x·z + alpha v·z."""
-    documents = np.array([drawn(text) for text in TEXTS])
-    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
-    query = np.array(drawn("query: q")) / np.linalg.norm(drawn("query: q"))
-    last = int(np.argmin(documents @ query))
-    offsets = Offsets([of_task("t", 2 * documents[last])], width=WIDTH)
-    store = adapter.build(adapter.wrap(adapter.model(), offsets, task="t"), TEXTS)
-
-    found = adapter.texts(adapter.found(store, "q", len(TEXTS)))
-
-    order = np.argsort(-(documents @ query + 0.8 * 2 * documents @ documents[last]))
-    assert found == [TEXTS[i] for i in order]
-    assert found[0] == TEXTS[last]
-
-
 # Many callers
-
-TASKS = [f"task{i}" for i in range(WIDTH)]
 
 
 @pytest.fixture
 def shared(adapter):
-    """A store of one document per task, where every query lies near the first, and each task's offset at its own."""
-    axes = np.eye(WIDTH)
-    model = adapter.model(Vectors((axes[0] + 0.1).tolist(), dict(zip(TASKS, axes.tolist(), strict=True))))
-    offsets = Offsets([of_task(task, 4 * axis, 0.9) for task, axis in zip(TASKS, axes, strict=True)], width=WIDTH)
-    return adapter.build(adapter.wrap(model, offsets), TASKS)
+    """A store of one document per task."""
+    return adapter.build(adapter.wrap(adapter.model(POINTING), CARRYING), TASKS)
 
 
 def test_threads_search_under_their_own_task(adapter, shared):
@@ -185,7 +164,7 @@ def test_threads_search_under_their_own_task(adapter, shared):
     def ask(number):
         with context(task=TASKS[number % WIDTH]):
             together.wait()
-            return {adapter.texts(adapter.found(shared, "q", 1))[0] for _ in range(10)}
+            return {adapter.texts(adapter.hits(shared, "q", 1))[0] for _ in range(10)}
 
     with ThreadPoolExecutor(32) as pool:
         assert list(pool.map(ask, range(32))) == [{TASKS[number % WIDTH]} for number in range(32)]
@@ -198,8 +177,8 @@ async def test_asyncio_tasks_search_under_their_own_task(adapter, shared):
         task = TASKS[number % WIDTH] if number % 5 else None
         with context(task=task):
             await asyncio.sleep(0)
-            return task or TASKS[0], adapter.texts(await adapter.afound(shared, "q", 1))[0]
+            return task or TASKS[0], adapter.texts(await adapter.ahits(shared, "q", 1))[0]
 
     answers = await asyncio.gather(*(ask(number) for number in range(200)))
 
-    assert [found for _, found in answers] == [expected for expected, _ in answers]
+    assert [hit for _, hit in answers] == [expected for expected, _ in answers]

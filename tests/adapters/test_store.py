@@ -28,26 +28,6 @@ def log(store, model, adapter):
         yield log
 
 
-@pytest.fixture
-def rewarded(store, log):
-    """Tasks with the number of their rewarded pairs."""
-
-    def tell(tenant=""):
-        log.flush()
-        rewards = store.rewards("knowing", tenant=tenant)
-        return dict(zip(rewards.tasks.tolist(), rewards.depths.tolist(), strict=True))
-
-    return tell
-
-
-def test_a_rerankers_scores_reach_the_store(adapter, log, rewarded):
-    """Of all documents, under the caller's task and tenant."""
-    with context(task="billing", tenant="acme"):
-        adapter.record(adapter.tap(log, knowing()), "q", TEXTS[:5])
-
-    assert rewarded("acme") == {"billing": 5}
-
-
 async def test_retrievals_reach_the_store(adapter, store, log, model):
     """What was found waits there for a judge, of the tenant that asked; sync and async."""
     searched = adapter.build(model, TEXTS)
@@ -64,15 +44,6 @@ async def test_retrievals_reach_the_store(adapter, store, log, model):
         ("r", "billing", 3),
     ]
     assert store.counts("").queries == 0
-
-
-def test_a_retriever_that_judges_fills_the_store(adapter, store, log, model, rewarded):
-    """Its verdicts are rewards there, and can be fitted."""
-    retriever = adapter.retriever(adapter.build(model, TEXTS), model, knowing(), log=log, depth=5)
-    adapter.ask(retriever, "q")
-
-    assert rewarded() == {"default": 5}
-    assert list(fit(store.rewards("knowing"), scope="task", gate=False)) == ["task:default"]
 
 
 async def test_a_retriever_hands_on_its_query_vector(adapter, store, model):

@@ -3,13 +3,15 @@
 from hashlib import sha256
 
 import numpy as np
+from tttembed_store import open_store
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
-from tttembed_rag.testing import FakeJudge
+from tttembed_rag.testing import FakeEmbedder, FakeJudge
 
 WIDTH = 12
 TEXTS = [f"passage {i}" for i in range(60)]
+PAGES = ["wash wool cold", "boil the kettle", "river past the mill"]
 UNGATED = Evidence(4, None, None, "ungated", "made for a test")
 
 
@@ -42,13 +44,36 @@ class Vectors:
         return drawn(text) if self._documents is None else self._documents[text]
 
 
+class Words:
+    """The vectors of a fake: those of the words of a text."""
+
+    def query(self, text):
+        return FakeEmbedder().embed_query(text)
+
+    document = query
+
+
 def of_task(task, vector, alpha=0.8):
     return Offset(scope="task", task=task, vector=np.asarray(vector), alpha=alpha, n=4, evidence=UNGATED)
 
 
-def everywhere(alpha):
+def everywhere(alpha=0.8):
     """A global offset of that dose."""
     return Offsets([Offset("global", np.array(drawn("offset")), alpha, 4, UNGATED)], width=WIDTH)
+
+
+# Every query lies near the document of the first task; the offset of each task carries it to that of the task.
+TASKS, AXES = [f"task{i}" for i in range(WIDTH)], np.eye(WIDTH)
+POINTING = Vectors((AXES[0] + 0.1).tolist(), dict(zip(TASKS, AXES.tolist(), strict=True)))
+CARRYING = Offsets([of_task(task, 4 * axis, 0.9) for task, axis in zip(TASKS, AXES, strict=True)], width=WIDTH)
+BILLING = Offsets([of_task("billing", drawn("offset"))], width=WIDTH)
+
+
+def published(url, offsets):
+    """The *url* of a store, in which these offsets are live now."""
+    with open_store(url) as store:
+        store.registry.publish(offsets, by="test")
+    return url
 
 
 def of_words(task="default", texts=TEXTS, width=WIDTH):

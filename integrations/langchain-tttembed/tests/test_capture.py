@@ -2,7 +2,6 @@
 
 # The wrapped parts override methods that their frameworks document.
 
-import asyncio
 import logging
 from uuid import uuid4
 
@@ -52,8 +51,8 @@ class Asking(BaseRetriever):
     inner: BaseRetriever
 
     def _get_relevant_documents(self, query, *, run_manager):
-        found = self.inner.invoke(query, {"callbacks": run_manager.get_child()})
-        return [Document(f"extract of {document.page_content}") for document in found[:1]]
+        hits = self.inner.invoke(query, {"callbacks": run_manager.get_child()})
+        return [Document(f"extract of {document.page_content}") for document in hits[:1]]
 
 
 class Broken(BaseRetriever):
@@ -81,21 +80,8 @@ def retriever(wrapped):
     return InMemoryVectorStore.from_texts(TEXTS, wrapped).as_retriever(search_kwargs={"k": 3})
 
 
-def by_task(log, wrapped):
-    """Tasks, and how many pairs each query has."""
-    rewards = wrapped.rewards(log)
-    return dict(zip(rewards.tasks.tolist(), rewards.depths.tolist(), strict=True))
-
-
 class TestRecordingCrossEncoder:
     """The tap that sees every pair and every score."""
-
-    def test_scores_pass_through_and_are_kept(self, log, wrapped):
-        """The caller gets the inner scores, the log all of them."""
-        scores = RecordingCrossEncoder(Lengths(), log).score(PAIRS)
-
-        assert scores == Lengths().score(PAIRS)
-        assert wrapped.rewards(log).values.tolist() == scores
 
     def test_pairs_of_several_queries(self, log, wrapped):
         """One call may hold several queries; each keeps its own pairs."""
@@ -122,10 +108,12 @@ class TestRecordingCrossEncoder:
         assert len(RecordingCrossEncoder(Short(), log).score(PAIRS)) == 1
         assert f"expected a score for each of {len(PAIRS)} pairs, got 1" in caplog.text
 
-    @pytest.mark.parametrize(("source", "said", "trusted"), [("", None, True), ("", False, False), (None, None, None)])
-    def test_the_judge_is_declared(self, source, said, trusted):
+    @pytest.mark.parametrize(
+        ("source", "declared", "trusted"), [("", None, True), ("", False, False), (None, None, None)]
+    )
+    def test_the_judge_is_declared(self, source, declared, trusted):
         """Its order is served; not where scores are those of sources, nor where something else was said."""
-        logs = [RewardLog("judge", trusted=said) for _ in range(2)]
+        logs = [RewardLog("judge", trusted=declared) for _ in range(2)]
         RecordingCrossEncoder(Lengths(), logs[0], source=source)
         RecordingCompressor(compressor=BestOnly(), log=logs[1], source=source)
 
@@ -133,18 +121,16 @@ class TestRecordingCrossEncoder:
         by = [tap.__name__ * bool(trusted) for tap in (RecordingCrossEncoder, RecordingCompressor)]
         assert [log.declared_by for log in logs] == by
 
-    @pytest.mark.parametrize("given", [list, iter])
-    @pytest.mark.parametrize(
-        "answer", [lambda scores: map(float, scores), lambda scores: (one for one in scores), iter]
-    )
-    def test_what_can_be_read_once_is_handed_on(self, log, wrapped, given, answer):
-        """Lazy scores of lazy pairs: a map, as models with several labels give, reaches both the caller and the log."""
+    @pytest.mark.parametrize("kind", [list, iter])
+    @pytest.mark.parametrize("answer", [list, lambda scores: map(float, scores), iter])
+    def test_scores_pass_through_and_are_kept(self, log, wrapped, kind, answer):
+        """Lazy ones of lazy pairs too: a map, as models with several labels give, reaches the caller and the log."""
 
         class Lazy(BaseCrossEncoder):
             def score(self, text_pairs):
                 return answer(Lengths().score(text_pairs))
 
-        scores = list(RecordingCrossEncoder(Lazy(), log).score(given(PAIRS)))
+        scores = list(RecordingCrossEncoder(Lazy(), log).score(kind(PAIRS)))
 
         assert scores == Lengths().score(PAIRS)
         assert wrapped.rewards(log).values.tolist() == scores
@@ -174,28 +160,20 @@ class TestRecordingCrossEncoder:
 class TestRecordingCompressor:
     """Compressors that leave a relevance score."""
 
-    async def test_scored_documents_are_kept(self, log, wrapped):
-        documents = [Document(text) for text in TEXTS[:2]]
-        tap = RecordingCompressor(compressor=BestOnly(), log=log)
+    @pytest.mark.parametrize("answer", [list, iter])
+    async def test_scored_documents_are_kept(self, answer):
+        """A generator reaches both the caller and the log, too; sync and async."""
 
-        compressed = [tap.compress_documents(documents, "q"), await tap.acompress_documents(documents, "r")]
-
-        assert compressed == [BestOnly().compress_documents(documents, "q")] * 2
-        assert wrapped.rewards(log).values.tolist() == [0.7, 0.7]
-
-    async def test_documents_that_can_be_read_once_are_handed_on(self, wrapped):
-        """A generator of a compressor reaches both the caller and the log."""
-
-        class Lazy(BaseDocumentCompressor):
+        class Answering(BaseDocumentCompressor):
             def compress_documents(self, documents, query, callbacks=None):
-                return (one for one in BestOnly().compress_documents(documents, query))
+                return answer(BestOnly().compress_documents(documents, query))
 
         documents, log = [Document(text) for text in TEXTS[:2]], FakeLog("judge")
-        tap = RecordingCompressor(compressor=Lazy(), log=log)
+        tap = RecordingCompressor(compressor=Answering(), log=log)
 
-        found = [list(tap.compress_documents(documents, "q")), list(await tap.acompress_documents(documents, "r"))]
+        kept = [list(tap.compress_documents(documents, "q")), list(await tap.acompress_documents(documents, "r"))]
 
-        assert found == [BestOnly().compress_documents(documents, "q")] * 2
+        assert kept == [BestOnly().compress_documents(documents, "q")] * 2
         assert [call.scores for call in log.calls] == [(0.7,)] * 2
 
     def test_a_compressor_that_leaves_no_score_is_named_once(self, caplog):
@@ -218,18 +196,6 @@ class TestRecordingCompressor:
 class TestRewardCallbackHandler:
     """What retrievers found."""
 
-    async def test_async_retrievals_keep_the_callers_context(self, retriever, wrapped):
-        """A sync handler in an async run sees the task of the caller; a chat model judges in a thread."""
-        judge = chat_judge(FakeListChatModel(responses=["Score: 3"]), name="parrot")
-        log = RewardLog.of(judge)
-        config = {"callbacks": [RewardCallbackHandler(log)]}
-        with context(task="billing"):
-            await retriever.ainvoke("q", config)
-        await retriever.ainvoke("r", config)
-        await asyncio.to_thread(log.score_waiting, judge)
-
-        assert by_task(log, wrapped) == {"billing": 3, "default": 3}
-
     def test_batches_in_threads_keep_the_callers_context(self, retriever):
         log = FakeLog("judge")
         with context(task="billing"):
@@ -244,8 +210,8 @@ class TestRewardCallbackHandler:
 
         Asking(inner=Asking(inner=retriever)).invoke("q", {"callbacks": [handler]})
 
-        found = [document.page_content for document in retriever.invoke("q")]
-        assert [list(call.documents) for call in log.calls] == [found]
+        hits = [document.page_content for document in retriever.invoke("q")]
+        assert [list(call.documents) for call in log.calls] == [hits]
         assert not handler._pending
 
     def test_documents_that_can_be_read_once_are_left_to_the_caller(self, caplog):
@@ -257,9 +223,9 @@ class TestRewardCallbackHandler:
 
         log = FakeLog("judge")
 
-        found = Lazy().invoke("q", {"callbacks": [RewardCallbackHandler(log)]})
+        hits = Lazy().invoke("q", {"callbacks": [RewardCallbackHandler(log)]})
 
-        assert [document.page_content for document in found] == TEXTS
+        assert [document.page_content for document in hits] == TEXTS
         assert log.calls == []
         assert "retrieved documents were not recorded: InputError: documents: expected a list" in caplog.text
 

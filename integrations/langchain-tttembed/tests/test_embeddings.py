@@ -80,8 +80,8 @@ def test_the_callers_context_reaches_a_store_in_every_way_to_run_it(model):
         lambda query: retriever.batch([query, query])[1],
     ]
     with context(task="task3"):
-        found = [[document.page_content for document in way("q")] for way in ways]
+        lists = [[document.page_content for document in way("q")] for way in ways]
 
     expected = [document.page_content for document in fixed.as_retriever().invoke("q")]
-    assert found == [expected] * len(ways)
+    assert lists == [expected] * len(ways)
     assert expected != [document.page_content for document in retriever.invoke("q")]

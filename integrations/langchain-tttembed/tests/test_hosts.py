@@ -2,32 +2,14 @@
 
 import logging
 
-import numpy as np
 import pytest
 from langchain_community.vectorstores.rocksetdb import Rockset
-from langchain_core.embeddings import Embeddings
 from langchain_tttembed import TTTEmbeddings
 from langgraph.store.memory import InMemoryStore
 
-from tttembed_rag import Evidence, Offset, Offsets, context
-
-TASKS = [f"task{i}" for i in range(32)]
-WIDTH = len(TASKS)
-UNGATED = Evidence(4, None, None, "ungated", "made for a test")
-# The offset of a task carries every query to the document of that task.
-OFFSETS = Offsets(
-    [Offset("task", 9 * np.eye(WIDTH)[i], 1.0, 4, UNGATED, task=task) for i, task in enumerate(TASKS)], width=WIDTH
-)
-
-
-class Naming(Embeddings):
-    """Documents are their task's axis; every query points to the first."""
-
-    def embed_documents(self, texts):
-        return [np.eye(WIDTH)[TASKS.index(text)].tolist() for text in texts]
-
-    def embed_query(self, text):
-        return np.eye(WIDTH)[0].tolist()
+from tests.adapters.langchain_driver import Model
+from tests.adapters.worlds import CARRYING, POINTING, TASKS, WIDTH
+from tttembed_rag import context
 
 
 class Offline(Rockset):
@@ -45,7 +27,7 @@ class Offline(Rockset):
 
 @pytest.fixture
 def wrapped():
-    return TTTEmbeddings(Naming(), offsets=OFFSETS)
+    return TTTEmbeddings(Model(POINTING), offsets=CARRYING)
 
 
 def graph_store(embeddings):
@@ -60,18 +42,18 @@ async def test_langgraph_loses_the_context_and_serves_the_base_vector(wrapped):
     """Its sync search runs in a thread without the caller's context: the base vector, never another's offset."""
     store = graph_store(wrapped)
     with context(task="task7"):
-        found = store.search(("all",), query="q", limit=1)
+        (item,) = store.search(("all",), query="q", limit=1)
 
-    assert [one.key for one in found] == ["task0"]
+    assert item.key == "task0"
 
 
 async def test_langgraph_keeps_a_fixed_task(wrapped):
     """A store of its own for each task finds what it should, sync and async; items are stored as they are."""
     store = graph_store(wrapped.for_task("task7"))
 
-    found = [store.search(("all",), query="q", limit=1), await store.asearch(("all",), query="q", limit=1)]
+    lists = [store.search(("all",), query="q", limit=1), await store.asearch(("all",), query="q", limit=1)]
 
-    assert [one[0].key for one in found] == ["task7", "task7"]
+    assert [[item.key for item in items] for items in lists] == [["task7"]] * 2
     assert [store.get(("all",), task).value["text"] for task in TASKS] == TASKS
 
 

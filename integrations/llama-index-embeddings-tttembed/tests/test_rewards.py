@@ -21,7 +21,7 @@ from llama_index.retrievers.tttembed import RewardRetriever
 
 from tests.adapters.llama_index_driver import Model
 from tests.adapters.worlds import QUERY, TEXTS, WIDTH, Vectors, knowing, likeness, of_words
-from tttembed_rag import InputError, Offsets, RewardLog, Scale, context
+from tttembed_rag import InputError, Offsets, RewardLog, Scale
 from tttembed_rag.testing import FakeLog
 
 
@@ -106,10 +106,10 @@ class TestRewardPostprocessor:
         """A judge that declines some orders the others among themselves."""
         unclear = texts(nodes)[::2]
         judge = knowing(lambda _, text: None if text in unclear else 30 * likeness(text))
-        found = RewardPostprocessor(RewardLog.of(judge), judge).postprocess_nodes(nodes, query_str="q")
+        reranked = RewardPostprocessor(RewardLog.of(judge), judge).postprocess_nodes(nodes, query_str="q")
 
-        assert found[::2] == nodes[::2]
-        assert found[1].score >= found[3].score >= found[5].score
+        assert reranked[::2] == nodes[::2]
+        assert reranked[1].score >= reranked[3].score >= reranked[5].score
 
     @pytest.mark.parametrize("asynchronous", [True, False])
     async def test_a_judge_that_is_away_costs_nothing(self, log, nodes, asynchronous, caplog):
@@ -177,7 +177,7 @@ class TestRewardEventHandler:
 
         handler.handle(RetrievalEndEvent(str_or_query_bundle="q", nodes=[node]))
 
-        assert [one.name for one in caplog.records] == ["llama_index.postprocessor.tttembed.events"]
+        assert [record.name for record in caplog.records] == ["llama_index.postprocessor.tttembed.events"]
 
 
 class TestRewardRetriever:
@@ -196,35 +196,36 @@ class TestRewardRetriever:
         """The texts that HyDE sets are embedded; a vector of the caller is searched with, but none that is steered."""
         wrapped = TTTEmbedding(Model(vectors=Vectors()), offsets=Offsets([], width=WIDTH))
         index = VectorStoreIndex([TextNode(text=text, id_=text) for text in TEXTS], embed_model=wrapped)
-        asked, inner = [], index.as_retriever(similarity_top_k=10)
+        searched, inner = [], index.as_retriever(similarity_top_k=10)
 
         class Watched(type(inner)):
             def _retrieve(self, query_bundle):
-                asked.append(query_bundle.embedding)
+                searched.append(query_bundle.embedding)
                 return inner._retrieve(query_bundle)
 
             async def _aretrieve(self, query_bundle):
                 return self._retrieve(query_bundle)
 
-        bundles = {
-            "texts": QueryBundle("q", custom_embedding_strs=[TEXTS[0], TEXTS[1]]),
-            "vector": QueryBundle("q", embedding=[0.5] * WIDTH),
-            "steered vector": QueryBundle("q", embedding=wrapped.get_query_embedding("q")),
-        }
         base = wrapped.base
-        expected = {
-            "texts": base.get_agg_embedding_from_queries([TEXTS[0], TEXTS[1]]),
-            "vector": [0.5] * WIDTH,
-            "steered vector": base.get_query_embedding("q"),
-        }
+        bundle, expected = {
+            "texts": (
+                QueryBundle("q", custom_embedding_strs=[TEXTS[0], TEXTS[1]]),
+                base.get_agg_embedding_from_queries([TEXTS[0], TEXTS[1]]),
+            ),
+            "vector": (QueryBundle("q", embedding=[0.5] * WIDTH), [0.5] * WIDTH),
+            "steered vector": (
+                QueryBundle("q", embedding=wrapped.get_query_embedding("q")),
+                base.get_query_embedding("q"),
+            ),
+        }[preset]
         retriever = RewardRetriever(Watched(index, similarity_top_k=10), wrapped, knowing())
 
         if asynchronous:
-            await retriever.aretrieve(bundles[preset])
+            await retriever.aretrieve(bundle)
         else:
-            retriever.retrieve(bundles[preset])
+            retriever.retrieve(bundle)
 
-        assert asked[0] == pytest.approx(expected[preset])
+        assert searched[0] == pytest.approx(expected)
 
 
 class ByLength:
@@ -258,23 +259,16 @@ def test_any_llm_is_a_judge():
 class TestRescoringPostprocessor:
     """One search, sorted by words too."""
 
-    def query_engine_parts(self, task="default"):
-        """Sixty nodes of a search, and the model whose rescorer sorts so."""
-        model = TTTEmbedding(Model(vectors=Vectors(QUERY)), offsets=Offsets([of_words(task)], width=WIDTH))
+    def test_without_a_query_or_scores_nodes_stand_as_they_came(self, caplog):
+        """Where nothing is asked, the log says so."""
+        model = TTTEmbedding(Model(vectors=Vectors(QUERY)), offsets=Offsets([of_words()], width=WIDTH))
         index = VectorStoreIndex([TextNode(text=text, id_=text) for text in TEXTS], embed_model=model)
-        return model, index.as_retriever(similarity_top_k=60).retrieve("find 17")
+        nodes, sorter = index.as_retriever(similarity_top_k=60).retrieve("find 17"), RescoringPostprocessor(model)
+        unscored = [NodeWithScore(node=node.node) for node in nodes]
 
-    def test_without_a_rescorer_or_scores_nodes_stand_as_they_came(self, caplog):
-        """Also where nothing is asked, which the log says."""
-        model, nodes = self.query_engine_parts("numbers")
-        sorted_by = RescoringPostprocessor(model)
-        assert sorted_by.postprocess_nodes(nodes, query_str="find 17") == nodes
-        assert sorted_by.postprocess_nodes(nodes) == nodes
+        assert sorter.postprocess_nodes(nodes) == nodes
         assert "not sorted by words: InputError: query: expected a text, got NoneType" in caplog.text
-        with context(task="numbers"):
-            assert sorted_by.postprocess_nodes(nodes, query_str="find 17")[0].text == "passage 17"
-            unscored = [NodeWithScore(node=node.node) for node in nodes]
-            assert sorted_by.postprocess_nodes(unscored, query_str="find 17") == unscored
+        assert sorter.postprocess_nodes(unscored, query_str="find 17") == unscored
 
     def test_a_model_without_offsets_is_refused(self):
         with pytest.raises(InputError, match="embed_model: expected TTTEmbedding, got Model"):

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,29 +19,16 @@ from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder 
 from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa: E402
 from tttembed_store.sql import open_store  # noqa: E402
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, context  # noqa: E402
+from tests.adapters.worlds import BILLING, PAGES, WIDTH, of_words, published  # noqa: E402
+from tttembed_rag import InputError, Offsets, context  # noqa: E402
 from tttembed_rag.errors import StoreError  # noqa: E402
-from tttembed_rag.offsets.floor import Floor  # noqa: E402
 from tttembed_rag.offsets.rerankskips import Skips, digest_of  # noqa: E402
-from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary  # noqa: E402
-
-WIDTH = 16
-TEXTS = ["wash wool cold", "boil the kettle", "river past the mill"]
-
-
-def offsets_of(*, task="billing"):
-    """Offsets with one vector, for one task."""
-    vector = np.random.default_rng(0).normal(size=WIDTH).astype(np.float32) / 4
-    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
-    return Offsets([Offset("task", vector, 0.9, 9, evidence, task=task)], width=WIDTH)
 
 
 @pytest.fixture
-def url(tmp_path):
+def url(sqlite_url):
     """The URL of a store with a live version for the task billing."""
-    with open_store(f"sqlite:///{tmp_path / 'ttt.db'}") as store:
-        store.registry.publish(offsets_of(), by="test")
-    return f"sqlite:///{tmp_path / 'ttt.db'}"
+    return published(sqlite_url, BILLING)
 
 
 def base_of(text):
@@ -48,10 +36,15 @@ def base_of(text):
     return MockTextEmbedder(dimension=WIDTH).run(text=text)["embedding"]
 
 
+def hits(texts):
+    """Documents as a retriever gives them."""
+    return [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(texts)]
+
+
 def pipeline_of(url):
     """Embed, retrieve, record."""
     documents = InMemoryDocumentStore()
-    embedded = MockDocumentEmbedder(dimension=WIDTH).run([Document(content=text) for text in TEXTS])["documents"]
+    embedded = MockDocumentEmbedder(dimension=WIDTH).run([Document(content=text) for text in PAGES])["documents"]
     documents.write_documents(embedded)
     pipeline = Pipeline()
     pipeline.add_component("embedder", TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, task="billing"))
@@ -66,50 +59,29 @@ def test_a_query_is_steered(url):
     """The vector has the offset of its task; the rest of the answer is the wrapped embedder's."""
     answer = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url).run("wool", task="billing")
 
-    assert answer["embedding"] == offsets_of().apply(base_of("wool"), task="billing")
+    assert answer["embedding"] == BILLING.apply(base_of("wool"), task="billing")
     assert answer["meta"] == MockTextEmbedder(dimension=WIDTH).run(text="wool")["meta"]
 
 
-def test_each_run_names_its_task(url):
-    """The run's task comes before the component's, and that before the caller's; an unknown one is bit for bit."""
-    fixed = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, task="billing")
-    free = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url)
-    with context(task="billing"):
-        inside = free.run("wool")
+async def test_the_task_of_a_run_comes_before_that_of_the_component(url):
+    """Sync and async; an unknown one is bit for bit."""
+    steered = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, task="billing")
 
-    steered = [
-        answer["embedding"] != base_of("wool")
-        for answer in (fixed.run("wool"), fixed.run("wool", task="other"), free.run("wool"), inside)
-    ]
-
-    assert steered == [True, False, False, True]
-
-
-async def test_async_runs_give_the_same(url):
-    """Through `run_async` of the wrapped embedder, and without one."""
-
-    class Plain:
-        """An embedder without async."""
-
-        def run(self, text):
-            """Its vector."""
-            return {"embedding": base_of(text), "meta": {}}
-
-    for wrapped in (MockTextEmbedder(dimension=WIDTH), Plain()):
-        component = TTTTextEmbedder(wrapped, store=url, task="billing")
-        assert (await component.run_async("wool"))["embedding"] == component.run("wool")["embedding"]
+    assert (await steered.run_async("wool"))["embedding"] == steered.run("wool")["embedding"] != base_of("wool")
+    assert (await steered.run_async("wool", task="other"))["embedding"] == base_of("wool")
+    assert steered.run("wool", task="other")["embedding"] == base_of("wool")
 
 
 def test_a_pipeline_steers_and_records(url):
     """Documents keep their vectors, the search is the steered one, and the store has what was shown."""
     pipeline = pipeline_of(url)
 
-    found = pipeline.run({"embedder": {"text": "wool"}, "recorder": {"query": "wool"}})["recorder"]["documents"]
+    documents = pipeline.run({"embedder": {"text": "wool"}, "recorder": {"query": "wool"}})["recorder"]["documents"]
     assert pipeline.get_component("recorder").log.flush()
 
-    steered = offsets_of().apply(np.array(base_of("wool")), task="billing")
-    scores = {text: float(np.array(base) @ steered) for text, base in zip(TEXTS, map(base_of, TEXTS), strict=True)}
-    assert [one.content for one in found] == sorted(TEXTS, key=scores.get, reverse=True)
+    steered = BILLING.apply(np.array(base_of("wool")), task="billing")
+    scores = {text: float(np.array(base) @ steered) for text, base in zip(PAGES, map(base_of, PAGES), strict=True)}
+    assert [document.content for document in documents] == sorted(PAGES, key=scores.get, reverse=True)
     with open_store(url) as store:
         assert (store.counts().queries, store.counts().pairs, store.counts().rewards) == (1, 3, 0)
 
@@ -117,31 +89,33 @@ def test_a_pipeline_steers_and_records(url):
 def test_a_saved_pipeline_is_the_same(url):
     """To YAML and back: the same vectors; the text names the store and holds no vector."""
     pipeline = pipeline_of(url)
-    asked = {"embedder": {"text": "wool"}, "recorder": {"query": "wool"}}
+    inputs = {"embedder": {"text": "wool"}, "recorder": {"query": "wool"}}
 
     text = pipeline.dumps()
     loaded = Pipeline.loads(text)
 
     assert loaded.dumps() == text
     assert url in text
-    embedded = [one.run(asked, include_outputs_from={"embedder"})["embedder"] for one in (loaded, pipeline)]
-    assert embedded[0]["embedding"] == embedded[1]["embedding"] != base_of("wool")
+    vectors = [
+        either.run(inputs, include_outputs_from={"embedder"})["embedder"]["embedding"] for either in (loaded, pipeline)
+    ]
+    assert vectors[0] == vectors[1] != base_of("wool")
 
 
 def test_retrievers_that_embed_nothing_are_as_before(url):
     """A search by words never asks for a vector: the offset has no way in."""
     documents = InMemoryDocumentStore()
-    documents.write_documents([Document(content=text) for text in TEXTS])
+    documents.write_documents([Document(content=text) for text in PAGES])
 
     with context(task="billing"):
-        found = InMemoryBM25Retriever(documents).run("wool")["documents"]
+        first, *_ = InMemoryBM25Retriever(documents).run("wool")["documents"]
 
-    assert found[0].content == TEXTS[0]  # by the release of Haystack, texts without the word follow
+    assert first.content == PAGES[0]  # by the release of Haystack, texts without the word follow
 
 
 def test_scores_of_a_ranker_become_rewards(url):
     """With a judge named, `Document.score` is its score on the declared scale; documents without one are left out."""
-    documents = [Document(content=text, score=score) for text, score in zip(TEXTS, (0.0, 3.0, None), strict=True)]
+    documents = [Document(content=text, score=score) for text, score in zip(PAGES, (0.0, 3.0, None), strict=True)]
     recorder = TTTRecorder(url, judge="ranker", scale="logit")
 
     answer = recorder.run("wool", documents, task="billing", tenant="acme", embedding=base_of("wool"))
@@ -149,7 +123,7 @@ def test_scores_of_a_ranker_become_rewards(url):
 
     assert answer["documents"] is documents
     with open_store(url) as store:
-        ids = [store.text_id(text) for text in ("wool", *TEXTS)]
+        ids = [store.text_id(text) for text in ("wool", *PAGES)]
         verdicts = store.history.verdicts("acme", judge="ranker", query_ids=[ids[0]])
         assert verdicts == {(ids[0], ids[1]): 0.5, (ids[0], ids[2]): pytest.approx(0.952574)}
         assert store.trusted("ranker")
@@ -159,7 +133,7 @@ def test_who_rated_documents_is_kept(url):
     """Two users rate one document of one query: both ratings reach the fit."""
     recorder = TTTRecorder(url, judge="user feedback", fingerprint="e")
     for user, score in (("ann", 1.0), ("eve", 0.0)):
-        rated = [Document(content=TEXTS[0], score=score, embedding=base_of(TEXTS[0]))]
+        rated = [Document(content=PAGES[0], score=score, embedding=base_of(PAGES[0]))]
         with context(source=user):
             recorder.run("wool", rated, embedding=base_of("wool"), source=None)
     assert recorder.log.flush()
@@ -200,15 +174,11 @@ def test_who_records_costs_nothing_where_its_folder_is_not_there(tmp_path, caplo
     assert "nothing can be written until its folder is there" in caplog.text
 
 
-def test_bad_arguments_are_refused(url):
-    """One line says what was expected; a password never gets into a saved pipeline."""
-    embedder = MockTextEmbedder(dimension=WIDTH)
-    with pytest.raises(InputError, match="embedder: expected one without offsets"):
-        TTTTextEmbedder(TTTTextEmbedder(embedder, store=url), store=url)
+@pytest.mark.parametrize("make", [partial(TTTTextEmbedder, MockTextEmbedder(dimension=WIDTH)), TTTRecorder, TTTRanker])
+def test_a_password_is_refused(make):
+    """It would get into a saved pipeline."""
     with pytest.raises(InputError, match="store: expected no password"):
-        TTTTextEmbedder(embedder, store="postgresql://me:secret@host/name")
-    with pytest.raises(InputError, match="store: expected no password"):
-        TTTRecorder("postgresql://me:secret@host/name")
+        make(store="postgresql://me:secret@host/name")
 
 
 def test_a_variable_names_the_store(url, monkeypatch):
@@ -225,16 +195,9 @@ class TestRanker:
     """Sorted by what verdicts taught of words."""
 
     @pytest.fixture
-    def store(self, tmp_path):
+    def store(self, sqlite_url):
         """A store whose task billing has a rescorer that counts shared words ten times as much as similarity."""
-        evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
-        rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(TEXTS), evidence)
-        unserved = Evidence(9, None, None, "abstained", "")
-        local = Offset("local", np.zeros(WIDTH), 0.0, 9, unserved, task="billing", rescorer=rescorer)
-        url = f"sqlite:///{tmp_path / 'words.db'}"
-        with open_store(url) as opened:
-            opened.registry.publish(Offsets([local], width=WIDTH), by="test")
-        return url
+        return published(sqlite_url, Offsets([of_words("billing", PAGES)], width=WIDTH))
 
     def test_in_a_pipeline_that_is_saved_and_loaded(self, store):
         """Embed, retrieve, rank: the document that shares words with the query comes first."""
@@ -244,31 +207,16 @@ class TestRanker:
         again = Pipeline.loads(pipeline.dumps())
         for query in ("the kettle", "past the mill", "cold wool"):
             run = {"embedder": {"text": query}, "ranker": {"query": query}, "recorder": {"query": query}}
-            found = again.run(run)["ranker"]["documents"]
-            assert len(found) == 2
-            assert set(query.split()) - {"the"} <= set(found[0].content.split())
+            first, _ = again.run(run)["ranker"]["documents"]
+            assert set(query.split()) - {"the"} <= set(first.content.split())
 
-    @pytest.mark.parametrize(("cut", "kept"), [(0.99, 0), (1e-6, len(TEXTS))])
-    def test_nothing_is_left_where_nothing_fits(self, tmp_path, cut, kept):
-        """Above the floor scores are how likely documents are relevant; a saved pipeline keeps the option."""
-        floor = Floor((0.0, 1.0, 0.0, 0.0, 0.0), np.zeros((1, 4)), 0.0, 60, (cut,), 1.0, (cut,), (0.04,))
-        unsure = Evidence(9, None, None, "abstained", "made for a test")
-        offset = Offset("local", np.zeros(4), 0.0, 9, unsure, task="default", floor=floor)
-        Offsets([offset], width=4).save(path := tmp_path / "offsets.safetensors")
-        ranker = TTTRanker.from_dict(TTTRanker(store=str(path), floor=0.05).to_dict())
-        documents = [Document(content=text, score=0.9 - place / 10) for place, text in enumerate(TEXTS)]
-        found = ranker.run("past the mill", documents)["documents"]
-
-        assert len(found) == kept
-        assert all(0.5 < document.score < 0.75 for document in found)
-
-    def test_another_task_keeps_the_order(self, store):
-        """So do documents without scores."""
+    def test_a_run_names_its_task_and_how_many_are_kept(self, store):
+        """Documents without scores stand as they came."""
         ranker = TTTRanker(store=store)
-        documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
+        documents = hits(PAGES)
         assert ranker.run("past the mill", documents)["documents"] == documents
         assert ranker.run("past the mill", documents, task="billing", top_k=1)["documents"] == [documents[2]]
-        unscored = [Document(content=text) for text in TEXTS]
+        unscored = [Document(content=text) for text in PAGES]
         assert ranker.run("past the mill", unscored, task="billing")["documents"] == unscored
         with pytest.raises(InputError, match="top_k: expected at least 1, got 0"):
             TTTRanker(store=store, top_k=0)
@@ -278,38 +226,37 @@ class TestRanker:
     def test_a_ranker_behind_it_is_asked_where_the_first_leads_by_little(self, store, monkeypatch):
         """Its verdicts sort the list; where words lead nobody is asked, but about the tenth that is explored."""
         monkeypatch.setattr("tttembed_rag.serving.cascade.secrets.token_bytes", bytes)  # which are not these two
-        with open_store(store) as opened:
-            (local,) = opened.serving().version.offsets.values()
-            certified = replace(local, skips=Skips((5.0,), (0.001,), 60, (digest_of(TEXTS[2]),)))
-            opened.registry.publish(Offsets([certified], width=WIDTH, settings={"judge": "vowels"}), by="test")
+        certified = replace(of_words("billing", PAGES), skips=Skips((5.0,), (0.001,), 60, (digest_of(PAGES[2]),)))
+        published(store, Offsets([certified], width=WIDTH, settings={"judge": "vowels"}))
         ranker = TTTRanker(store=store, task="billing", ranker=Vowels(), judge="vowels")
-        documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
+        documents = hits(PAGES)
 
         sure = ranker.run("past the mill", documents)["documents"]
-        asked = ranker.run("zzz", documents)["documents"]
+        reranked = ranker.run("zzz", documents)["documents"]
         assert sure[0] == documents[2]
-        assert [one.content for one in asked] == sorted(TEXTS, key=lambda text: -vowels(text))
+        assert [document.content for document in reranked] == sorted(PAGES, key=lambda text: -vowels(text))
 
     def test_verdicts_of_a_ranker_behind_it_are_its_tenants(self, store):
         """Nothing is certified for the task yet: all of them are kept, by the ranker's name."""
         ranker = TTTRanker(store=store, task="legal", tenant="acme", ranker=Vowels(), judge="vowels")
-        documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
-        ranker.run("zzz", documents)
+        ranker.run("zzz", hits(PAGES))
         ranker._sorter.cascade._verdicts.close()
 
         with open_store(store) as opened:
             kept = {tenant: opened.counts(tenant=tenant).rewards for tenant in ("acme", "")}
-        assert kept == {"acme": len(TEXTS), "": 0}
+        assert kept == {"acme": len(PAGES), "": 0}
 
     def test_a_ranker_behind_it_is_saved_and_needs_a_name(self, store):
         """A pipeline keeps the ranker with its settings; verdicts of nobody could not be told from others'."""
         pipeline = Pipeline()
-        ranker = TTTRanker(store=store, ranker=MetaFieldRanker(meta_field="year"), judge="newest", scale="logit")
+        ranker = TTTRanker(
+            store=store, ranker=MetaFieldRanker(meta_field="year"), judge="newest", scale="logit", floor=0.05
+        )
         pipeline.add_component("ranker", ranker)
         again = Pipeline.loads(pipeline.dumps()).get_component("ranker")
 
         assert isinstance(again.ranker, MetaFieldRanker)
-        assert (again.ranker.meta_field, again.judge, again.scale) == ("year", "newest", "logit")
+        assert (again.ranker.meta_field, again.judge, again.scale, again.floor) == ("year", "newest", "logit", 0.05)
         for half in ({"ranker": MetaFieldRanker(meta_field="year")}, {"judge": "newest"}):
             with pytest.raises(InputError, match="ranker, judge: expected a ranker and its name, or neither, got "):
                 TTTRanker(store=store, **half)
@@ -320,10 +267,9 @@ class TestRanker:
     def test_a_ranker_that_leaves_documents_out_is_told(self, store, caplog):
         """Once: what it leaves out keeps its place, as nobody knows what it is worth."""
         ranker = TTTRanker(store=store, task="billing", ranker=Vowels(top_k=2), judge="vowels")
-        documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
         for query in ("one", "two"):
-            ranker.run(query, documents)
-        assert caplog.text.count(f"ranker: expected {len(TEXTS)} documents, got 2: raise its top_k") == 1
+            ranker.run(query, hits(PAGES))
+        assert caplog.text.count(f"ranker: expected {len(PAGES)} documents, got 2: raise its top_k") == 1
 
 
 def vowels(text):
@@ -341,5 +287,5 @@ class Vowels:
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document]):
         """The documents with their share of vowels, best first."""
-        ranked = [replace(one, score=vowels(one.content)) for one in documents]
-        return {"documents": sorted(ranked, key=lambda one: -one.score)[: self.top_k]}
+        ranked = [replace(document, score=vowels(document.content)) for document in documents]
+        return {"documents": sorted(ranked, key=lambda document: -document.score)[: self.top_k]}

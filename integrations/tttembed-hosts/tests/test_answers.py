@@ -29,10 +29,10 @@ def votes_in(url):
     """What is in a store: the reward by query, document and source, of the judge that votes are kept under."""
     q, d, r, j = schema.queries, schema.documents, schema.rewards, schema.judges
     joined = r.join(q, r.c.query == q.c.id).join(d, r.c.document == d.c.id).join(j, r.c.judge == j.c.id)
-    said = select(q.c.text, d.c.text, r.c.source, r.c.value).select_from(joined).where(j.c.name == "votes")
+    votes = select(q.c.text, d.c.text, r.c.source, r.c.value).select_from(joined).where(j.c.name == "votes")
     with open_store(url) as store, store._database.read() as connection:
         assert store.trusted("votes") is None
-        return {(query, text, source): round(value, 4) for query, text, source, value in connection.execute(said)}
+        return {(query, text, source): round(value, 4) for query, text, source, value in connection.execute(votes)}
 
 
 class Langfuse:
@@ -50,13 +50,13 @@ class Langfuse:
             self.score(1, False, authorUserId="annotator"),
             self.score(1, "a category", dataType="CATEGORICAL"),
         ]
-        self.asked, self.reply = [], None
+        self.pages, self.reply = [], None
 
     @staticmethod
-    def observation(number, asked, found, **more):
+    def observation(number, query, documents, **more):
         """A retriever of a trace, as the API shows it."""
         fields = {"id": f"o{number}", "traceId": TRACES[number], "startTime": WHEN, "projectId": "p"}
-        return fields | {"parentObservationId": None, "type": "RETRIEVER", "input": asked, "output": found, **more}
+        return fields | {"parentObservationId": None, "type": "RETRIEVER", "input": query, "output": documents, **more}
 
     @staticmethod
     def score(number, value, **more):
@@ -72,18 +72,18 @@ class Langfuse:
     def __call__(self, path, _, __):
         """One page."""
         parts = urlsplit(path)
-        asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        self.asked.append((parts.path, asked))
+        options = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        self.pages.append((parts.path, options))
         if self.reply is not None:
             return self.reply
         if parts.path == "/api/public/v2/observations":
-            rows = self.observations if asked["type"] == "RETRIEVER" else []
+            rows = self.observations if options["type"] == "RETRIEVER" else []
         elif parts.path == "/api/public/v3/scores":
-            rows = [one for one in self.scores if one["name"] == asked["name"]]
+            rows = [score for score in self.scores if score["name"] == options["name"]]
         else:
             return 404, {}, {"message": "not here"}
-        begin = int(asked.get("cursor", 0))
-        end = begin + min(2, int(asked["limit"]))
+        begin = int(options.get("cursor", 0))
+        end = begin + min(2, int(options["limit"]))
         meta = {"limit": 2} | ({"cursor": str(end)} if end < len(rows) else {})
         return 200, {}, {"data": rows[begin:end], "meta": meta}
 
@@ -102,9 +102,9 @@ def langfuse(serve, monkeypatch):
 
 def test_thumbs_of_langfuse_are_weak_votes(langfuse, sqlite_url):
     """A thumb credits all documents of its trace a little, by its annotator, else the user of the trace."""
-    code, said = run(langfuse.url, "--store", sqlite_url, "--scores-of", "thumb", "--json")
+    code, output = run(langfuse.url, "--store", sqlite_url, "--scores-of", "thumb", "--json")
 
-    assert (code, json.loads(said)) == (0, {"queries": 3, "without_vectors": 6, "left_out": 0, "without_query": 0})
+    assert (code, json.loads(output)) == (0, {"queries": 3, "without_vectors": 6, "left_out": 0, "without_query": 0})
     up, down = (2 / 2 + 1) / 3, (1 / 2) / 2
     assert votes_in(sqlite_url) == {
         ("wool", WOOL[0], "ada"): round(up, 4),
@@ -121,7 +121,7 @@ def test_without_a_name_only_what_was_retrieved_is_read(langfuse, sqlite_url):
 
     assert code == 0
     assert votes_in(sqlite_url) == {}
-    assert {path for path, _ in langfuse.asked} == {"/api/public/v2/observations"}
+    assert {path for path, _ in langfuse.pages} == {"/api/public/v2/observations"}
 
 
 def test_what_langfuse_decorates_is_read(langfuse, sqlite_url):
@@ -136,11 +136,11 @@ def test_what_langfuse_decorates_is_read(langfuse, sqlite_url):
 
     langfuse.scores = [langfuse.score(number, True) for number in range(3)]
 
-    code, said = run(langfuse.url, "--store", sqlite_url, "--scores-of", "thumb")
+    code, output = run(langfuse.url, "--store", sqlite_url, "--scores-of", "thumb")
 
     shown = {(query, text) for query, text, _ in votes_in(sqlite_url)}
     assert (code, shown) == (0, {("wool", WOOL[0]), ("wool", WOOL[1]), ("tea", "a page")})
-    assert "2 retrievals whose query was not understood" in said
+    assert "2 retrievals whose query was not understood" in output
 
 
 def test_numbers_are_on_the_scale_that_is_said(langfuse, sqlite_url):
@@ -169,10 +169,10 @@ def test_what_was_forgotten_stays_forgotten(langfuse, sqlite_url):
 
 def test_the_limit_is_one_of_spans(langfuse, sqlite_url):
     """The newest are read, and no page beyond."""
-    code, said = run(langfuse.url, "--store", sqlite_url, "--limit", 1, "--json")
+    code, output = run(langfuse.url, "--store", sqlite_url, "--limit", 1, "--json")
 
-    assert (code, json.loads(said)["queries"]) == (0, 1)
-    assert [asked["limit"] for _, asked in langfuse.asked] == ["1"]
+    assert (code, json.loads(output)["queries"]) == (0, 1)
+    assert [options["limit"] for _, options in langfuse.pages] == ["1"]
 
 
 @pytest.mark.parametrize(("rows", "pages"), [(0, 1), (1, 2)])
@@ -182,20 +182,30 @@ def test_pages_that_never_end_are_the_end(langfuse, sqlite_url, rows, pages):
 
     run(langfuse.url, "--store", sqlite_url)
 
-    assert len(langfuse.asked) == pages
+    assert len(langfuse.pages) == pages
 
 
-@pytest.mark.parametrize(("encoding", "error"), [("identity", "ReadError: expected at most 1000 bytes"), ("gzip", "")])
-def test_a_page_of_any_size_is_not_read(langfuse, sqlite_url, monkeypatch, encoding, error):
-    """Nor one that unfolds to any size."""
+LONG = json.dumps({"data": [{"input": "a" * 1000}], "meta": {"limit": 1}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        ((200, {}, LONG), "ReadError: expected at most 1000 bytes"),
+        ((200, {"content-encoding": "gzip"}, gzip.compress(LONG)), ""),
+        ((401, {}, {"message": "Invalid credentials"}), "UnauthorizedError"),
+    ],
+    ids=["of any size", "that unfolds to any size", "that is a refusal"],
+)
+def test_an_answer_that_cannot_be_read_is_one_line(langfuse, sqlite_url, monkeypatch, reply, error):
+    """Exit code 2, and what the server said."""
     monkeypatch.setattr("tttembed_hosts.tracing._MOST_BYTES", 1000)
-    page = json.dumps({"data": [langfuse.observation(0, "a" * 1000, WOOL)], "meta": {"limit": 1}}).encode()
-    langfuse.reply = 200, {"content-encoding": encoding}, gzip.compress(page) if encoding == "gzip" else page
+    langfuse.reply = reply
 
-    code, said = run(langfuse.url, "--store", sqlite_url)
+    code, output = run(langfuse.url, "--store", sqlite_url)
 
-    assert (code, said.count("\n")) == (2, 1)
-    assert said.startswith(f"Error: project: expected an answer of Langfuse ({error}")
+    assert (code, output.count("\n")) == (2, 1)
+    assert output.startswith(f"Error: project: expected an answer of Langfuse ({error}")
 
 
 @pytest.fixture
@@ -209,28 +219,30 @@ def langsmith(serve, monkeypatch):
     retrieval |= {"inputs": {"query": "wool"}, "outputs": {"documents": documents}}
     retrieval |= {"metadata": {"tttembed_task": "washing"}}
     who = {"type": "api", "user_id": "ada"}
-    given = {
-        "id": str(uuid.UUID(int=21)),
-        "run_id": TRACES[0],
-        "trace_id": TRACES[0],
-        "key": "thumb",
-        "created_at": WHEN,
-        "modified_at": WHEN,
-    }
-    feedback = [given | {"score": 1, "feedback_source": who}, given | {"key": "other", "score": 0}]
+    thumb = {"id": str(uuid.UUID(int=21)), "run_id": TRACES[0], "trace_id": TRACES[0], "key": "thumb"}
+    thumb |= {"created_at": WHEN, "modified_at": WHEN, "score": 1, "feedback_source": who}
+    feedback = [thumb, thumb | {"key": "other", "score": 0}]
 
     def answer(path, body, _):
         parts = urlsplit(path)
-        asked = parse_qs(parts.query)
+        options = parse_qs(parts.query)
         if parts.path == "/sessions":
-            known = {"id": session, "start_time": WHEN, "tenant_id": session, "name": "demo"} | {
-                "reference_dataset_id": None
+            known = {
+                "id": session,
+                "start_time": WHEN,
+                "tenant_id": session,
+                "name": "demo",
+                "reference_dataset_id": None,
             }
-            return 200, {}, [known] if asked["name"] == ["demo"] else []
+            return 200, {}, [known] if options["name"] == ["demo"] else []
         if parts.path == "/api/v2/runs/query" and body["project_ids"] == [session] and body["run_type"] == "RETRIEVER":
             return 200, {}, {"items": [retrieval], "next_cursor": None}
         if parts.path == "/feedback":
-            return 200, {}, [one for one in feedback if one["run_id"] in asked["run"] and one["key"] in asked["key"]]
+            return (
+                200,
+                {},
+                [row for row in feedback if row["run_id"] in options["run"] and row["key"] in options["key"]],
+            )
         return 200, {}, {"version": "0.16.20"}
 
     server = serve(answer)
@@ -240,9 +252,9 @@ def langsmith(serve, monkeypatch):
 
 def test_feedback_of_langsmith_is_a_weak_vote(langsmith, sqlite_url):
     """A score on the run around a retriever credits its documents, by the user who gave it, in the task of the run."""
-    code, said = run(f"{langsmith.project}/demo", "--store", sqlite_url, "--scores-of", "thumb", "--json")
+    code, output = run(f"{langsmith.project}/demo", "--store", sqlite_url, "--scores-of", "thumb", "--json")
 
-    assert (code, json.loads(said)["queries"]) == (0, 1)
+    assert (code, json.loads(output)["queries"]) == (0, 1)
     assert votes_in(sqlite_url) == {("wool", text, "ada"): round(2 / 3, 4) for text in WOOL}
     with open_store(sqlite_url) as store:
         assert list(store.history.tasks("").values()) == [["washing"]]
@@ -262,16 +274,6 @@ def test_a_project_that_is_not_there_is_one_line(langsmith, sqlite_url, path, me
 
     assert code == 2
     assert output.splitlines()[-1].startswith(f"Error: project{message}")
-
-
-def test_a_server_that_refuses_is_one_line(langfuse, serve, sqlite_url):
-    """Exit code 2, and what the server said."""
-    broken = serve(lambda *_: (401, {}, {"message": "Invalid credentials"}))
-
-    code, said = run(f"langfuse+{broken.url}", "--store", sqlite_url)
-
-    assert code == 2
-    assert said.splitlines()[-1].startswith("Error: project: expected an answer of Langfuse (UnauthorizedError")
 
 
 def test_keys_are_not_in_addresses(sqlite_url, monkeypatch):

@@ -7,15 +7,16 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, Offset, Offsets, RewardLog, context
-from tttembed_rag.testing import FakeEmbedder, FakeJudge, FakeLog
+from tests.adapters.worlds import PAGES, UNGATED, Words
+from tttembed_rag import Offset, Offsets, context
+from tttembed_rag.testing import FakeLog
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")
 
 from tttembed_store.spans.processor import TTTSpanProcessor  # noqa: E402 - it needs the SDK
 from tttembed_store.sql import open_store  # noqa: E402 - likewise
 
-DOCUMENTS = ["wash wool cold", "boil the kettle", "river past the mill", "wool shrinks when hot"]
+DOCUMENTS = [*PAGES, "wool shrinks when hot"]
 
 
 @contextmanager
@@ -48,24 +49,12 @@ class TestLangChain:
         pytest.importorskip("langchain_classic", reason="LangChain is not installed")
         from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
         from langchain_classic.retrievers.document_compressors import EmbeddingsFilter
-        from langchain_core.embeddings import Embeddings
         from langchain_core.runnables import RunnableLambda
         from langchain_core.vectorstores import InMemoryVectorStore
 
-        fake = FakeEmbedder()
+        from tests.adapters.langchain_driver import Model
 
-        class Words(Embeddings):
-            """Vectors of the words of a text."""
-
-            def embed_query(self, text):
-                """One vector."""
-                return list(map(float, fake.embed_query(text)))
-
-            def embed_documents(self, texts):
-                """A vector each."""
-                return [self.embed_query(text) for text in texts]
-
-        words = Words()
+        words = Model(Words())
         stores = [InMemoryVectorStore(words) for _ in range(2)]
         for part, into in enumerate(stores):
             into.add_texts([f"{text} {part}" for text in DOCUMENTS])
@@ -90,18 +79,6 @@ class TestLangChain:
         assert len(native.calls) == 6
         assert sorted(calls_of(tapped), key=repr) == sorted(calls_of(native), key=repr)
         assert {call.task for call in native.calls} == ({"billing"} if metadata else {None, "sales"})
-
-    def test_what_was_tapped_can_be_judged_and_learned(self, chain):
-        """Through a `RewardLog`: observe by spans, judge, and rewards are there for `fit`."""
-        judge, model = FakeJudge(), FakeEmbedder()
-        log = RewardLog.of(judge)
-        with instrumented("LangChain", log):
-            chain.invoke("Wash wool")
-        log.score_waiting(judge)
-
-        rewards = log.rewards(model.embed_query, model.embed_documents)
-
-        assert (len(rewards.query_vectors), len(rewards.values)) == (1, 4)
 
 
 @pytest.mark.slow
@@ -160,10 +137,7 @@ class TestLlamaIndex:
         from llama_index.embeddings.tttembed import TTTEmbedding
         from llama_index.postprocessor.tttembed import RewardEventHandler
 
-        evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
-        offset = Offset("global", np.float32([0.5, -0.5, 0.2, 0]), 0.9, 9, evidence)
-        offsets = Offsets([offset], width=4)
-
+        offsets = Offsets([Offset("global", np.float32([0.5, -0.5, 0.2, 0]), 0.9, 9, UNGATED)], width=4)
         index = VectorStoreIndex.from_documents(
             [Document(text=text) for text in DOCUMENTS],
             embed_model=TTTEmbedding(MockEmbedding(embed_dim=4), offsets=offsets),

@@ -42,75 +42,63 @@ def test_opensearch_gets_what_its_import_takes(tmp_path):
     }
 
 
-def test_ratings_of_quepid_are_read(tmp_path):
-    """Titles in any case and order, more columns; a document that was not rated was not judged."""
-    text = 'Query,Title,DocID,Rating\nwool,"a, b",7,3\nwool,c,8,\ntea,d,9,0\n'
-    (tmp_path / "q.csv").write_text(text, encoding="utf-8")
-
-    assert list(read_events(tmp_path / "q.csv")) == [judged("wool", "7", 3.0), judged("tea", "9", 0.0)]
+RATING = {"query": "wool", "ratings": [{"docId": "7", "rating": "3.000"}]}
+RATINGS = {"judgmentRatings": [RATING]}
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("name", "content"),
     [
-        ("wool,7,good", r"q.csv:3: expected query, docid and rating"),
-        (",7,3", r"q.csv:3: .*query: expected a text, got ''"),
-        ("wool, ,3", r"q.csv:3: .*document: expected a text, got ' '"),
-        ("wool,7", r"q.csv:3: expected query, docid and rating"),
-        ("wool,7,nan", r"q.csv:3: .*got nan"),
-        ('"wool,7,3\ntea,8,1', "q.csv:3: expected comma-separated values"),
+        ("q.csv", 'Query,Title,DocID,Rating\nwool,"a, b",7,3\nwool,c,8,\n'),
+        ("q.json", RATINGS),
+        ("q.json", {"_id": "b5", "found": True, "_source": RATINGS}),
+        ("q.json", {"took": 9, "hits": {"hits": [{"_source": RATINGS}]}}),
     ],
-    ids=["no number", "no query", "no document", "cut", "nan", "open quote"],
+    ids=["quepid", "imported into opensearch", "a document of opensearch", "asked of opensearch"],
 )
-def test_a_row_that_is_no_rating_is_named(tmp_path, row, message):
-    """The message has the line, and no row is passed over."""
-    (tmp_path / "q.csv").write_text(f"query,docid,rating\nsilk,1,2\n{row}\n", encoding="utf-8")
+def test_ratings_are_read_as_teams_have_them(tmp_path, name, content):
+    """Titles in any case and order; what was not rated was not judged; what a GET of a list or its document gives."""
+    (tmp_path / name).write_text(content if name == "q.csv" else json.dumps(content), encoding="utf-8")
 
-    with pytest.raises(DataError, match=message):
-        list(read_events(tmp_path / "q.csv"))
+    assert list(read_events(tmp_path / name)) == [judged("wool", "7", 3.0)]
 
 
-RATINGS = {"judgmentRatings": [{"query": "wool", "ratings": [{"docId": "7", "rating": "3.000"}]}]}
+def csv_with(row):
+    """A file with a bad row."""
+    return "q.csv", f"query,docid,rating\nsilk,1,2\n{row}\n"
+
+
+def json_with(entry):
+    """A file with a bad judgment."""
+    return "q.json", json.dumps({"judgmentRatings": [RATING, entry]})
 
 
 @pytest.mark.parametrize(
-    "said",
-    [RATINGS, {"_id": "b5", "found": True, "_source": RATINGS}, {"took": 9, "hits": {"hits": [{"_source": RATINGS}]}}],
-    ids=["imported", "document", "asked for"],
-)
-def test_judgments_are_read_as_opensearch_answers(tmp_path, said):
-    """What is imported, and what a GET of a judgment list or of its document gives."""
-    (tmp_path / "q.json").write_text(json.dumps(said), encoding="utf-8")
-
-    assert list(read_events(tmp_path / "q.json")) == [judged("wool", "7", 3.0)]
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
+    ("file", "message"),
     [
-        ({"ratings": [{"docId": "7", "rating": "1"}]}, "judgmentRatings 2: .*query"),
-        ({"query": None, "ratings": [{"docId": "7", "rating": "1"}]}, "judgmentRatings 2: .*got None"),
-        ({"query": "tea"}, "judgmentRatings 2: .*ratings"),
-        ({"query": "tea", "ratings": [{"docId": None, "rating": "1"}]}, "judgmentRatings 2: .*got None"),
-        ({"query": "tea", "ratings": [{"docId": "7", "rating": None}]}, "judgmentRatings 2: "),
-        ({"query": "tea", "ratings": [{"docId": "7", "rating": 10**400}]}, "judgmentRatings 2: "),
-        ("tea", "judgmentRatings 2: "),
+        (csv_with("wool,7,good"), "q.csv:3: expected query, docid and rating"),
+        (csv_with(",7,3"), "q.csv:3: .*query: expected a text, got ''"),
+        (csv_with("wool, ,3"), "q.csv:3: .*document: expected a text, got ' '"),
+        (csv_with("wool,7"), "q.csv:3: expected query, docid and rating"),
+        (csv_with("wool,7,nan"), "q.csv:3: .*got nan"),
+        (csv_with('"wool,7,3\ntea,8,1'), "q.csv:3: expected comma-separated values"),
+        (json_with({"ratings": RATING["ratings"]}), "judgmentRatings 2: .*query"),
+        (json_with(RATING | {"query": None}), "judgmentRatings 2: .*got None"),
+        (json_with({"query": "tea"}), "judgmentRatings 2: .*ratings"),
+        (json_with({"query": "tea", "ratings": [{"docId": None, "rating": "1"}]}), "judgmentRatings 2: .*got None"),
+        (json_with({"query": "tea", "ratings": [{"docId": "7", "rating": None}]}), "judgmentRatings 2: "),
+        (json_with({"query": "tea", "ratings": [{"docId": "7", "rating": 10**400}]}), "judgmentRatings 2: "),
+        (json_with("tea"), "judgmentRatings 2: "),
+        (("q.json", json.dumps({"hits": {"hits": [{"_source": RATINGS}] * 2}})), "expected one judgment list, got 2"),
     ],
 )
-def test_a_judgment_of_opensearch_that_lacks_something_is_named(tmp_path, entry, message):
-    """A query without a text never becomes the query 'None'."""
-    (tmp_path / "q.json").write_text(json.dumps({"judgmentRatings": RATINGS["judgmentRatings"] + [entry]}))
+def test_what_is_no_rating_is_named(tmp_path, file, message):
+    """With its place: no row is passed over, and a query without a text never becomes the query 'None'."""
+    name, text = file
+    (tmp_path / name).write_text(text, encoding="utf-8")
 
     with pytest.raises(DataError, match=message):
-        list(read_events(tmp_path / "q.json"))
-
-
-def test_several_judgment_lists_are_refused(tmp_path):
-    """Their grades may mean different things."""
-    (tmp_path / "q.json").write_text(json.dumps({"hits": {"hits": [{"_source": RATINGS}] * 2}}))
-
-    with pytest.raises(DataError, match="expected one judgment list, got 2"):
-        list(read_events(tmp_path / "q.json"))
+        list(read_events(tmp_path / name))
 
 
 def test_qrels_refuse_what_they_cannot_hold(tmp_path):

@@ -7,16 +7,9 @@ import numpy as np
 import pytest
 from tttembed_hosts.mem0 import steer
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets
+from tests.adapters.worlds import BILLING, WIDTH
+from tttembed_rag import InputError
 from tttembed_rag.testing import FakeEmbedder
-
-WIDTH = 16
-
-
-def offsets_of(task):
-    vector = np.random.default_rng(0).normal(size=WIDTH).astype(np.float32) / 2
-    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
-    return Offsets([Offset("task", vector, 0.9, 9, evidence, task=task)], width=WIDTH)
 
 
 class Model:
@@ -33,11 +26,11 @@ def test_searches_alone_are_steered():
     memory = SimpleNamespace(embedding_model=Model())
     base = Model().embed("a red door")
 
-    assert steer(memory, offsets=offsets_of("memories"), task="memories") is memory
+    assert steer(memory, offsets=BILLING, task="billing") is memory
 
     model = memory.embedding_model
     assert [model.embed("a red door", role) for role in ("add", "update", None)] == [base] * 3
-    expected = offsets_of("memories").apply(np.array(base), task="memories")
+    expected = BILLING.apply(np.array(base), task="billing")
     np.testing.assert_allclose(model.embed("a red door", "search"), expected)
     assert isinstance(model.embed("a red door", "search"), list)
     assert model.config == "its own"
@@ -46,10 +39,10 @@ def test_searches_alone_are_steered():
 
 def test_a_memory_is_steered_once():
     """A second time, and what is no memory, are refused."""
-    memory = steer(SimpleNamespace(embedding_model=Model()), offsets=offsets_of("memories"))
+    memory = steer(SimpleNamespace(embedding_model=Model()), offsets=BILLING)
     for wrong in (memory, SimpleNamespace(), SimpleNamespace(embedding_model="a name")):
         with pytest.raises(InputError, match=r"^memory: expected "):
-            steer(wrong, offsets=offsets_of("memories"))
+            steer(wrong, offsets=BILLING)
 
 
 @pytest.mark.slow
@@ -68,13 +61,13 @@ def test_a_memory_of_mem0_is_steered(tmp_path, monkeypatch):
     }
     memory = mem0.Memory.from_config(config)
     memory.embedding_model.embed = Model().embed  # in the place of OpenAI's
-    memory = steer(memory, offsets=offsets_of("memories"), task="memories")
+    memory = steer(memory, offsets=BILLING, task="billing")
 
     memory.add("a red door", user_id="ada", infer=False)
-    (found,) = memory.search("a red door", user_id="ada")["results"]
+    (memorised,) = memory.search("a red door", user_id="ada")["results"]
     memory.vector_store.client.close()
 
     base = np.array(Model().embed("a red door"))
-    moved = offsets_of("memories").apply(base, task="memories")
-    assert found["score"] == pytest.approx(float(base @ moved) / float(np.linalg.norm(moved)), abs=1e-3)
-    assert found["score"] < 0.99
+    moved = BILLING.apply(base, task="billing")
+    assert memorised["score"] == pytest.approx(float(base @ moved) / float(np.linalg.norm(moved)), abs=1e-3)
+    assert memorised["score"] < 0.99

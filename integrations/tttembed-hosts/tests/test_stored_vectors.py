@@ -4,11 +4,10 @@ Neither Weaviate nor Elasticsearch can be installed beside the tests. Their clie
 answer as theirs are documented to, defaults that lose vectors included.
 """
 
-import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 import numpy as np
 import psycopg
@@ -24,8 +23,8 @@ def remembered(stored):
     """Vectors of texts that are looked up, and how many had to be embedded."""
     vectors = TextVectors(stored=stored)
     vectors.note([("one", "1"), ("two", "2"), ("three", "3")])
-    found = vectors.of(["one", "two", "three"], lambda texts: [[9.0, 9.0, 9.0] for _ in texts])
-    return found.tolist(), vectors.embedded
+    matches = vectors.of(["one", "two", "three"], lambda texts: [[9.0, 9.0, 9.0] for _ in texts])
+    return matches.tolist(), vectors.embedded
 
 
 EXPECTED = [[*VECTORS["1"]], [*VECTORS["2"]], [9.0, 9.0, 9.0]]
@@ -91,7 +90,7 @@ def test_pgvector_gives_its_vectors(postgres_url):
         assert np.shape(from_pgvector(connection, "manuals")(["1"])["1"]) == (3,)
 
     with psycopg.connect(url) as connection:
-        found = from_pgvector(connection, "manuals")(["1"])
+        matches = from_pgvector(connection, "manuals")(["1"])
         after = [connection.info.transaction_status]
         with pytest.raises(psycopg.errors.UndefinedTable):
             from_pgvector(connection, "none")(["1"])
@@ -99,7 +98,7 @@ def test_pgvector_gives_its_vectors(postgres_url):
         again = from_pgvector(connection, "manuals")(["1"])
         connection.rollback()
 
-    assert found == again == {"1": VECTORS["1"]}
+    assert matches == again == {"1": VECTORS["1"]}
     assert after == [psycopg.pq.TransactionStatus.IDLE] * 2
 
 
@@ -117,10 +116,10 @@ def test_elasticsearch_gives_its_vectors(serve, field):
                 hit["_source"] = {"text": "wool"}
             if field in body.get("fields", ()) and hit["_id"] != "bare":
                 hit["fields"] = {field: vectors.get(hit["_id"])}
-        found = [hit for hit in hits if hit["_id"] in [*vectors, "bare"]][: body.get("size", 10)]
-        said = {"took": 1, "timed_out": False, "hits": {"total": {"value": len(found)}, "hits": found}}
+        matches = [hit for hit in hits if hit["_id"] in [*vectors, "bare"]][: body.get("size", 10)]
+        reply = {"took": 1, "timed_out": False, "hits": {"total": {"value": len(matches)}, "hits": matches}}
         kind = "application/vnd.elasticsearch+json;compatible-with=9"
-        return 200, {"x-elastic-product": "Elasticsearch", "content-type": kind}, said
+        return 200, {"x-elastic-product": "Elasticsearch", "content-type": kind}, reply
 
     with elasticsearch.Elasticsearch(serve(answer).url) as client:
         stored = from_elasticsearch(client, "manuals", field=field)
@@ -136,7 +135,7 @@ def weaviate_answers(name, vectors):
 
     def search(request, context):
         assert (request.collection, request.metadata.vector) == ("Manuals", True)
-        wanted = {uuid.UUID(one.value_text) for one in request.filters.filters or [request.filters]}
+        wanted = {uuid.UUID(clause.value_text) for clause in request.filters.filters or [request.filters]}
         results = []
         for key in sorted(wanted & vectors.keys())[: request.limit or 10]:
             result = MetadataResult(id=str(key), id_as_bytes=key.bytes)
@@ -152,32 +151,18 @@ def weaviate_answers(name, vectors):
     return search
 
 
-class Pages(BaseHTTPRequestHandler):
-    """What a client of Weaviate asks for as it connects: the version, and whether there is a login."""
-
-    def do_GET(self):
-        """A version, and no login."""
-        status, data = (200, b'{"version": "1.32.0", "modules": {}}') if self.path == "/v1/meta" else (404, b"")
-        self.send_response(status)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_):
-        """Say nothing."""
-
-
 @pytest.fixture
-def weaviate_client():
+def weaviate_client(serve):
     """`weaviate_client(search)` is a real client that is connected to a server with that procedure."""
     weaviate = pytest.importorskip("weaviate", reason="the client of Weaviate is not installed")
     import grpc
     from weaviate.proto.v1.search_get_pb2 import SearchReply, SearchRequest
 
-    with ExitStack() as ended, ThreadingHTTPServer(("127.0.0.1", 0), Pages) as pages:
-        thread = threading.Thread(target=pages.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        ended.callback(pages.shutdown)
+    def pages(path, *_):
+        """What a client asks for as it connects: the version, and whether there is a login."""
+        return (200, {}, {"version": "1.32.0", "modules": {}}) if path == "/v1/meta" else (404, {}, b"")
+
+    with ExitStack() as ended:
 
         def connected(search):
             server = grpc.server(ThreadPoolExecutor(1))
@@ -192,7 +177,9 @@ def weaviate_client():
             server.start()
             ended.callback(lambda: server.stop(0).wait())
             # Without its first checks, one of which asks a package index for the newest client.
-            client = weaviate.connect_to_local("127.0.0.1", pages.server_port, port, skip_init_checks=True)
+            client = weaviate.connect_to_local(
+                "127.0.0.1", urlsplit(serve(pages).url).port, port, skip_init_checks=True
+            )
             return ended.enter_context(client)
 
         yield connected
@@ -204,14 +191,17 @@ def test_weaviate_gives_its_vectors(weaviate_client, name):
     from weaviate.util import generate_uuid5
 
     own = {f"page {n}": [float(n), 0.0, 1.0] for n in range(600)}
-    given = str(uuid.uuid4())
+    page_id = str(uuid.uuid4())
     vectors = {uuid.UUID(generate_uuid5(key)): vector for key, vector in (VECTORS | own).items()}
-    client = weaviate_client(weaviate_answers(name, vectors | {uuid.UUID(given): [2.0, 0.0, 0.0]}))
+    client = weaviate_client(weaviate_answers(name, vectors | {uuid.UUID(page_id): [2.0, 0.0, 0.0]}))
     stored = from_weaviate(client.collections.get("Manuals"), vector=name or "default")
 
     assert remembered(stored) == (EXPECTED, 1)
     assert stored([*own, "gone"]) == own
-    assert stored([given, given.upper()]) == {given: [2.0, 0.0, 0.0], given.upper(): [2.0, 0.0, 0.0]}
+    assert stored([page_id, page_id.upper()]) == {
+        page_id: [2.0, 0.0, 0.0],
+        page_id.upper(): [2.0, 0.0, 0.0],
+    }
 
 
 def test_a_vector_that_weaviate_has_under_another_name_is_left_out(weaviate_client):

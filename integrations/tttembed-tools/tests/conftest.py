@@ -1,5 +1,5 @@
 """The world of tools of these tests."""
 
-from tests.catalogues import search
+from tests.catalogues import search, stored
 
-__all__ = ["search"]
+__all__ = ["search", "stored"]

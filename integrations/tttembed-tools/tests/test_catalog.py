@@ -15,25 +15,76 @@ SCHEMA = {"type": "object", "properties": {"path": {"type": "string", "descripti
 CARD = Card("read_file", "read_file: Read a file.\npath: The file.\ndeep")
 
 
-def read_file(path: str) -> str:
-    """Read a file."""
-    return path
+NAMED = {"name": "read_file", "description": "Read a file."}
 
 
 @pytest.mark.parametrize(
     "catalog",
     [
-        [{"type": "function", "function": {"name": "read_file", "description": "Read a file.", "parameters": SCHEMA}}],
-        [{"name": "read_file", "description": "Read a file.", "input_schema": SCHEMA}],
-        {"tools": [{"name": "read_file", "description": "Read a file.", "inputSchema": SCHEMA}]},
+        [{"type": "function", "function": NAMED | {"parameters": SCHEMA}}],
+        {"type": "function", "function": NAMED | {"parameters": SCHEMA}},
+        [NAMED | {"input_schema": SCHEMA}],
+        {"tools": [NAMED | {"inputSchema": SCHEMA}]},
+        NAMED | {"inputSchema": SCHEMA},
         {"read_file": {"description": "Read a file.", "parameters": SCHEMA}},
         [CARD],
     ],
-    ids=["openai", "anthropic", "mcp", "dict", "card"],
+    ids=["openai", "one of openai", "anthropic", "mcp", "one of mcp", "dict", "card"],
 )
-def test_schemas_become_cards(catalog):
+def test_schemas_become_cards(catalog, caplog):
     """Function schemas, MCP results and dicts give one card: name, description, parameters with their descriptions."""
     assert cards_of(catalog) == [CARD]
+    assert caplog.records == []
+
+
+def read_file(path: str) -> str:
+    """Read a file."""
+    return path
+
+
+def of_mcp():
+    """The answer of a client of MCP."""
+    types = pytest.importorskip("mcp_types")
+    return types.ListToolsResult(tools=[types.Tool.model_validate(NAMED | {"inputSchema": SCHEMA})])
+
+
+def of_fastmcp():
+    """A function that a server of FastMCP has."""
+    return [pytest.importorskip("fastmcp.tools").Tool.from_function(read_file)]
+
+
+def of_pydantic_ai():
+    """A function that an agent of Pydantic AI has."""
+    return [pytest.importorskip("pydantic_ai.tools").Tool(read_file)]
+
+
+def defined_for_pydantic_ai():
+    """A tool that runs elsewhere."""
+    tools = pytest.importorskip("pydantic_ai.tools")
+    return [tools.ToolDefinition(**NAMED, parameters_json_schema=SCHEMA)]
+
+
+@pytest.mark.parametrize(
+    ("make", "parameters"),
+    [
+        (of_mcp, "path: The file.\ndeep"),
+        (of_fastmcp, "path"),
+        (lambda: [langchain_tool(read_file)], "path"),
+        (of_pydantic_ai, "path"),
+        (defined_for_pydantic_ai, "path: The file.\ndeep"),
+    ],
+    ids=["mcp", "fastmcp", "langchain", "pydantic_ai", "pydantic_ai elsewhere"],
+)
+def test_objects_of_frameworks_become_cards(make, parameters):
+    """Tools of agents, clients and servers give name, description and parameters."""
+    assert cards_of(make()) == [Card("read_file", f"read_file: Read a file.\n{parameters}")]
+
+
+def test_tools_of_llama_index_become_cards():
+    """Their descriptions begin with the signature."""
+    (card,) = cards_of([FunctionTool.from_defaults(read_file, name="other")])
+
+    assert card == Card("other", "other: other(path: str) -> str\nRead a file.\npath")
 
 
 def test_descriptions_alone_are_enough():
@@ -41,50 +92,16 @@ def test_descriptions_alone_are_enough():
     assert cards_of({"a": "First.", "b": "Second."}) == [Card("a", "a: First."), Card("b", "b: Second.")]
 
 
-def test_mcp_objects_become_cards():
-    """The answer of an MCP client is a catalogue."""
-    types = pytest.importorskip("mcp_types")
-    one = types.Tool.model_validate({"name": "read_file", "description": "Read a file.", "inputSchema": SCHEMA})
-
-    assert cards_of(types.ListToolsResult(tools=[one])) == [CARD]
-    assert cards_of([one]) == [CARD]
-
-
-def test_objects_of_frameworks_become_cards():
-    """Tools of LangChain and LlamaIndex give name, description and parameters."""
-    cards = cards_of([langchain_tool(read_file), FunctionTool.from_defaults(read_file, name="other")])
-
-    assert [card.name for card in cards] == ["read_file", "other"]
-    assert cards[0].text == "read_file: Read a file.\npath"
-    assert "Read a file." in cards[1].text
-    assert cards[1].text.endswith("path")
-
-
-def test_objects_of_pydantic_ai_become_cards():
-    """Tools and tool definitions of Pydantic AI give name, description and parameters."""
-    tools = pytest.importorskip("pydantic_ai.tools")
-    definition = tools.ToolDefinition(name="other", description="Another.", parameters_json_schema=SCHEMA)
-
-    cards = cards_of([tools.Tool(read_file), definition])
-
-    assert cards == [
-        Card("read_file", "read_file: Read a file.\npath"),
-        Card("other", "other: Another.\npath: The file.\ndeep"),
-    ]
-
-
-def test_objects_of_fastmcp_become_cards():
-    """Tools of FastMCP give name, description and parameters."""
-    tools = pytest.importorskip("fastmcp.tools")
-
-    assert cards_of([tools.Tool.from_function(read_file)]) == [Card("read_file", "read_file: Read a file.\npath")]
+def write_skill(folder, head, body=""):
+    """A SKILL.md, as people write it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "SKILL.md").write_text(f"---\n{head}\n---\n{body}", encoding="utf-8")
 
 
 def test_a_folder_of_skills_is_a_catalogue(tmp_path):
     """Every SKILL.md below a folder is a card; a skill without a name is called by its folder."""
-    for name, head in (("b", "name: mail\ndescription: >-\n  Write\n  mail."), ("a/deep", "description: 'Dig: deep.'")):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "SKILL.md").write_text(f"---\n{head}\n---\nDo it --- well.\n", encoding="utf-8")
+    write_skill(tmp_path / "b", "name: mail\ndescription: >-\n  Write\n  mail.", "Do it --- well.\n")
+    write_skill(tmp_path / "a/deep", "description: 'Dig: deep.'", "Do it --- well.\n")
 
     assert cards_of(tmp_path) == [
         Card("deep", "deep: Dig: deep.", ("Do it --- well.",)),
@@ -129,13 +146,6 @@ def test_bad_tools_are_kept_and_named_in_one_line(caplog):
     ]
 
 
-def test_a_good_catalogue_says_nothing(caplog):
-    """Nothing is logged where nothing is wrong."""
-    cards_of({"a": "First."})
-
-    assert caplog.records == []
-
-
 @pytest.mark.parametrize(
     ("catalog", "message"),
     [
@@ -144,6 +154,9 @@ def test_a_good_catalogue_says_nothing(caplog):
         ([3], "catalog: expected tools .*, got an item of type int"),
         ([{"description": "Nameless."}], "catalog: expected a name for every tool, got None in"),
         ({" ": "Blank."}, "catalog: expected a name for every tool, got ' ' in"),
+        ({"servers": {"a": {"tools": [NAMED]}}}, "expected tools .*got a dict without a description under 'servers'"),
+        ({"info": {"title": "x"}, "paths": {}}, "expected tools .*got a dict without a description under 'info'"),
+        ({"name": "a", "inputSchema": {"type": "object"}}, "got a dict without a description under 'inputSchema'"),
     ],
 )
 def test_what_is_no_catalogue_is_refused_in_one_line(catalog, message):
@@ -154,25 +167,21 @@ def test_what_is_no_catalogue_is_refused_in_one_line(catalog, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [None, "{", "7", "[3"])
-def test_files_that_hold_no_catalogue_are_refused(tmp_path, text):
-    """A missing file, no JSON, or another kind of value names the file."""
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        *(("tools.json", text, "tools.json") for text in (None, "{", "7", "[3")),
+        ("README.md", "No skill.", ""),
+        *(("SKILL.md", text, "") for text in ("No head.", "---\nname: [\n---\n", "---\n- a\n---\n")),
+    ],
+)
+def test_files_that_hold_no_catalogue_are_refused(tmp_path, name, text, place):
+    """A missing file, no JSON, another kind of value, no skill, or skills without a head: the file is named."""
     if text is not None:
-        (tmp_path / "tools.json").write_text(text)
+        (tmp_path / name).write_text(text)
 
-    with pytest.raises(DataError, match=r"tools\.json: expected a"):
-        cards_of(tmp_path / "tools.json")
-
-
-@pytest.mark.parametrize("text", ["No head.", "---\nname: [\n---\n", "---\n- a\n---\n"])
-def test_skills_without_a_head_are_refused(tmp_path, text):
-    """A SKILL.md without name and description names the file; so does a folder without skills."""
-    with pytest.raises(DataError, match=r"expected SKILL\.md files below"):
-        cards_of(tmp_path)
-    (tmp_path / "SKILL.md").write_text(text)
-
-    with pytest.raises(DataError, match=r"SKILL\.md: expected YAML"):
-        cards_of(tmp_path)
+    with pytest.raises(DataError, match=r"(tools\.json: expected a|SKILL\.md: expected YAML|expected SKILL\.md files)"):
+        cards_of(tmp_path / place)
 
 
 @pytest.mark.parametrize(
@@ -201,38 +210,12 @@ def test_heads_of_skills_are_read_as_people_write_them(tmp_path, head, descripti
 )
 def test_a_bad_skill_among_others_is_named(tmp_path, content, caplog):
     """The others are there."""
-    for name, text in {"good": b"---\nname: good\ndescription: fine\n---\n", "bad": content}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "SKILL.md").write_bytes(text)
+    write_skill(tmp_path / "good", "name: good\ndescription: fine")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "SKILL.md").write_bytes(content)
 
     assert cards_of(tmp_path) == [Card("good", "good: fine")]
     assert f"({tmp_path / 'bad' / 'SKILL.md'})" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "catalog",
-    [
-        {"name": "create_invoice", "description": "Create an invoice", "inputSchema": {"type": "object"}},
-        {"type": "function", "function": {"name": "create_invoice", "description": "Create an invoice"}},
-    ],
-)
-def test_a_tool_alone_is_a_catalogue(catalog):
-    """Its keys are no tools."""
-    assert cards_of(catalog) == [Card("create_invoice", "create_invoice: Create an invoice")]
-
-
-@pytest.mark.parametrize(
-    "catalog",
-    [
-        {"servers": {"billing": {"tools": [{"name": "a", "description": "b"}]}}},
-        {"openapi": "3.1.0", "info": {"title": "x", "description": "y"}, "paths": {"/a": {"post": {"summary": "b"}}}},
-        {"name": "a", "inputSchema": {"type": "object"}},
-    ],
-)
-def test_an_object_that_is_no_catalogue_is_refused(catalog):
-    """Each value of a dict is a text, or has a description or a schema."""
-    with pytest.raises(InputError, match=r"catalog: expected tools.* got a dict without a description under"):
-        cards_of(catalog)
 
 
 def test_names_that_no_store_holds_have_a_key():
@@ -272,28 +255,15 @@ def test_the_server_of_a_tool_counts():
 
 def test_a_skill_is_found_by_its_body(tmp_path):
     """The paragraph that is nearest counts, short ones stand with what follows, and the card shows none of it."""
-    for name, body in (
-        (
-            "forms",
-            "# Forms\n\nFlatten the zebra fields afterwards, or viewers show nothing.\n\nRotate the giraffe scans.",
-        ),
-        ("b", ""),
-    ):
-        (tmp_path / name).mkdir()
-        text = f"---\nname: {name}\ndescription: Work with documents.\n---\n{body}\n"
-        (tmp_path / name / "SKILL.md").write_text(text, encoding="utf-8")
-    cards = cards_of(tmp_path)
-    embedder = FakeEmbedder()
-    search = LearnedToolSearch(tmp_path, embedder)
+    zebra, giraffe = "Flatten the zebra fields afterwards, or viewers show nothing.", "Rotate the giraffe scans."
+    write_skill(tmp_path / "b", "name: b\ndescription: Work with documents.")
+    write_skill(tmp_path, "name: forms\ndescription: Work with documents.", f"# Forms\n\n{zebra}\n\n{giraffe}\n")
+    search = LearnedToolSearch(tmp_path, FakeEmbedder())
 
-    assert {card.name: card.passages for card in cards} == {
-        "b": (),
-        "forms": (
-            "# Forms\nFlatten the zebra fields afterwards, or viewers show nothing.",
-            "Rotate the giraffe scans.",
-        ),
+    assert set(cards_of(tmp_path)) == {
+        Card("b", "b: Work with documents."),
+        Card("forms", "forms: Work with documents.", (f"# Forms\n{zebra}", giraffe)),
     }
-    assert {card.text for card in cards} == {"b: Work with documents.", "forms: Work with documents."}
     assert search("giraffe scans", k=1) == search("zebra fields", k=1) == ["forms"]
     index = search._index
     assert index.dense(search._vector("Rotate the giraffe scans."))[index.rows["forms"]] > 0.99

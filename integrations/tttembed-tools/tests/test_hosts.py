@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 from langchain.agents import create_agent
@@ -20,26 +21,12 @@ from tttembed_tools import LearnedToolSearch
 from tttembed_tools.hosts.langchain_tools import LearnedToolMiddleware
 from tttembed_tools.hosts.llama_index import LearnedToolRetriever
 
-from tests.catalogues import CATALOG, LEARNED, UNSEEN, first, request
+from tests.catalogues import CATALOG, LEARNED, UNSEEN, fastmcp_server, first, functions, request
 from tttembed_rag import context
 from tttembed_rag.testing import FakeEmbedder
 
 # LlamaIndex's workflows list the members of an agent, deprecated ones of pydantic too.
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning")
-
-
-def functions(error):
-    """A function for each tool: those of acme fail with *error*."""
-
-    def made(name):
-        def run() -> str:
-            if name.startswith("acme_"):
-                raise error("not in this suite")
-            return "done"
-
-        return run
-
-    return {name: made(name) for name in CATALOG}
 
 
 def next_calls(prompt, visible, called):
@@ -70,34 +57,20 @@ class LangChainModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage("done", tool_calls=calls))])
 
 
-def langchain(search, error=None):
-    """An agent of LangChain, and what its model saw."""
+def langchain(search, error=None, *, threads):
+    """An agent of LangChain, in threads or in an event loop."""
     tools = [
         StructuredTool.from_function(run, name=name, description=CATALOG[name], handle_tool_error=True)
         for name, run in functions(error or ToolException).items()
     ]
     model = LangChainModel()
-    return create_agent(model, tools=tools, middleware=[LearnedToolMiddleware(search, k=4)]), model.seen
-
-
-def langchain_sync(search, error=None):
-    """An agent of LangChain, in threads."""
-    agent, seen = langchain(search, error)
+    agent = create_agent(model, tools=tools, middleware=[LearnedToolMiddleware(search, k=4)])
 
     async def ask(topic):
-        agent.invoke({"messages": [HumanMessage(request(topic))]})
+        state = {"messages": [HumanMessage(request(topic))]}
+        agent.invoke(state) if threads else await agent.ainvoke(state)
 
-    return ask, seen
-
-
-def langchain_async(search, error=None):
-    """An agent of LangChain, in an event loop."""
-    agent, seen = langchain(search, error)
-
-    async def ask(topic):
-        await agent.ainvoke({"messages": [HumanMessage(request(topic))]})
-
-    return ask, seen
+    return ask, model.seen
 
 
 class LlamaIndexModel(FunctionCallingLLM):
@@ -192,20 +165,14 @@ def pydantic_ai(search, error=None):
 def fastmcp(search, error=None):
     """A client of a server of FastMCP, which calls what it found by the proxy, and the next time directly."""
     pytest.importorskip("fastmcp")
-    from fastmcp import Client, FastMCP
-    from fastmcp.exceptions import ToolError
-    from fastmcp.tools import Tool
-    from tttembed_tools.hosts.fastmcp import learned_search
+    from fastmcp import Client
 
-    server, seen = FastMCP("suites"), []
-    for name, run in functions(error or ToolError).items():
-        server.add_tool(Tool.from_function(run, name=name, description=CATALOG[name]))
-    learned_search(server, search, k=4)
+    server, seen = fastmcp_server(search, error), []
 
     async def ask(topic):
         async with Client(server) as client:
-            found = await client.call_tool("search_tools", {"query": request(topic)})
-            visible, called = [tool["name"] for tool in found.structured_content["result"]], []
+            answer = await client.call_tool("search_tools", {"query": request(topic)})
+            visible, called = [tool["name"] for tool in answer.structured_content["result"]], []
             seen.append(visible)
             while names := next_calls(topic, visible, called):
                 call = (names[0], {}) if len(seen) % 2 else ("call_tool", {"name": names[0]})
@@ -215,9 +182,10 @@ def fastmcp(search, error=None):
     return ask, seen
 
 
-HOSTS = [langchain_sync, langchain_async, llama_index, pydantic_ai, fastmcp]
-# Those that hand on what a tool raises.
-RAISING = [langchain_sync, langchain_async, pydantic_ai]
+# Those that hand on what a tool raises, and those that do not.
+RAISING = [partial(langchain, threads=True), partial(langchain, threads=False), pydantic_ai]
+HOSTS = [*RAISING, llama_index, fastmcp]
+NAMES = ["langchain_sync", "langchain_async", "pydantic_ai", "llama_index", "fastmcp"]
 
 
 @pytest.fixture
@@ -227,16 +195,12 @@ def empty():
         yield search
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_an_agent_teaches_its_search_by_working(host, empty):
+@pytest.mark.parametrize("host", HOSTS, ids=NAMES)
+async def test_an_agent_teaches_its_search_by_working(host, empty):
     """The model sees four tools of all; what it calls brings requests never made the right suite."""
     ask, seen = host(empty)
-
-    async def story():
-        for topic in LEARNED:
-            await ask(topic)
-
-    asyncio.run(story())
+    for topic in LEARNED:
+        await ask(topic)
     before = first(empty, UNSEEN)
     lesson = empty.learn()
 
@@ -248,19 +212,19 @@ def test_an_agent_teaches_its_search_by_working(host, empty):
     assert outcomes[request(LEARNED[0])] == {f"acme_{LEARNED[0]}": 0.2, f"zeta_{LEARNED[0]}": 1.0}
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_a_service_out_of_reach_says_nothing(host, empty):
+@pytest.mark.parametrize("host", HOSTS, ids=NAMES)
+async def test_a_service_out_of_reach_says_nothing(host, empty):
     """A tool that cannot reach its service is no outcome; where the framework raises, its error is as it was."""
     ask, _ = host(empty, ConnectionError)
 
     with pytest.raises(ConnectionError, match="not in this suite") if host in RAISING else nullcontext():
-        asyncio.run(ask(LEARNED[0]))
+        await ask(LEARNED[0])
 
     assert not any(f"acme_{LEARNED[0]}" in past.outcomes for past in empty.requests())
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_calls_carry_their_source(host, empty):
+@pytest.mark.parametrize("host", HOSTS, ids=NAMES)
+async def test_calls_carry_their_source(host, empty):
     """The caller's context names who an agent works for, where several work at once."""
     ask, _ = host(empty)
 
@@ -268,10 +232,7 @@ def test_calls_carry_their_source(host, empty):
         with context(source=name):
             await ask(LEARNED[0])
 
-    async def both():
-        await asyncio.gather(of("ann"), of("eve"))
-
-    asyncio.run(both())
+    await asyncio.gather(of("ann"), of("eve"))
 
     assert {past.source for past in empty.requests()} == {"ann", "eve"}
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,9 +20,8 @@ import anyio
 import anyio.lowlevel
 import httpx2
 from fastmcp import Client as FastClient
-from fastmcp.client.transports import FastMCPTransport
+from fastmcp.client.transports import FastMCPTransport, StdioTransport
 from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
@@ -33,7 +33,6 @@ from tttembed_tools.hosts.mcp import read_servers
 
 from tests.catalogues import LEARNED, TOPICS, UNSEEN, request
 from tttembed_rag.cli import main
-from tttembed_rag.errors import DataError
 from tttembed_rag.testing import FakeEmbedder
 
 pytestmark = pytest.mark.slow
@@ -60,23 +59,23 @@ def environment():
     return {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
 
 
-async def found(client, topic):
+async def hits(client, query):
     """The names that a search finds."""
-    result = await client.call_tool("search_tools", {"query": request(topic)})
+    result = await client.call_tool("search_tools", {"query": query})
     return [tool["name"] for tool in result.structured_content["result"]]
 
 
 async def work(client, topics):
     """Search each topic, and call both of its tools."""
     for topic in topics:
-        for name in await found(client, topic):
+        for name in await hits(client, request(topic)):
             if name.endswith(f"_{topic}"):
                 await client.call_tool("call_tool", {"name": name})
 
 
 async def share(client, topics):
     """Of some topics, the share for which the suite that works comes first."""
-    firsts = [(await found(client, topic))[0] for topic in topics]
+    firsts = [(await hits(client, request(topic)))[0] for topic in topics]
     return sum(name.startswith("office_zeta_") for name in firsts) / len(topics)
 
 
@@ -89,25 +88,19 @@ async def learned(client):
     return False
 
 
-def test_a_client_gains_without_code(tmp_path):
+async def test_a_client_gains_without_code(tmp_path):
     """Over stdio: two tools, answers as they came, learning from calls, and what was learned survives the process."""
     options = ("--store", f"sqlite:///{tmp_path}/tools.db")
-
-    async def first_day():
-        async with Client(front(tmp_path, *options)) as client:
-            listed = [tool.name for tool in (await client.list_tools()).tools]
-            before = await share(client, UNSEEN)
-            answer = await client.call_tool("call_tool", {"name": "office_zeta_redmail"})
-            failure = await client.call_tool("call_tool", {"name": "office_acme_redmail"})
-            wrong = await client.call_tool("call_tool", {"name": "gone"})
-            await work(client, LEARNED)
-            return listed, before, answer, failure, wrong, await learned(client)
-
-    async def second_day():
-        async with Client(front(tmp_path, *options, every=600)) as client:
-            return await share(client, UNSEEN)
-
-    listed, before, answer, failure, wrong, after = asyncio.run(first_day())
+    async with Client(front(tmp_path, *options)) as client:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+        before = await share(client, UNSEEN)
+        answer = await client.call_tool("call_tool", {"name": "office_zeta_redmail"})
+        failure = await client.call_tool("call_tool", {"name": "office_acme_redmail"})
+        wrong = await client.call_tool("call_tool", {"name": "gone"})
+        await work(client, LEARNED)
+        after = await learned(client)
+    async with Client(front(tmp_path, *options, every=600)) as client:
+        next_day = await share(client, UNSEEN)
 
     assert listed == ["search_tools", "call_tool"]
     assert before < 0.6
@@ -116,7 +109,7 @@ def test_a_client_gains_without_code(tmp_path):
     assert "not in this suite" in failure.content[0].text
     assert wrong.is_error
     assert after
-    assert asyncio.run(second_day()) > 0.6
+    assert next_day > 0.6
 
 
 @asynccontextmanager
@@ -150,34 +143,28 @@ async def named(url, source, mode):
         yield client
 
 
-def test_clients_over_http_teach_one_search(tmp_path):
+async def test_clients_over_http_teach_one_search(tmp_path):
     """Two clients at once, each in its session, teach what both are served."""
+    async with (
+        served(tmp_path) as (_, url),
+        named(url, "", "legacy") as client,
+        named(url, "", "legacy") as other,
+    ):
+        await asyncio.gather(work(client, LEARNED[:15]), work(other, LEARNED[15:]))
 
-    async def story():
-        async with (
-            served(tmp_path) as (_, url),
-            named(url, "", "legacy") as one,
-            named(url, "", "legacy") as other,
-        ):
-            await asyncio.gather(work(one, LEARNED[:15]), work(other, LEARNED[15:]))
-            return await learned(one) and await learned(other)
-
-    assert asyncio.run(story())
+        assert await learned(client)
+        assert await learned(other)
 
 
-def test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end(tmp_path):
+async def test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end(tmp_path):
     """SIGTERM right after calls: a header, else the command line, says their source. Calls of nobody are not kept."""
     url = f"sqlite:///{tmp_path}/tools.db"
-
-    async def story():
-        async with served(tmp_path, "--store", url, "--source", "unknown") as (process, address):
-            for source, mode in (("ann", "auto"), ("", "legacy"), ("", "auto")):  # the last one is nobody
-                async with named(address, source, mode) as client:
-                    await work(client, LEARNED[:1])
-            process.send_signal(signal.SIGTERM)
-            return await asyncio.to_thread(process.wait, 20)
-
-    code = asyncio.run(story())
+    async with served(tmp_path, "--store", url, "--source", "unknown") as (process, address):
+        for source, mode in (("ann", "auto"), ("", "legacy"), ("", "auto")):  # the last one is nobody
+            async with named(address, source, mode) as client:
+                await work(client, LEARNED[:1])
+        process.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(process.wait, 20)
 
     assert code == 0
     with open_store(url) as store:
@@ -185,51 +172,34 @@ def test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end(tmp_path
         assert dict(zip(rewards.sources.tolist(), rewards.depths.tolist(), strict=True)) == {"ann": 2, "unknown": 2}
 
 
-def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path):
-    """A command that does not exist is one line on stderr; the tools of the others are found and work."""
-    servers = {"gone": {"command": "/no/such/command"}, "office": {"command": sys.executable, "args": [str(BEHIND)]}}
-    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
-
-    async def story(log):
-        async with Client(stdio_client(front(tmp_path), errlog=log)) as client:
-            return await found(client, LEARNED[0])
-
-    with (tmp_path / "stderr").open("w") as log:
-        names = asyncio.run(story(log))
-
-    assert f"office_zeta_{LEARNED[0]}" in names
-    assert "server 'gone': FileNotFoundError: No such file or directory" in (tmp_path / "stderr").read_text()
-
-
-def test_no_tool_is_found_where_none_fits_if_it_is_to(tmp_path):
+async def test_no_tool_is_found_where_none_fits_if_it_is_to(tmp_path):
     """With --abstain, as soon as a floor was learned from what worked; other requests find their tools."""
+    async with Client(front(tmp_path, "--abstain")) as client:
+        for number in range(50):
+            topic = TOPICS[number % len(TOPICS)]
+            await hits(client, f"{request(topic)} {number}")
+            await client.call_tool("call_tool", {"name": f"office_zeta_{topic}"})
+        for _ in range(240):
+            if not (names := await hits(client, "what the weather says")):
+                break
+            await asyncio.sleep(0.25)
 
-    async def story():
-        async with Client(front(tmp_path, "--abstain")) as client:
-            for topic, again in itertools.product(TOPICS, range(2)):
-                await client.call_tool("search_tools", {"query": f"{request(topic)} {again}"})
-                await client.call_tool("call_tool", {"name": f"office_zeta_{topic}"})
-            for _ in range(240):
-                result = await client.call_tool("search_tools", {"query": "what the weather says"})
-                if not result.structured_content["result"]:
-                    break
-                await asyncio.sleep(0.25)
-            own = await client.call_tool("search_tools", {"query": f"{request(TOPICS[0])} 0"})
-            return result.structured_content["result"], len(own.structured_content["result"])
-
-    assert asyncio.run(story()) == ([], 4)
+        assert names == []
+        assert len(await hits(client, f"{request(TOPICS[0])} 0")) == 4
 
 
-def names_found(servers, *, searches=1, every=60.0, query="do it"):
+@asynccontextmanager
+async def fronted(servers, **options):
+    """A client of a front in this process, and the search that it has."""
+    search = LearnedToolSearch([], FakeEmbedder())
+    async with FastClient(mcp_front.front(servers, search, **options)) as client:
+        yield client, search
+
+
+async def names_found(servers, *, searches=1, every=60.0):
     """The names that each search finds among the tools of *servers*, and the tools that stay in the search."""
-
-    async def story():
-        search = LearnedToolSearch([], FakeEmbedder())
-        async with FastClient(mcp_front.front(servers, search, every=every)) as client:
-            results = [await client.call_tool("search_tools", {"query": query}) for _ in range(searches)]
-        return [[tool["name"] for tool in result.structured_content["result"]] for result in results], search.names
-
-    return asyncio.run(story())
+    async with fronted(servers, every=every) as (client, search):
+        return [await hits(client, "do it") for _ in range(searches)], search.names
 
 
 def behind(list_tools, call_tool=None):
@@ -260,7 +230,7 @@ def tool(name, **about):
 FINE = listing([tool("fine")])
 
 
-def test_tools_that_no_agent_could_read_are_left_out(caplog):
+async def test_tools_that_no_agent_could_read_are_left_out(caplog):
     """A megabyte of a name, of a description or of a schema: the other tools of the server are found."""
     long = [
         tool("fine"),
@@ -269,22 +239,22 @@ def test_tools_that_no_agent_could_read_are_left_out(caplog):
         tool("schema", schema={"x": "y" * 2**20}),
     ]
 
-    names, _ = names_found({"long": listing(long)})
+    names, _ = await names_found({"long": listing(long)})
 
     assert names == [["long_fine"]]
     assert "server 'long': 3 tools are left out, too long or too many" in caplog.text
 
 
-def test_tools_that_a_server_no_longer_lists_leave_the_search():
+async def test_tools_that_a_server_no_longer_lists_leave_the_search():
     """A server that renames all its tools at each listing costs no more than it lists."""
     pages = [[tool(f"t{page}-{number}") for number in range(30)] for page in range(9)]
 
-    _, stay = names_found({"names": listing(*pages)}, searches=9, every=0.0)
+    _, stay = await names_found({"names": listing(*pages)}, searches=9, every=0.0)
 
     assert stay == [f"names_t8-{number}" for number in range(30)]
 
 
-def test_a_server_that_is_away_for_a_while_keeps_its_tools(caplog):
+async def test_a_server_that_is_away_for_a_while_keeps_its_tools(caplog):
     """What it listed last is found; one line says what is wrong, with no word of the server's."""
     calls = itertools.count()
 
@@ -293,7 +263,7 @@ def test_a_server_that_is_away_for_a_while_keeps_its_tools(caplog):
             raise ConnectionError("at http://me:secret@host")
         return ListToolsResult(tools=[tool("fine")])
 
-    names, stay = names_found({"shy": behind(list_tools)}, searches=2, every=0.0)
+    names, stay = await names_found({"shy": behind(list_tools)}, searches=2, every=0.0)
 
     assert (names, stay) == ([["shy_fine"]] * 2, ["shy_fine"])
     assert "server 'shy': MCPError" in caplog.text
@@ -309,40 +279,39 @@ async def silent(_ctx, _params):
 
 @pytest.mark.parametrize(
     ("bad", "why"),
-    [(listing([tool("t")], endless=True), ""), (behind(silent), "TimeoutError")],
-    ids=["endless", "silent"],
+    [
+        (listing([tool("t")], endless=True), ""),
+        (behind(silent), "TimeoutError"),
+        (StdioTransport("/no/such/command", []), "FileNotFoundError: No such file or directory"),
+    ],
+    ids=["endless", "silent", "away"],
 )
-def test_a_server_that_lists_without_end_costs_its_own_tools_alone(monkeypatch, bad, why, caplog):
-    """It may hang, or give page after page: that ends in time, with one line that has its name."""
-    if why:
+async def test_a_server_that_lists_nothing_costs_its_own_tools_alone(monkeypatch, bad, why, caplog):
+    """It may hang, give page after page, or not be there: that ends in time, with one line that has its name."""
+    if why == "TimeoutError":
         monkeypatch.setattr(mcp_front, "_PATIENCE", 0.5)
 
-    names, _ = names_found({"bad": bad, "good": FINE})
+    names, _ = await names_found({"bad": bad, "good": FINE})
     lines = [record.getMessage() for record in caplog.records if record.name == mcp_front.__name__]
 
     assert names == [["good_fine"]]
     assert [line.startswith(f"server 'bad': {why}") for line in lines] == [True]
 
 
-def test_a_name_of_two_tools_is_neither_found_nor_called(caplog):
+async def test_a_name_of_two_tools_is_neither_found_nor_called(caplog):
     """A call that is meant for one server never goes to another; the other tools of both are found."""
     servers = {"git": listing([tool("hub_log"), tool("status")]), "git_hub": listing([tool("log")])}
-
-    async def story():
-        async with FastClient(mcp_front.front(servers, LearnedToolSearch([], FakeEmbedder()))) as client:
-            first = await client.call_tool("call_tool", {"name": "git_hub_log"}, raise_on_error=False)
-            found = await client.call_tool("search_tools", {"query": "do it"})
-            again = await client.call_tool("git_hub_log", {}, raise_on_error=False)
-            return [tool["name"] for tool in found.structured_content["result"]], first, again
-
-    names, *answers = asyncio.run(story())
+    async with fronted(servers) as (client, _):
+        answers = [await client.call_tool("call_tool", {"name": "git_hub_log"}, raise_on_error=False)]
+        names = await hits(client, "do it")
+        answers.append(await client.call_tool("git_hub_log", {}, raise_on_error=False))
 
     assert names == ["git_status"]
     assert all("git_hub_log is a tool of several servers" in answer.content[0].text for answer in answers)
     assert "other servers have tools of these names" in caplog.text
 
 
-def test_a_tool_that_does_not_answer_in_time_is_no_failure(monkeypatch):
+async def test_a_tool_that_does_not_answer_in_time_is_no_failure(monkeypatch):
     """The call ends, and says nothing of the tool; one that fails by itself does."""
     monkeypatch.setattr(mcp_front, "_LONGEST_CALL", 0.5)
 
@@ -354,46 +323,49 @@ def test_a_tool_that_does_not_answer_in_time_is_no_failure(monkeypatch):
             await anyio.sleep_forever()
         return CallToolResult(content=[TextContent(type="text", text="no")], is_error=True)
 
-    async def story():
-        search = LearnedToolSearch([], FakeEmbedder())
-        async with FastClient(mcp_front.front({"behind": behind(list_tools, call_tool)}, search)) as client:
-            await client.call_tool("search_tools", {"query": "do it"})
-            for name in ("behind_slow", "behind_wrong"):
-                answer = await client.call_tool("call_tool", {"name": name}, raise_on_error=False)
-                assert answer.is_error
-        return [outcome for past in search.requests() for outcome in past.outcomes.items()]
+    async with fronted({"behind": behind(list_tools, call_tool)}) as (client, search):
+        calls = [{"name": name} for name in await hits(client, "do it")]
+        answers = [await client.call_tool("call_tool", call, raise_on_error=False) for call in calls]
 
-    assert asyncio.run(story()) == [("behind_wrong", 0.2)]
+    assert [answer.is_error for answer in answers] == [True, True]
+    assert [outcome for past in search.requests() for outcome in past.outcomes.items()] == [("behind_wrong", 0.2)]
+
+
+def file_of(**entry):
+    """A file with one server."""
+    return json.dumps({"mcpServers": {"a": entry}})
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "message"),
     [
-        None,
-        "{",
-        "[]",
-        '{"mcpServers": {}}',
-        '{"mcpServers": {"a": {}}}',
-        '{"mcpServers": {"a": {"command": "x", "args": 3, "env": {"KEY": "sk-SECRET"}}}}',
-        '{"mcpServers": {"a": {"command": 3, "args": ["--key", "sk-SECRET"]}}}',
-        '{"mcpServers": {"a": {"url": "h ttp://u:sk-SECRET@h/", "headers": {"Authorization": "Bearer sk-SECRET"}}}}',
-        '{"mcpServers": {"a": "sk-SECRET"}, ',
+        (None, "expected a JSON file of MCP servers, found none"),
+        ("{", "expected a JSON file of MCP servers, found none"),
+        ('{"mcpServers": {"a": "sk-SECRET"}, ', "expected a JSON file of MCP servers, found none"),
+        ("[]", "expected {"),
+        ('{"mcpServers": {}}', "expected {"),
+        (file_of(), "expected .* for 'a'"),
+        (file_of(command="x", args=3, env={"KEY": "sk-SECRET"}), "expected .* for 'a'"),
+        (file_of(command=3, args=["--key", "sk-SECRET"]), "expected .* for 'a'"),
+        (file_of(url="h ttp://u:sk-SECRET@h/", headers={"Authorization": "Bearer sk-SECRET"}), "expected .* for 'a'"),
+        (file_of(command="x", args=["sk-SECRET", "${NOT_SET}"]), "'a': expected the variable 'NOT_SET'"),
+        (file_of(url="http://h", headers={"Authorization": "sk-SECRET ${input:key}"}), "'a': .*'input:key'"),
+        (file_of(command="x", args=["sk-SECRET"], tools=["read"]), "'a': expected the tools that are off.*'tools'"),
+        (file_of(command="x", args=["sk-SECRET"], includeTools=["read"]), "'a': .*'includeTools'"),
     ],
 )
-def test_files_that_name_no_servers_are_refused(tmp_path, text, capsys):
-    """Everything that is no file of servers ends with one line that names the file and shows no value of it."""
+def test_files_that_name_no_servers_are_refused(tmp_path, text, message, capsys):
+    """In one line that names the file, and what cannot be done as clients do it; no value is shown."""
     path = tmp_path / "servers.json"
     if text is not None:
         path.write_text(text)
 
-    with pytest.raises(DataError, match=r"servers.json: expected"):
-        read_servers(path)
     with pytest.raises(SystemExit) as ended:
         main(["tools", "serve", "--catalog", str(path)])
 
-    assert ended.value.code == 2
     stderr = capsys.readouterr().err
-    assert "servers.json" in stderr.splitlines()[-1]
+    assert ended.value.code == 2
+    assert re.search(rf"servers\.json: {message}", stderr.splitlines()[-1])
     assert "SECRET" not in stderr
 
 
@@ -412,22 +384,17 @@ def test_a_server_that_is_switched_off_is_left_out(tmp_path, off, caplog):
     assert "server 'prod' is switched off" in caplog.text
 
 
-@pytest.mark.parametrize("key", ["disabledTools", "excludeTools"])
-def test_a_tool_that_is_switched_off_is_neither_found_nor_called(tmp_path, key):
-    """The other tools of its server are."""
-    name = f"zeta_{LEARNED[0]}"
-    servers = servers_of(tmp_path, office={"command": sys.executable, "args": [str(BEHIND)], key: [name]})
-    search = LearnedToolSearch([], FakeEmbedder())
+async def test_a_tool_that_is_switched_off_is_neither_found_nor_called(tmp_path):
+    """By either key that clients have for it; the other tools of its server are."""
+    off = [f"zeta_{topic}" for topic in LEARNED[:2]]
+    about = {"command": sys.executable, "args": [str(BEHIND)], "disabledTools": off[:1], "excludeTools": off[1:]}
+    async with fronted(servers_of(tmp_path, office=about)) as (client, search):
+        await hits(client, "do it")
+        calls = [{"name": f"office_{name}"} for name in off]
+        answers = [await client.call_tool("call_tool", call, raise_on_error=False) for call in calls]
 
-    async def story():
-        async with FastClient(mcp_front.front(servers, search)) as client:
-            await client.call_tool("search_tools", {"query": "do it"})
-            return await client.call_tool("call_tool", {"name": f"office_{name}"}, raise_on_error=False)
-
-    answer = asyncio.run(story())
-
-    assert answer.is_error
-    assert f"office_{name}" not in search.names
+    assert [answer.is_error for answer in answers] == [True, True]
+    assert not set(search.names).intersection(f"office_{name}" for name in off)
     assert f"office_acme_{LEARNED[0]}" in search.names
 
 
@@ -449,23 +416,6 @@ def test_variables_are_those_of_the_environment(tmp_path, monkeypatch):
     assert (servers["away"].url, servers["away"].headers) == ("http://h/k/mcp", {"Authorization": "Bearer k"})
 
 
-@pytest.mark.parametrize(
-    ("entry", "name"),
-    [
-        ({"command": "x", "args": ["sk-SECRET", "${NOT_SET}"]}, "'NOT_SET'"),
-        ({"url": "http://h", "headers": {"Authorization": "sk-SECRET ${input:key}"}}, "'input:key'"),
-        ({"command": "x", "args": ["sk-SECRET"], "tools": ["read"]}, "'tools'"),
-        ({"command": "x", "args": ["sk-SECRET"], "includeTools": ["read"]}, "'includeTools'"),
-    ],
-)
-def test_what_cannot_be_done_as_clients_do_it_is_refused_by_name(tmp_path, entry, name):
-    """A variable that is not set, or a list of the tools that are on."""
-    with pytest.raises(DataError, match=f"'a': expected .*{name}") as refused:
-        servers_of(tmp_path, a=entry)
-
-    assert "SECRET" not in str(refused.value)
-
-
 def test_an_address_that_is_none_is_refused(tmp_path, capsys):
     """A port that is no number ends with exit code 2."""
     command(tmp_path)
@@ -477,18 +427,12 @@ def test_an_address_that_is_none_is_refused(tmp_path, capsys):
     assert "--http: expected [HOST:]PORT, got 'here'" in capsys.readouterr().err
 
 
-def test_what_a_server_is_for_counts(tmp_path):
+async def test_what_a_server_is_for_counts(tmp_path):
     """The description of a server in the file is part of the texts of its tools, and of no answer's description."""
-    about = {"command": sys.executable, "args": [str(BEHIND)], "description": "suites of a shipping company"}
-    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"office": about}}))
-    search = LearnedToolSearch([], FakeEmbedder())
-    catalog = tmp_path / "servers.json"
-    server = mcp_front.front(read_servers(catalog), search, about=mcp_front.described(catalog))
+    servers_of(tmp_path, office={"command": "office", "description": "suites of a shipping company"})
+    about, office = mcp_front.described(tmp_path / "servers.json"), listing([tool("mail", description="Send it.")])
+    async with fronted({"office": office}, about=about) as (client, search):
+        answer = await client.call_tool("search_tools", {"query": "shipping"})
 
-    async def story():
-        async with FastClient(server) as client:
-            found = await client.call_tool("search_tools", {"query": "shipping"})
-            return found.structured_content["result"][0]["description"]
-
-    assert "shipping" not in asyncio.run(story())
+    assert [shown["description"] for shown in answer.structured_content["result"]] == ["Send it."]
     assert all(card.text.endswith("office: suites of a shipping company") for card in search._index.cards)
