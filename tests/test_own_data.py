@@ -499,19 +499,17 @@ class TestStore:
         with open_store(STORE) as store:
             assert store.counts().rewards == 0
 
-    @pytest.mark.parametrize("place", ["import", "worker"])
-    def test_vectors_are_made_where_they_are_asked_for(self, here: Path, place: str) -> None:
-        """With the model named at either command, the worker judges, learns and publishes."""
+    def test_vectors_are_made_by_a_worker_that_is_told_the_model(self, here: Path) -> None:
+        """It judges, learns and publishes."""
         write_log(here / "log.jsonl")
-        embed = ("--embed", EMBED)
-        import_file("log.jsonl", *(embed if place == "import" else ()))
-        done = run("worker", STORE, "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
+        import_file("log.jsonl")
+        worked = run("worker", STORE, "--once", "--judge", JUDGE, "--embed", EMBED)
 
-        assert done.exit_code == 0, done.output
+        assert worked.exit_code == 0, worked.output
         with open_store(STORE) as store:
             live = store.serving().version
             assert store.vectors.lacking().texts == 0
-        assert live is not None, done.output
+        assert live is not None, worked.output
         assert live.embedder == "fake"
         assert finds_official_pages(live.offsets, "docs") > 0.3
 
@@ -551,17 +549,16 @@ class TestStore:
         assert sorted(rewards.values.tolist()) == [0.0, 0.25, 1.0]
 
     def test_a_new_embedding_model_learns_from_what_was_judged(self, here: Path) -> None:
-        """Texts are embedded anew beside the old vectors, and rewards that were paid teach the new model."""
-        write_log(here / "log.jsonl")
+        """Texts are embedded anew beside the old vectors, and rewards that are there teach the new model."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
         new = write_model("new_model", "width=32, fingerprint='new'")
-        import_file("log.jsonl", "--embed", EMBED)
-        run("worker", STORE, "--once", "--judge", JUDGE)
+        import_file("votes.csv", "--embed", EMBED)
         counted = run("store", "reembed", "--store", STORE, "--embed", new, "--dry-run")
         done = run("store", "reembed", "--store", STORE, "--embed", new)
         again = run("store", "reembed", "--store", STORE, "--embed", new)
         learned = run("fit", STORE, "--embed", new, "--out", "new.safetensors")
         with open_store(STORE) as store:
-            widths = {name: store.rewards("fake", embedder=name).width for name in ("fake", "new")}
+            widths = {name: store.rewards("votes", embedder=name).width for name in ("fake", "new")}
 
         assert counted.output == "60 of 60 queries and 240 of 240 documents have no vector of new\n"
         assert done.output == "300 texts embedded by new\n"
