@@ -77,7 +77,7 @@ class TestApply:
 
         assert_allclose(offsets.apply(x), [moved(row, offsets["global"]) for row in x], rtol=1e-12)
 
-    @settings(max_examples=50, deadline=None, derandomize=True)
+    @settings(max_examples=20, deadline=None, derandomize=True)
     @given(x=arrays(np.float64, WIDTH, elements=st.floats(-5, 5)).filter(lambda x: np.linalg.norm(x) > 0.1))
     def test_ranks_as_the_additive_score_does(self, x):
         """Documents rank by the result as they rank by x·z + alpha v·z."""
@@ -458,12 +458,6 @@ class TestFile:
         offsets.save(tmp_path / "again")
         assert not loaded.keys() & Offsets.load(tmp_path / "again").keys()
 
-    def test_evidence_without_a_power_hint_loads(self):
-        record = recorded(made(evidence=ABSTAINED))
-        del record["evidence"]["needed"]
-
-        assert replace(ABSTAINED, needed=None) == Offsets.from_bytes(content([record]))["global"].evidence
-
     def test_holds_vectors_and_json_only(self, tmp_path):
         """The file is a length, a JSON header and raw numbers: nothing in it can be executed."""
         path = tmp_path / "offsets.safetensors"
@@ -490,14 +484,6 @@ class TestFile:
         assert before == seen
         assert len(Offsets.load(path)) == 7
         assert [path] == list(tmp_path.iterdir())
-
-    def test_leaves_nothing_behind_where_it_cannot_be_written(self, tmp_path):
-        target = tmp_path / "taken"
-        (target / "inside").mkdir(parents=True)
-
-        with pytest.raises(OSError, match="taken"):
-            some(made()).save(target)
-        assert [target] == list(tmp_path.iterdir())
 
 
 def recorded(offset):

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tttembed_rag import InputError, Known, context
@@ -87,6 +87,7 @@ class TestEmbedder:
 
         assert wash @ wool > wash @ rust
 
+    @settings(max_examples=20)
     @given(text=st.text())
     def test_any_text_has_a_vector(self, text):
         """Also one without words, with signs alone or with lone surrogates; twice the same."""
