@@ -379,7 +379,7 @@ def test_show_prints_json_lines(saved: Path) -> None:
 def test_fit_and_show_say_who_judged(folder: Path, tmp_path: Path, rewards: str, judge: str) -> None:
     """Labels in that role are called a simulation in what fit prints, in the file, and in what show prints of it."""
     out = tmp_path / "fitted.safetensors"
-    fitted = ("fit", folder, "--vectors", "tiny", "--rewards", rewards, "--out", out)
+    fitted = ("fit", folder, "--vectors", "tiny", "--rewards", rewards, "--scope", "task", "--out", out)
 
     first = [tttembed(*arguments).stdout.splitlines()[0] for arguments in (fitted, ("show", out))]
     records = [
