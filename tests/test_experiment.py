@@ -472,18 +472,6 @@ def test_the_global_offset_is_pooled(workload: list[Collection]) -> None:
     assert all(gains[name, "global"] < gains[name, "task"] for name in ("planted", "mirrored"))
 
 
-def test_one_folder_pools_into_itself(rows: list[Row]) -> None:
-    """With one task the global offset is that task's."""
-    shared = [
-        (row["seed"], row["rewarded"], row["population"], row["delta"])
-        for row in some(rows, scope="global", gated=False)
-    ]
-
-    assert shared == [
-        (row["seed"], row["rewarded"], row["population"], row["delta"]) for row in some(rows, scope="task", gated=False)
-    ]
-
-
 def test_budgets_are_per_task(workload: list[Collection]) -> None:
     """Every folder gets the asked number of rewarded queries."""
     plan = ExperimentPlan(rewarded=(20,), seeds=(0,), scopes=(), baselines=("raw",))
