@@ -177,19 +177,15 @@ class TestApply:
 
 RAW = {
     "alpha 0 globally": (some(made(alpha=0.0)), {}),
-    "alpha 0 for the task": (some(made("task", task="a", alpha=0.0)), {"task": "a"}),
     "alpha 0 for the query": (some(made("query", task="a", query_id="q", alpha=0.0)), {"task": "a", "query_id": "q"}),
     "no task named": (some(made("task", task="a")), {}),
-    "unknown task": (some(made("task", task="a")), {"task": "b"}),
     "unknown tasks by row": (some(made("task", task="a")), {"task": ["b", "c", "b", "default", "c"]}),
     "unknown query": (some(made("query", task="default", query_id="q")), {"query_id": "other"}),
     "task abstained": (some(made("task", task="a", evidence=ABSTAINED)), {"task": "a"}),
-    "global abstained": (some(made(evidence=ABSTAINED)), {}),
     "query abstained": (
         some(made("query", task="a", query_id="q", evidence=ABSTAINED)),
         {"task": "a", "query_id": "q"},
     ),
-    "task abstained below a global offset": (everything(), {"task": "quiet"}),
     "no offsets": (some(), {}),
 }
 
