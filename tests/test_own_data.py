@@ -8,8 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -725,31 +724,16 @@ def of_shared_words() -> Iterator[str]:
             yield f"{' '.join(words)},{' '.join([*words[:shared], *['other'] * (5 - shared)])},{shared / 5}"
 
 
-def of_lengths() -> Iterator[str]:
-    """Votes for long documents."""
-    rng = np.random.default_rng(0)
-    for number, words in product(range(30), (2, 20, 60, 120)):
-        text = " ".join(f"word{word}" for word in rng.integers(0, 500, words).tolist())
-        yield f"question {number} about word{number},{text},{words / 120}"
-
-
-@pytest.mark.parametrize(
-    ("rows", "warning"),
-    [
-        (of_shared_words, "warning: rewards repeat how many words documents share with their query"),
-        (of_lengths, "warning: rewards follow the length of documents, longer is better"),
-    ],
-)
-def test_a_judge_that_does_not_read_is_told(here: Path, rows: Callable[[], Iterator[str]], warning: str) -> None:
+def test_a_judge_that_does_not_read_is_told(here: Path) -> None:
     """`fit` prints a warning, and `show` repeats it; what is learned stays learned."""
-    (here / "votes.csv").write_text("\n".join(["query,document,reward", *rows()]), encoding="utf-8")
+    (here / "votes.csv").write_text("\n".join(["query,document,reward", *of_shared_words()]), encoding="utf-8")
 
     fitted = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
     again = run("show", "o.safetensors")
 
     assert fitted.exit_code == 0, fitted.output
-    assert warning in fitted.output
-    assert warning in again.output
+    for result in (fitted, again):
+        assert "warning: rewards repeat how many words documents share with their query" in result.output
 
 
 class TestPlaces:
