@@ -106,8 +106,8 @@ def write_folder(folder: Path, vectors: str, judge: str) -> None:
     if judge != QRELS:
         scores = {query: {document: rng.random() for document, *_ in corpus} for query in queries}
         write_scores(folder / "scores" / f"{judge}.tsv", scores)
-    docs, asked = rng.standard_normal((30, 48)), rng.standard_normal((24, 48))
-    write_vectors(folder, vectors, load_beir(folder), docs, asked, fingerprint=vectors)
+    of_documents, of_queries = rng.standard_normal((30, 48)), rng.standard_normal((24, 48))
+    write_vectors(folder, vectors, load_beir(folder), of_documents, of_queries, fingerprint=vectors)
 
 
 def write_offsets(path: Path) -> None:

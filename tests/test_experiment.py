@@ -302,15 +302,6 @@ def test_abstaining_changes_nothing(folder: Path) -> None:
     assert {(row["delta"], row["harmed_fraction"]) for row in rows if not row["published"]} == {(0.0, 0.0)}
 
 
-def test_the_gate_is_what_prevents_harm(folder: Path) -> None:
-    """The same worthless rewards without the gate do harm queries."""
-    plan = ExperimentPlan(rewarded=(50,), seeds=(0, 1), scopes=("task",), gates=(False,), baselines=())
-
-    rows = list(run([opened(folder, "noise")], plan))
-
-    assert all(row["harmed_fraction"] > 0.0 for row in some(rows, population="heldout"))
-
-
 # Candidates
 
 

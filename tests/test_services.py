@@ -49,7 +49,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 def every_kind_and(names, first, *others):
     """Every kind with the *first* case; with the *others*, which are handled in one place, one kind."""
-    cases = [*((kind, first) for kind in KINDS), *(("chat of openai", other) for other in others)]
+    cases = [*((kind, first) for kind in KINDS), *(("reranker", other) for other in others)]
     return pytest.mark.parametrize(names, cases)
 
 
