@@ -26,22 +26,21 @@ TEXTS = ["the old mill", "wash a wool jumper in cold water with a little soap", 
 INSTRUCTION = "Given a question, find the river"
 
 
-def tokenizer_of(*, end="<|endoftext|>", side="right", template="$A <|endoftext|>"):
-    """A byte-level tokenizer that closes every text as *template* has it, in the form transformers saves."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+def tokenizer_of(*, closing=True):
+    """A byte-level tokenizer that closes every text with its end, in the form transformers saves."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
+    special = {"pad_token": "<|pad|>", "eos_token": "<|endoftext|>"}
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate(["<|pad|>", end, *letters])}
+    vocabulary = {token: i for i, token in enumerate([*special.values(), *letters])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    if template:
-        tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=[(end, 1)])
-    tokens = {"pad_token": "<|pad|>", "eos_token": end}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, padding_side=side, model_max_length=512, extra_special_tokens=[end], **tokens
-    )
+    if closing:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 1)]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side="right", model_max_length=512, **special)
 
 
 def sizes(tokenizer):
@@ -82,7 +81,7 @@ def gemma_folder(tmp_path_factory):
     from transformers import Gemma3TextConfig, Gemma3TextModel
 
     folder = tmp_path_factory.mktemp("models")
-    tokenizer = tokenizer_of(end="<eos>", template="$A <eos>")
+    tokenizer = tokenizer_of()
     torch.manual_seed(1)
     config = Gemma3TextConfig(**sizes(tokenizer), use_bidirectional_attention=True, sliding_window=64)
     folder_of((Gemma3TextModel(config), tokenizer), folder / "bare")
@@ -131,7 +130,7 @@ class TestQwen3:
         """Without an end token the last word's vector would be taken."""
         for file in qwen_folder.iterdir():
             (tmp_path / file.name).write_bytes(file.read_bytes())
-        tokenizer_of(template=None).save_pretrained(tmp_path)
+        tokenizer_of(closing=False).save_pretrained(tmp_path)
 
         with pytest.raises(EmbedderError, match="expected a tokenizer that ends every text with a special token"):
             local_model(str(tmp_path), "qwen3")
@@ -186,7 +185,7 @@ def test_model2vec_is_the_mean_of_token_vectors(tmp_path, downloaded):
     """A static model averages the rows of its table, also one that was downloaded before the hub was away."""
     from model2vec import StaticModel
 
-    tokenizer = tokenizer_of(template=None)
+    tokenizer = tokenizer_of(closing=False)
     table = np.random.default_rng(0).normal(size=(len(tokenizer), 12)).astype(np.float32)
     StaticModel(table, tokenizer.backend_tokenizer, normalize=False).save_pretrained(tmp_path / "table")
     ids = tokenizer("old mill")["input_ids"]
