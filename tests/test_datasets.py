@@ -122,126 +122,87 @@ def read_all(folder: Path) -> None:
     load_scores(folder, "judge")
 
 
-def text(part: str, content: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / part).write_text(content, encoding="utf-8")
+Spoiled = tuple[Callable[[Path], object], str]
 
 
-def data(part: str, content: bytes) -> Callable[[Path], object]:
-    """Replaces a part of the folder by bytes."""
-    return lambda folder: (folder / part).write_bytes(content)
+def written(part: str, content: str | bytes, message: str = "") -> Spoiled:
+    """Replaces a part of the folder, which is named."""
+    data = content if isinstance(content, bytes) else content.encode()
+    return lambda folder: (folder / part).write_bytes(data), f"/{part}{message}"
 
 
-def without(part: str) -> Callable[[Path], object]:
+def without(part: str, message: str) -> Spoiled:
     """Deletes a part of the folder."""
-    return lambda folder: (folder / part).unlink()
+    return lambda folder: (folder / part).unlink(), f"/{part}: {message}"
 
 
-def renamed(part: str) -> Callable[[Path], object]:
+def renamed(part: str, message: str) -> Spoiled:
     """Gives a part of the folder the name b."""
-    return lambda folder: (folder / part).rename((folder / part).with_stem("b"))
+    return lambda folder: (folder / part).rename((folder / part).with_stem("b")), f"/{part}: {message}"
 
 
-def arrays(**changed: Any) -> Callable[[Path], object]:
+def arrays(message: str = "", **changed: Any) -> Spoiled:
     """Replaces stored arrays, or leaves out those that are None."""
     kept = {name: array for name, array in {**ARRAYS, **changed}.items() if array is not None}
-    return lambda folder: np.savez(folder / "vectors" / "tiny.npz", **kept)
+    return lambda folder: np.savez(folder / VECTORS, **kept), f"/{VECTORS}{message}"
 
 
 def one_array(folder: Path) -> None:
     """Stores a bare array under the name of an archive."""
-    with (folder / "vectors" / "tiny.npz").open("wb") as file:
+    with (folder / VECTORS).open("wb") as file:
         np.save(file, np.eye(2))
 
 
 def cut_short(folder: Path) -> None:
     """Keeps the first half of the archive, as a broken download does."""
-    path = folder / "vectors" / "tiny.npz"
+    path = folder / VECTORS
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-EXPECTED = "expected arrays doc_ids, docs, query_ids, queries"
+CORPUS_FILE, QUERIES_FILE, LABELS, SCORES_FILE = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "scores/judge.tsv"
+VECTORS, OBJECTS = "vectors/tiny.npz", np.array(ARRAYS["doc_ids"], object)
+A_LINE, TRIPLES = "expected one JSON object a line", "expected query-id, corpus-id, score"
+EXPECTED, HERE = ": expected arrays doc_ids, docs, query_ids, queries", "or qrels as a simulation)"
 SPOILED = {
-    "no corpus": (without("corpus.jsonl"), "/corpus.jsonl: expected one JSON object a line, found no file"),
-    "no queries": (without("queries.jsonl"), "/queries.jsonl: expected one JSON object a line, found no file"),
-    "no labels": (without("qrels/test.tsv"), "/qrels/test.tsv: expected query-id, corpus-id, score; found no file"),
-    "no vectors": (without("vectors/tiny.npz"), "/vectors/tiny.npz: expected stored vectors, found none (here: none)"),
-    "no scores": (
-        without("scores/judge.tsv"),
-        "/scores/judge.tsv: expected stored scores, found none (here: none, or qrels as a simulation)",
-    ),
-    "bad JSON": (text("corpus.jsonl", CORPUS + "{oops\n"), "/corpus.jsonl:7: expected one JSON object a line"),
-    "JSON list": (text("queries.jsonl", "[1]\n"), "/queries.jsonl:1: expected one JSON object a line"),
-    "number as text": (
-        text("queries.jsonl", '{"_id": "q1", "text": 911}'),
-        "/queries.jsonl:1: expected a text as text, got 911",
-    ),
-    "list as title": (
-        text("corpus.jsonl", '{"_id": "d1", "title": ["a"]}'),
-        "/corpus.jsonl:1: expected a text as title, got ['a']",
-    ),
     "no folder": (shutil.rmtree, ": expected a BEIR folder, found none"),
-    "other vectors": (renamed("vectors/tiny.npz"), "/vectors/tiny.npz: expected stored vectors, found none (here: b)"),
-    "other scores": (
-        renamed("scores/judge.tsv"),
-        "/scores/judge.tsv: expected stored scores, found none (here: b, or qrels as a simulation)",
-    ),
-    "number as id": (text("queries.jsonl", '{"_id": 5}\n'), '/queries.jsonl:1: expected an object with a string "_id"'),
-    "corpus not UTF-8": (data("corpus.jsonl", '{"_id": "é"}'.encode("latin-1")), "/corpus.jsonl"),
-    "no header": (text("qrels/test.tsv", "q1\td1\t1\n"), "/qrels/test.tsv:1: expected a header line, got a judgment"),
-    "spaces for tabs": (
-        text("qrels/test.tsv", "header\nq1 d1 1\n"),
-        "/qrels/test.tsv:2: expected query-id, corpus-id, score by tabs",
-    ),
-    "word as grade": (
-        text("qrels/test.tsv", "header\nq1\td1\tgood\n"),
-        "/qrels/test.tsv:2: expected query-id, corpus-id, score",
-    ),
-    "four columns": (
-        text("qrels/test.tsv", "header\nq1\t0\td1\t1\n"),
-        "/qrels/test.tsv:2: expected query-id, corpus-id, score",
-    ),
-    "NaN grade": (text("qrels/test.tsv", "header\nq1\td1\tnan\n"), "/qrels/test.tsv:2"),
-    "infinite grade": (text("qrels/test.tsv", "header\nq1\td1\tinf\n"), "/qrels/test.tsv:2"),
-    "header alone": (
-        text("qrels/test.tsv", "header\n"),
-        "/qrels/test.tsv: expected at least one line below the header",
-    ),
-    "empty labels": (text("qrels/test.tsv", ""), "/qrels/test.tsv: expected at least one line below the header"),
-    "labels not UTF-8": (data("qrels/test.tsv", "header\né\td1\t1\n".encode("latin-1")), "/qrels/test.tsv"),
+    "no corpus": without(CORPUS_FILE, f"{A_LINE}, found no file"),
+    "no queries": without(QUERIES_FILE, f"{A_LINE}, found no file"),
+    "no labels": without(LABELS, f"{TRIPLES}; found no file"),
+    "no vectors": without(VECTORS, "expected stored vectors, found none (here: none)"),
+    "no scores": without(SCORES_FILE, f"expected stored scores, found none (here: none, {HERE}"),
+    "other vectors": renamed(VECTORS, "expected stored vectors, found none (here: b)"),
+    "other scores": renamed(SCORES_FILE, f"expected stored scores, found none (here: b, {HERE}"),
+    "bad JSON": written(CORPUS_FILE, CORPUS + "{oops\n", f":7: {A_LINE}"),
+    "JSON list": written(QUERIES_FILE, "[1]\n", f":1: {A_LINE}"),
+    "number as text": written(QUERIES_FILE, '{"_id": "q1", "text": 911}', ":1: expected a text as text, got 911"),
+    "list as title": written(CORPUS_FILE, '{"_id": "d1", "title": ["a"]}', ":1: expected a text as title, got ['a']"),
+    "number as id": written(QUERIES_FILE, '{"_id": 5}\n', ':1: expected an object with a string "_id"'),
+    "corpus not UTF-8": written(CORPUS_FILE, '{"_id": "é"}'.encode("latin-1")),
+    "no header": written(LABELS, "q1\td1\t1\n", ":1: expected a header line, got a judgment"),
+    "spaces for tabs": written(LABELS, "header\nq1 d1 1\n", f":2: {TRIPLES} by tabs"),
+    "word as grade": written(LABELS, "header\nq1\td1\tgood\n", f":2: {TRIPLES}"),
+    "four columns": written(LABELS, "header\nq1\t0\td1\t1\n", f":2: {TRIPLES}"),
+    "NaN grade": written(LABELS, "header\nq1\td1\tnan\n", ":2"),
+    "infinite grade": written(LABELS, "header\nq1\td1\tinf\n", ":2"),
+    "header alone": written(LABELS, "header\n", ": expected at least one line below the header"),
+    "empty labels": written(LABELS, "", ": expected at least one line below the header"),
+    "labels not UTF-8": written(LABELS, "header\né\td1\t1\n".encode("latin-1")),
     "unknown query": (
-        text("qrels/test.tsv", "header\nq7\td1\t1\n"),
+        written(LABELS, "header\nq7\td1\t1\n")[0],
         ": query 'q7' of qrels/test.tsv is not in queries.jsonl",
     ),
-    "score missing": (
-        text("scores/judge.tsv", SCORES + "q1\td2\n"),
-        "/scores/judge.tsv:5: expected query-id, corpus-id, score",
-    ),
-    "docs missing": (arrays(docs=None), "/vectors/tiny.npz: expected arrays doc_ids, docs, query_ids, queries"),
-    "query ids missing": (
-        arrays(query_ids=None),
-        "/vectors/tiny.npz: expected arrays doc_ids, docs, query_ids, queries",
-    ),
-    "document without vector": (
-        arrays(doc_ids=["d1"] * 6),
-        "/vectors/tiny.npz: expected a vector for every doc, got none for 'd2'",
-    ),
-    "query without vector": (
-        arrays(query_ids=["q1"] * 3),
-        "/vectors/tiny.npz: expected a vector for every query, got none for 'q2'",
-    ),
-    "fewer ids than vectors": (
-        arrays(doc_ids=["d1"]),
-        "/vectors/tiny.npz: expected one doc vector per id, got (6, 2) for 1 ids",
-    ),
-    "one id, no list": (arrays(doc_ids="d1"), "/vectors/tiny.npz"),
-    "pickled ids": (
-        arrays(doc_ids=np.array(ARRAYS["doc_ids"], object)),
-        f"/vectors/tiny.npz: {EXPECTED} without Python objects: the ids as np.array(ids, dtype=str)",
-    ),
-    "no archive": (data("vectors/tiny.npz", b"not an archive"), "/vectors/tiny.npz: expected arrays doc_ids, docs"),
-    "empty archive": (data("vectors/tiny.npz", b""), "/vectors/tiny.npz"),
-    "half an archive": (cut_short, "/vectors/tiny.npz"),
-    "npy as npz": (one_array, "/vectors/tiny.npz"),
+    "score missing": written(SCORES_FILE, SCORES + "q1\td2\n", f":5: {TRIPLES}"),
+    "docs missing": arrays(EXPECTED, docs=None),
+    "query ids missing": arrays(EXPECTED, query_ids=None),
+    "document without vector": arrays(": expected a vector for every doc, got none for 'd2'", doc_ids=["d1"] * 6),
+    "query without vector": arrays(": expected a vector for every query, got none for 'q2'", query_ids=["q1"] * 3),
+    "fewer ids than vectors": arrays(": expected one doc vector per id, got (6, 2) for 1 ids", doc_ids=["d1"]),
+    "one id, no list": arrays(doc_ids="d1"),
+    "pickled ids": arrays(f"{EXPECTED} without Python objects: the ids as np.array(ids, dtype=str)", doc_ids=OBJECTS),
+    "no archive": written(VECTORS, b"not an archive", ": expected arrays doc_ids, docs"),
+    "empty archive": written(VECTORS, b""),
+    "half an archive": (cut_short, f"/{VECTORS}"),
+    "npy as npz": (one_array, f"/{VECTORS}"),
 }
 
 

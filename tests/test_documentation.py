@@ -30,6 +30,7 @@ from tttembed_tools import cards_of
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import QRELS
+from tttembed_rag.evaluate.files import load_beir, write_beir, write_scores, write_vectors
 from tttembed_rag.offsets.codes import ANSWERS, LOST, OTHER_JUDGE, PUBLISHED
 
 REPO = Path(__file__).resolve().parents[1]
@@ -39,6 +40,8 @@ README = REPO / "README.md"
 SKILLS = REPO / "tttembed_rag" / ".agents" / "skills"
 PAGES = [README, *sorted((REPO / "docs").rglob("*.md")), *sorted(SKILLS.rglob("*.md"))]
 NAMES = [str(page.relative_to(REPO)) for page in PAGES]
+# Pages that begin with the first document before and after learning.
+FIRST = ["README.md", "docs/tutorials/langchain.md", "docs/tutorials/llama-index.md"]
 # What the blocks of a page import and `make test` does not install; `make test-hosts` does, and runs that page.
 HOSTED = {"mcp.md": "mcp"}
 TEXT = README.read_text(encoding="utf-8")
@@ -97,22 +100,14 @@ SHELLS = ("console", "sh", "bash", "shell")
 def write_folder(folder: Path, vectors: str, judge: str) -> None:
     """A BEIR folder of 30 random documents and 24 queries, with stored vectors and scores in [0, 1]."""
     rng = np.random.default_rng(0)
-    docs = [f"d{d}" for d in range(30)]
-    queries = [f"q{q}" for q in range(24)]
-    pairs = [(q, d) for q in queries for d in docs]
-    tables = {
-        "corpus.jsonl": [json.dumps({"_id": d, "text": f"Document {d}"}) for d in docs],
-        "queries.jsonl": [json.dumps({"_id": q, "text": f"Query {q}"}) for q in queries],
-        "qrels/test.tsv": ["header", *(f"{q}\t{d}\t1" for q, d in zip(queries, docs, strict=False))],
-    }
+    corpus = [(f"d{d}", "", f"Document d{d}") for d in range(30)]
+    queries = {f"q{q}": f"Query q{q}" for q in range(24)}
+    write_beir(folder, corpus, queries, {f"q{q}": {f"d{q}": 1.0} for q in range(24)})
     if judge != QRELS:
-        tables[f"scores/{judge}.tsv"] = ["header", *(f"{q}\t{d}\t{rng.random():.3f}" for q, d in pairs)]
-    for part, lines in tables.items():
-        (folder / part).parent.mkdir(parents=True, exist_ok=True)
-        (folder / part).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "vectors").mkdir()
-    arrays = {"docs": rng.standard_normal((30, 48)), "queries": rng.standard_normal((24, 48))}
-    np.savez(folder / "vectors" / f"{vectors}.npz", doc_ids=docs, query_ids=queries, **arrays)
+        scores = {query: {document: rng.random() for document, *_ in corpus} for query in queries}
+        write_scores(folder / "scores" / f"{judge}.tsv", scores)
+    of_documents, of_queries = rng.standard_normal((30, 48)), rng.standard_normal((24, 48))
+    write_vectors(folder, vectors, load_beir(folder), of_documents, of_queries, fingerprint=vectors)
 
 
 def write_offsets(path: Path) -> None:
@@ -150,23 +145,23 @@ def provide(parameters: dict[str, Any]) -> None:
         write_offsets(file)
 
 
-def run_page(page: Path, folder: Path, shells: tuple[str, ...] = SHELLS) -> None:
-    """Runs the blocks of a page, Python and the commands of *shells*, one after another in *folder*."""
+def run_page(page: Path, folder: Path) -> None:
+    """Runs the blocks of a page, Python and commands, one after another in *folder*."""
     names: dict[str, Any] = {}
     for first, language, code in blocks(page.read_text(encoding="utf-8")):
         if language == "python":
             names = {key: value for key, value in run_python(first, code, folder, names).items() if key[:2] != "__"}
-        for _, line in commands(first, code) if language in shells else ():
+        for _, line in commands(first, code) if language in SHELLS else ():
             run_command(line)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/langchain.md", "docs/tutorials/llama-index.md"])
+@pytest.mark.parametrize("page", FIRST)
 def test_first_examples_show_a_difference(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first document of a query that nobody judged is another one once the offsets are published."""
     monkeypatch.chdir(tmp_path)
-    run_page(REPO / page, tmp_path, shells=())
+    run_page(REPO / page, tmp_path)
 
     printed, text = capsys.readouterr().out.splitlines(), (REPO / page).read_text(encoding="utf-8")
     if page == "README.md":  # the tools of an agent stand last
@@ -198,9 +193,10 @@ def test_no_telemetry_is_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_pages_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in FIRST])
+def test_pages_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a page shows runs as printed, without a warning."""
+    page = REPO / name
     if needed := HOSTED.get(page.name):
         pytest.importorskip(needed, reason=f"{needed} is not installed: make test-hosts")
     monkeypatch.chdir(tmp_path)

@@ -52,8 +52,8 @@ def test_vectors_come_in_the_order_of_the_texts(serve, monkeypatch, spec, answer
 
     assert_allclose(model.embed_queries(TEXTS), unit(TEXTS), rtol=1e-6)
     assert_allclose(model.embed_documents(TEXTS), unit(TEXTS), rtol=1e-6)
-    assert [(asked[0], asked[2].get("input_type")) for asked in server.asked] == [(path, kind) for kind in kinds]
-    assert {asked[1]["authorization"] for asked in server.asked} == {"Bearer secret"}
+    assert [(address, body.get("input_type")) for address, _, body in server.asked] == [(path, kind) for kind in kinds]
+    assert {headers["authorization"] for _, headers, _ in server.asked} == {"Bearer secret"}
     assert "secret" not in model.fingerprint
 
 
@@ -64,7 +64,7 @@ def test_many_texts_are_several_requests(serve):
     texts = [f"text number {i}" for i in range(200)]
 
     assert_allclose(model.embed_documents(texts), unit(texts), rtol=1e-6)
-    assert [len(asked[2]["texts"]) for asked in server.asked] == [96, 96, 8]
+    assert [len(body["texts"]) for _, _, body in server.asked] == [96, 96, 8]
 
 
 def test_prefixes_and_dimensions_reach_the_service(serve):
@@ -77,8 +77,8 @@ def test_prefixes_and_dimensions_reach_the_service(serve):
     prefixed.embed_queries(["a"])
     prefixed.embed_documents(["b"])
 
-    assert [asked[2]["input"] for asked in server.asked] == [["query: a"], ["passage: b"]]
-    assert [asked[2]["dimensions"] for asked in server.asked] == [3, 3]
+    assert [body["input"] for _, _, body in server.asked] == [["query: a"], ["passage: b"]]
+    assert [body["dimensions"] for _, _, body in server.asked] == [3, 3]
     assert plain.fingerprint != prefixed.fingerprint
 
 
@@ -105,13 +105,13 @@ def test_the_width_must_stay(serve):
     def answer(_, body, number):
         return 200, {}, {"data": [{"index": place, "embedding": [1.0] * number} for place in range(len(body["input"]))]}
 
-    service, asked = (
-        EmbeddingService("openai", "m", url=serve(answer).url, patience=ONCE, dimensions=wanted) for wanted in (None, 3)
+    service, narrow = (
+        EmbeddingService("openai", "m", url=serve(answer).url, patience=ONCE, dimensions=width) for width in (None, 3)
     )
     with pytest.raises(EmbedderError, match="expected vectors of width 1, got 2"):
         service.embed_documents(["a"] * 150)
     with pytest.raises(EmbedderError, match="expected vectors of width 3, got 1"):
-        asked.embed_documents(["a"])
+        narrow.embed_documents(["a"])
 
 
 @pytest.mark.parametrize(

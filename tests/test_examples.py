@@ -28,9 +28,9 @@ def run(name):
     return done.stdout
 
 
-def gains(said):
+def gains(output):
     """Of sixteen questions that nobody rated, those whose first passage helps before and after."""
-    before, after = (int(count) for count in re.findall(r"helps for (\d+) of 16", said))
+    before, after = (int(count) for count in re.findall(r"helps for (\d+) of 16", output))
     return after - before
 
 
@@ -42,25 +42,25 @@ def test_every_example_is_run():
 @pytest.mark.parametrize("name", ["langchain_rag.py", "llama_index_rag.py"])
 def test_a_rag_application_answers_better_after_learning(printed, name):
     """Questions that nobody rated find the right passage more often, with vectors from the store alone."""
-    said = printed(name)
+    output = printed(name)
 
-    assert gains(said) > 0
-    assert re.search(r"vectors from the (store|index): [1-9]\d*, embedded again: 0", said)
+    assert gains(output) > 0
+    assert re.search(r"vectors from the (store|index): [1-9]\d*, embedded again: 0", output)
 
 
 def test_a_judge_teaches_within_its_budget(printed):
     """What a judge graded while serving, and no more than it was allowed, makes unseen questions better."""
-    said = printed("llm_judge_feedback.py")
+    output = printed("llm_judge_feedback.py")
 
-    assert gains(said) > 0
-    assert "120 pairs wait" in said
+    assert gains(output) > 0
+    assert "120 pairs wait" in output
 
 
 def test_each_agent_learns_its_own_skills(printed):
     """Success and failure of tasks bring both agents the skills of their own suite for requests they never tried."""
-    said = printed("agent_skills.py")
-    found = re.findall(r"(\w+), (\w+): the first skill works for (\d+) of 10", said)
-    works = {(when, agent): int(count) for when, agent, count in found}
+    output = printed("agent_skills.py")
+    counts = re.findall(r"(\w+), (\w+): the first skill works for (\d+) of 10", output)
+    works = {(when, agent): int(count) for when, agent, count in counts}
 
     assert len((EXAMPLES / "agent_skills.py").read_text(encoding="utf-8").splitlines()) <= 40
     assert works["after", "northwind"] > works["before", "northwind"]
@@ -69,7 +69,7 @@ def test_each_agent_learns_its_own_skills(printed):
 
 def test_closed_models_embed_and_judge(printed):
     """Gemini's protocol on both sides: 240 verdicts on a question's five passages make unseen questions better."""
-    said = printed("gemini.py")
+    output = printed("gemini.py")
 
-    assert gains(said) > 0
-    assert "240 requests to the judge" in said
+    assert gains(output) > 0
+    assert "240 requests to the judge" in output

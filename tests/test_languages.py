@@ -23,13 +23,7 @@ detector = pytest.mark.skipif("not __import__('importlib.util').util.find_spec('
     [
         ("How do I get a refund?", "en"),
         ("Wie bekomme ich mein Geld zurück?", "de"),
-        ("¿Cómo puedo recuperar mi dinero?", "es"),
         ("如何退款?", "zh"),
-        ("Как мне вернуть деньги?", "ru"),
-        ("كيف أسترد أموالي؟", "ar"),
-        ("मुझे अपना पैसा वापस कैसे मिलेगा?", "hi"),
-        ("返金してもらうには?", "ja"),
-        ("Siparişimin durumunu görmek istiyorum", "tr"),
         ("two\nlines of English text", "en"),
         (" ", None),
     ],

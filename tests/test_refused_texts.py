@@ -40,8 +40,10 @@ def taking(most=1000, bad=(), status=400):
 EMBEDDERS = ["openai:m?url={}/v1", "cohere:m?url={}/v1", "voyage:m?url={}/v1", "gemini:gemini-embedding-001?url={}"]
 
 
-@pytest.mark.parametrize("spec", EMBEDDERS)
-@pytest.mark.parametrize(("most", "status"), [(32, 413), (10, 400), (1, 422)])
+@pytest.mark.parametrize(
+    ("spec", "most", "status"),
+    [*((spec, 10, 413) for spec in EMBEDDERS), (EMBEDDERS[0], 32, 400), (EMBEDDERS[0], 1, 422)],
+)
 def test_a_service_that_takes_few_texts_at_once(serve, spec, most, status):
     """Every text has its vector, and the number that was taken is remembered."""
     server = serve(taking(most, status=status))
@@ -121,10 +123,9 @@ def test_exactly_the_bad_texts_are_refused(bad, most):
 
 
 @pytest.mark.parametrize("kind", ["http+cohere", "http+vllm", "http+vllm-score", "http+tei", "http+voyage"])
-@pytest.mark.parametrize("status", [400, 422])
-def test_a_document_that_a_reranker_refuses_is_not_judged(serve, kind, status):
+def test_a_document_that_a_reranker_refuses_is_not_judged(serve, kind):
     documents = [f"a text {i}" for i in range(9)]
-    server = serve(taking(bad=["a text 3"], status=status))
+    server = serve(taking(bad=["a text 3"], status=422))
     judge = open_judge(f"{kind}:{server.url.removeprefix('http:')}")
 
     assert judge.score("q", documents) == [0.5, 0.5, 0.5, None, 0.5, 0.5, 0.5, 0.5, 0.5]

@@ -445,20 +445,6 @@ def test_modules_import_from_the_wheels_alone(unpacked_origins: dict[str, str], 
     assert elsewhere == []
 
 
-def test_the_installed_command_runs(unpacked: Path, tmp_path: Path) -> None:
-    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tttembed_rag.cli import main; main()"
-
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code, unpacked, "--version"],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-
-    assert done.stdout == f"tttembed, version {tttembed_rag.__version__}\n"
-
-
 # Documents
 
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from tttembed_rag import Scale
-from tttembed_rag.errors import DataError
+from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.rewards.rows import read_events, read_votes
 
 VOTES = "query,document,thumb\nhow,guide,1\nhow,manual,-1\n"
@@ -18,8 +17,8 @@ def read(tmp_path):
     """The rewards of a file called *name* with a *text*, by document and source."""
 
     def rewards(name, text):
-        (tmp_path / name).write_text(text, encoding="utf-8", newline="")
-        votes = read_votes(tmp_path / name, scale=Scale(), task="default")
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        votes = read_votes(tmp_path / name, scale=None, task="default")
         return {(shown.text, served.source): shown.reward for served in votes for shown in served.candidates}
 
     return rewards
@@ -50,10 +49,27 @@ VOTED = ["q,d,1,ada", "q,d,1,bob", "q,d,0,ada", "q,d,-1,bob", "q,d,1,", "q,d,1,"
         ("votes.csv", '"sep=;"\n' + VOTES.replace(",", ";"), UP_AND_DOWN),
         ("votes.csv", VOTES.replace(",", ";"), UP_AND_DOWN),
         ("votes.csv", VOTES.replace(",", "\t"), UP_AND_DOWN),
+        ("votes.csv", VOTES.replace(",", "|"), UP_AND_DOWN),
+        ("votes.csv", VOTES.replace("\n", "\r"), UP_AND_DOWN),
+        ("votes.csv", VOTES.encode("utf-16"), UP_AND_DOWN),
+        ("votes.csv", table_of('how,"a guide, new",1'), {("a guide, new", ""): 0.75}),
         ("votes.csv", "\n\r\n" + VOTES, UP_AND_DOWN),
         ("votes.csv", ",,\n" + VOTES, UP_AND_DOWN),
         ("votes.csv", "\ufeff" + VOTES, UP_AND_DOWN),
         ("votes.csv", ",query,document,thumb\n0,how,guide,1\n1,how,manual,-1\n", UP_AND_DOWN),
+        # What stands in a file says what it is, and not its name.
+        ("votes.jsonl", VOTES, UP_AND_DOWN),
+        ("votes.txt", lines_of({"document": "guide", "thumb": True}), {("guide", ""): 0.75}),
+        ("votes.csv", '[{"query": "how", "document": "guide",\n "thumb": true}]', {("guide", ""): 0.75}),
+        # Columns under the names that others give them; a column that is none of ours is not read.
+        *(
+            ("votes.csv", table_of("how,guide,up,ann,May", titles=titles), {("guide", "ann"): 0.75})
+            for titles in (
+                "Question,Article,Vote,User,Date",
+                "prompt,context,feedback,user_id,Date",
+                "search,chunk,liked,User ID,Date",
+            )
+        ),
         # A cell that is longer than the csv module takes by itself.
         ("votes.csv", f"{VOTES}how,{'x' * 200_000},1\n", UP_AND_DOWN | {("x" * 200_000, ""): 0.75}),
         # Titles in quotes mean quotes between tabs, as of programs that quote every field.
@@ -93,25 +109,6 @@ def test_votes_are_read_as_they_are_written(read, name, text, rewards):
     assert read(name, text) == rewards
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "line"),
-    [
-        ("v.jsonl", lines_of({"document": "d", "click": 1, "position": 0}), "v.jsonl:1: position: expected 1 or more"),
-        ("v.jsonl", lines_of({"document": "d", "click": 1, "task": 0}), "v.jsonl:1: task: expected a text, got 0"),
-        ("v.csv", table_of("q,a,1", 'q,"b" c,1'), r"v.csv:3: expected comma-separated values \("),
-        ("v.csv.gz", b"\x1f\x8b\x08", "got a file compressed by gzip: unpack it"),
-        ("v.xlsx", b"PK\x03\x04\xff", "got a spreadsheet or another zip file: save it as CSV"),
-        ("v.csv", b"\xff\xfeq", "got other bytes: save it as CSV or JSON lines in UTF-8"),
-    ],
-)
-def test_what_is_wrong_in_a_file_is_named(tmp_path, name, data, line):
-    """A zero, which is no blank, an odd quote, and files that are compressed, workbooks or damaged."""
-    (tmp_path / name).write_bytes(data if isinstance(data, bytes) else data.encode())
-
-    with pytest.raises(DataError, match=line):
-        read_votes(tmp_path / name, scale=Scale(), task="default")
-
-
 @pytest.mark.parametrize("titles", [["Query Text", "Doc ID", "Rating"], ["query", "docid", "rating"]])
 @pytest.mark.parametrize("name", ["ratings.csv", "ratings.CSV"])
 def test_quepid_names_its_columns_in_two_ways(tmp_path, titles, name):
@@ -149,13 +146,71 @@ def test_texts_of_several_lines_are_no_open_quotes(read, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize(
-    ("up", "down"), [("1", "-1"), ("up", "down"), ("TRUE", "FALSE"), ("yes", "no"), ("true", "false"), ("+", "-")]
+# Words for yes and no.
+WORDS = (
+    *("up down", "UP Down", "true false", "TRUE FALSE", "yes no", "Y N", "+ -", "like dislike", "good bad"),
+    *("positive negative", "thumbs_up thumbs_down", "\U0001f44d \U0001f44e", "helpful unhelpful", "liked disliked"),
 )
-@pytest.mark.parametrize("name", ["votes.csv", "votes.jsonl"])
-def test_a_thumb_has_many_spellings(read, caplog, name, up, down):
-    """False and no are thumbs down: nobody writes a thumb that was taken back so."""
-    rows = lines_of({"document": "guide", "thumb": up}, {"document": "manual", "thumb": down})
 
-    assert read(name, table_of(f"q,guide,{up}", f"q,manual,{down}") if name.endswith("csv") else rows) == UP_AND_DOWN
-    assert caplog.messages == []
+
+@pytest.mark.parametrize(
+    ("columns", "votes", "rewards"),
+    [
+        *((("thumb", "success"), votes, [0.75, 0.25]) for votes in WORDS),
+        *((("thumb",), votes, [0.75, 0.25]) for votes in ("+1 -1", "1.0 -1.0", "1,0 -1,0")),
+        *((("success",), votes, [0.75, 0.25]) for votes in ("+1 0", "1.0 0", "1,0 0")),
+        # Where a column's name asks for yes or no, and none is below zero, zero is no; else it is taken back.
+        (("liked", "Helpful"), "0 1 0", [0.25, 0.75, 0.25]),
+        (("feedback",), "0 1 -1", [0.5, 0.75, 0.25]),
+        (("vote",), "0 1 1", [0.5, 0.75, 0.75]),
+    ],
+)
+def test_a_vote_may_be_a_word(read, caplog, columns, votes, rewards):
+    """Of thumbs, and of all that is or is not; only thumbs that were taken back are doubted."""
+    for column in columns:
+        rows = [f"q;{place};{vote}" for place, vote in enumerate(votes.split())]
+
+        assert list(read("votes.csv", table_of(*rows, titles=f"query;text;{column}")).values()) == rewards
+    assert bool(caplog.messages) == (0.5 in rewards)
+
+
+@pytest.mark.parametrize(
+    ("grades", "scale", "rewards"),
+    [
+        ("0.2 1", None, [0.2, 1]),
+        ("0,2 1", None, [0.2, 1]),
+        ("0 1", None, [0, 1]),
+        ("true FALSE yes no", None, [1, 0, 1, 0]),
+        ("0 4 5", "rubric:0,5", [0, 0.8, 1]),
+        ("1 5", "rubric:1,5", [0, 1]),
+        ("3 0", "rubric:0,3", [1, 0]),
+        ("10 7", "rubric:1,10", [1, 2 / 3]),
+        ("20 100", "rubric:0,100", [0.2, 1]),
+    ],
+)
+def test_whole_grades_say_their_scale(read, caplog, grades, scale, rewards):
+    """Where none is declared; one line says which it is."""
+    rows = [f"q;{place};{grade}" for place, grade in enumerate(grades.split())]
+
+    assert list(read("votes.csv", table_of(*rows, titles="query;text;grade")).values()) == pytest.approx(rewards)
+    assert [f"on scale {scale}, unless" in line for line in caplog.messages] == ([True] if scale else [])
+
+
+def test_columns_may_stand_in_later_lines_alone(read, tmp_path):
+    """What is left out, or empty, is not there; a place counts for clicks, and may be anything beside rewards."""
+    click = {"document": "b", "click": 0, "position": 2, "task": "legal", "source": "ann"}
+    clicks = read("clicks.jsonl", lines_of({"document": "a", "click": 1}, click))
+    rewards = read("rewards.csv", "query,text,reward,rank,task\nq,a,1,0,\nq,b,0,second,\nr,c,0,1,legal\n")
+    tasks = [votes.task for votes in read_votes(tmp_path / "rewards.csv", scale=None, task="rest")]
+
+    assert clicks == {("a", ""): 0.75, ("b", "ann"): pytest.approx(1 / 3)}
+    assert rewards == {("a", ""): 1, ("b", ""): 0, ("c", ""): 0}
+    assert tasks == ["rest", "legal"]
+
+
+def test_labels_come_back_from_a_spreadsheet(tmp_path):
+    """With semicolons, empty columns and empty rows."""
+    lines = ["sep=;", "query_id;doc_id;Label;;", "q;d;1;;", ";;;;", "q;e;;;", "q;f;0;;"]
+    (tmp_path / "labels.csv").write_text("\r\n".join(lines), encoding="utf-8-sig")
+
+    assert read_labels(tmp_path / "labels.csv") == {("q", "d"): 1.0, ("q", "f"): 0.0}
