@@ -95,6 +95,12 @@ class TestAgreement:
             (signal.level, signal.varies) == (expected.level, pytest.approx(expected.varies)) == (BELIEVED_LEVEL, 0.0)
         )
 
+    def test_constant_rewards_say_nothing(self):
+        """Every permutation of equal rewards is the one that was observed."""
+        signal = Signal.of(replace(shared_documents(), values=np.full(600, 0.3)))
+
+        assert (signal.agrees_p, signal.varies, signal.contradicts) == (1.0, 0.0, False)
+
     def test_no_query_is_louder_than_another(self):
         """A query whose rewards are stretched says as much as before."""
         rewards = shared_documents()
