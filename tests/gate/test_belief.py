@@ -189,14 +189,6 @@ class TestVouching:
 
         assert Case.of(replace(rewards, trusted=trusted), Recipe()).voucher == expected
 
-    def test_the_data_of_all_tasks_vouch_for_each(self):
-        """A judge that all tasks together vouch for is believed where one of them is too small to do so."""
-        rewards = shared_documents()
-        small = rewards.take(np.arange(2))
-
-        assert Case.of(small, Recipe()).voucher == "nobody"
-        assert Case.of(small, Recipe(), together=Signal.of(rewards)).voucher == "the data"
-
 
 class TestMerged:
     """One query for each question."""

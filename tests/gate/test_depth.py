@@ -124,9 +124,9 @@ def test_what_says_nothing_certifies_nothing(case):
 
 
 def test_the_certificate_holds_on_other_queries():
-    """Of thirty fits the certified depth loses more than is allowed on fresh queries of the same kind in one of ten."""
+    """Of twenty fits the certified depth loses more than is allowed on fresh queries of the same kind in one of ten."""
     broken, saved = 0, 0
-    for seed in range(30):
+    for seed in range(20):
         offsets = fit(habit(60, seed=seed), trusted=True)
         depth = offsets.depth(today=10, loss=0.03)
         fresh = habit(400, seed=1000 + seed)
@@ -134,8 +134,8 @@ def test_the_certificate_holds_on_other_queries():
         broken += losses(fresh, moved, depth).mean() > 0.03
         saved += 10 - depth
 
-    assert saved >= 30
-    assert broken <= 6
+    assert saved >= 20
+    assert broken <= 4
 
 
 @pytest.fixture(scope="module")

@@ -68,14 +68,6 @@ def test_a_judge_in_one_line(serve, monkeypatch, spec, answer, path, header, sen
     assert "secret" not in judge.fingerprint
 
 
-def test_a_server_that_needs_no_key(serve):
-    """Ollama and vLLM are asked without one."""
-    server = serve(openai)
-
-    assert "river Seine" not in str(OpenAIChat("m", url=server.url)("a prompt"))
-    assert "authorization" not in server.asked[0][1]
-
-
 def test_azure_takes_the_key_in_a_header_of_its_own(monkeypatch):
     """And not as a bearer token."""
     chat = OpenAIChat("m", url="https://mine.openai.azure.com/openai/v1?api-version=preview", key="k")
@@ -198,18 +190,10 @@ def test_the_examination_says_why_there_is_no_verdict(serve, caplog, answer, why
 @pytest.mark.parametrize(
     ("url", "name"),
     [
-        *(
-            (url, "max_completion_tokens")
-            for url in (None, "https://api.openai.com/v1", "https://eu.api.openai.com/v1")
-        ),
-        *(
-            (f"https://x.{host}/openai/v1", "max_completion_tokens")
-            for host in ("openai.azure.us", "services.ai.azure.com")
-        ),
-        *(
-            (url, "max_tokens")
-            for url in ("https://gateway.example.com/openai/v1", "https://openai.com.example.org/v1")
-        ),
+        (None, "max_completion_tokens"),
+        ("https://eu.api.openai.com/v1", "max_completion_tokens"),
+        ("https://x.services.ai.azure.com/openai/v1", "max_completion_tokens"),
+        ("https://gateway.example.com/openai/v1", "max_tokens"),
     ],
 )
 def test_openai_is_told_of_tokens_by_its_own_name(url, name):

@@ -12,8 +12,7 @@ import torch
 from tttembed_rag import InputError, JudgeError
 from tttembed_rag.adapting import ascored, checked_rewards
 from tttembed_rag.clients.usage import estimated_tokens, metered, report_usage
-from tttembed_rag.judges import LocalChat, RubricJudge, Usage, check_judge
-from tttembed_rag.judges.examination import answers
+from tttembed_rag.judges import LocalChat, RubricJudge, Usage
 
 
 def answering(answer):
@@ -33,9 +32,8 @@ def shown(prompt):
 
 
 def careful(prompt):
-    """A model that knows French capitals, and its examination, and says what it thinks first."""
-    query, document = shown(prompt)
-    return f"It says Score: 3 somewhere.\nScore: {5 if answers().get(query, 'Paris') in document else 0}"
+    """A model that knows French capitals, and says what it thinks first."""
+    return f"It says Score: 3 somewhere.\nScore: {4 * ('Paris' in shown(prompt)[1])}"
 
 
 @pytest.mark.parametrize(
@@ -68,11 +66,10 @@ def test_the_last_line_is_the_verdict(answer, grade):
 
 
 def test_a_grade_is_a_fifth_of_a_reward():
-    """Reward = grade / 5, as in the paper; a model that grades sensibly passes its examination."""
+    """Reward = grade / 5, as in the paper, whatever a model says before its verdict."""
     judge = RubricJudge(careful, model="careful")
 
-    assert checked_rewards(judge, judge.score("capital?", ["Paris", "rust"])).tolist() == [1.0, 0.0]
-    check_judge(judge)
+    assert checked_rewards(judge, judge.score("capital?", ["Paris", "rust"])).tolist() == [0.8, 0.0]
 
 
 def test_async_models_answer_side_by_side():
