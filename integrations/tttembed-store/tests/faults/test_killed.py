@@ -129,50 +129,6 @@ def test_a_server(child, store, store_url, rng):
     assert unsound(store) == []
 
 
-def test_a_worker(child, store, store_url, rng, slow_judge, world):
-    """Workers killed one after another pay for no answer twice, hold the budget, and the last one finishes.
-
-    What calls on their way may have cost when their worker was killed stays counted.
-    """
-    pause, concurrency = rng.uniform(0.0, 0.01), int(rng.integers(1, 5))
-    judge = slow_judge(pause)
-    kills = int(rng.integers(1, 4))
-    on_their_way = (8 * concurrency + EXAMINED) * kills  # pairs of calls, when a worker was killed
-    least = int(rng.choice([100, 500]))
-    budget = Budget(pairs=EXAMINED + least + on_their_way)
-    store.observe(world.served(range(60)))
-
-    def work(tell):
-        with open_store(store_url) as mine:
-            asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1))
-            options = {"lease_seconds": 1.0, "concurrency": concurrency, "budget": budget, "scope": "task"}
-            stop = threading.Event()
-            Worker(mine, asks, **options).run(every=0.01, stop=stop, watch=lambda step: tell(step.action, step.detail))
-
-    for _ in range(kills):
-        worker = child(work)
-        time.sleep(rng.uniform(0.0, 0.6))
-        worker.end()
-        assert unsound(store) == []
-
-    def finished():
-        """A worker that was killed may have finished right before, so that the last one has nothing to tell."""
-        endings = ["abstained"] if least == 100 else []
-        learned = "live" in store.registry.aliases() or any(line.action in endings for line in store.changes.lines())
-        return learned and store.counts().rewards >= min(480, least - 2)
-
-    last = child(work)
-    eventually(finished)
-    last.end()
-    asked = pairs_asked(judge)
-
-    on_their_way += 8 * concurrency + EXAMINED  # the last one was killed, too
-    assert len(asked) <= store.judge_queue.spent().pairs <= budget.pairs
-    assert 0 <= store.judge_queue.spent().pairs - (store.counts().rewards + EXAMINED) <= on_their_way
-    assert len(asked) - len(set(asked)) <= on_their_way
-    assert unsound(store) == []
-
-
 def test_workers_on_one_store(child, store, store_url, rng, slow_judge, world):
     """Three that share tenants and a budget, one of them killed again and again: no verdict is lost or paid twice.
 
