@@ -18,7 +18,7 @@ from tttembed_rag.errors import InputError, RewardError, StoreUnavailable, TTTEm
         (np.array([6.0, 7.0], dtype=np.float16), [6.0, 7.0]),
         ([10, 11, 12], [10.0, 11.0, 12.0]),
         (np.arange(10.0)[::5] + 1, [1.0, 6.0]),
-        (np.full(4, 1e-30, dtype=np.float32), [1e-30] * 4),  # squares too small for float32 make no zero vector
+        (np.full(4, 1e-30, dtype=np.float32), [0.5] * 4),  # squares too small for float32: read by its direction
     ],
 )
 def test_vectors_of_any_numbers_are_kept(store, vector, kept):
