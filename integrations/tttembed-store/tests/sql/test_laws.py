@@ -223,6 +223,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert pairs == {(str(query), f"{document} of {tenant}") for query, document in unanswered}
         assert (by_another, written) == (0, len(unanswered))
         assert is_waited_for == bool(unanswered)
+        assert tenant not in self.store.judge_queue.tenants(judge)
 
     @rule(
         tenant=tenants,
