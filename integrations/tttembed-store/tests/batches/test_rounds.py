@@ -262,6 +262,18 @@ class TestSentAndRead:
 class TestMoney:
     """The most that a batch may cost counts from before it is sent, and what it did cost afterwards."""
 
+    def test_the_highest_cost_is_set_aside_while_it_is_open(self, bench, served):
+        """A second worker with the same budget has only the rest."""
+        bench.store.observe(served(8))
+        bench.round()
+        (batch,) = bench.open
+        while_open = bench.store.judge_queue.spent()
+        bench.rounds(3)
+
+        assert while_open.pairs == 24 + EXAM
+        assert while_open.usd == pytest.approx(batch.usd + 2 * EXAM * HALF)
+        assert batch.usd > 24 * HALF
+
     @pytest.mark.parametrize("budget", [Budget(pairs=11), Budget(usd=0.06), Budget(tokens=12_000)])
     def test_a_cap_holds_at_every_instant(self, bench, served, budget):
         """As many pairs are sent as the cap holds at their highest cost; then nothing is asked, the judge neither."""
