@@ -54,7 +54,7 @@ faults: .venv/hosts
 
 # Three lanes that take about as long: most of it is waiting.
 faults-processes faults-server faults-rest: export TTTEMBED_FAULT_TRIALS := 50
-PROCESSES := $(addprefix $(STORE)/tests/faults/test_,day.py killed.py together.py)
+PROCESSES := $(addprefix $(STORE)/tests/faults/test_,killed.py together.py)
 SERVER := $(STORE)/tests/faults/test_server.py
 
 faults-processes:

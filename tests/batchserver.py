@@ -21,83 +21,60 @@ from tttembed_rag.testing import word_overlap
 
 
 class BatchServer(ThreadingHTTPServer):
-    """A chat model by OpenAI's protocols, asked singly and by batches: it counts words that query and document share.
+    """A chat model that is asked singly and by batches: it counts words that query and document share.
 
     Attributes:
         files: Bytes by id, of those that were not deleted.
-        uploads: Numbers of lines of the files of requests, in order.
         batches: Batches by id, oldest first, as they are told.
         paid: Addresses of the requests of batches that were answered, each as often as that came.
         single: Prompts of single requests.
         looks: Looks at a batch until it has ended.
-        fate: Called with the requests of a batch that ends; gives its state, lines of results, and lines of errors.
-        fault: Called with method and path before each answer, and again behind it with "done"; gives a status, or None.
+        fault: Called with method and path before each answer, and again behind it with "done"; gives a status, or None;
+            raises to end the connection.
     """
 
     daemon_threads = True
 
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), BatchHandler)
-        self.url = f"http://127.0.0.1:{self.server_port}/v1"
-        self.spec = f"openai:tiny?url={self.url}&key=BATCH_KEY"
-        self.lock = threading.RLock()
-        self.files, self.batches, self.paid, self.single, self.uploads = {}, {}, [], [], []
-        self.names = itertools.count()
-        self.looks, self.fault = 2, None
-        self.fate = lambda requests: ("completed", list(map(self.result, requests)), [])
+    def __init__(self, handler, prefix):
+        super().__init__(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.prefix, self.lock, self.names = prefix, threading.RLock(), itertools.count()
+        self.files, self.batches, self.paid, self.single = {}, {}, [], []
+        self.looked, self.looks = Counter(), 2
+        self.fault = lambda *_: None
 
     def handle_error(self, *_):
-        """A client that was killed is no news."""
+        """A client that was killed, or a connection that ends, is no news."""
 
-    def service(self, *, settling=600.0):
-        """What asks it by batches, and never twice."""
-        lines = open_batch_service(self.spec).judge
-        return OpenAIBatches(lines, lines.single.complete.client.with_options(max_retries=0), settling=settling)
-
-    def reply(self, body):
-        """The answer to the body of one request."""
-        prompt = body["messages"][0]["content"]
-        query, document = re.findall(r"<(?:query|document)-\w+>\n(.*?)\n</", prompt, re.DOTALL)
-        message = {"role": "assistant", "content": f"Score: {round(5 * word_overlap(query, document))}"}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        return {"choices": [choice], "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}}
-
-    def result(self, request):
-        """The line of results of one request, which is paid for."""
-        self.paid.append(request["custom_id"])
-        response = {"status_code": 200, "request_id": "r", "body": self.reply(request["body"])}
-        return {"id": "b", "custom_id": request["custom_id"], "response": response, "error": None}
-
-    def keep(self, lines):
-        """A file of lines; None for no line."""
-        if not lines:
-            return None
+    def keep(self, content):
+        """Keep a file; gives its name."""
         with self.lock:
-            name = f"file-{next(self.names)}"
-            whole = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
-            self.files[name] = b"\n".join(whole) + b"\n"
+            name = f"{self.prefix}{next(self.names)}"
+            self.files[name] = content
             return name
 
-    def look(self, batch):
-        """The batch one look later."""
+    def look(self, name):
+        """The batch one look later; it ends where it was looked at often enough."""
         with self.lock:
-            batch["looks"] += 1
-            if batch["status"] in ("validating", "in_progress"):
-                batch["status"] = "in_progress"
-                if batch["looks"] > self.looks:
-                    requests = [json.loads(line) for line in self.files[batch["input_file_id"]].splitlines()]
-                    batch["status"], results, errors = self.fate(requests)
-                    batch |= {"output_file_id": self.keep(results), "error_file_id": self.keep(errors)}
-            return batch
+            self.looked[name] += 1
+            if self.looked[name] > self.looks:
+                self.end(self.batches[name])
+            return self.batches[name]
 
     def finish(self):
         """Work through all batches, also those that a worker lost."""
-        for batch in list(self.batches.values()) * 9:
-            self.look(batch)
+        for batch in self.batches.values():
+            self.end(batch)
+
+
+def verdict(prompt):
+    """What the model says of a prompt."""
+    query, document = re.findall(r"<(?:query|document)-\w+>\n(.*?)\n</", prompt, re.DOTALL)
+    return f"Score: {round(5 * word_overlap(query, document))}"
 
 
 class BatchHandler(BaseHTTPRequestHandler):
-    """The paths of such a server."""
+    """The paths of such a server: `answer(path, content)` gives a body, None where there is nothing."""
 
     def do_GET(self):
         """Without content."""
@@ -107,42 +84,84 @@ class BatchHandler(BaseHTTPRequestHandler):
         """Without content."""
         self.respond(b"")
 
-    def delete(self, name):
-        """Delete a file, if it is there."""
-        gone = self.server.files.pop(name, None) is not None
-        return json.dumps({"id": name, "object": "file", "deleted": True}).encode() if gone else b""
-
     def do_POST(self):
         """With content."""
         self.respond(self.rfile.read(int(self.headers["content-length"])))
 
     def respond(self, content):
         """Answer one request, unless a fault is planned."""
-        server, path = self.server, self.path.partition("?")[0].removeprefix("/v1")
-        status = server.fault and server.fault(self.command, path)
-        if status:
-            data = b"{}"
-        elif self.command == "DELETE":
-            data = self.delete(path.rpartition("/")[2])
-        else:
-            data = self.answer(path, content)
-        if server.fault:
-            server.fault("done", path)
-        self.send_response(status or (200 if data else 404))
-        self.send_header("content-type", "application/json")
+        path = self.path.partition("?")[0].replace("/v1beta/", "/v1/")  # by the release of google-genai
+        status = self.server.fault(self.command, path.removeprefix("/v1"))
+        body = {"error": {"code": status, "message": "no"}} if status else self.answer(path, content)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.server.fault("done", path.removeprefix("/v1"))
+        self.send_response(status or (404 if body is None else 200))
+        for name, value in {"content-type": "application/json", **self.server.headers}.items():
+            self.send_header(name, value)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+class OpenAIServer(BatchServer):
+    """One by OpenAI's protocols.
+
+    Attributes:
+        uploads: Numbers of lines of the files of requests, in order.
+        fate: Called with the requests of a batch that ends; gives its state, lines of results, and lines of errors.
+    """
+
+    def __init__(self):
+        super().__init__(OpenAIHandler, "file-")
+        self.spec = f"openai:tiny?url={self.url}/v1&key=BATCH_KEY"
+        self.headers, self.uploads = {}, []
+        self.fate = lambda requests: ("completed", list(map(self.result, requests)), [])
+
+    def service(self, *, settling=600.0):
+        """What asks it by batches, and never twice."""
+        lines = open_batch_service(self.spec).judge
+        return OpenAIBatches(lines, lines.single.complete.client.with_options(max_retries=0), settling=settling)
+
+    def reply(self, body):
+        """The answer to the body of one request."""
+        message = {"role": "assistant", "content": verdict(body["messages"][0]["content"])}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        return {"choices": [choice], "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}}
+
+    def result(self, request):
+        """The line of results of one request, which is paid for."""
+        self.paid.append(request["custom_id"])
+        response = {"status_code": 200, "request_id": "r", "body": self.reply(request["body"])}
+        return {"id": "b", "custom_id": request["custom_id"], "response": response, "error": None}
+
+    def end(self, batch):
+        """Let a batch end."""
+        if batch["status"] == "in_progress":
+            requests = [json.loads(line) for line in self.files[batch["input_file_id"]].splitlines()]
+            batch["status"], *parts = self.fate(requests)
+            for name, lines in zip(("output_file_id", "error_file_id"), parts, strict=True):
+                batch[name] = self.keep("\n".join(map(json.dumps, lines)).encode()) if lines else None
+
+
+class OpenAIHandler(BatchHandler):
+    """The paths of OpenAI."""
+
     def answer(self, path, content):
-        """What is said; nothing where nothing is."""
-        server, name = self.server, path.removesuffix("/content").rpartition("/")[2]
-        if path.endswith("/content"):
-            return server.files.get(name, b"")
+        """The body of an answer."""
+        path = path.removeprefix("/v1")
         if path == "/chat/completions":
-            server.single.append(content)
-            return json.dumps(server.reply(json.loads(content))).encode()
-        if path == "/files":
+            self.server.single.append(content)
+            return self.server.reply(json.loads(content))
+        with self.server.lock:
+            return (self.of_files if path.startswith("/files") else self.of_batches)(path, content)
+
+    def of_files(self, path, content):
+        """Keep, give or delete a file."""
+        server, name = self.server, path.removesuffix("/content").rpartition("/")[2]
+        if self.command == "POST":
             head = f"content-type: {self.headers['content-type']}\r\n\r\n".encode()
             parts = {
                 part.get_param("name", header="content-disposition"): part.get_payload(decode=True)
@@ -150,139 +169,89 @@ class BatchHandler(BaseHTTPRequestHandler):
             }
             assert parts["purpose"] == b"batch"
             server.uploads.append(len(parts["file"].splitlines()))
-            return json.dumps({"id": server.keep([parts["file"].strip()]), "object": "file"}).encode()
-        with server.lock:
-            if self.command == "POST":
-                batch = {**json.loads(content), "id": f"batch-{len(server.batches)}", "looks": 0}
-                server.batches[batch["id"]] = {**batch, "status": "validating", "created_at": 1e10}
-                return json.dumps(server.batches[batch["id"]]).encode()
-            if path == "/batches":
-                newest = list(server.batches)[::-1]
-                after = re.search(r"after=([\w-]+)", self.path)
-                rest = newest[newest.index(after[1]) + 1 :] if after else newest
-                page = [server.batches[name] for name in rest[:2]]  # whatever was asked for
-                return json.dumps({"object": "list", "data": page, "has_more": len(rest) > 2}).encode()
-            return json.dumps(server.look(server.batches[name])).encode() if name in server.batches else b""
+            return {"id": server.keep(parts["file"].strip()), "object": "file"}
+        if self.command == "GET":
+            return server.files.get(name)
+        gone = server.files.pop(name, None)
+        return None if gone is None else {"id": name, "object": "file", "deleted": True}
 
-    def log_message(self, *_):
-        """Say nothing."""
+    def of_batches(self, path, content):
+        """Make a batch, list them, two at a time, or look at one."""
+        server, name = self.server, path.rpartition("/")[2]
+        if self.command == "POST":
+            batch = {**json.loads(content), "id": f"batch-{len(server.batches)}"}
+            server.batches[batch["id"]] = {**batch, "status": "in_progress", "created_at": 1e10}
+            return server.batches[batch["id"]]
+        if path == "/batches":
+            newest = list(server.batches)[::-1]
+            after = re.search(r"after=([\w-]+)", self.path)
+            rest = newest[newest.index(after[1]) + 1 :] if after else newest
+            return {"object": "list", "data": [server.batches[name] for name in rest[:2]], "has_more": len(rest) > 2}
+        return server.look(name) if name in server.batches else None
 
 
-class GeminiServer(ThreadingHTTPServer):
-    """A model by Gemini's protocols: files by resumable upload, batches as operations, single requests.
+class GeminiServer(BatchServer):
+    """One by Gemini's protocols: files by resumable upload, batches as operations.
 
     Attributes:
-        files: Bytes by name.
-        jobs: Operations by name, oldest first.
-        paid: Keys of the requests of batches that were answered.
-        single: Prompts of single requests.
-        looks: Looks at a batch until it has ended; None lets it go on until `run`.
-        fault: Called with method and path before each answer, and again behind it with "done"; gives a status, or None;
-            raises to end the connection.
         state: That a batch ends in.
     """
 
-    daemon_threads = True
-
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), GeminiHandler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        super().__init__(GeminiHandler, "files/")
         self.spec = f"gemini:tiny?url={self.url}"
-        self.files, self.jobs, self.paid, self.single = {}, {}, [], []
-        self.looks, self.looked = None, Counter()
-        self.fault, self.state = lambda *_: None, "BATCH_STATE_SUCCEEDED"
-
-    def handle_error(self, *_):
-        """A connection that ends is no news."""
+        self.headers = {"x-goog-upload-url": f"{self.url}/put", "x-goog-upload-status": "final"}
+        self.state = "BATCH_STATE_SUCCEEDED"
 
     def service(self, *, settling=600.0):
         """What asks it by batches, and never twice."""
         chat = Gemini("tiny", url=self.url, patience=Patience(attempts=1))
         return GeminiBatches(open_batch_service(self.spec).judge, chat, settling=settling)
 
-    @property
-    def batches(self):
-        """The operations."""
-        return self.jobs
-
     def reply(self, request):
         """The answer to one request."""
-        prompt = request["contents"][0]["parts"][0]["text"]
-        query, document = re.findall(r"<(?:query|document)-\w+>\n(.*?)\n</", prompt, re.DOTALL)
-        parts = [{"text": f"Score: {round(5 * word_overlap(query, document))}"}]
+        parts = [{"text": verdict(request["contents"][0]["parts"][0]["text"])}]
         used = {"promptTokenCount": 100, "candidatesTokenCount": 10}
         candidate = {"content": {"parts": parts, "role": "model"}, "finishReason": "STOP"}
         return {"candidates": [candidate], "usageMetadata": used}
 
-    def look(self, name):
-        """Let a batch end that was looked at often enough."""
-        self.looked[name] += 1
-        if self.looks is not None and self.looked[name] > self.looks:
-            self.run(name)
-
-    def finish(self):
-        """Work through all batches, also those that a worker lost."""
-        for name in self.jobs:
-            self.run(name)
-
-    def run(self, name):
+    def end(self, batch):
         """Let a batch end."""
-        job = self.jobs[name]["metadata"]
-        if job["state"] not in ("BATCH_STATE_PENDING", "BATCH_STATE_RUNNING"):
+        job = batch["metadata"]
+        if job["state"] != "BATCH_STATE_RUNNING":
             return
         job["state"] = self.state
-        if self.state != "BATCH_STATE_SUCCEEDED":
-            return
-        lines = [json.loads(line) for line in self.files[job["inputConfig"]["fileName"]].splitlines()]
-        self.paid += [line["key"] for line in lines]
-        results = [json.dumps({"key": line["key"], "response": self.reply(line["request"])}) for line in lines]
-        job["output"] = {"responsesFile": f"files/batch-{len(self.files)}"}
-        self.files[job["output"]["responsesFile"]] = "\n".join(results).encode()
+        if self.state == "BATCH_STATE_SUCCEEDED":
+            lines = [json.loads(line) for line in self.files[job["inputConfig"]["fileName"]].splitlines()]
+            self.paid += [line["key"] for line in lines]
+            results = [json.dumps({"key": line["key"], "response": self.reply(line["request"])}) for line in lines]
+            job["output"] = {"responsesFile": self.keep("\n".join(results).encode())}
 
 
 class GeminiHandler(BatchHandler):
-    """The paths of such a server."""
-
-    def respond(self, content):
-        """Answer one request."""
-        path = self.path.partition("?")[0].replace("/v1beta/", "/v1/")  # by the release of google-genai
-        status = self.server.fault(self.command, path)
-        headers, body = ({}, {"error": {"code": status, "message": "no"}}) if status else self.answer(path, content)
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status or 200)
-        for name, value in {**headers, "content-length": str(len(data))}.items():
-            self.send_header(name, value)
-        self.server.fault("done", path)
-        self.end_headers()
-        self.wfile.write(data)
+    """The paths of Gemini."""
 
     def answer(self, path, content):
-        """Headers and body of the answer."""
+        """The body of an answer."""
         server, name = self.server, path.partition("/v1/")[2].removesuffix(":download")
-        if path == "/upload/v1/files":
-            return {"x-goog-upload-url": f"{server.url}/put"}, {}
         if path == "/put":
-            name = f"files/{len(server.files)}"
-            server.files[name] = content
-            return {"x-goog-upload-status": "final"}, {"file": {"name": name}}
-        if path.endswith(":batchGenerateContent"):
-            name = f"batches/{len(server.jobs)}"
-            job = {**json.loads(content)["batch"], "state": "BATCH_STATE_PENDING", "createTime": "2026-01-01T00:00:00Z"}
-            server.jobs[name] = {"name": name, "metadata": job}
-            return {}, server.jobs[name]
-        if path.endswith(":generateContent"):
+            body = {"file": {"name": server.keep(content)}}
+        elif path.endswith(":batchGenerateContent"):
+            name = f"batches/{len(server.batches)}"
+            job = {**json.loads(content)["batch"], "state": "BATCH_STATE_RUNNING", "createTime": "2026-01-01T00:00:00Z"}
+            body = server.batches[name] = {"name": name, "metadata": job}
+        elif path.endswith(":generateContent"):
             server.single.append(content)
             body = server.reply(json.loads(content))
         elif name == "batches":
-            body = {"operations": list(server.jobs.values())[::-1]}
-        elif name in server.jobs:
-            server.look(name)
-            body = server.jobs[name]
+            body = {"operations": list(server.batches.values())[::-1]}
+        elif name in server.batches:
+            body = server.look(name)
         elif self.command == "DELETE":
             body = {"deleted": server.files.pop(name).decode()}
         else:
-            body = server.files[name]
-        return {}, body
+            body = server.files.get(name, {})  # none where an upload begins
+        return body
 
 
 @pytest.fixture
@@ -303,9 +272,9 @@ def running():
 
 @pytest.fixture
 def batch_server(monkeypatch, running):
-    """A running `BatchServer`."""
+    """A running `OpenAIServer`."""
     monkeypatch.setenv("BATCH_KEY", "secret")
-    return running(BatchServer())
+    return running(OpenAIServer())
 
 
 @pytest.fixture
@@ -319,21 +288,20 @@ def gemini(monkeypatch, running):
 @pytest.fixture
 def service(request):
     """The service that is asked: that of OpenAI, but for tests that name one; a batch ends at its third look."""
-    server = request.getfixturevalue("gemini" if getattr(request, "param", "openai") == "gemini" else "batch_server")
-    server.looks = 2
-    return server
+    return request.getfixturevalue("gemini" if getattr(request, "param", "openai") == "gemini" else "batch_server")
+
+
+def queries(number, *, first=0, depth=3, tenant="", filler="filler"):
+    """Queries of two words; their documents have none, one or both of them."""
+    rng = np.random.default_rng(first)
+    for q in range(first, first + number):
+        words = [f"word{q}", f"word{q}b"]
+        texts = [" ".join([*words[:k], f"{filler}{k}"]) for k in range(depth)]
+        shown = [Candidate(f"d{q}-{k}", rng.normal(size=4), text) for k, text in enumerate(texts)]
+        yield Served(f"q{q}", rng.normal(size=4), shown, " ".join(words), tenant=tenant, at=1e9 + q)
 
 
 @pytest.fixture
 def served():
-    """Makes queries of two words; their documents have none, one or both of them."""
-
-    def make(number, *, first=0, depth=3, tenant="", filler="filler"):
-        rng = np.random.default_rng(first)
-        for q in range(first, first + number):
-            words = [f"word{q}", f"word{q}b"]
-            texts = [" ".join([*words[:k], f"{filler}{k}"]) for k in range(depth)]
-            shown = [Candidate(f"d{q}-{k}", rng.normal(size=4), text) for k, text in enumerate(texts)]
-            yield Served(f"q{q}", rng.normal(size=4), shown, " ".join(words), tenant=tenant, at=1e9 + q)
-
-    return make
+    """`queries(number)`."""
+    return queries

@@ -5,7 +5,7 @@ import pytest
 from tttembed_store import StoreLog, TenantOffsets, Worker, follow, open_store
 from tttembed_store.following.tenants import Published, TenantSnapshot
 
-from tttembed_rag import Evidence, Known, LiveOffsets, Offset, Offsets, RewardLog, Steering, context, fit
+from tttembed_rag import Evidence, Known, Offset, Offsets, Steering, context, fit
 from tttembed_rag.system import telemetry
 from tttembed_rag.testing import eventually
 
@@ -93,19 +93,6 @@ class TestEndToEnd:
 
         assert store.rewards("judge").query_ids.tolist() == ["q7", "q8"]
 
-    def test_a_log_in_memory(self, rewards):
-        """Without a store the text itself is the id."""
-        log = RewardLog("judge")
-        for q in range(4):
-            log.record(f"query {q}", ["document 1", "document 2"], [0.1, 0.9])
-        learned = log.rewards(lambda text: rewards.query_vectors[int(text[-1])], lambda _: rewards.doc_vectors[:2])
-        offsets = fit(learned, scope="query", gate=False)
-
-        steering = Steering(LiveOffsets(offsets))
-
-        assert steering.apply(BASE, "query 2") == offsets.apply(BASE, query_id="query 2") != BASE
-        assert steering.apply(BASE, "query 7") == BASE
-
     def test_the_store_may_be_away(self, store, tmp_path, rewards):
         """What is found by its text stays so without the store."""
         record(store, rewards)
@@ -178,14 +165,6 @@ class TestLookup:
         store.registry.publish(offsets, by="test")
 
         assert Steering(follow(store)).apply(BASE, query) == offsets.apply(BASE)
-
-    def test_an_unknown_id_of_ones_own(self):
-        """An id that nothing was learned for changes nothing."""
-        offsets = offsets_of("text")
-        with context(query_id="nobody"):
-            served = [Steering(offsets).apply(BASE, query) for query in ("other", "text")]
-
-        assert served == [offsets.apply(BASE), offsets.apply(BASE, query_id="text")]
 
     def test_texts_are_not_looked_at_without_private_offsets(self, store):
         """Offsets that hold no private one, or serve none of them, ask for no id."""

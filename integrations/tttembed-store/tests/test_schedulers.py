@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tttembed_store import StoreLog, open_store
 
+from tests.test_documentation import parsed
+
 REPO = Path(__file__).resolve().parents[3]
 PAGE = (REPO / "docs" / "reference" / "beyond-one-machine.md").read_text(encoding="utf-8")
 
@@ -61,11 +63,6 @@ def run(code, folder, url, **more):
     return done.stdout
 
 
-def command_of(words):
-    """The command of a recipe, run by the Python of the tests, which may not have it installed."""
-    return [sys.executable, "-m", "tttembed_rag", *words[1:]] if words[0] == "tttembed" else words
-
-
 def test_cron(sqlite_url, tmp_path, fill):
     """The line of the crontab, below its five fields, runs in a shell."""
     fill(sqlite_url)
@@ -77,18 +74,19 @@ def test_cron(sqlite_url, tmp_path, fill):
     assert "published" in (tmp_path / "worker.log").read_text()
 
 
-def test_kubernetes(sqlite_url, tmp_path, fill):
-    """The container's command, its variables put in as Kubernetes does, runs a round."""
+def test_kubernetes(monkeypatch):
+    """The container's command is a round of the worker, which takes the store from the container's variable."""
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    fill(sqlite_url)
     job = yaml.safe_load(block("yaml"))
     (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-    words = [word.replace("$(TTTEMBED_STORE)", sqlite_url) for word in container["command"]]
-    subprocess.run(command_of(words), cwd=tmp_path, env=environment(sqlite_url), check=True, timeout=120)
+    for variable in container["env"]:
+        monkeypatch.setenv(variable["name"], "sqlite:///ttt.db")
+    program, *words = container["command"]
+    name, parameters = parsed(words)
 
     assert [job["kind"], job["spec"]["concurrencyPolicy"]] == ["CronJob", "Forbid"]
-    assert [variable["name"] for variable in container["env"]] == ["TTTEMBED_STORE"]
-    assert versions(sqlite_url) == 1
+    assert (program, name, parameters["once"]) == ("tttembed", "worker", True)
+    assert parameters["url"] == "sqlite:///ttt.db"
 
 
 def test_celery(sqlite_url, tmp_path, fill):

@@ -39,7 +39,7 @@ def test_errors_are_one_line(gemini):
     with pytest.raises(RefusedError, match="tiny: expected an answer, got 404 no"):
         service.get("batches/7")
     gemini.fault = lambda *_: None
-    gemini.jobs["batches/1"] = {"name": 7, "metadata": {}}
+    gemini.batches["batches/1"] = {"name": 7, "metadata": {}}
     with pytest.raises(JudgeError, match="tiny: expected an answer of Gemini, got ValidationError"):
         service.get("batches/1")
 

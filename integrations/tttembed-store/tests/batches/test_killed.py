@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 import time
-import traceback
 from pathlib import Path
 from threading import Event
 
@@ -28,48 +26,24 @@ TRIALS = int(os.environ.get("TTTEMBED_FAULT_TRIALS", "2"))
 FIRST = int(os.environ.get("TTTEMBED_FAULT_SEED", "0"))
 # Seconds until a batch that is not in the list was never made: longer than a request of a killed worker is under way.
 SETTLING = 1.5
-# Requests of a worker to each service, in their order.
+# Requests of a batch to each service, in their order.
 STEPS = {
-    "openai": ("chat/completions", "files", "batches", "batches/batch-0", "content"),
-    "gemini": (":generateContent", "/put", ":batchGenerateContent", "batches/0", ":download"),
+    "openai": ("files", "batches", "batches/batch-0", "content"),
+    "gemini": ("/put", ":batchGenerateContent", "batches/0", ":download"),
 }
 
 
 @pytest.fixture
-def process(service, store_url):
-    """Starts workers that go on until they are killed: `process()` gives the id of its process."""
-    running = []
+def process(child, service, store_url):
+    """Starts workers that go on until they are killed."""
 
-    def work():
+    def work(_):
         judge, batches = open_judge(service.spec), service.service(settling=SETTLING)
         with open_store(store_url) as store:
             options = {"min_new": 100_000, "lease_seconds": 0.2, "price": Price(request=0.001)}
             Worker(store, judge, batches=batches, **options).run(every=0.01, stop=Event())
 
-    def start():
-        pid = os.fork()
-        if not pid:
-            try:
-                work()
-            except BaseException:  # noqa: BLE001 (nothing of a child may return into the tests)
-                traceback.print_exc()
-            finally:
-                os._exit(1)
-        running.append(pid)
-        return pid
-
-    yield start
-    for pid in running:
-        kill(pid)
-
-
-def kill(pid):
-    """End a process, if that has not happened yet."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass
+    return lambda: child(work)
 
 
 def finished(store, service, process, pairs, *, kills):
@@ -79,7 +53,7 @@ def finished(store, service, process, pairs, *, kills):
     """
     last = process()
     eventually(lambda: store.counts().rewards == pairs and not store.open_batches.of(""), seconds=60)
-    kill(last)
+    last.end()
     service.finish()
     spent = store.judge_queue.spent()
 
@@ -106,7 +80,7 @@ def test_a_worker_killed_at_a_step(step, when, served, process, store_url, servi
     def fault(method, path):
         if path.endswith(step) and (method == "done") == (when == "behind") and not killed.is_set():
             killed.set()
-            kill(workers[0])
+            workers[0].end()
 
     service.fault = fault
     with open_store(store_url) as store:
@@ -125,7 +99,7 @@ def test_a_kill_leaves_no_text_in_a_file(path, served, process, store_url, servi
 
     def fault(method, asked):
         if method != "done" and asked == path and not killed.is_set():
-            kill(workers[0])
+            workers[0].end()
             killed.set()
 
     service.fault = fault
@@ -153,7 +127,7 @@ def test_workers_killed_at_random(seed, served, process, store_url, service):
         for number in range(int(rng.integers(2, 6))):
             worker = process()
             time.sleep(rng.uniform(0.0, 0.6))
-            kill(worker)
+            worker.end()
             store.observe(served(2, first=10 * (number + 1)))
         pairs = store.counts().pairs
         finished(store, service, process, pairs, kills=number + 1)

@@ -5,6 +5,7 @@ import time
 import numpy as np
 from tttembed_store.worker import Worker
 
+from tests.workers import unsound
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judging import Budget
 
@@ -34,8 +35,8 @@ def broken(fault, world, body, rng):
     if fault in ("429", "500"):
         return int(fault), {"retry-after": "0"}, {"message": "too many"}
     if fault in ("garbage", "html", "empty"):
-        said = {"garbage": rng.bytes(200), "html": b"<html>bad gateway</html>", "empty": b""}
-        return 200, {}, said[fault]
+        body = {"garbage": rng.bytes(200), "html": b"<html>bad gateway</html>", "empty": b""}
+        return 200, {}, body[fault]
     if fault == "nan":
         return 200, {}, world.reply([float("nan")] * len(scores))
     if fault in ("nan here", "text", "off scale"):
@@ -48,7 +49,7 @@ def broken(fault, world, body, rng):
     return 200, {}, reply
 
 
-def test_a_judge(store, rng, serve, world, unsound):
+def test_a_judge(store, rng, serve, world):
     """Down, slow, overloaded or talking nonsense at random: only what it really said is kept, within the budget."""
     shares = rng.dirichlet(np.full(len(FAULTS), 0.3))
     cap = float(rng.choice([200, 2000]))
@@ -86,10 +87,10 @@ def test_a_judge(store, rng, serve, world, unsound):
     assert "failed" not in actions
     assert unsound(store) == []
     if with_rewards is not None:
-        given = {
+        kept = {
             (name, value)
             for row, name in enumerate(with_rewards.query_ids.tolist())
             for value in with_rewards.values[with_rewards.starts[row] : with_rewards.starts[row + 1]].tolist()
         }
         true = {(f"q{query.split()[1]}", value) for (query, _), value in world.scores.items()}
-        assert given <= true
+        assert kept <= true

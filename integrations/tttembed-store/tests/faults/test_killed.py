@@ -13,6 +13,7 @@ from tttembed_store.sql import open_store
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, frozen, traffic
+from tests.workers import captured, pairs_asked, stamp_of, stamped, unsound
 from tttembed_rag import Steering
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judges.examination import questions
@@ -24,21 +25,20 @@ EXAMINED = 2 * len(questions())
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
 
 
-def test_a_writer(child, store, store_url, rng, capture, unsound):
+def test_a_writer(child, store, store_url, rng):
     """Everything that a capture log said is written is there, each query with all its rewards."""
 
     def work(tell):
         log = StoreLog(store_url, JUDGE, embedder="e")
         for number in range(10_000):
-            capture(log, number)
+            captured(log, number)
             if number % 7 == 0 and log.flush():
                 tell(number)
 
     writer = child(work)
     time.sleep(rng.uniform(0.0, 0.4))
-    writer.kill()
-    writer.wait()
-    acknowledged = {f"q{number}" for (last,) in writer.told for number in range(last + 1)}
+    writer.end()
+    acknowledged = {f"q{number}" for (last,) in writer.messages for number in range(last + 1)}
     counts = store.counts()
     store.observe(traffic(1, first=20_000), judge=JUDGE)
     kept = set(store.rewards(JUDGE).query_ids.tolist())
@@ -48,7 +48,7 @@ def test_a_writer(child, store, store_url, rng, capture, unsound):
     assert unsound(store) == []
 
 
-def test_a_server_of_feedback(child, store, store_url, rng, unsound):
+def test_a_server_of_feedback(child, store, store_url, rng):
     """Everything that was answered is in the store, whoever else was in the middle of being written."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
     port = listening.getsockname()[1]
@@ -72,25 +72,23 @@ def test_a_server_of_feedback(child, store, store_url, rng, unsound):
     server = child(work)
     listening.close()
     senders = [threading.Thread(target=send, args=(10_000 * place,)) for place in range(4)]
-    for one in senders:
-        one.start()
+    for sender in senders:
+        sender.start()
     eventually(lambda: answered)
     time.sleep(rng.uniform(0.0, 0.4))
-    server.kill()
-    server.wait()
-    for one in senders:
-        one.join(30)
-    given = store.history.verdicts("", judge=JUDGE)
+    server.end()
+    for sender in senders:
+        sender.join(30)
+    verdicts = store.history.verdicts("", judge=JUDGE)
     texts = store.history.texts("")
 
-    assert set(answered) <= {texts[query] for query, _ in given}
-    assert len(given) == 2 * len(texts)
+    assert set(answered) <= {texts[query] for query, _ in verdicts}
+    assert len(verdicts) == 2 * len(texts)
     assert unsound(store) == []
 
 
-def test_a_server(child, store, store_url, rng, stamps, unsound):
+def test_a_server(child, store, store_url, rng):
     """What a serving process sent out was whole to its end, and its successor serves what is live."""
-    stamped, stamp_of, _ = stamps
     whole = {str(BASE)} | {str(stamped(number).apply(BASE)) for number in range(200)}
 
     def work(tell):
@@ -116,8 +114,7 @@ def test_a_server(child, store, store_url, rng, stamps, unsound):
     while time.monotonic() < ends:
         store.registry.publish(stamped(number), by="test", note=str(number))
         number += 1
-    server.kill()
-    server.wait()
+    server.end()
     with_live = store.registry.publish(stamped(150), by="test", note="150")
 
     def again(tell):
@@ -126,59 +123,13 @@ def test_a_server(child, store, store_url, rng, stamps, unsound):
     successor = child(again)
 
     assert successor.wait() == 0
-    assert [[stamped(150).apply(BASE)]] == successor.told
-    assert [one for one in server.told if one != ["serving"]] == []
+    assert [[stamped(150).apply(BASE)]] == successor.messages
+    assert [message for message in server.messages if message != ["serving"]] == []
     assert stamp_of(with_live) == 150
     assert unsound(store) == []
 
 
-def test_a_worker(child, store, store_url, rng, slow_judge, pairs_asked, world, unsound):
-    """Workers killed one after another pay for no answer twice, hold the budget, and the last one finishes.
-
-    What calls on their way may have cost when their worker was killed stays counted.
-    """
-    pause, concurrency = rng.uniform(0.0, 0.01), int(rng.integers(1, 5))
-    judge = slow_judge(pause)
-    kills = int(rng.integers(1, 4))
-    on_their_way = (8 * concurrency + EXAMINED) * kills  # pairs of calls, when a worker was killed
-    least = int(rng.choice([100, 500]))
-    budget = Budget(pairs=EXAMINED + least + on_their_way)
-    store.observe(world.served(range(60)))
-
-    def work(tell):
-        with open_store(store_url) as mine:
-            asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1))
-            options = {"lease_seconds": 1.0, "concurrency": concurrency, "budget": budget, "scope": "task"}
-            stop = threading.Event()
-            Worker(mine, asks, **options).run(every=0.01, stop=stop, watch=lambda step: tell(step.action, step.detail))
-
-    for _ in range(kills):
-        worker = child(work)
-        time.sleep(rng.uniform(0.0, 0.6))
-        worker.kill()
-        worker.wait()
-        assert unsound(store) == []
-
-    def finished():
-        """A worker that was killed may have finished right before, so that the last one has nothing to tell."""
-        said = ["abstained"] if least == 100 else []
-        learned = "live" in store.registry.aliases() or any(line.action in said for line in store.changes.lines())
-        return learned and store.counts().rewards >= min(480, least - 2)
-
-    last = child(work)
-    eventually(finished)
-    last.kill()
-    last.wait()
-    asked = pairs_asked(judge)
-
-    on_their_way += 8 * concurrency + EXAMINED  # the last one was killed, too
-    assert len(asked) <= store.judge_queue.spent().pairs <= budget.pairs
-    assert 0 <= store.judge_queue.spent().pairs - (store.counts().rewards + EXAMINED) <= on_their_way
-    assert len(asked) - len(set(asked)) <= on_their_way
-    assert unsound(store) == []
-
-
-def test_workers_on_one_store(child, store, store_url, rng, slow_judge, pairs_asked, world, unsound):
+def test_workers_on_one_store(child, store, store_url, rng, slow_judge, world):
     """Three that share tenants and a budget, one of them killed again and again: no verdict is lost or paid twice.
 
     Neighbouring tenants have half of their texts in common, which are paid for once.
@@ -203,13 +154,11 @@ def test_workers_on_one_store(child, store, store_url, rng, slow_judge, pairs_as
     workers = [child(work) for _ in range(3)]
     for _ in range(kills):
         time.sleep(rng.uniform(0.0, 0.4))
-        workers[0].kill()
-        workers[0].wait()
+        workers[0].end()
         workers[0] = child(work)
     eventually(lambda: sum(n for _, n in store.judges(tenant=None)) == 640, seconds=180)
-    for one in workers:
-        one.kill()
-        one.wait()
+    for worker in workers:
+        worker.end()
     asked = pairs_asked(judge)
 
     assert len(set(asked)) == 400 + EXAMINED

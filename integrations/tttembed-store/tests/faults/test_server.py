@@ -18,6 +18,7 @@ from tttembed_store.sql import Spend, open_store
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
+from tests.workers import lost, pairs_asked, stamp_of, stamped, unsound, write_on
 from tttembed_rag import Steering
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
@@ -160,10 +161,9 @@ def guest(server, seed, request):
     user.leave()
 
 
-def test_a_restarted_server(child, server, guest, rng, stamps, unsound, writing):
+def test_a_restarted_server(child, server, guest, rng):
     """PostgreSQL dies in the middle of transactions and recovers: all that was acknowledged is there, once."""
     _, restart = server
-    _, stamp_of, _ = stamps
     open_store(guest.url).close()
     seeds = rng.integers(2**31, size=3).tolist()
 
@@ -184,9 +184,9 @@ def test_a_restarted_server(child, server, guest, rng, stamps, unsound, writing)
                 first = 10_000 * place
                 ends = time.monotonic() + 30
                 while not stop.is_set() and time.monotonic() < ends:
-                    first = writing.on(store, mine, tell, first=first, steps=2)
+                    first = write_on(store, mine, tell, first=first, steps=2)
                     if enough.is_set():
-                        writing.on(store, mine, tell, first=first, steps=2)
+                        write_on(store, mine, tell, first=first, steps=2)
                         stop.set()
             thread.join()
 
@@ -194,24 +194,23 @@ def test_a_restarted_server(child, server, guest, rng, stamps, unsound, writing)
 
     enough = Event()
     writers = [child(working(place)) for place in range(3)]
-    for one in writers:
-        one.until(lambda told: told)
+    for process in writers:
+        process.until(lambda messages: messages)
     time.sleep(rng.uniform(0.0, 0.5))
     restart()
     enough.set()
-    codes = [one.wait() for one in writers]
-    told = [said for one in writers for said in one.told]
+    codes = [process.wait() for process in writers]
+    messages = [message for process in writers for message in process.messages]
 
     assert codes == [0] * 3
     with open_store(guest.url) as store:
-        assert writing.lost(store, told) == set()
+        assert lost(store, messages) == set()
         assert stamp_of(store.registry.version()) >= 0
         assert unsound(store) == []
 
 
-def test_a_server_that_is_read_only(child, guest, rng, stamps, unsound):
+def test_a_server_that_is_read_only(child, guest, rng):
     """Whoever may only read for a while serves what is live, and writes what waits as soon as that is over."""
-    stamped, _, _ = stamps
     with open_store(guest.url) as store:
         store.registry.publish(stamped(3), by="test", note="3")
         store.observe(traffic(5), judge=JUDGE)
@@ -243,26 +242,25 @@ def test_a_server_that_is_read_only(child, guest, rng, stamps, unsound):
     if not before:
         guest.may("SET default_transaction_read_only = on")
     server = child(work)
-    server.until(lambda told: ["open"] in told)
+    server.until(lambda messages: ["open"] in messages)
     if before:
         guest.may("SET default_transaction_read_only = on")
         guest.end()
     limited.set()
-    server.until(lambda told: told[-1][0] == "refused")
+    server.until(lambda messages: messages[-1][0] == "refused")
     time.sleep(pause)
     guest.may("SET default_transaction_read_only = off")
     code = server.wait()
 
     assert code == 0
-    assert server.told[-3:] == [["refused", True], ["flushed", True, 0], ["served", stamped(3).apply(BASE)]]
+    assert server.messages[-3:] == [["refused", True], ["flushed", True, 0], ["served", stamped(3).apply(BASE)]]
     with open_store(guest.url) as store:
         assert store.counts().queries == 205 + before
         assert unsound(store) == []
 
 
-def test_a_server_without_connections(child, guest, rng, stamps, unsound, writing):
+def test_a_server_without_connections(child, guest, rng):
     """More processes than the server takes: some wait, all that is acknowledged is there, and nobody fails."""
-    stamped, _, _ = stamps
     with open_store(guest.url) as store:
         store.registry.publish(stamped(3), by="test", note="3")
     guest.may(f"CONNECTION LIMIT {rng.integers(0, 4)}")
@@ -284,7 +282,7 @@ def test_a_server_without_connections(child, guest, rng, stamps, unsound, writin
             for number in range(first, first + 20):
                 log.record(f"question {number}", ["a", "b", "c", "d"], [0.0, 1.0, 0.5, 0.2])
                 steering.apply(BASE, "q")
-            writing.on(store, mine, tell, first=first, steps=5)
+            write_on(store, mine, tell, first=first, steps=5)
             flushed = log.flush(60) and log.counts.written == 20
             tell("flushed", flushed, 0)
             store.close()
@@ -292,21 +290,21 @@ def test_a_server_without_connections(child, guest, rng, stamps, unsound, writin
         return work
 
     pair = [child(working(place)) for place in range(2)]
-    for one in pair:
-        one.until(lambda told: told)
+    for process in pair:
+        process.until(lambda messages: messages)
     time.sleep(pause)
     guest.may("CONNECTION LIMIT -1")
-    codes = [one.wait() for one in pair]
-    told = [said for one in pair for said in one.told]
+    codes = [process.wait() for process in pair]
+    messages = [message for process in pair for message in process.messages]
 
     assert codes == [0, 0]
-    assert [one.told[-1] for one in pair] == [["flushed", True, 0]] * 2
+    assert [process.messages[-1] for process in pair] == [["flushed", True, 0]] * 2
     with open_store(guest.url) as store:
-        assert writing.lost(store, told) == set()
+        assert lost(store, messages) == set()
         assert unsound(store) == []
 
 
-def test_a_server_that_cancels(child, guest, rng, slow_judge, pairs_asked, world, unsound, writing):
+def test_a_server_that_cancels(child, guest, rng, slow_judge, world):
     """Statements are cancelled and connections ended at random: whoever is told "not now" may do it again."""
     seeds, pause = rng.integers(2**31, size=2).tolist(), rng.uniform(0.0, 0.005)
     judge = slow_judge(pause)
@@ -320,7 +318,7 @@ def test_a_server_that_cancels(child, guest, rng, slow_judge, pairs_asked, world
                 tell("open", 0, 0)
                 mine, first = np.random.default_rng(seeds[place]), 10_000 * place
                 while not done.is_set():
-                    first = writing.on(store, mine, tell, first=first, steps=1)
+                    first = write_on(store, mine, tell, first=first, steps=1)
                     steering.apply(BASE, "q")
 
         return work
@@ -341,23 +339,23 @@ def test_a_server_that_cancels(child, guest, rng, slow_judge, pairs_asked, world
 
     done = Event()
     children = [child(writes(0)), child(writes(1)), child(judges)]
-    for one in children:
-        one.until(lambda told: told)
+    for process in children:
+        process.until(lambda messages: messages)
     times = guest.shake(rng, rng.uniform(0.2, 1.0))
     done.set()
-    codes = [one.wait() for one in children]
-    told = [said for one in children[:2] for said in one.told]
+    codes = [process.wait() for process in children]
+    messages = [message for process in children[:2] for message in process.messages]
     asked = pairs_asked(judge)
 
     assert codes == [0] * 3
     assert times > 0
     assert len(asked) == len(set(asked)) == 240 + 48
-    failed = [detail for action, detail, _ in children[2].told if action == "failed"]
+    failed = [detail for action, detail, _ in children[2].messages if action == "failed"]
     assert [detail for detail in failed if "canceling statement" not in detail] == []
     with open_store(guest.url) as store:
         kept = store.counts("judged")
         assert (kept.rewards, kept.waiting) == (240, 0)
-        assert writing.lost(store, told) == set()
+        assert lost(store, messages) == set()
         assert unsound(store) == []
 
 
@@ -382,9 +380,8 @@ def test_an_answer_that_was_paid_for(guest, rng):
         assert Spend(1, 10.0, 0.25) == store.judge_queue.spent()
 
 
-def test_a_server_with_a_full_disk(child, guest, rng, stamps, unsound, writing):
+def test_a_server_with_a_full_disk(child, guest, rng):
     """No table can grow any more: what was acknowledged stays, and it goes on once there is room."""
-    _, stamp_of, _ = stamps
     open_store(guest.url).close()
     seed, done = int(rng.integers(2**31)), Event()
 
@@ -393,28 +390,28 @@ def test_a_server_with_a_full_disk(child, guest, rng, stamps, unsound, writing):
             steering = Steering(follow(guest.url, every=0.1))
             mine, first = np.random.default_rng(seed), 0
             while not done.is_set():
-                first = writing.on(store, mine, tell, first=first, steps=1, tasks=300)
+                first = write_on(store, mine, tell, first=first, steps=1, tasks=300)
                 steering.apply(BASE, "q")
-            writing.on(store, mine, tell, first=first, steps=3)
+            write_on(store, mine, tell, first=first, steps=3)
 
     guest.tell(f"ALTER TABLE {guest.name}.versions ALTER content SET STORAGE EXTERNAL")  # not compressed
     guest.room(int(rng.integers(_SEGMENT, 5 * _SEGMENT // 4)))
     writer = child(work)
-    writer.until(lambda told: told.count(["away", 0, 0]) > 2)
+    writer.until(lambda messages: messages.count(["away", 0, 0]) > 2)
     guest.room("unlimited")
     done.set()
     code = writer.wait()
-    told = writer.told
+    messages = writer.messages
 
     assert code == 0
-    assert [one[0] for one in told[-6:]] == ["rewarded", "published"] * 3
+    assert [message[0] for message in messages[-6:]] == ["rewarded", "published"] * 3
     with open_store(guest.url) as store:
-        assert writing.lost(store, told) == set()
+        assert lost(store, messages) == set()
         assert stamp_of(store.registry.version()) >= 0
         assert unsound(store) == []
 
 
-def test_a_worker_whose_clock_is_wrong(child, guest, rng, unsound):
+def test_a_worker_whose_clock_is_wrong(child, guest, rng):
     """A lease ends by the server's clock: workers whose clocks are days apart take turns as if they agreed."""
     open_store(guest.url).close()
     jumps = rng.choice([-86_400.0, -3_600.0, -60.0, -1.0, 1.0, 60.0, 3_600.0, 86_400.0], (2, 4)).tolist()
@@ -445,14 +442,14 @@ def test_a_worker_whose_clock_is_wrong(child, guest, rng, unsound):
         return work
 
     first = child(works(0))
-    first.until(lambda told: ["held"] in told)
+    first.until(lambda messages: ["held"] in messages)
     second = child(works(1))
-    for one in (first, second):
-        one.until(lambda told: ["jumped"] in told)
-    meanwhile = [action for (action,) in second.told if action != "jumped"]
+    for process in (first, second):
+        process.until(lambda messages: ["jumped"] in messages)
+    meanwhile = [action for (action,) in second.messages if action != "jumped"]
     first.kill()
     killed = time.monotonic()
-    second.until(lambda told: ["held"] in told)
+    second.until(lambda messages: ["held"] in messages)
 
     assert "held" not in meanwhile
     assert time.monotonic() - killed < 10

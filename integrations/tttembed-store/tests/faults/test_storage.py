@@ -17,6 +17,7 @@ from tttembed_store.sql import open_store, schema
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
+from tests.workers import lost, one_stamp, stamp_of, stamped, unsound, write_on
 from tttembed_rag import Steering
 from tttembed_rag.errors import StoreError, TTTEmbedError
 
@@ -24,9 +25,8 @@ BASE = np.linspace(-1.0, 2.0, 8).tolist()
 NOBODY = 65534
 
 
-def test_a_full_disk(child, sqlite_url, rng, stamps, unsound, writing):
+def test_a_full_disk(child, sqlite_url, rng):
     """No byte can be written any more: what was acknowledged stays, and it goes on once there is room."""
-    _, stamp_of, _ = stamps
     room = int(rng.integers(300_000, 900_000))
     seed = int(rng.integers(2**31))
 
@@ -35,22 +35,22 @@ def test_a_full_disk(child, sqlite_url, rng, stamps, unsound, writing):
             steering = Steering(follow(sqlite_url, every=0.005))
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
             mine = np.random.default_rng(seed)
-            first = writing.on(store, mine, tell, first=0, steps=40)
+            first = write_on(store, mine, tell, first=0, steps=40)
             steering.apply(BASE, "q")
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            writing.on(store, mine, tell, first=first, steps=3)
+            write_on(store, mine, tell, first=first, steps=3)
 
     open_store(sqlite_url).close()
     writer = child(work)
     code = writer.wait()
-    told = writer.told
+    messages = writer.messages
 
     assert code == 0
-    assert ["away", 0, 0] in told
-    assert [one[0] for one in told[-6:]] == ["rewarded", "published"] * 3
+    assert ["away", 0, 0] in messages
+    assert [message[0] for message in messages[-6:]] == ["rewarded", "published"] * 3
     with open_store(sqlite_url) as store:
-        assert writing.lost(store, told) == set()
-        assert [number for what, number, _ in told if what == "published"] == [
+        assert lost(store, messages) == set()
+        assert [number for what, number, _ in messages if what == "published"] == [
             version.number for version in reversed(store.registry.versions(limit=100))
         ]
         assert stamp_of(store.registry.version()) >= 0
@@ -67,9 +67,8 @@ def open_folder():
     shutil.rmtree(folder)
 
 
-def test_a_read_only_file(child, open_folder, rng, stamps, unsound):
+def test_a_read_only_file(child, open_folder, rng):
     """A store that may not be written: what is live is served, captured queries wait until it may be again."""
-    stamped, _, _ = stamps
     url = f"sqlite:///{open_folder}/ttt.db"
     with open_store(url) as store:
         store.registry.publish(stamped(3), by="test", note="3")
@@ -98,7 +97,7 @@ def test_a_read_only_file(child, open_folder, rng, stamps, unsound):
 
         lock(locked=True)
         server = child(work)
-        server.until(lambda told: len(told) >= 2)
+        server.until(lambda messages: len(messages) >= 2)
         time.sleep(pause)
         lock(locked=False)
         code = server.wait()
@@ -109,17 +108,16 @@ def test_a_read_only_file(child, open_folder, rng, stamps, unsound):
             ["at work", False],
             ["flushed", True, 200, 0],
             ["served", stamped(3).apply(BASE)],
-        ] == server.told
+        ] == server.messages
         assert store.counts().queries == 205
         assert unsound(store) == []
 
 
-def test_a_damaged_version(store, rng, seed, stamps):
+def test_a_damaged_version(store, rng, seed):
     """Bytes of the live version are changed, cut off or added: readers say so and stay with the last one.
 
     Other tenants are served what is new.
     """
-    stamped, _, one_stamp = stamps
     live = follow(store, every=60.0)
     steering = Steering(live)
     follower = live._reader
@@ -145,23 +143,22 @@ def test_a_damaged_version(store, rng, seed, stamps):
         connection.execute(versions.update().where(versions.c.number == third).values(content=bytes(content)))
     store.registry.publish(stamped(4), by="test", note="4", tenant="other")
     follower.refresh(["", "other"])
-    meanwhile, said = steering.apply(BASE, "q"), live.status.error
+    meanwhile, error = steering.apply(BASE, "q"), live.status.error
     with pytest.raises(StoreError, match=f"version {third}"):
         _ = store.registry.version().offsets
     store.registry.rollback(by="test")
     follower.refresh([""])
 
     assert stamped(2).apply(BASE) == meanwhile
-    assert f"version {third}" in said
+    assert f"version {third}" in error
     assert one_stamp(follower.snapshot("other").offsets) == 4
     assert stamped(2).apply(BASE) == steering.apply(BASE, "q")
     assert live.status.error is None
     live.close()
 
 
-def test_a_damaged_file(sqlite_url, rng, stamps):
+def test_a_damaged_file(sqlite_url, rng):
     """Pages of SQLite's file are overwritten or cut off: errors in one line, and queries are answered as before."""
-    stamped, _, _ = stamps
     with open_store(sqlite_url) as store:
         store.observe(traffic(60), judge=JUDGE)
         store.registry.publish(stamped(1), by="test", note="1")
@@ -207,7 +204,7 @@ def test_a_damaged_file(sqlite_url, rng, stamps):
         assert surprises == []
 
 
-def test_a_clock_that_jumps(child, sqlite_url, rng, world, unsound):
+def test_a_clock_that_jumps(child, sqlite_url, rng, world):
     """However the clock jumps, by seconds or days, rewards stay, versions increase, and a dead worker's lease ends."""
     jumps = rng.choice([-86_400.0, -3_600.0, -60.0, -1.0, 1.0, 60.0, 3_600.0, 86_400.0], 6).tolist()
     pauses = rng.uniform(0.0, 0.1, len(jumps)).tolist()
@@ -251,5 +248,5 @@ def test_a_clock_that_jumps(child, sqlite_url, rng, world, unsound):
             ends = connection.execute(select(schema.leases.c.expires)).scalar()  # None where no lease is held
 
         assert "standby" not in steps or ends <= time.time() + 3600.0  # a dead worker is waited for an hour at most
-        assert store.counts().rewards >= 16 * len(writer.told)
+        assert store.counts().rewards >= 16 * len(writer.messages)
         assert unsound(store) == []

@@ -1,4 +1,4 @@
-"""Many processes at once: writers and readers, publishers and those who roll back, two workers, forks."""
+"""Many processes at once: writers, publishers and those who roll back, two workers, forks."""
 
 import os
 import signal
@@ -14,6 +14,7 @@ from tttembed_store.sql import Candidate, Served, open_store, schema
 from tttembed_store.worker import Worker
 
 from tests.traffic import JUDGE, traffic
+from tests.workers import captured, pairs_asked, stamp_of, stamped, unsound
 from tttembed_rag import Steering, fit
 from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
@@ -22,7 +23,6 @@ from tttembed_rag.rewards.scales import Scale
 from tttembed_rag.testing import eventually
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
-WRITERS, READERS = 16, 16
 
 
 def in_time(call):
@@ -32,21 +32,6 @@ def in_time(call):
             return call()
         except StoreUnavailable:
             time.sleep(0.01)
-
-
-def read(live, one_stamp, done, wrong):
-    """Look at what is served in this process until *done*; whatever is half a version, or goes back, is *wrong*."""
-    last = 0
-    while not done.wait(0.1):
-        now = live.status
-        try:
-            if now.version is not None:
-                one_stamp(now.offsets)
-                if now.version < last:
-                    wrong.append(f"version {now.version} after {last}")
-                last = now.version
-        except AssertionError as error:
-            wrong.append(repr(error))
 
 
 def watch(store, stamp_of, done, wrong):
@@ -65,61 +50,11 @@ def watch(store, stamp_of, done, wrong):
         done.wait(0.5)
 
 
-def test_writers_and_readers(child, store, store_url, rng, stamps, unsound):
-    """16 processes that write and publish, with 16 threads each that read: all that was acknowledged is there."""
-    stamped, stamp_of, one_stamp = stamps
-    batches = rng.integers(1, 6, (WRITERS, 2))
-
-    def writing(writer):
-        def work(tell):
-            wrong, done = [], threading.Event()
-            live = follow(store_url, every=0.2)
-            with open_store(store_url) as mine:
-
-                def publish():
-                    return mine.registry.publish(stamped(writer), by=str(writer), note=str(writer))
-
-                readers = [threading.Thread(target=read, args=(live, one_stamp, done, wrong)) for _ in range(READERS)]
-                readers.append(threading.Thread(target=watch, args=(mine, stamp_of, done, wrong)))
-                for reader in readers:
-                    reader.start()
-                first = 1000 * writer
-                for count in batches[writer].tolist():
-                    batch = traffic(count, first=first)
-                    in_time(lambda batch=batch: mine.observe(batch, judge=JUDGE))
-                    first += count
-                    tell("rewarded", first)
-                    tell("published", in_time(publish).number)
-                done.set()
-                for reader in readers:
-                    reader.join()
-            tell("wrong", wrong)
-
-        return work
-
-    writers = [child(writing(writer)) for writer in range(WRITERS)]
-    codes = [one.wait(120) for one in writers]
-    told = [one.told for one in writers]
-    published = [[said[1] for said in mine if said[0] == "published"] for mine in told]
-    expected = {f"q{1000 * writer + n}" for writer, counts in enumerate(batches) for n in range(counts.sum())}
-
-    assert codes == [0] * WRITERS
-    assert [mine[-1] for mine in told] == [["wrong", []]] * WRITERS
-    assert set(store.rewards(JUDGE).query_ids.tolist()) == expected
-    assert store.counts().rewards == 4 * len(expected)
-    assert all(sorted(mine) == mine for mine in published)
-    assert sorted(number for mine in published for number in mine) == [
-        one.number for one in reversed(store.registry.versions(limit=100))
-    ]
-    assert unsound(store) == []
-
-
-def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsound):
+def test_publishing_and_rolling_back(child, store, store_url, rng):
     """However publishers and those who roll back or halt meet, what is live is one whole version that exists.
 
     Who read a generation knows for good what it stands for: nobody stays behind who looks for a newer one.
     """
-    stamped, stamp_of, _ = stamps
     store.registry.publish(stamped(0), by="test", note="0")
     plans = rng.choice(["publish", "publish", "rollback", "rollback to", "halt", "resume"], (4, 12)).tolist()
 
@@ -158,11 +93,11 @@ def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsou
     live._reader.refresh([""])
     last, followed = store.serving(), live.status.version
     live.close()
-    refused = [words[1] for changer in changers for words in changer.told if words[0] == "refused"]
+    refused = [words[1] for changer in changers for words in changer.messages if words[0] == "refused"]
     lines = [line for line in reversed(store.changes.lines(limit=1000)) if "is live" in line.detail]
 
     assert codes == [0] * len(plans)
-    assert [changer.told[-1] for changer in changers] == [["wrong", []]] * len(plans)
+    assert [changer.messages[-1] for changer in changers] == [["wrong", []]] * len(plans)
     assert wrong == []
     assert [reason for reason in refused if "found none" not in reason] == []
     assert last.version.number == int(lines[-1].detail.split()[1].rstrip(":"))
@@ -170,7 +105,7 @@ def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsou
     assert unsound(store) == []
 
 
-def test_two_workers(child, store, store_url, rng, slow_judge, pairs_asked, world, unsound):
+def test_two_workers(child, store, store_url, rng, slow_judge, world):
     """A worker that is stopped longer than its lease comes back to another at work, and changes nothing any more."""
     pause = rng.uniform(0.0, 0.005)
     judge = slow_judge(pause)
@@ -191,11 +126,10 @@ def test_two_workers(child, store, store_url, rng, slow_judge, pairs_asked, worl
     first.kill(signal.SIGCONT)
     eventually(lambda: store.counts().waiting == 0 and store.registry.aliases().get("live"), seconds=120)
     time.sleep(0.2)
-    for one in pair:
-        one.kill()
-        one.wait()
+    for process in pair:
+        process.end()
     asked = pairs_asked(judge)
-    done = [action for one in pair for action, _ in one.told]
+    done = [action for process in pair for action, _ in process.messages]
 
     # Turns that are broken off are turns: where there are many, it is learned in between.
     versions = [version.number for version in store.registry.versions()]
@@ -245,7 +179,7 @@ class Freezing:
         return self._scores(query, documents)
 
 
-def test_a_worker_frozen_while_it_judges(child, store, store_url, rng, world, unsound):
+def test_a_worker_frozen_while_it_judges(child, store, store_url, rng, world):
     """Another one spends the rest of the budget meanwhile, and nothing is paid beyond it."""
     concurrency, budget = int(rng.integers(1, 4)), Budget(pairs=208)
     for place, tenant in enumerate("ab"):
@@ -267,7 +201,7 @@ def test_a_worker_frozen_while_it_judges(child, store, store_url, rng, world, un
     assert second.wait() == 0
     first.kill(signal.SIGCONT)
     assert first.wait() == 0
-    asked = sum(documents for one in (first, second) for _, documents in one.told)
+    asked = sum(documents for process in (first, second) for _, documents in process.messages)
 
     assert store.judge_queue.spent().pairs == asked == budget.pairs
     assert unsound(store) == []
@@ -297,10 +231,10 @@ def stop_before_changes(store, tell):
 
 
 def turned(offsets):
-    return type(offsets)([replace(one, vector=-one.vector) for one in offsets.values()], width=offsets.width)
+    return type(offsets)([replace(offset, vector=-offset.vector) for offset in offsets.values()], width=offsets.width)
 
 
-def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, world, unsound):
+def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, world):
     """A worker stopped right before it changes what is served, while another one changes it, changes nothing."""
     change = ["publish", "withdraw", "roll back"][(seed + ("postgresql" in store_url)) % 3]
     store.observe(world.served(range(20), judged=True), judge="j")
@@ -320,17 +254,17 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
                     stop_before_changes(mine, tell)
                 worker = Worker(mine, scope="task", min_new=50 if change == "publish" else 10_000, lease_seconds=0.3)
                 while True:
-                    said = worker.round()
-                    if any("nothing was changed" in step.detail for step in said):
+                    steps = worker.round()
+                    if any("nothing was changed" in step.detail for step in steps):
                         return tell("lost")
-                    if "standby" not in [step.action for step in said]:
-                        return tell([step.action for step in said])
+                    if "standby" not in [step.action for step in steps]:
+                        return tell([step.action for step in steps])
                     time.sleep(0.02)
 
         return works
 
     first = child(work(stops=True))
-    first.until(lambda told: ["stops"] in told)
+    first.until(lambda messages: ["stops"] in messages)
     first.until_stopped()
     time.sleep(rng.uniform(0.0, 0.4))
     second = child(work(stops=False))
@@ -342,7 +276,7 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
     ]
 
     assert codes == [0, 0]
-    assert first.told == [["stops"], ["lost"]]
+    assert first.messages == [["stops"], ["lost"]]
     assert ["rollback" if change == "roll back" else "publish"] == lines
     assert unsound(store) == []
 
@@ -350,7 +284,7 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
 SAME = 6
 
 
-def test_writers_of_the_same_queries(child, store, store_url, rng, unsound):
+def test_writers_of_the_same_queries(child, store, store_url, rng):
     """Processes that are served the same queries, judge them and rename what they were shown lose nothing."""
     orders = [rng.permutation(SAME).tolist() for _ in range(12)]
     times = rng.permutation(len(orders) * SAME).astype(float).reshape(len(orders), SAME)
@@ -367,13 +301,13 @@ def test_writers_of_the_same_queries(child, store, store_url, rng, unsound):
                         ]
                         served = Served(f"q{number}", np.ones(8), shown, f"query {number}", at=times[place, number])
                         in_time(lambda served=served: mine.observe([served]))
-                        said = {("", served.task, served.query_id): {f"d{place}": place / 100}}
-                        tell(in_time(lambda said=said: mine.reward(JUDGE, said)))
+                        verdict = {("", served.task, served.query_id): {f"d{place}": place / 100}}
+                        tell(in_time(lambda verdict=verdict: mine.reward(JUDGE, verdict)))
 
         return work
 
     writers = [child(writing(writer)) for writer in range(4)]
-    codes = [one.wait() for one in writers]
+    codes = [process.wait() for process in writers]
     rewards = store.rewards(JUDGE)
     with store._database.read() as connection:
         queries = schema.queries.c
@@ -381,16 +315,15 @@ def test_writers_of_the_same_queries(child, store, store_url, rng, unsound):
         rows = [tuple(row) for row in connection.execute(columns)]
 
     assert codes == [0] * 4
-    assert [one.told for one in writers] == [[[1]] * 18] * 4
+    assert [process.messages for process in writers] == [[[1]] * 18] * 4
     assert [(f"q{n}", 12, times[:, n].max()) for n in range(SAME)] == rows
     assert sorted([place / 100 for place in range(12)] * SAME) == sorted(rewards.values.tolist())
     assert (store.counts().pairs, store.counts().rewards, store.counts().waiting) == (SAME * 13, SAME * 12, SAME)
     assert unsound(store) == []
 
 
-def test_forgetting(child, store, store_url, rng, stamps, unsound):
+def test_forgetting(child, store, store_url, rng):
     """While others write, what is forgotten is gone, all else is there, and no process serves what it taught."""
-    stamped, _, _ = stamps
     store.registry.publish(stamped(1), by="test", note="1")
     live = follow(store, every=60.0)
     steering = Steering(live)
@@ -410,16 +343,16 @@ def test_forgetting(child, store, store_url, rng, stamps, unsound):
         return work
 
     def written():
-        return {f"q{first + n}" for one in writers for first, count in one.told for n in range(count)}
+        return {f"q{first + n}" for process in writers for first, count in process.messages for n in range(count)}
 
     writers = [child(writing(writer)) for writer in range(4)]
     gone = set()
-    while not all(one.exited for one in writers) or len(gone) < 3:
+    while not all(process.exited for process in writers) or len(gone) < 3:
         if len(left := sorted(written() - gone)) > 1:  # something is left to compare
-            one = str(rng.choice(left))
-            in_time(lambda one=one: store.forget(tenant="", query_id=one, by="test"))
-            gone.add(one)
-    codes = [one.wait() for one in writers]
+            query = str(rng.choice(left))
+            in_time(lambda query=query: store.forget(tenant="", query_id=query, by="test"))
+            gone.add(query)
+    codes = [process.wait() for process in writers]
     live._reader.refresh([""])
 
     assert codes == [0] * 4
@@ -429,9 +362,8 @@ def test_forgetting(child, store, store_url, rng, stamps, unsound):
     live.close()
 
 
-def test_forks(child, store, store_url, rng, stamps, capture, unsound):
+def test_forks(child, store, store_url, rng):
     """Children forked while their parent serves and captures do both themselves, and everything is written once."""
-    stamped, _, _ = stamps
     store.registry.publish(stamped(1), by="test", note="1")
     expected = stamped(1).apply(BASE)
     pauses = rng.uniform(0.0, 0.03, 4).tolist()
@@ -442,7 +374,7 @@ def test_forks(child, store, store_url, rng, stamps, capture, unsound):
         done = threading.Event()
 
         def request(number):
-            capture(log, number)
+            captured(log, number)
             if steering.apply(BASE, "q") != expected:
                 tell("wrong", number)
 
@@ -476,12 +408,12 @@ def test_forks(child, store, store_url, rng, stamps, capture, unsound):
 
     parent = child(work)
     code = parent.wait()
-    told = dict(parent.told)
+    messages = dict(parent.messages)
     kept = set(store.rewards(JUDGE).query_ids.tolist())
     of_children = {f"q{1000 * (place + 1) + number}" for place in range(4) for number in range(10)}
 
     assert code == 0
-    assert (told["children"], told["flushed"]) == ([0] * 4, True)
-    assert "wrong" not in told
-    assert of_children | {f"q{number}" for number in range(told["parent"])} <= kept
+    assert (messages["children"], messages["flushed"]) == ([0] * 4, True)
+    assert "wrong" not in messages
+    assert of_children | {f"q{number}" for number in range(messages["parent"])} <= kept
     assert unsound(store) == []

@@ -7,8 +7,8 @@ import multiprocessing
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +17,7 @@ from tttembed_store.shards import fit_sharded
 from tttembed_rag import Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
+from tttembed_rag.testing import eventually
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
@@ -24,23 +25,38 @@ pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 # Where shards are held
 
 
-def test_threads_change_no_bit(folder, vectors):
+@contextmanager
+def threads(_):
     """The map of an executor takes the place of a loop."""
-    alone = fit_sharded(folder(3), scope="task", gate_queries=200)
     with ThreadPoolExecutor(2) as pool:
-        offsets = fit_sharded(folder(3), scope="task", gate_queries=200, engine=pool.map)
-
-    assert vectors(offsets) == vectors(alone)
+        yield pool.map
 
 
-@pytest.mark.slow
-def test_processes_read_their_shards(folder, vectors):
+@contextmanager
+def processes(_):
     """A shard goes to a process as its path."""
-    alone = fit_sharded(folder(3), scope="global", gate=False)
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        offsets = fit_sharded(folder(3), scope="global", gate=False, engine=pool.map)
+        yield pool.map
+
+
+@contextmanager
+def nodes(request):
+    """Actors of a cluster hold the shards."""
+    request.getfixturevalue("cluster")
+    yield "ray"
+
+
+@pytest.mark.parametrize(
+    "place", [threads, *(pytest.param(place, marks=pytest.mark.slow) for place in (processes, nodes))]
+)
+def test_where_shards_are_held_changes_no_bit(folder, vectors, verdicts, request, place):
+    """Neither of the shared and private offsets, nor of what the gate says of them."""
+    alone = fit_sharded(folder(5), gate_queries=200)
+    with place(request) as engine:
+        offsets = fit_sharded(folder(5), gate_queries=200, engine=engine)
 
     assert vectors(offsets) == vectors(alone)
+    assert verdicts(offsets) == verdicts(alone)
 
 
 # The command line
@@ -102,42 +118,24 @@ def test_options_of_other_sources_are_refused(folder, tmp_path, option):
 # A Ray cluster of several nodes
 
 
-def free_port():
+def listens(port):
+    """Whether a server does."""
     with socket.socket() as connection:
-        connection.bind(("127.0.0.1", 0))
-        return connection.getsockname()[1]
-
-
-def wait_for_port(port):
-    """Until a server listens there, or a minute has passed."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        with socket.socket() as connection:
-            if not connection.connect_ex(("127.0.0.1", port)):
-                return
-        time.sleep(0.1)
-
-
-@pytest.mark.slow
-def test_a_cluster_gives_the_same_bits(cluster, folder, vectors, verdicts):
-    """Gate, shared and private offsets; and errors come as they are."""
-    alone = fit_sharded(folder(5), gate_queries=200)
-    offsets = fit_sharded(folder(5), gate_queries=200, engine="ray")
-
-    assert vectors(offsets) == vectors(alone)
-    assert verdicts(offsets) == verdicts(alone)
+        return not connection.connect_ex(("127.0.0.1", port))
 
 
 @pytest.mark.slow
 def test_the_command_connects_to_a_cluster(cluster, folder, tmp_path, vectors):
     """From a process that is no part of it, by the address of its server."""
-    port, out = free_port(), tmp_path / "offsets.safetensors"
+    out = tmp_path / "offsets.safetensors"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     # One server process: Ray's proxy would start another one for every client, which may fail on a busy machine.
     served = [sys.executable, "-m", "ray.util.client.server", "--host=127.0.0.1", f"--port={port}", "--mode=legacy"]
     command = [sys.executable, "-m", "tttembed_rag", "fit", folder(5), "--out", out, "--scope", "task", "--no-gate"]
     with (tmp_path / "server.txt").open("wb+") as output:
         with subprocess.Popen([*served, f"--address={cluster.address}"], stdout=output, stderr=output) as server:
-            wait_for_port(port)
+            eventually(lambda: listens(port), seconds=60)
             done = subprocess.run(
                 [*command, "--engine", f"ray://127.0.0.1:{port}"], check=False, capture_output=True, text=True
             )

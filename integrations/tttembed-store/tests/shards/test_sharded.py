@@ -13,7 +13,7 @@ from tttembed_store.shards.shards import Shard, ShardGroup, ShardPlan
 
 from tttembed_rag import InputError, Rewards, fit
 from tttembed_rag.errors import DataError, RewardError, VectorError
-from tttembed_rag.fitting import ReverseKL, shared
+from tttembed_rag.fitting import ReverseKL
 from tttembed_rag.fitting.optima import scope_weights
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import of_task, shared_offset
@@ -28,16 +28,6 @@ pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 # The optimum
 
 
-def test_queries_that_share_documents_are_evaluated_a_few_at_a_time(rewards, monkeypatch):
-    """In parts of seven queries the optimum is that of all at once, as far as sums of other parts round alike."""
-    whole = fit(rewards, scope="global", gate=False)["global"]
-    monkeypatch.setattr(shared, "_GRID_NUMBERS", 7 * 6)
-    parts = fit(rewards, scope="global", gate=False)["global"]
-
-    assert parts.certificate.objective == pytest.approx(whole.certificate.objective, abs=1e-9)
-    assert np.abs(parts.vector - whole.vector).max() < 1e-5 < np.abs(whole.vector).max()
-
-
 def test_a_document_twice_in_a_query_is_refused_in_whichever_part_it_is_checked(made, monkeypatch):
     """The message names the query, also behind the first part."""
     monkeypatch.setattr(columns, "_CHECK_ROWS", 4)
@@ -49,8 +39,7 @@ def test_a_document_twice_in_a_query_is_refused_in_whichever_part_it_is_checked(
         Rewards.from_indexed(rewards.query_vectors, rewards.doc_vectors, pairs, rewards.values.reshape(20, -1))
 
 
-@pytest.mark.parametrize("scope", ["global", "task"])
-@pytest.mark.parametrize("shards", [1, 3, 8])
+@pytest.mark.parametrize(("scope", "shards"), [("global", 3), ("task", 8)])
 def test_shards_reach_the_local_optimum(rewards, folder, scope, shards):
     """Within the certificate, however the rewards are cut."""
     alone = fit(rewards, scope=scope, gate=False)
@@ -65,20 +54,28 @@ def test_shards_reach_the_local_optimum(rewards, folder, scope, shards):
     assert offsets.settings == alone.settings
 
 
-def test_one_shard_gives_the_bits_of_a_local_fit(rewards, folder, vectors):
-    """The sum of one part is that part."""
-    alone = fit(rewards, scope="task", gate=False)
+@pytest.mark.parametrize(
+    ("shards", "options"),
+    [
+        (1, {"scope": "task", "gate": False}),
+        (1, {"scope": "global", "gate": False, "recipe": Recipe(objective=ReverseKL())}),
+        (3, {"scope": "query", "gate": False}),
+        (8, {"scope": "auto"}),
+    ],
+    ids=[
+        "the sum of one part is that part",
+        "an objective with many minima is searched also from the optimum of KD",
+        "private offsets are learned shard by shard, in the order of the queries",
+        "a small folder fits whole into the sample of the gate",
+    ],
+)
+def test_the_bits_of_a_local_fit(folder, vectors, verdicts, shards, options):
+    """Nothing differs, and as many evaluations were needed."""
+    alone, offsets = fit(Rewards.from_parquet(folder(shards)), **options), fit_sharded(folder(shards), **options)
 
-    assert vectors(fit_sharded(folder(1), scope="task", gate=False)) == vectors(alone)
-
-
-def test_objectives_with_many_minima_are_searched_twice(rewards, folder, vectors):
-    """Also from the optimum of KD, as a local fit does: the same bits after as many evaluations."""
-    alone = fit(rewards, scope="global", gate=False, recipe=Recipe(objective=ReverseKL()))
-    offsets = fit_sharded(folder(1), scope="global", gate=False, recipe=Recipe(objective=ReverseKL()))
-
-    assert vectors(offsets) == vectors(alone)
-    assert offsets["global"].certificate == alone["global"].certificate
+    assert list(vectors(offsets).items()) == list(vectors(alone).items())
+    assert [offset.certificate for offset in offsets.values()] == [offset.certificate for offset in alone.values()]
+    assert verdicts(offsets) == verdicts(alone)
 
 
 def test_tasks_may_lie_in_some_shards_alone(rewards, tmp_path):
@@ -89,13 +86,6 @@ def test_tasks_may_lie_in_some_shards_alone(rewards, tmp_path):
     offsets = fit_sharded(tmp_path / "sorted", scope="task", gate=False)
 
     assert max(np.linalg.norm(offsets[key].vector - alone[key].vector) for key in alone) < 1e-3
-
-
-def test_private_offsets_are_learned_shard_by_shard(rewards, folder, vectors):
-    """The bits of a local fit, in the order of the queries."""
-    alone = fit(rewards, scope="query", gate=False)
-
-    assert list(vectors(fit_sharded(folder(3), scope="query", gate=False)).items()) == list(vectors(alone).items())
 
 
 def test_queries_without_names_are_numbered_through(tmp_path, made):
@@ -147,15 +137,6 @@ def test_offsets_name_the_model_of_the_vectors(folder, asked, most):
 
 
 # The gate
-
-
-def test_a_small_folder_is_fitted_as_one(rewards, folder, vectors, verdicts):
-    """All of it fits into the sample: nothing differs from a local fit of the folder."""
-    alone = fit(Rewards.from_parquet(folder(8)), scope="auto")
-    offsets = fit_sharded(folder(8))
-
-    assert vectors(offsets) == vectors(alone)
-    assert verdicts(offsets) == verdicts(alone)
 
 
 def test_verdicts_do_not_depend_on_the_shards(rewards, folder, verdicts):

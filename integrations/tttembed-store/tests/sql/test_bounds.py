@@ -114,8 +114,8 @@ class TestNames:
         content = b"".join(path.read_bytes() for path in tmp_path.iterdir()).lower()
 
         assert left == 8
-        hashed, kept = (b"secret", b"illness", "ü".encode(), b"%e9%80"), (b"q7", b"0b1f-77:a", b"billing")
-        assert [word in content for word in (*hashed, *kept)] == [False] * 4 + [True] * 3
+        hidden = b"a text", b"secret", b"illness", "ü".encode(), b"%e9%80"
+        assert [word in content for word in (*hidden, b"q7", b"0b1f-77:a", b"billing")] == [False] * 5 + [True] * 3
 
     def test_rewards_and_private_offsets_find_hashed_ids(self, tmp_path):
         """Whoever knows the id as it was given is understood."""

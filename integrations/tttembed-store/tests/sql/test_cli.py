@@ -1,7 +1,6 @@
 """The commands that work on a store: what they print, what they change, how they refuse."""
 
 import json
-import re
 import tracemalloc
 from dataclasses import replace
 
@@ -125,35 +124,32 @@ def test_a_tenant_without_versions_is_told_what_it_is_served(url, command):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["store versions"], ["store rollback", "--to", "1"], ["store resume", "--tenant", "acme"]]
+    ("halt", "arguments", "line"),
+    [
+        *(
+            ({"note": "incident"}, arguments, f"{whose}: base vectors, halted for all tenants: incident")
+            for arguments, whose in (
+                (["store versions"], "the shared tenant"),
+                (["store rollback", "--to", "1"], "the shared tenant"),
+                (["store resume", "--tenant", "acme"], "tenant 'acme'"),
+            )
+        ),
+        (
+            {"tenant": "", "note": "wrong"},
+            ["store versions", "--tenant", "acme"],
+            "tenant 'acme': base vectors, halted for the shared tenant: wrong",
+        ),
+        ({"tenant": "", "note": "wrong"}, ["store versions", "--tenant", "own"], "tenant 'own': version 2"),
+    ],
 )
-def test_a_halt_is_told_by_whatever_is_asked(url, arguments):
-    """With whom it is for, and why."""
+def test_a_halt_is_told_by_whatever_is_asked(url, halt, arguments, line):
+    """With whom it is for, and why; one of the shared tenant is not told to a tenant with a version of its own."""
     with open_store(url) as store:
-        store.registry.publish(learned(store), by="me")
-        store.registry.halt(by="me", note="incident")
+        for tenant in ("", "own"):
+            store.registry.publish(learned(store), by="me", tenant=tenant)
+        store.registry.halt(by="me", **halt)
 
-    lines = run(*arguments, "--store", url).output.splitlines()
-
-    assert lines[-1].startswith("served to ")
-    assert lines[-1].endswith(": base vectors, halted for all tenants: incident")
-
-
-def test_a_halt_of_the_shared_tenant_is_told_to_those_it_serves(url):
-    """Not to a tenant with a version of its own."""
-    with open_store(url) as store:
-        store.registry.publish(learned(store), by="me")
-        store.registry.publish(learned(store), by="me", tenant="own")
-        store.registry.halt(by="me", tenant="", note="wrong")
-
-    acme, own = (
-        run("store versions", "--store", url, "--tenant", tenant).output.splitlines()[-1] for tenant in ("acme", "own")
-    )
-
-    assert [acme, own] == [
-        "served to tenant 'acme': base vectors, halted for the shared tenant: wrong",
-        "served to tenant 'own': version 2",
-    ]
+    assert run(*arguments, "--store", url).output.splitlines()[-1] == f"served to {line}"
 
 
 def test_resume_says_who_stays_halted(url):
@@ -455,16 +451,14 @@ def test_a_store_that_is_made_is_told_of(new_sqlite_url, caplog):
         ["report", "--store", "{url}", "--html", "{folder}/out"],
         ["worker", "{url}", "--once"],
         ["serve", "--embed", "python:tttembed_rag.testing:FakeEmbedder", "--store", "{url}"],
-        ["store versions", "--store", "{url}"],
     ],
 )
-@pytest.mark.parametrize("name", ["typo.db", "no/typo.db"])
-def test_no_store_is_made_where_one_is_read(arguments, name, tmp_path):
+def test_no_store_is_made_where_one_is_read(arguments, tmp_path):
     """A mistyped URL is refused in one line by every command that serves, learns or shows."""
-    result = run(*(argument.format(url=f"sqlite:///{tmp_path}/{name}", folder=tmp_path) for argument in arguments))
+    result = run(*(argument.format(url=f"sqlite:///{tmp_path}/typo.db", folder=tmp_path) for argument in arguments))
 
     assert result.exit_code == 2
-    assert re.search(r"typo\.db: expected a (store, found no file|file in an existing folder)", result.output)
+    assert "typo.db: expected a store, found no file" in result.output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -502,13 +496,11 @@ def test_no_store_is_made_where_one_is_read(arguments, name, tmp_path):
             ["store export-rewards", "{folder}/out", "--store", "{url}", "--tenant", "nobody"],
             "export-rewards: expected rewards of tenant 'nobody', found none",
         ),
-        (["worker", "mysql://host/db"], "expected sqlite:///FILE"),
         (["worker", "{url}", "--judge", "nobody:x"], "nobody"),
         (["worker", "{url}", "--judge", "feedback:x.csv"], "feedback"),
         (["worker", "{url}", "--budget", "pairs=many"], "many"),
         (["worker", "{url}", "--min-new", "0"], "0"),
         (["worker", "{url}", "--every", "0"], "every: expected seconds in (0, 9.2e+09], got 0"),
-        (["worker", "{url}", "--every", "inf"], "every: expected seconds in (0, 9.2e+09], got inf"),
     ],
 )
 def test_bad_input_is_one_line(url, tmp_path, arguments, reason):

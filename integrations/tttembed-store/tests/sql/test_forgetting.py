@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tttembed_store.sql import Forgotten, open_store
 
-from tests.traffic import JUDGE, facts, learned, traffic, unrewarded
+from tests.traffic import JUDGE, traffic, unrewarded
 from tttembed_rag.clients.fingerprints import pair_key
 from tttembed_rag.errors import InputError
 from tttembed_rag.judging.cache import Paid
@@ -94,20 +94,6 @@ def test_a_store_without_texts_keeps_none(store_url):
         assert [store.text_id(telling.query_id)] == store.rewards(JUDGE).query_ids.tolist()
 
 
-def test_without_texts_an_id_that_was_the_text_is_found_again(store_url):
-    """By later rewards, and by whoever asks to forget it."""
-    text = "my private question"
-    query = replace(unrewarded(traffic(1))[0], query_id=text, query=text)
-    shown = query.candidates[0].doc_id
-    with open_store(store_url, texts=False) as store:
-        store.observe([query])
-
-        assert store.reward(JUDGE, {("", query.task, text): {shown: 0.5}}) == 1
-        assert store.forget(tenant="", query_id=text, by="me").queries == 1
-        assert store.observe([query]) == 0  # it comes late
-        assert store.counts().queries == 0
-
-
 @pytest.mark.parametrize("second", ["document_id", "source"])
 def test_one_kind_of_things_is_forgotten_at_a_time(store, second):
     """Who names two is told so, and nothing is deleted."""
@@ -145,15 +131,6 @@ def test_many_names_are_forgotten_by_one_scrub(sqlite_url, kind):
         assert store.counts().rewards == 0
 
 
-def test_of_several_sources_none_is_forgotten_where_one_is_unknown(store):
-    """A mistyped name costs nothing."""
-    store.observe([replace(query, source="ann") for query in traffic(1)], judge=JUDGE)
-    with pytest.raises(InputError, match=r"got 'anne' \(did you mean 'ann'\?\)"):
-        store.forget(tenant="", source=["ann", "anne"], by="me")
-
-    assert store.counts().rewards > 0
-
-
 # The record
 
 
@@ -178,17 +155,3 @@ def test_state_is_kept_by_tenant_and_name(store):
     store.states.set("trial", [1, "a\0\ud800"], tenant="a")
 
     assert (store.states.get("trial", tenant="a"), store.states.get("trial")) == ([1, "a\0\ud800"], None)
-
-
-def test_all_of_it_is_there_after_reopening(store, store_url):
-    """Another process finds what this one was told is written."""
-    store.observe(traffic(4), judge=JUDGE)
-    version = store.registry.publish(learned(store), by="me")
-
-    with open_store(store_url) as other:
-        # A server's size on disk changes by itself.
-        assert (replace(store.counts(), bytes=0), version, facts(version.offsets)) == (
-            replace(other.counts(), bytes=0),
-            other.registry.version(),
-            facts(learned(other)),
-        )

@@ -4,12 +4,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
-import pytest
-from tttembed_store.sql import Candidate, Spend
+from tttembed_store.sql import Spend
 
 from tests.traffic import JUDGE, traffic, unrewarded
 from tttembed_rag.clients.fingerprints import pair_key
-from tttembed_rag.errors import RewardError
 from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.cache import Paid
 
@@ -80,29 +78,17 @@ def test_a_document_without_a_vector_waits_for_it(store):
     assert (before, store.rewards(JUDGE).budget) == (3, 4)
 
 
-def test_nothing_judged_is_said_in_one_line(store):
-    """There is nothing to learn from, and who is meant."""
-    store.observe(unrewarded(traffic(1)))
-
-    with pytest.raises(RewardError, match="judge-a"):
-        store.rewards(JUDGE)
-
-
 # Judging
 
 
-def test_what_waits_is_what_was_not_answered(store):
-    """Newest queries first, until each pair has a verdict."""
+def test_the_newest_queries_wait_first(store):
+    """Whoever else has judged them."""
     store.observe(traffic(2), judge="another judge")
     store.observe(unrewarded(traffic(2, first=2)))
 
     newest = store.judge_queue.waiting(JUDGE, limit=3)
-    verdicts = {query.query_id: {shown.doc_id: 0.5 for shown in query.candidates} for query in newest}
-    written = store.judge_queue.judged(JUDGE, verdicts)
 
     assert [query.query for query in newest] == ["question 3 of ", "question 2 of ", "question 1 of "]
-    assert written == 12
-    assert [query.query for query in store.judge_queue.waiting(JUDGE)] == ["question 0 of "]
 
 
 def test_of_the_newest_those_come_first_that_say_most(store):
@@ -137,17 +123,6 @@ def test_what_was_judged_is_known(store):
     assert {query.query for query in first} == {other.query for other in others}
 
 
-def test_new_candidates_of_a_judged_query_wait(store):
-    """And only they."""
-    store.observe(traffic(1), judge=JUDGE)
-    before = store.judge_queue.waiting(JUDGE)
-
-    store.observe([replace(traffic(1)[0], candidates=[Candidate("new", None, "text")])])
-
-    assert before == []
-    assert [[shown.text for shown in query.candidates] for query in store.judge_queue.waiting(JUDGE)] == [["text"]]
-
-
 def test_a_text_that_comes_later_makes_the_pairs_wait_of_queries_that_are_served_from_then_on(store):
     """Those of a query of before wait once it is served again."""
     query = unrewarded(traffic(1))[0]
@@ -170,20 +145,6 @@ def test_a_declined_pair_does_not_wait(store):
 
     assert len(store.judge_queue.waiting(JUDGE)[0].candidates) == 3
     assert declined not in [shown.text for shown in store.judge_queue.waiting(JUDGE)[0].candidates]
-
-
-def test_tenants_wait_apart(store):
-    """What one tenant asked is not shown to the judge of another, nor judged by its ids."""
-    store.observe(unrewarded(traffic(1, tenant="a")))
-    store.observe(traffic(1, tenant="b"), judge=JUDGE)
-    wait = store.judge_queue.tenants(JUDGE)
-    (query,) = store.judge_queue.waiting(JUDGE, tenant="a")
-
-    written = store.judge_queue.judged(JUDGE, {query.query_id: {query.candidates[0].doc_id: 1.0}}, tenant="b")
-
-    assert wait == ["a"]
-    assert store.judge_queue.waiting(JUDGE, tenant="b") == []
-    assert written == 0
 
 
 def test_a_first_answer_stays(store):

@@ -4,10 +4,45 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tttembed_store.sql import Served
+from tttembed_store.sql import Candidate, Served
 
 from tests.traffic import JUDGE, traffic, unrewarded
 from tttembed_rag.errors import InputError, RewardError, StoreUnavailable, TTTEmbedError, VectorError
+
+
+@pytest.mark.parametrize(
+    ("vector", "kept"),
+    [
+        ([1.0, 2.0], [1.0, 2.0]),
+        (np.array([3.0, 4.0, 5.0], dtype=np.float64), [3.0, 4.0, 5.0]),
+        (np.array([6.0, 7.0], dtype=np.float16), [6.0, 7.0]),
+        ([10, 11, 12], [10.0, 11.0, 12.0]),
+        (np.arange(10.0)[::5] + 1, [1.0, 6.0]),
+        (np.full(4, 1e-30, dtype=np.float32), [0.5] * 4),  # squares too small for float32: read by its direction
+    ],
+)
+def test_vectors_of_any_numbers_are_kept(store, vector, kept):
+    """Lists and arrays, of any float type."""
+    store.observe([Served("q", vector, [Candidate("d", vector, reward=0.5)])], judge=JUDGE)
+
+    assert np.array([kept], np.float32).tolist() == store.rewards(JUDGE).query_vectors.tolist()
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (np.array([1.0, np.nan]), "got NaN"),
+        (np.array([1e300, 1.0]), "got infinity"),
+        (np.zeros(2), "got a zero vector"),
+        (np.ones((1, 2)), r"expected a vector \(d,\), got shape \(1, 2\)"),
+        ([], r"expected a vector \(d,\), got shape \(0,\)"),
+        (["a"], "expected float16, float32 or float64"),
+    ],
+)
+def test_a_bad_vector_is_named(store, bad, message):
+    """With the argument, what was expected and what came."""
+    with pytest.raises(VectorError, match=f"^candidates: .*{message}"):
+        store.observe([Served("q", np.ones(2), [Candidate("d", bad)])])
 
 
 def test_a_batch_is_written_whole_or_not_at_all(store):
@@ -68,10 +103,11 @@ def test_rewards_off_their_scale_are_refused(store):
 
 
 def test_texts_may_hold_what_databases_cannot(store):
-    """NUL and lone surrogates of a query are replaced, not refused."""
-    store.observe(unrewarded([replace(traffic(1)[0], query="a\0b\ud800c")]))
+    """NUL and lone surrogates of a query are replaced, not refused, and nothing else is."""
+    kept = "plain \U0001f600 ü \ud7ff\ue000\uffff\n"
+    store.observe(unrewarded([replace(traffic(1)[0], query=f"a\0b\ud800\udfff{kept}")]))
 
-    assert [query.query for query in store.judge_queue.waiting(JUDGE)] == ["a\ufffdb\ufffdc"]
+    assert [query.query for query in store.judge_queue.waiting(JUDGE)] == [f"a\ufffdb\ufffd\ufffd{kept}"]
 
 
 def test_what_no_database_can_look_up_is_refused(store):

@@ -1,7 +1,5 @@
 """What two releases on one store owe each other."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from sqlalchemy import text
 from tttembed_store import StoreLog, follow
@@ -88,13 +86,3 @@ def test_a_store_that_a_newer_release_changed_is_waited_for(new_store_url):
         assert (counts.queued, counts.failed) == (1, 0)
         assert "not available now" in str(error)
         assert (written, store.counts().queries) == (True, 3)
-
-
-def test_threads_make_stores_of_their_own(tmp_path):
-    """Stores that several threads of one process make at once are each whole."""
-    with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda number: open_store(f"sqlite:///{tmp_path}/{number}.db"), range(8)))
-
-    assert [store.counts().queries for store in made] == [0] * 8
-    for store in made:
-        store.close()

@@ -80,10 +80,13 @@ def test_the_names_of_sources_are_hidden_with_the_texts(store_url):
 
 
 def test_a_source_that_gave_no_reward_is_refused(store):
-    """One line names those that are called almost so, of this tenant alone; nothing was deleted or noted."""
+    """One line names those that are called almost so, of this tenant alone; nothing was deleted or noted.
+
+    Of several none is forgotten where one is refused.
+    """
     store.observe([question("annabel", 1.0), question("annabelle", 1.0, tenant="x")], judge=JUDGE)
     live = store.registry.publish(Offsets([], width=2), by="worker")
-    asks = [("anabel", ""), ("annabel", "y"), ("\x1b[2J", "")]
+    asks = [("anabel", ""), ("annabel", "y"), ("\x1b[2J", ""), (["annabel", "anabel"], "")]
     messages = []
     for source, tenant in asks:
         with pytest.raises(InputError) as refused:
@@ -96,6 +99,7 @@ def test_a_source_that_gave_no_reward_is_refused(store):
         f"{expected} '', got 'anabel' (did you mean 'annabel'?)",
         f"{expected} 'y', got 'annabel'",
         f"{expected} '', got '\\x1b[2J'",
+        f"{expected} '', got 'anabel' (did you mean 'annabel'?)",
     ]
     assert store.registry.version("live") == live
     assert store.tenants() == ["", "x"]
