@@ -63,15 +63,6 @@ class TestWhatIsServed:
         assert (first, second) == (offsets_of(1).apply(BASE), offsets_of(2).apply(BASE))
         assert eventually(lambda: steering.apply(BASE, "q") == first)
 
-    def test_what_is_live_is_served_from_the_first_query_on(self, store):
-        """A process that starts serves no base vector while it reads."""
-        store.registry.publish(offsets_of(1), by="test", tenant="acme")
-
-        steering = Steering(follow(store, tenants=["acme"]))
-
-        with context(tenant="acme"):
-            assert steering.apply(BASE, "q") == offsets_of(1).apply(BASE)
-
     def test_what_was_replaced_is_let_go(self, store):
         """A process that follows tenants for long holds the live version of each, and none from before."""
         live = follow(store, tenants=["acme", "beta"], every=0.01)
@@ -190,20 +181,6 @@ class TestHowOftenItLooks:
         looks, seconds = slow.answers, time.monotonic() - began
 
         assert looks <= 3 + seconds / 0.1
-
-    def test_of_many_versions_the_newest_is_read(self, store):
-        """What was replaced before anybody looked is never loaded."""
-        loaded, live = [], follow(store, every=60)
-        load = store.registry._offsets
-        store.registry._offsets = lambda number: loaded.append(number) or load(number)
-        for seed in range(20):
-            store.registry.publish(offsets_of(seed), by="test")
-
-        follow(store, every=60)  # which looks at once
-
-        assert live.status.version == 20
-        assert loaded == [20]
-        live.close()
 
 
 class TestTenants:
@@ -450,11 +427,6 @@ class TestOutages:
         assert live.status.error is None
         live.close()
         log.close()
-
-    def test_what_is_no_store_is_refused(self, tmp_path):
-        """A wrong URL is an error where it is written."""
-        with pytest.raises(StoreError, match=r"^url: expected sqlite:///FILE or postgresql"):
-            follow("mysql://nowhere")
 
     @pytest.mark.parametrize("every", [0, -1.0, float("inf"), float("nan"), 1e12])
     def test_an_interval_that_no_thread_can_wait_is_refused(self, store, every):

@@ -124,14 +124,6 @@ def test_the_service_never_sees_an_alias(proxied, service):
     assert body == {"model": "small", "input": "wash wool", "dimensions": 16, "user": "me"}
 
 
-def test_every_text_of_a_request_is_steered(proxied, tools):
-    """A list of texts comes back in its order, each vector with the offset, whatever the order of the answer."""
-    answer = ask(proxied(), QUERY, input=["one", "two", "three"])
-
-    expected = [tools.offsets_of().apply(tools.vector_of(text)) for text in ("one", "two", "three")]
-    assert vectors(answer) == [pytest.approx(vector) for vector in expected]
-
-
 def test_each_text_gets_its_own_offset(proxied, tools):
     """A private offset is that of its text, by the number in the answer, whose order is another."""
     answer = ask(proxied(private(tools, "one")), QUERY, input=["one", "two", "three"])

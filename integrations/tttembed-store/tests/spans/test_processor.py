@@ -391,21 +391,3 @@ class TestTenants:
         log.close()
 
         assert (log.counts.written, log.counts.without_tenant) == (0, 1)
-
-    def test_a_span_without_a_tenant_is_nobodys_in_a_store_with_tenants(self, store, sqlite_url):
-        """It ended in a thread that knows no context, and is left out as any other query without a tenant."""
-        log = StoreLog(sqlite_url)
-        processor, tracer = provided(log)
-
-        def serve():
-            tracer.start_span("retrieve", attributes=retriever()).end()
-
-        with context(task="billing", tenant="acme"):
-            serve()
-            thread = threading.Thread(target=serve)
-            thread.start()
-            thread.join()
-        processor.shutdown()
-        log.close()
-
-        assert (store.counts("acme").queries, store.counts("").queries, log.counts.without_tenant) == (1, 0, 1)
