@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tttembed_store import Candidate, Served, Store, TenantOffsets, open_store
+from tttembed_store import Candidate, Served, Store, StoreLog, TenantOffsets, open_store
 from tttembed_store.following.tenants import Published, TenantSnapshot
 
 from tttembed_rag import Evidence, Offset, Offsets, Rewards
@@ -113,3 +113,10 @@ def turned(task: str = "default") -> Offsets:
 def published(url: str, offsets: Offsets, **facts: Any) -> None:
     with open_store(url) as store:
         store.registry.publish(offsets, by="me", **facts)
+
+
+def recorded(store: Store, log: StoreLog) -> dict[str, list[str]]:
+    """The texts of the queries that were recorded, by tenant."""
+    log.flush()
+    waiting = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
+    return {tenant: sorted(served.query for served in queries) for tenant, queries in waiting.items() if queries}

@@ -64,10 +64,10 @@ class TestWhoseRewards:
         store.observe(traffic.next(120), judge="reranker-1")
         first = actions(worker)
         store.observe(traffic.next(60, says="against"), judge="reranker-2")
-        (looked, said), (taken, _), *_, (_, learned) = steps(worker)
+        (looked, trial), (taken, _), *_, (_, learned) = steps(worker)
 
         assert (first, looked, taken) == (["published"], "looked", "rolled back")
-        assert "on the last 60 queries that came after the version they test" in said
+        assert "on the last 60 queries that came after the version they test" in trial
         assert "learned from 60 queries, 480 rewards of reranker-2" in learned
 
     def test_a_trial_begins_anew_with_the_judge(self, traffic, store):
@@ -83,6 +83,20 @@ class TestWhoseRewards:
         assert before == ["looked", "learned nothing"]
         assert "on the last 60 queries that came after the version they test" in after[0][1]
         assert after[1][0] == "rolled back"
+
+    def test_old_merits_do_not_hide_that_taste_turned(self, traffic, store):
+        """Only the last two hundred queries are looked at, however many spoke for the version before."""
+        store.observe(traffic.next(40), judge="j")
+        Worker(store, scope="task").round()
+        worker = Worker(store, scope="task", min_new=10**6)
+        store.observe(traffic.next(400), judge="j")
+        before = actions(worker)
+        store.observe(traffic.next(150, says="against"), judge="j")
+
+        assert (before, actions(worker)) == (
+            ["looked", "learned nothing"],
+            ["looked", "rolled back", "learned nothing"],
+        )
 
     def test_a_canary_changes_nothing(self, traffic, store):
         """Another model on a few queries, be they the newest, is neither learned from nor heard about the live one."""

@@ -58,17 +58,17 @@ def test_a_query_is_steered(proxied, tools, headers, fields):
 
 
 @pytest.mark.parametrize(
-    ("path", "fields"),
+    ("path", "fields", "quantised"),
     [
-        ("/openai/deployments/small/embeddings?api-version=2024-10-21", {"model": "small"}),
-        ("/openai/deployments/small/embeddings?api-version=2024-10-21", {}),
-        ("/v1beta/openai/embeddings", {"model": "small"}),
-        ("/embeddings", {"model": "small"}),
-        ("/v1/embeddings/", {"model": "small"}),
-        ("/v1/embed", {"model": "small", "texts": ["wash wool"]}),
+        ("/openai/deployments/small/embeddings?api-version=2024-10-21", {"model": "small"}, False),
+        ("/openai/deployments/small/embeddings?api-version=2024-10-21", {}, False),
+        ("/v1beta/openai/embeddings", {"model": "small"}, False),
+        ("/embeddings", {"model": "small"}, True),
+        ("/v1/embeddings/", {"model": "small"}, False),
+        ("/v1/embed", {"model": "small", "texts": ["wash wool"]}, False),
+        ("/v1/embed", {"model": "small", "texts": ["wash wool"]}, True),
     ],
 )
-@pytest.mark.parametrize("quantised", [False, True])
 def test_a_query_is_steered_by_whatever_path_embeddings_have(proxied, tools, path, fields, quantised):
     """Azure's, Gemini's and the older one of Cohere; a vector in whole numbers stays as it came."""
     vector = [round(9 * number) for number in tools.vector_of("x")] if quantised else tools.vector_of("x")
