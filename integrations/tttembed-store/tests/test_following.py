@@ -243,9 +243,9 @@ class TestTenants:
         assert sorted(before) == sorted(["", "generations", *tenants])
         assert sorted(counted.asked) == ["generations", "t7"]
 
-    def test_what_concerns_all_reaches_thousands_of_tenants_in_one_look(self, store):
+    def test_what_concerns_all_reaches_every_tenant_in_one_look(self, store):
         """A halt of all, its end, a version for whoever has none of their own: two questions, however many they are."""
-        tenants = [f"t{number}" for number in range(3000)]
+        tenants = [f"t{number}" for number in range(300)]
         counted = Counted(store, own=tenants)
         follower = follow(counted, tenants=tenants, every=60)._reader
         followed = len(follower._snapshots)
@@ -264,7 +264,7 @@ class TestTenants:
         store.registry.resume(by="test")
         look()
 
-        assert followed == 3001
+        assert followed == 301
         assert looks == [
             (("generations", ""), {(1, None)}),
             (("generations", ""), {(None, "halted: all wrong")}),

@@ -28,7 +28,7 @@ from tttembed_rag.cli import main
 from tttembed_rag.clients.endpoint import Endpoint
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.errors import StoreError
-from tttembed_rag.judges.documents import fence_of, readable
+from tttembed_rag.judges.documents import readable
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.system.terminal import printable
 
@@ -88,16 +88,6 @@ class TestJudges:
     def test_nothing_hidden_is_read(self, hidden):
         """Neither tags nor variation selectors, marks, fillers or annotations."""
         assert readable(f"a \U0001f600{hidden} document", 100) == "a \U0001f600 document"
-
-    def test_what_scripts_and_emoji_need_is_read(self):
-        """Joiners, and the selectors of text and emoji."""
-        text = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \U0001f469\u200d\U0001f4bb \u2764\ufe0f"
-
-        assert readable(text, 100) == text
-
-    def test_no_text_holds_its_own_fence(self):
-        """The tag has too many bits for a document to be found by trying."""
-        assert len(fence_of("q", "d")) * 4 >= 96
 
 
 JUDGES = (

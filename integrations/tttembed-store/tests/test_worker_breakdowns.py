@@ -8,13 +8,12 @@ import signal
 import subprocess
 import threading
 import time
-from functools import partial
 
 import pytest
 from click.testing import CliRunner
 from tttembed_store import StoreLog, Worker, open_store
 
-from tests.workers import Knowing, actions, command, http_judge, publishing, steal
+from tests.workers import Knowing, actions, command, http_judge, steal
 from tttembed_rag import Scale
 from tttembed_rag.cli import main
 from tttembed_rag.judges import RubricJudge
@@ -154,15 +153,6 @@ class TestLease:
 
         assert stolen is None
 
-    def test_who_lost_it_publishes_nothing(self, world, store):
-        """A worker whose lease was taken over while it learned stops before it publishes."""
-        store.observe(world.served(range(40), judged=True), judge="j")
-        stolen = publishing(store, partial(steal, store))
-        lost = Worker(stolen, lease_seconds=60).round()
-
-        assert [(step.action, "got 'another'" in step.detail) for step in lost] == [("standby", True)]
-        assert store.registry.version() is None
-
     def test_who_lost_it_asks_no_more(self, world, store):
         """A worker whose lease was taken over while it judges begins no further call."""
         store.observe(world.served(range(100)))
@@ -299,18 +289,18 @@ class TestCommand:
         assert "not judged" in done.stdout
 
 
-def test_a_database_that_is_gone_is_waited_for(world, server):
-    """While the server is down the worker says so and tries again; when it is back it goes on."""
-    start, shut_down = server
+def test_a_database_that_is_gone_is_waited_for(world, sqlite_url, tmp_path):
+    """While the database is away the worker says so and tries again; when it is back it goes on."""
     steps, stop = [], threading.Event()
     options = {"every": 0.05, "stop": stop, "watch": steps.append}
-    with open_store(start()) as store:
+    with open_store(sqlite_url) as store:
         thread = threading.Thread(target=Worker(store, lease_seconds=2).run, kwargs=options)
         thread.start()
         eventually(lambda: steps)
-        shut_down()
+        store.close()
+        (tmp_path / "data").rename(tmp_path / "away")
         eventually(lambda: steps[-1].action == "failed")
-        start()
+        (tmp_path / "away").rename(tmp_path / "data")
         store.observe(world.served(range(40), judged=True), judge="j")
         eventually(lambda: "published" in [step.action for step in steps])
         stop.set()
