@@ -135,7 +135,7 @@ def test_the_page_stays_small(sqlite_url):
     quotes = '"' * 500
     pool = rng.normal(size=(300, 2))
     with open_store(sqlite_url) as store:
-        for number in range(30):
+        for number in range(60):
             candidates = [
                 Candidate(f"{quotes}{d}", pool[d], '"' * 20_000, float(rng.random())) for d in range(60 * (number < 9))
             ]
@@ -196,16 +196,8 @@ def test_a_terminal_shows_how_far_the_report_is(sqlite_url, planted, tmp_path):
     with open_store(sqlite_url) as store:
         store.observe(rewarded(planted(12), range(12)), judge="j")
     terminal, end = pty.openpty()
-    command = [
-        sys.executable,
-        "-m",
-        "tttembed_rag",
-        "report",
-        "--store",
-        sqlite_url,
-        "--html",
-        str(tmp_path / "page.html"),
-    ]
+    arguments = ["--store", sqlite_url, "--html", str(tmp_path / "page.html")]
+    command = [sys.executable, "-m", "tttembed_rag", "report", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, text=True, timeout=120, check=True)
     os.close(end)
     shown = os.read(terminal, 1 << 16).decode()
