@@ -120,13 +120,12 @@ def test_the_page_tells_the_state_of_a_store(sqlite_url, change, section, senten
     assert re.search(sentence, parsed(page_of(gather(sqlite_url))).sections[section])
 
 
-def test_since_when_is_told_from_the_rollback_on(sqlite_url):
+def test_since_when_is_told_from_the_rollback_on(store, sqlite_url):
     """A version that is served again is live since then, not since it was published."""
     published(sqlite_url, turned())
     published(sqlite_url, turned())
-    with open_store(sqlite_url) as store:
-        store.registry.rollback(by="me", note="was better")
-        went_live = store.changes.lines(limit=1)[0].at
+    store.registry.rollback(by="me", note="was better")
+    went_live = store.changes.lines(limit=1)[0].at
 
     live = gather(sqlite_url).live
 
@@ -135,13 +134,12 @@ def test_since_when_is_told_from_the_rollback_on(sqlite_url):
 
 
 @pytest.mark.parametrize("tenant", [None, ""])
-def test_a_halt_is_told_with_its_reason(sqlite_url, tenant):
+def test_a_halt_is_told_with_its_reason(store, sqlite_url, tenant):
     """And since when, whether all tenants or this one is halted; after `resume` the version is live again."""
     published(sqlite_url, turned())
-    with open_store(sqlite_url) as store:
-        store.registry.halt(by="me", tenant=tenant, note="a drill")
-        halted = gather(sqlite_url)
-        store.registry.resume(by="me", tenant=tenant)
+    store.registry.halt(by="me", tenant=tenant, note="a drill")
+    halted = gather(sqlite_url)
+    store.registry.resume(by="me", tenant=tenant)
 
     assert (halted.live.halted, halted.live.version.number) == ("a drill", 1)
     assert (halted.changes[0].action, halted.live.halted_since) == ("halt", halted.changes[0].at)
@@ -212,13 +210,12 @@ def test_a_gain_that_nothing_bounds_has_no_interval(sqlite_url):
 # Over time
 
 
-def test_the_report_looks_at_the_judge_that_the_worker_learns_from(sqlite_url, planted):
+def test_the_report_looks_at_the_judge_that_the_worker_learns_from(store, sqlite_url, planted):
     """A judge that rewarded most of the last queries, not one that gave most rewards long ago."""
     rewards = planted(160, strength=0.9, dtype=np.float32)
-    with open_store(sqlite_url) as store:
-        store.observe(rewarded(rewards, range(105), at=NOON - 9 * DAY), judge="old")
-        store.observe(rewarded(rewards, range(105, 160), at=NOON), judge="new")
-        learned_from = prevailing_judge(store, "", read_memory(store, ""))
+    store.observe(rewarded(rewards, range(105), at=NOON - 9 * DAY), judge="old")
+    store.observe(rewarded(rewards, range(105, 160), at=NOON), judge="new")
+    learned_from = prevailing_judge(store, "", read_memory(store, ""))
 
     report = gather(sqlite_url, at=NOON)
 
@@ -241,21 +238,19 @@ def test_days_count_what_was_served_on_them(sqlite_url):
     assert [day.rewards for day in days] == [6, *[0] * 27, 6, 12]
 
 
-def test_spend_is_told_of_the_day_on_which_it_was_paid(sqlite_url):
-    with open_store(sqlite_url) as store:
-        store.judge_queue.answers().put("j", {bytes(32): Paid(0.5, 100.0, 1.25)})
+def test_spend_is_told_of_the_day_on_which_it_was_paid(store, sqlite_url):
+    store.judge_queue.answers().put("j", {bytes(32): Paid(0.5, 100.0, 1.25)})
 
     spend = gather(sqlite_url).days[-1].spend
 
     assert (spend.pairs, spend.tokens, spend.usd) == (1, 100.0, 1.25)
 
 
-def test_changes_are_told_newest_first(sqlite_url):
+def test_changes_are_told_newest_first(store, sqlite_url):
     """Those of the tenant and those of all tenants."""
-    with open_store(sqlite_url) as store:
-        store.registry.halt(by="me", note="all")
-        store.changes.note("me", "checked", "another's", tenant="other")
-        store.changes.note("me", "checked", "ours")
+    store.registry.halt(by="me", note="all")
+    store.changes.note("me", "checked", "another's", tenant="other")
+    store.changes.note("me", "checked", "ours")
 
     assert [line.detail for line in gather(sqlite_url).changes] == ["ours", "all"]
 
@@ -342,14 +337,13 @@ def test_queries_that_get_another_order_are_counted(sqlite_url):
     assert [example.query_id for example in effect.examples] == ["moved", "moved too"]
 
 
-def test_vectors_of_another_model_are_left_out(sqlite_url):
+def test_vectors_of_another_model_are_left_out(store, sqlite_url):
     """Of another width, or of another name than the version was learned from."""
     published(sqlite_url, turned(), embedder="new")
     observed(sqlite_url, "q1", embedder="old", at=NOON)
     observed(sqlite_url, "q2", embedder="new", at=NOON - 1)
     wide = [Candidate("w1", np.ones(3)), Candidate("w2", np.arange(3.0))]
-    with open_store(sqlite_url) as store:
-        store.observe([Served("q3", np.ones(3), wide, at=NOON + 1, embedder="wide")])
+    store.observe([Served("q3", np.ones(3), wide, at=NOON + 1, embedder="wide")])
 
     assert [example.query_id for example in gather(sqlite_url).effect.examples] == ["q2"]
 

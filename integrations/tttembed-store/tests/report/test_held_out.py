@@ -131,10 +131,9 @@ def test_the_busiest_documents_are_counted():
     assert traffic_of(before, after, 101).busiest == 2
 
 
-def test_a_store_without_a_version_shows_what_would_be_published(sqlite_url, planted, parsed):
+def test_a_store_without_a_version_shows_what_would_be_published(store, sqlite_url, planted, parsed):
     """The page before publishing: queries held out, and the offsets that a fit gives."""
-    with open_store(sqlite_url) as store:
-        store.observe(rewarded(planted(60, strength=0.9, dtype=np.float32), range(60)), judge="j")
+    store.observe(rewarded(planted(60, strength=0.9, dtype=np.float32), range(60)), judge="j")
 
     report = gather(sqlite_url)
 
@@ -144,14 +143,13 @@ def test_a_store_without_a_version_shows_what_would_be_published(sqlite_url, pla
     assert "What a fit of the last 500 rewarded queries would publish" in parsed(page_of(report)).sections
 
 
-def test_the_report_asks_the_labels_of_an_audit_as_the_worker_does(sqlite_url, planted):
+def test_the_report_asks_the_labels_of_an_audit_as_the_worker_does(store, sqlite_url, planted):
     """Where trusted labels deny the judge, neither the held-out queries nor the next fit is moved."""
     rewards = planted(60, strength=0.9, dtype=np.float32)
-    with open_store(sqlite_url) as store:
-        rows = rewarded(rewards, range(60))
-        store.observe(rows, judge="liar")
-        denied = {("", row.task, row.query_id): {c.doc_id: 1.0 - c.reward for c in row.candidates} for row in rows}
-        store.reward("audit", denied)
+    rows = rewarded(rewards, range(60))
+    store.observe(rows, judge="liar")
+    denied = {("", row.task, row.query_id): {c.doc_id: 1.0 - c.reward for c in row.candidates} for row in rows}
+    store.reward("audit", denied)
 
     report = gather(sqlite_url)
 
@@ -160,14 +158,13 @@ def test_the_report_asks_the_labels_of_an_audit_as_the_worker_does(sqlite_url, p
     assert "trusted labels contradict the judge" in report.today[0].reason
 
 
-def test_a_scope_that_no_fit_has_is_taken_for_auto(sqlite_url, planted):
+def test_a_scope_that_no_fit_has_is_taken_for_auto(store, sqlite_url, planted):
     """A version may come from a file of anybody's making: there is a page all the same."""
-    with open_store(sqlite_url) as store:
-        rewards = planted(30, strength=0.9, dtype=np.float32)
-        store.observe(rewarded(rewards, range(30)), judge="j")
-        learned = fit(rewards, scope="global", gate=False)
-        odd = Offsets(learned.values(), width=learned.width, settings={**learned.settings, "scope": "mine"})
-        store.registry.publish(odd, by="me")
+    rewards = planted(30, strength=0.9, dtype=np.float32)
+    store.observe(rewarded(rewards, range(30)), judge="j")
+    learned = fit(rewards, scope="global", gate=False)
+    odd = Offsets(learned.values(), width=learned.width, settings={**learned.settings, "scope": "mine"})
+    store.registry.publish(odd, by="me")
 
     assert gather(sqlite_url).held_out is not None
 

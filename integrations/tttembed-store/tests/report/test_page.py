@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from markupsafe import escape
-from tttembed_store import Candidate, Served, open_store
+from tttembed_store import Candidate, Served
 from tttembed_store.report import gather, page_of
 
 from tests.traffic import fan, observed, published, rewarded, task_offset, turned
@@ -85,11 +85,10 @@ def test_texts_come_before_ids(report):
     assert [shown.document for shown in listed if f'{escape(shown.text)} <span class="quiet">' not in html] == []
 
 
-def test_digests_of_texts_are_told_as_texts(sqlite_url):
+def test_digests_of_texts_are_told_as_texts(store, sqlite_url):
     """Neither lists nor evidence show an id that was made of a text that the store has; `versions` does not either."""
-    with open_store(sqlite_url) as store:
-        shown = [replace(document, doc_id=store.text_id(document.text)) for document in fan()]
-        query = store.text_id("which way?")
+    shown = [replace(document, doc_id=store.text_id(document.text)) for document in fan()]
+    query = store.text_id("which way?")
     observed(sqlite_url, query, shown, query="which way?", at=NOON)
     evidence = Evidence(9, 0.1, (0.05, 0.15), "published", f"into many lists rises {shown[5].doc_id}, {'0' * 32}")
     published(sqlite_url, Offsets([task_offset("default", [0.0, 2.0], evidence)], width=2))
@@ -129,23 +128,22 @@ def test_the_same_store_gives_the_same_page(url, report):
 
 
 @pytest.mark.slow
-def test_the_page_stays_small(sqlite_url):
+def test_the_page_stays_small(store, sqlite_url):
     """However much there is, and however long it is: under 1 MB."""
     rng = np.random.default_rng(0)
     quotes = '"' * 500
     pool = rng.normal(size=(300, 2))
-    with open_store(sqlite_url) as store:
-        for number in range(60):
-            candidates = [
-                Candidate(f"{quotes}{d}", pool[d], '"' * 20_000, float(rng.random())) for d in range(60 * (number < 9))
-            ]
-            query = Served(f"{quotes}{number}", np.array([1.0, 0.0]), candidates, '"' * 20_000, f"{quotes}t", at=NOON)
-            store.observe([query], judge=f"{quotes}{number}")
-            reason = Evidence(9, 0.1, (0.05, 0.15), "published", '"' * 5000)
-            tasks = [task_offset(f"{quotes}{task}", [0.0, 2.0], reason) for task in range(40)]
-            store.registry.publish(Offsets(tasks, width=2), by=quotes, note='"' * 5000, embedder="")
-            store.changes.note(quotes, quotes, '"' * 5000)
-        store.registry.publish(turned(f"{quotes}t"), by=quotes)
+    for number in range(60):
+        candidates = [
+            Candidate(f"{quotes}{d}", pool[d], '"' * 20_000, float(rng.random())) for d in range(60 * (number < 9))
+        ]
+        query = Served(f"{quotes}{number}", np.array([1.0, 0.0]), candidates, '"' * 20_000, f"{quotes}t", at=NOON)
+        store.observe([query], judge=f"{quotes}{number}")
+        reason = Evidence(9, 0.1, (0.05, 0.15), "published", '"' * 5000)
+        tasks = [task_offset(f"{quotes}{task}", [0.0, 2.0], reason) for task in range(40)]
+        store.registry.publish(Offsets(tasks, width=2), by=quotes, note='"' * 5000, embedder="")
+        store.changes.note(quotes, quotes, '"' * 5000)
+    store.registry.publish(turned(f"{quotes}t"), by=quotes)
 
     report = gather(sqlite_url)
 
@@ -191,10 +189,9 @@ def test_the_command_writes_the_page_and_prints_the_same_as_json(sqlite_url, tmp
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_how_far_the_report_is(sqlite_url, planted, tmp_path):
+def test_a_terminal_shows_how_far_the_report_is(store, sqlite_url, planted, tmp_path):
     """The fifths are counted on stderr; what the command prints stays as it is."""
-    with open_store(sqlite_url) as store:
-        store.observe(rewarded(planted(12), range(12)), judge="j")
+    store.observe(rewarded(planted(12), range(12)), judge="j")
     terminal, end = pty.openpty()
     arguments = ["--store", sqlite_url, "--html", str(tmp_path / "page.html")]
     command = [sys.executable, "-m", "tttembed_rag", "report", *arguments]
