@@ -14,7 +14,7 @@ from tttembed_rag.errors import VectorError
 WIDTH = 64
 
 
-def model(seed=0, *, prompt="", characters=None, update=0.0):
+def model(seed=0, *, prompt="", characters=None, update=0.0, width=WIDTH):
     """A model whose vector is the mean over word vectors, with a prompt, a truncation, or weights that moved."""
 
     def word_vector(word):
@@ -24,7 +24,7 @@ def model(seed=0, *, prompt="", characters=None, update=0.0):
 
     def embed(text):
         words = (prompt + text)[:characters].split()
-        return np.mean([word_vector(word) for word in words], axis=0)
+        return np.mean([word_vector(word) for word in words], axis=0)[:width]
 
     return embed
 
@@ -45,22 +45,20 @@ class TestProbe:
         assert [probe().difference(other) for other in (halves, lists)] == ["", ""]
 
     @pytest.mark.parametrize(
-        "other",
-        [{"seed": 1}, {"prompt": "query: "}, {"characters": 2500}, {"update": 0.1}],
-        ids=["another model", "another prompt", "another truncation", "moved weights"],
+        ("other", "difference"),
+        [
+            ({"seed": 1}, "have moved"),
+            ({"prompt": "query: "}, "have moved"),
+            ({"characters": 2500}, "have moved"),
+            ({"update": 0.1}, "have moved"),
+            ({"width": 32}, "queries have 32 dimensions, they had 64"),
+            ({"name": "model-2"}, "model-2"),
+        ],
+        ids=["another model", "another prompt", "another truncation", "moved weights", "another width", "another name"],
     )
-    def test_another_model_is_found_out(self, other):
-        """A model, prompt, truncation or version that was exchanged under the same name differs beyond rounding."""
-        assert "have moved" in probe().difference(probe(**other))
-
-    def test_another_name_is_another_model(self):
-        """What the operator declares counts, whatever the vectors say."""
-        assert probe().difference(probe("model-2"))
-
-    def test_another_width_is_another_model(self):
-        cut = Probe.of(lambda text: model()(text)[:32], name="model")
-
-        assert probe().difference(cut) == "queries have 32 dimensions, they had 64"
+    def test_another_model_is_found_out(self, other, difference):
+        """What was exchanged under the same name differs beyond rounding; what the operator declares counts anyway."""
+        assert difference in probe().difference(probe(**other))
 
     def test_survives_json_bit_for_bit(self):
         """What is kept with a version is what was measured."""

@@ -590,7 +590,7 @@ model = open_embedder("minilm")
 atexit.register(lambda: print(log.counts))
 log = StoreLog(sys.argv[1], "judge", embed_query=lambda text: model.embed_queries([text])[0],
                embed_documents=model.embed_documents)
-for number in range(4):
+for number in range(12):
     log.record(f"q{number}", [f"{number} {place} " + "long document " * 80 for place in range(10)], [0.5] * 10)
 log.close(0.2)
 """
