@@ -20,7 +20,7 @@ from tttembed_rag import Rewards
 from tttembed_rag.testing import word_overlap
 
 # Fixtures that build wheels, start PostgreSQL, measure every experiment, or load a real model in another process.
-SLOW_FIXTURES = {"postgres", "server", "wheels", "results", "embedded"}
+SLOW_FIXTURES = {"postgres", "wheels", "results", "embedded"}
 
 
 def pytest_collection_modifyitems(items):
@@ -285,33 +285,6 @@ END_OTHERS = text(
     "SELECT pg_terminate_backend(pid) FROM (SELECT DISTINCT l.pid FROM pg_locks l JOIN pg_class c ON c.oid = relation "
     "WHERE c.relnamespace = current_schema()::regnamespace AND l.pid <> pg_backend_pid()) others"
 )
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    """A function that starts a PostgreSQL of the test's own, giving its URL, and one that stops it."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    pgserver = pytest.importorskip("pgserver", reason="pgserver is not installed")
-    # Not below pytest's own folder, which the server's user may not enter where root runs the tests.
-    folder = tempfile.mkdtemp(prefix="tttembed-restart-")
-    running = []
-
-    def start():
-        running.append(pgserver.get_server(folder, cleanup_mode="stop"))
-        return running[0].get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
-
-    def stop():
-        while running:
-            running.pop().cleanup()
-
-    try:
-        start()
-        stop()
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from starting here
-        pytest.skip(f"PostgreSQL could not be started: {error}")
-    yield start, stop
-    stop()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

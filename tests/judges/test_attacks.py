@@ -206,7 +206,7 @@ def test_no_document_has_more_than_one_vote():
 
 
 def test_hidden_text_keeps_its_joiners():
-    """Joiners, which scripts and emoji need, and line breaks stay; blanks at the ends too."""
-    text = " \u0646\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f680\n\tx "
+    """Joiners and selectors, which scripts and emoji need, and line breaks stay; blanks at the ends too."""
+    text = " \u0646\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f680 \u2764\ufe0f\n\tx "
 
     assert text == readable(text, 100)

@@ -63,15 +63,6 @@ class TestWhatIsServed:
         assert (first, second) == (offsets_of(1).apply(BASE), offsets_of(2).apply(BASE))
         assert eventually(lambda: steering.apply(BASE, "q") == first)
 
-    def test_what_is_live_is_served_from_the_first_query_on(self, store):
-        """A process that starts serves no base vector while it reads."""
-        store.registry.publish(offsets_of(1), by="test", tenant="acme")
-
-        steering = Steering(follow(store, tenants=["acme"]))
-
-        with context(tenant="acme"):
-            assert steering.apply(BASE, "q") == offsets_of(1).apply(BASE)
-
     def test_what_was_replaced_is_let_go(self, store):
         """A process that follows tenants for long holds the live version of each, and none from before."""
         live = follow(store, tenants=["acme", "beta"], every=0.01)
@@ -132,29 +123,14 @@ class TestWhatIsServed:
         assert "expected shape (m, 3) or (3,)" in caplog.text
 
 
-class Slow:
-    """A store whose every answer keeps the interpreter busy, and that counts them."""
+class Delayed:
+    """A store that calls *wait* before each answer."""
 
-    def __init__(self, store):
-        self.store, self.answers = store, 0
-
-    def __getattr__(self, name):
-        self.answers += 1
-        until = time.thread_time() + 0.001
-        while time.thread_time() < until:
-            pass
-        return getattr(self.store, name)
-
-
-class Hung:
-    """A store that says nothing while its *answers* are held back."""
-
-    def __init__(self, store):
-        self.store, self.answers = store, threading.Event()
-        self.answers.set()
+    def __init__(self, store, wait):
+        self.store, self.wait = store, wait
 
     def __getattr__(self, name):
-        self.answers.wait()
+        self.wait()
         return getattr(self.store, name)
 
 
@@ -183,34 +159,26 @@ class TestHowOftenItLooks:
 
     def test_looking_takes_a_small_part_of_the_time(self, store):
         """However often it is asked to look: answers of 1 ms each are asked for every 100 ms at most."""
-        slow, began = Slow(store), time.monotonic()
-        live = follow(slow, every=0.001)
-        eventually(lambda: slow.answers >= 6)
+        answers, began = [], time.monotonic()
+
+        def keep_busy():
+            answers.append(until := time.thread_time() + 0.001)
+            while time.thread_time() < until:
+                pass
+
+        live = follow(Delayed(store, keep_busy), every=0.001)
+        eventually(lambda: len(answers) >= 6)
         live.close()
-        looks, seconds = slow.answers, time.monotonic() - began
+        seconds = time.monotonic() - began
 
-        assert looks <= 3 + seconds / 0.1
-
-    def test_of_many_versions_the_newest_is_read(self, store):
-        """What was replaced before anybody looked is never loaded."""
-        loaded, live = [], follow(store, every=60)
-        load = store.registry._offsets
-        store.registry._offsets = lambda number: loaded.append(number) or load(number)
-        for seed in range(20):
-            store.registry.publish(offsets_of(seed), by="test")
-
-        follow(store, every=60)  # which looks at once
-
-        assert live.status.version == 20
-        assert loaded == [20]
-        live.close()
+        assert len(answers) <= 3 + seconds / 0.1
 
 
 class TestTenants:
     """Each tenant its own."""
 
     def test_a_tenant_is_served_its_own_offsets(self, store, live, steering):
-        """Own offsets, else the shared ones; a fixed tenant needs no task."""
+        """Own offsets, else the shared ones; a wrapper of one tenant serves it whatever the context says."""
         store.registry.publish(offsets_of(0), by="test")
         store.registry.publish(offsets_of(1), by="test", tenant="acme")
 
@@ -221,7 +189,8 @@ class TestTenants:
         assert eventually(lambda: served("acme") == offsets_of(1).apply(BASE))
         assert eventually(lambda: served("other") == offsets_of(0).apply(BASE))
         assert eventually(lambda: served(None) == offsets_of(0).apply(BASE))
-        assert Steering(live.for_tenant("acme")).apply(BASE, "q") == offsets_of(1).apply(BASE)
+        with context(tenant="other"):
+            assert Steering(live.for_tenant("acme")).apply(BASE, "q") == offsets_of(1).apply(BASE)
 
     def test_a_name_that_no_store_takes_is_served_what_is_shared(self, store, steering, live, caplog):
         """A tenant name from outside cannot hurt: neither its own query nor anybody else's."""
@@ -274,9 +243,9 @@ class TestTenants:
         assert sorted(before) == sorted(["", "generations", *tenants])
         assert sorted(counted.asked) == ["generations", "t7"]
 
-    def test_what_concerns_all_reaches_thousands_of_tenants_in_one_look(self, store):
+    def test_what_concerns_all_reaches_every_tenant_in_one_look(self, store):
         """A halt of all, its end, a version for whoever has none of their own: two questions, however many they are."""
-        tenants = [f"t{number}" for number in range(3000)]
+        tenants = [f"t{number}" for number in range(300)]
         counted = Counted(store, own=tenants)
         follower = follow(counted, tenants=tenants, every=60)._reader
         followed = len(follower._snapshots)
@@ -295,7 +264,7 @@ class TestTenants:
         store.registry.resume(by="test")
         look()
 
-        assert followed == 3001
+        assert followed == 301
         assert looks == [
             (("generations", ""), {(1, None)}),
             (("generations", ""), {(None, "halted: all wrong")}),
@@ -309,13 +278,11 @@ class TestTenants:
             store.registry.publish(offsets_of(1), by="test", tenant=f"t{number}")
         live = follow(store, tenants=[f"t{number}" for number in range(5)], every=0.01)
         steering, served = Steering(live), []
-        for number in range(3000):
+        for number in range(600):
             with context(tenant=f"made up {number}"):
                 served.append(steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
             with context(tenant=f"t{number % 5}"):
                 served.append(steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
-            if number % 500 == 0:
-                time.sleep(0.03)
         kept = set(live._reader._snapshots)
         live.close()
 
@@ -399,15 +366,16 @@ class TestOutages:
         """A server that hangs raises no error: the status says so, and one line is logged as queries are answered."""
         monkeypatch.setattr("tttembed_store.following.follower._PATIENCE", 0.5)
         store.registry.publish(offsets_of(1), by="test")
-        hung = Hung(store)
-        live = follow(hung, every=0.01)
+        answers = threading.Event()
+        answers.set()
+        live = follow(Delayed(store, answers.wait), every=0.01)
         steering = Steering(live)
         before = live.status.error
-        hung.answers.clear()
+        answers.clear()
         error = eventually(lambda: live.status.error)
         during = steering.apply(BASE, "q")
         lines = [record.getMessage().rpartition(":")[0] for record in caplog.records]
-        hung.answers.set()
+        answers.set()
 
         assert (before, during) == (None, offsets_of(1).apply(BASE))
         assert error.startswith("nothing came back for ")
@@ -415,13 +383,18 @@ class TestOutages:
         assert eventually(lambda: live.status.error is None)
         live.close()
 
-    @pytest.mark.parametrize("name", ["ttt.db", "no/ttt.db"])
-    def test_a_file_that_is_not_there_is_refused(self, tmp_path, name):
+    @pytest.mark.parametrize(
+        ("url", "message"),
+        [
+            ("sqlite:///{}/ttt.db", r"ttt\.db: expected a store, found no file \(`tttembed store create` makes"),
+            ("sqlite:///{}/no/ttt.db", r"ttt\.db: expected a store, found no file"),
+            ("mysql://nowhere", r"^url: expected sqlite:///FILE or postgresql"),
+        ],
+    )
+    def test_a_store_that_is_not_there_is_refused(self, tmp_path, url, message):
         """Its name is mistyped, or nobody made it yet: no store is made where one is only read."""
-        with pytest.raises(
-            StoreError, match=r"ttt\.db: expected a store, found no file \(`tttembed store create` makes"
-        ):
-            follow(f"sqlite:///{tmp_path}/{name}")
+        with pytest.raises(StoreError, match=message):
+            follow(url.format(tmp_path))
 
         assert list(tmp_path.iterdir()) == []
 
@@ -450,11 +423,6 @@ class TestOutages:
         assert live.status.error is None
         live.close()
         log.close()
-
-    def test_what_is_no_store_is_refused(self, tmp_path):
-        """A wrong URL is an error where it is written."""
-        with pytest.raises(StoreError, match=r"^url: expected sqlite:///FILE or postgresql"):
-            follow("mysql://nowhere")
 
     @pytest.mark.parametrize("every", [0, -1.0, float("inf"), float("nan"), 1e12])
     def test_an_interval_that_no_thread_can_wait_is_refused(self, store, every):

@@ -43,24 +43,6 @@ class TestTenants:
         """Steering for all of them, and shared offsets for the others."""
         return Steering(frozen(offsets_of(["task1"], seed=99), **owned))
 
-    def test_others_are_served_the_shared_ones(self, steering):
-        shared = offsets_of(["task1"], seed=99).apply(BASE, task="task1")
-        with context(task="task1", tenant="new"):
-            new = steering.apply(BASE, "q")
-        with context(task="task1"):
-            nobody = steering.apply(BASE, "q")
-
-        assert new == nobody == shared
-
-    def test_a_fixed_tenant_comes_first(self, owned):
-        """A wrapper that was made for one tenant serves it whatever the context says."""
-        live = frozen(tenant1=owned["tenant1"])
-        mine = live.for_tenant("tenant1")
-
-        with context(task="task1", tenant="tenant2"):
-            assert Steering(mine).apply(BASE, "q") == owned["tenant1"].apply(BASE, task="task1")
-            assert Steering(live).apply(BASE, "q") == BASE
-
     def test_threads_do_not_mix(self, steering, owned):
         """32 threads, each for its tenant, that all serve at once: each gets its own."""
         together = Barrier(32)
@@ -87,7 +69,7 @@ class TestTenants:
         served = await asyncio.gather(*(serve(number) for number in range(200)))
 
         expected = [owned[f"tenant{number % 32}"].apply(BASE, task="task1") for number in range(200)]
-        assert served == [(one, one) for one in expected]
+        assert served == [(vector, vector) for vector in expected]
 
 
 class TestLists:
@@ -118,7 +100,7 @@ class TestLists:
 
 
 @pytest.mark.parametrize(
-    ("learned_for", "wrapped", "said"),
+    ("learned_for", "wrapped", "lines"),
     [
         ("", "mine", ["version 3 was learned for a model that it does not name and is served to mine"]),
         ("mine", "", ["version 3 was learned for mine and is served to whatever model is wrapped"]),
@@ -126,7 +108,7 @@ class TestLists:
         ("", "", []),
     ],
 )
-def test_offsets_of_an_unknown_model_are_said_once(caplog, learned_for, wrapped, said):
+def test_offsets_of_an_unknown_model_are_said_once(caplog, learned_for, wrapped, lines):
     """Where one of both models is known, nobody can tell whether they are the same: they are served, and one line."""
     offsets = offsets_of(["task1"])
 
@@ -137,4 +119,4 @@ def test_offsets_of_an_unknown_model_are_said_once(caplog, learned_for, wrapped,
     live = TenantOffsets(Versioned({}), embedder=wrapped)
 
     assert [live.current for _ in range(3)] == [offsets] * 3
-    assert [message.split(":")[0] for message in caplog.messages] == said
+    assert [message.split(":")[0] for message in caplog.messages] == lines

@@ -35,9 +35,13 @@ class TestOneRound:
 
         return RubricJudge(complete, model="function")
 
-    @pytest.mark.parametrize("kind", ["table", "rubric", "http"])
+    @pytest.mark.parametrize(
+        ("kind", "store_url"),
+        [("table", "sqlite"), ("rubric", "sqlite"), ("http", "postgresql")],
+        indirect=["store_url"],
+    )
     def test_what_waits_is_judged_learned_from_and_served(self, kind, world, store_url, reranker):
-        """Held-out queries find better documents after one round, whoever judged, on both databases."""
+        """Held-out queries find better documents after one round, whoever judged, on either database."""
         with open_store(store_url) as store:
             store.observe(world.served(range(40)))
             steps = Worker(store, self.judge(kind, world, reranker), budget=Budget(pairs=1000)).round()
@@ -214,6 +218,7 @@ class TestOneRound:
             ({"lease_seconds": 0}, "lease_seconds"),
             ({"scope": "all"}, "scope"),
             ({"tenants": "acme"}, "tenants"),
+            ({"judge": FakeJudge(), "budget": Budget(usd=1)}, "price"),
         ],
     )
     def test_bad_options_are_named(self, store, options, named):
@@ -245,11 +250,6 @@ class TestBudget:
 
         assert len(asked) == 40
         assert store.judge_queue.spent().usd == pytest.approx(0.4)
-
-    def test_a_cap_on_money_needs_a_price(self, store, reranker):
-        """Without a price nobody knows what is spent."""
-        with pytest.raises(InputError, match="price"):
-            Worker(store, http_judge(reranker()[0]), budget=Budget(usd=1))
 
     def test_garbage_that_was_paid_for_counts(self, world, store):
         """A model that bills for grades off its scale uses up its budget, and is left alone then."""

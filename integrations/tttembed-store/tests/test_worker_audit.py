@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import time
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from tttembed_store import Candidate, Served, Worker
+from tttembed_store import Worker
 
+from tests.traffic import rewarded
 from tttembed_rag.cli import main
 
 pytestmark = pytest.mark.slow
 
 
-def served(rewards, begins=("",)):
-    """Queries with eight judged documents each, of which the ids and texts begin in several ways."""
-    for row, vector in enumerate(rewards.query_vectors):
-        documents = [
-            Candidate(
-                f"{begins[j % len(begins)]}d{j}", rewards.doc_vectors[j], f"{begins[j % len(begins)]}text {j}", reward
-            )
-            for j, reward in list(enumerate(rewards.values.tolist()))[8 * row : 8 * row + 8]
-        ]
-        yield Served(f"q{row}", vector, documents, f"question {row}", at=time.time(), embedder="e")
-
-
 @pytest.fixture
 def judged(planted, store):
     """A store in which a reranker judged 60 queries well, and what it said of each pair."""
-    queries = list(served(planted(60, strength=0.9)))
+    queries = rewarded(planted(60, strength=0.9), range(60), at=time.time())
     store.observe(queries, judge="reranker")
     return {(query.query_id, shown.doc_id): shown.reward for query in queries for shown in query.candidates}
 
@@ -56,11 +46,11 @@ def actions(worker):
     return [(step.action, step.detail) for step in worker.round()]
 
 
-def label(store, said, *, honest):
+def label(store, rewards, *, honest):
     """A person says of every pair what the reranker said, or the opposite."""
     labels = {}
-    for (query, document), value in said.items():
-        labels.setdefault(("", "default", query), {})[document] = value if honest else 1 - value
+    for (query, document), value in rewards.items():
+        labels.setdefault(("", "task", query), {})[document] = value if honest else 1 - value
     store.reward("audit", labels)
 
 
@@ -93,8 +83,8 @@ def test_a_spreadsheet_goes_there_and_back(judged, store, tmp_path):
     kept = read(store, sheet, [*labels, {"query_id": "nobody's", "doc_id": "d0", "label": 1}])
 
     assert drawn == f"{sheet}: 30 pairs to label\n"
-    assert all(pair["query"] == f"question {pair['query_id'][1:]}" for pair in pairs)
-    assert all(pair["document"] == f"text {pair['doc_id'][1:]}" for pair in pairs)
+    assert all(pair["query"] == f"query {pair['query_id'][1:]}" for pair in pairs)
+    assert all(pair["document"] == f"document {pair['doc_id'][1:]}" for pair in pairs)
     assert kept == "30 of 31 labels are in the store\n"
     assert store.history.verdicts("", judge="audit") == {
         (pair["query_id"], pair["doc_id"]): judged[pair["query_id"], pair["doc_id"]] for pair in pairs
@@ -104,10 +94,10 @@ def test_a_spreadsheet_goes_there_and_back(judged, store, tmp_path):
 def test_texts_and_ids_are_no_formulas_in_a_spreadsheet(planted, store, tmp_path):
     """A captured text or id that begins like a formula gets an apostrophe, and the labels find their pairs again."""
     begins = ("=", "+", "-", "@", "\t", "\r", "'=", "'", "")
-    queries = served(planted(20, strength=0.9), begins)
-    store.observe(
-        (replace(query, query_id=f"={query.query_id}", query=f"@{query.query}") for query in queries), judge="reranker"
-    )
+    marks = itertools.cycle(begins)
+    begun = {"name": "=q", "texts": lambda text: next(marks) + text}
+    queries = rewarded(planted(20, strength=0.9), range(20), at=time.time(), **begun)
+    store.observe(queries, judge="reranker")
     pairs, _ = draw(store, tmp_path / "pairs.csv")
     kept = read(store, tmp_path / "pairs.csv", [pair | {"label": 1} for pair in pairs])
 
@@ -118,10 +108,10 @@ def test_texts_and_ids_are_no_formulas_in_a_spreadsheet(planted, store, tmp_path
 
 def test_only_what_a_person_can_label_is_drawn(planted, store, tmp_path):
     """Pairs of the tenant itself, each with both texts."""
-    queries = enumerate(served(planted(40, strength=0.9)))
-    store.observe((replace(query, tenant="acme" if row % 2 else "") for row, query in queries), judge="reranker")
+    queries = rewarded(planted(40, strength=0.9), range(40), at=time.time())
+    store.observe((replace(query, tenant="acme" if row % 2 else "") for row, query in enumerate(queries)), judge="j")
     pairs, _ = draw(store, tmp_path / "pairs.csv")
 
-    assert len(store.rewards("reranker")) == 20
+    assert len(store.rewards("j")) == 20
     assert len(pairs) == 60
     assert all(pair["query"] and pair["document"] for pair in pairs)

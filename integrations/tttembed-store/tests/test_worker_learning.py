@@ -64,10 +64,10 @@ class TestWhoseRewards:
         store.observe(traffic.next(120), judge="reranker-1")
         first = actions(worker)
         store.observe(traffic.next(60, says="against"), judge="reranker-2")
-        (looked, said), (taken, _), *_, (_, learned) = steps(worker)
+        (looked, trial), (taken, _), *_, (_, learned) = steps(worker)
 
         assert (first, looked, taken) == (["published"], "looked", "rolled back")
-        assert "on the last 60 queries that came after the version they test" in said
+        assert "on the last 60 queries that came after the version they test" in trial
         assert "learned from 60 queries, 480 rewards of reranker-2" in learned
 
     def test_a_trial_begins_anew_with_the_judge(self, traffic, store):

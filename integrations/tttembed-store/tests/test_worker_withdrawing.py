@@ -109,42 +109,6 @@ class TestRollback:
         assert last[-2].action == "rolled back"
         assert "learned from 59 queries" in last[-1].detail
 
-    def test_a_version_that_helps_stays(self, world, store):
-        """Looks at a good version are told and change nothing."""
-        store.observe(world.served(range(40), judged=True), judge="j")
-        Worker(store, scope="task").round()
-        worker, seen, details = Worker(store, scope="task", min_new=10_000), [], []
-        for start in range(40, 120, 40):
-            store.observe(world.served(range(start - 5, start + 40), judged=True), judge="j")
-            steps = worker.round()
-            seen += actions(steps)
-            details.append(steps[0].detail)
-
-        assert seen == ["looked", "learned nothing"] * 2
-        assert [
-            f"on the last {n} queries that came after the version they test" in detail
-            for n, detail in zip((40, 80), details, strict=True)
-        ] == [True] * 2
-        assert store.registry.version().number == 1
-
-    def test_goes_back_to_the_version_before_if_that_still_helps(self, world, store):
-        """A bad version in between gives way to the good one before it."""
-        store.observe(world.served(range(40), judged=True), judge="j")
-        good = Worker(store, scope="task")
-        good.round()
-        offsets = store.registry.version().offsets
-        turned = [replace(offset, vector=-offset.vector) for offset in offsets.values()]
-        store.registry.publish(type(offsets)(turned, width=offsets.width), by="somebody")
-        worker, seen = Worker(store, scope="task", min_new=10_000), []
-        store.observe(world.served([119], judged=True), judge="j")
-        for start in range(40, 100, 20):
-            seen += actions(worker.round())
-            store.observe(world.served(range(start, start + 20), judged=True), judge="j")
-        seen += actions(worker.round())
-
-        assert "rolled back" in seen
-        assert store.registry.version().number == 1
-
 
 class Steered:
     """A worker with a closed model, and a store with 40 rewarded queries that it has learned from.
@@ -192,13 +156,6 @@ class TestProbe:
         assert "learned from 40 queries" in enough[-2].detail
         assert store.serving().halted is None
         assert store.registry.version().rewarded == 40
-
-    def test_the_old_model_back_again_resumes(self, store, steered):
-        """What was learned for it is right again."""
-        seen = [action for now in (2, 1, 1) for action in steered.round(now)]
-
-        assert store.serving().halted is None
-        assert [action for action in seen if action != "learned nothing"] == ["halted", "resumed"]
 
     @pytest.mark.parametrize("reason", ["incident", ""])
     def test_a_halt_by_a_person_stays(self, reason, store, steered):

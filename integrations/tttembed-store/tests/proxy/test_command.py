@@ -37,8 +37,8 @@ def command(service, tools, tmp_path):
     """Starts the command with more arguments; gives its process and its address."""
     started = []
 
-    def start(*more, width=tools.WIDTH, environment=()):
-        tools.offsets_of(width=width).save(tmp_path / "offsets.safetensors")
+    def start(*more, environment=()):
+        tools.offsets_of().save(tmp_path / "offsets.safetensors")
         arguments = ["serve", service.url, "--model", MODEL, "--port", "0"]
         arguments += ["--offsets", str(tmp_path / "offsets.safetensors"), *more]
         process = subprocess.Popen(
@@ -91,8 +91,7 @@ def test_it_searches_a_catalogue_and_keeps_what_worked(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("abstains", [False, True])
-def test_it_finds_no_tool_where_none_fits_if_it_is_to(command, tmp_path, abstains):
+def test_it_finds_no_tool_where_none_fits_if_it_is_to(command, tmp_path):
     """Below the floor of requests for which a tool worked; others find their tools."""
     place = f"{tmp_path}/tools.json,sqlite:///{tmp_path}/tools.db"
     (tmp_path / "tools.json").write_text(json.dumps(CATALOG), encoding="utf-8")
@@ -101,21 +100,21 @@ def test_it_finds_no_tool_where_none_fits_if_it_is_to(command, tmp_path, abstain
             search.used(request(topic), f"zeta_{topic}", source=f"agent {number}")
         search.learn()
     embedder = "python:tttembed_rag.testing:FakeEmbedder"
-    _, url = command("--catalog", f"office={place}", "--embed", embedder, *["--abstain"] * abstains)
+    _, url = command("--catalog", f"office={place}", "--embed", embedder, "--abstain")
 
     tools = [
         httpx.post(f"{url}/v1/search/office", json={"query": query}, timeout=60).json()["tools"]
         for query in ("what the weather says", request(TOPICS[0]))
     ]
 
-    assert [len(names) for names in tools] == [0 if abstains else 5, 5]
+    assert [len(names) for names in tools] == [0, 5]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_guide_speaks_to_it_with_curl(command, tools):
+def test_the_guide_speaks_to_it_with_curl(proxied, tools):
     """Both curl examples of vectors in the guide are answered with steered vectors."""
-    _, url = command(width=tools.WIDTH)
+    url = str(proxied(model=MODEL).base_url)
     of_texts, of_vectors = [block for block in examples("sh") if re.search(r"curl .*/v1/(embeddings|steer)", block)]
 
     answers = [
@@ -130,9 +129,9 @@ def test_the_guide_speaks_to_it_with_curl(command, tools):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_guide_speaks_to_it_with_typescript(command, tools, tmp_path):
+def test_the_guide_speaks_to_it_with_typescript(proxied, tools, tmp_path):
     """The TypeScript example of the guide runs in node and sees the version that steered it."""
-    _, url = command()
+    url = str(proxied(model=MODEL).base_url)
     (block,) = examples("ts")
     (tmp_path / "example.mjs").write_text(block.replace("http://127.0.0.1:8787", url), encoding="utf-8")
 

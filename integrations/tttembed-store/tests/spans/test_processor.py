@@ -10,6 +10,7 @@ from tttembed_store import StoreLog
 from tttembed_store.spans import reading
 from tttembed_store.spans.reading import Reader, Span
 
+from tests.traffic import recorded
 from tttembed_rag import Evidence, InputError, Offset, Offsets, Steering, context
 from tttembed_rag.testing import FakeLog
 
@@ -371,13 +372,8 @@ class TestTenants:
         tracer.start_span("retrieve", attributes=retriever("whose?")).end()
         processor.force_flush()
         log.close()
-        waiting = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in ("", "acme", "bob")}
 
-        assert {tenant: [query.query for query in queries] for tenant, queries in waiting.items()} == {
-            "": [],
-            "acme": ["acme's"],
-            "bob": ["bob's"],
-        }
+        assert recorded(store, log) == {"acme": ["acme's"], "bob": ["bob's"]}
         assert (processor.counts.observed, log.counts.without_tenant) == (5, 1)
 
     def test_who_flushes_is_not_taken_for_who_asked(self, store):
@@ -391,21 +387,3 @@ class TestTenants:
         log.close()
 
         assert (log.counts.written, log.counts.without_tenant) == (0, 1)
-
-    def test_a_span_without_a_tenant_is_nobodys_in_a_store_with_tenants(self, store, sqlite_url):
-        """It ended in a thread that knows no context, and is left out as any other query without a tenant."""
-        log = StoreLog(sqlite_url)
-        processor, tracer = provided(log)
-
-        def serve():
-            tracer.start_span("retrieve", attributes=retriever()).end()
-
-        with context(task="billing", tenant="acme"):
-            serve()
-            thread = threading.Thread(target=serve)
-            thread.start()
-            thread.join()
-        processor.shutdown()
-        log.close()
-
-        assert (store.counts("acme").queries, store.counts("").queries, log.counts.without_tenant) == (1, 0, 1)
